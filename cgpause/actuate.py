@@ -1,0 +1,268 @@
+"""Carries decisions out: one ledger call and one log line per pod; a pod that fails never stops the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config
+from cgpause.containers import kill_containers
+from cgpause.errors import BusyError, CgpauseError, CgroupGoneError
+from cgpause.ledger import PauseRequest, Resumed
+from cgpause.logfmt import fields
+from cgpause.model import Action, CpuMax, Mechanism, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
+from cgpause.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.watch import Watch
+
+log = logging.getLogger(__name__)
+
+_BUSY_WAIT_S = 0.05
+"""The loop does not wait for a lock; what could not be done now is decided anew in the next tick."""
+_RETRY_NS = 60 * 1_000_000_000
+"""A pod the kernel refused to pause is tried again after this long."""
+_MAX_DRIFTS = 10
+"""Foreign writes answered within one pause; a daemon-reload makes one, a second controller makes no end of them."""
+
+
+class Ledger(Protocol):
+    """What `cgpause.ledger` and `DryLedger` both offer."""
+
+    def read_record(self, cgroup: Cgroup, /) -> PauseRecord | None:
+        """Record of a paused pod."""
+
+    def pause(self, cgroup: Cgroup, request: PauseRequest, /, *, wait_s: float) -> tuple[PauseRecord, bool]:
+        """Pause a pod."""
+
+    def resume(
+        self, cgroup: Cgroup, /, *, wait_s: float, second_source: Callable[[str], CpuMax | None] | None = None
+    ) -> Resumed | None:
+        """Put a pod's originals back."""
+
+    def reassert(self, cgroup: Cgroup, throttle: CpuMax, /, *, wait_s: float) -> PauseRecord | None:
+        """Answer a foreign write."""
+
+
+def now_ns() -> int:
+    """Nanoseconds of CLOCK_BOOTTIME: goes on during suspend, and starts anew when the cgroups do."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done since the daemon started."""
+
+    pauses: int = 0
+    resumes: int = 0
+    sacrifices: int = 0
+    drifts: int = 0
+
+
+class Actuator:
+    """Applies actions to the pods of one tree."""
+
+    def __init__(self, ledger: Ledger, tree: PodTree, watch: Watch | None, *, dry_run: bool) -> None:
+        self._ledger = ledger
+        self._tree = tree
+        self._watch = watch
+        self._verb = "would have " if dry_run else ""
+        self._dry_run = dry_run
+        self._complaints: dict[str, str] = {}
+        self.counts = Counts()
+
+    def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
+        """Carry actions out in their order."""
+        used = f"{sample.headroom.used_pct:.1f}"
+        for action in actions:
+            tracked = self._tree.pods.get(action.pod.cgroup)
+            if tracked is None:
+                continue  # gone since the sample
+            try:
+                match action:
+                    case Pause():
+                        self._pause(tracked, action, config, used)
+                    case Resume(reason=reason):
+                        self.resume(tracked, reason, used_pct=used)
+                    case Sacrifice():
+                        self._sacrifice(tracked, action, used)
+            except CgroupGoneError:
+                continue  # ordinary: the next walk drops it
+            except BusyError as e:
+                log.info("busy %s", fields(pod=tracked.pod.label, error=e))
+
+    def resume(
+        self, tracked: TrackedPod, reason: str, *, used_pct: str | None = None, wait_s: float = _BUSY_WAIT_S
+    ) -> bool:
+        """Put one pod's originals back; False when that failed, which is logged and will be tried again.
+
+        Raises:
+            BusyError, CgroupGoneError: as in the ledger.
+        """
+        pod = tracked.pod
+        held_s = None if pod.paused is None else (now_ns() - pod.paused.since_ns) / 1e9
+        try:
+            resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s)
+        except (CgroupGoneError, BusyError):
+            raise
+        except CgpauseError as e:
+            self._complain(tracked, "could not resume", e, level=logging.ERROR)
+            return False
+        self._complaints.pop(pod.cgroup.path, None)
+        tracked.pod = replace(pod, paused=None, distress=None)
+        tracked.drifts = 0
+        if self._watch is not None:
+            self._watch.add_pod(tracked.cgroup, paused=False)
+        if resumed is None or resumed.record is None:
+            return True  # somebody else resumed it, and has said so
+        self.counts.resumes += 1
+        log.info(
+            "%sresumed %s",
+            self._verb,
+            fields(
+                pod=pod.label,
+                uid=pod.uid,
+                mechanism=resumed.record.mechanism,
+                cpu_max_from=resumed.record.written,
+                cpu_max_to=resumed.cpu_max,
+                foreign="yes" if resumed.foreign else None,
+                held_s=None if held_s is None else f"{held_s:.1f}",
+                used_pct=used_pct,
+                reason=reason,
+            ),
+        )
+        return True
+
+    def read_record(self, tracked: TrackedPod) -> None:
+        """Take in a record somebody else wrote or removed (the CLI, a predecessor)."""
+        try:
+            record = self._ledger.read_record(tracked.cgroup)
+        except CgroupGoneError:
+            return
+        except CgpauseError as e:
+            self._set_aside(tracked, "record cannot be read", e)
+            return
+        if record is not None and tracked.pod.paused is None:
+            tracked.oom_kills = _oom_kills(tracked)
+            if self._watch is not None:
+                self._watch.add_pod(tracked.cgroup, paused=True)
+        tracked.pod = replace(tracked.pod, paused=record)
+
+    def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
+        """Assert a throttled pod's quota again after somebody else wrote its cpu.max; a bounded number of times."""
+        paused = tracked.pod.paused
+        if paused is None or paused.mechanism is not Mechanism.THROTTLE:
+            return
+        if tracked.drifts >= _MAX_DRIFTS:
+            if paused.owner is Owner.DAEMON and self.resume(tracked, "another writer keeps changing cpu.max"):
+                self._set_aside(tracked, "left alone", CgpauseError("another writer keeps changing cpu.max"))
+            return
+        try:
+            record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
+        except (CgroupGoneError, BusyError):
+            return
+        except CgpauseError as e:
+            self._complain(tracked, "could not assert again", e)
+            tracked.drifts += 1
+            return
+        if record is None:
+            return
+        tracked.drifts += 1
+        self.counts.drifts += 1
+        tracked.pod = replace(tracked.pod, paused=record)
+        log.info(
+            "asserted again %s",
+            fields(
+                pod=tracked.pod.label,
+                cpu_max_from=record.original,
+                cpu_max_to=record.written,
+                times=tracked.drifts,
+                reason="somebody else wrote cpu.max",
+            ),
+        )
+
+    def _pause(self, tracked: TrackedPod, action: Pause, config: Config, used: str) -> None:
+        pod = tracked.pod
+        request = PauseRequest(
+            mechanism=action.mechanism,
+            throttle=config.throttle.cpu_max,
+            owner=Owner.DAEMON,
+            reason=action.reason,
+            since_ns=now_ns(),
+        )
+        if self._watch is not None:  # before the write, so that no foreign one after it is missed
+            self._watch.add_pod(tracked.cgroup, paused=True)
+        try:
+            record, changed = self._ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
+        except (CgroupGoneError, BusyError):
+            raise
+        except CgpauseError as e:
+            self._set_aside(tracked, "could not pause", e)
+            self.read_record(tracked)  # an undo that failed too has left the record
+            return
+        tracked.oom_kills = _oom_kills(tracked)
+        tracked.drifts = 0
+        tracked.pod = replace(pod, paused=record)
+        if not changed:
+            return  # an operator was faster
+        self.counts.pauses += 1
+        log.info(
+            "%spaused %s",
+            self._verb,
+            fields(
+                pod=pod.label,
+                uid=pod.uid,
+                mechanism=record.mechanism,
+                cpu_max_from=record.original,
+                cpu_max_to=record.written,
+                memory_current_bytes=action.memory_current_bytes,
+                used_pct=used,
+                reason=action.reason,
+            ),
+        )
+
+    def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, used: str) -> None:
+        try:
+            killed = [] if self._dry_run else kill_containers(tracked.cgroup, self._tree.names)
+        except CgroupGoneError:
+            raise
+        except CgpauseError as e:
+            self._complain(tracked, "could not sacrifice", e)
+            return
+        self.counts.sacrifices += 1
+        log.warning(
+            "%ssacrificed %s",
+            self._verb,
+            fields(
+                pod=tracked.pod.label,
+                uid=tracked.pod.uid,
+                containers=",".join(name[:12] for name in killed),
+                memory_current_bytes=action.memory_current_bytes,
+                used_pct=used,
+                reason=action.reason,
+            ),
+        )
+        # A throttled process dies slowly and frees its memory slowly; and nothing can be started in a paused pod.
+        self.resume(tracked, "its containers were killed", used_pct=used)
+
+    def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError) -> None:
+        self._complain(tracked, what, error)
+        tracked.failure = f"{what}: {error}"
+        tracked.retry_at_ns = now_ns() + _RETRY_NS
+        tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
+
+    def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
+        # Once per pod and trouble: the same one will come back every tick.
+        text = f"{what}: {error}"
+        if self._complaints.get(tracked.pod.cgroup.path) != text:
+            self._complaints[tracked.pod.cgroup.path] = text
+            log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
+
+
+def _oom_kills(tracked: TrackedPod) -> int:
+    try:
+        return count_oom_kills(tracked.cgroup)
+    except CgpauseError:
+        return 0

@@ -1,0 +1,168 @@
+"""Configuration text in, frozen `Config` out, with every problem named at once; and back again.
+
+What can be set is described in `settings` and imported from here. Reading starts from the defaults, and whatever is not
+set keeps them. Only files are opened here; who calls says what a missing one means.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping
+
+from cgpause import options
+from cgpause.errors import ConfigError, ConfigProblem
+from cgpause.settings import (
+    Config,
+    HoldConfig,
+    PodRule,
+    Policy,
+    ProtectConfig,
+    PsiConfig,
+    PsiTriggerConfig,
+    SamplingConfig,
+    ThrottleConfig,
+    WatermarkConfig,
+)
+
+__all__ = [
+    "Config",
+    "HoldConfig",
+    "PodRule",
+    "Policy",
+    "ProtectConfig",
+    "PsiConfig",
+    "PsiTriggerConfig",
+    "SamplingConfig",
+    "ThrottleConfig",
+    "WatermarkConfig",
+    "load_config",
+    "options_table",
+    "override_config",
+    "parse_config",
+    "render_config",
+]
+
+MAX_FILE_BYTES = 1024 * 1024
+# tomllib's time grows with the square of the parts in a dotted key: one of 64 KiB takes 16 s, one of 1 MiB an hour.
+# A file full of the worst lines of this length takes 7 s (measured, Python 3.11, a shared x86 machine).
+MAX_LINE_CHARACTERS = 1024
+
+
+def parse_config(text: str, source: str) -> Config:
+    """Read a configuration; ConfigError lists all that is wrong in it. `source` names the text in messages."""
+    text = text.removeprefix("\ufeff")  # editors on Windows write one
+    config, findings = options.read(Config(), _document(text, source))
+    if findings:
+        from cgpause.tomllines import key_lines, line_of  # noqa: PLC0415 - only a mistake needs it
+
+        lines = key_lines(text)
+        problems = (ConfigProblem(line_of(lines, f.path), options.dotted(f.path), f.message) for f in findings)
+        raise ConfigError(source, tuple(sorted(problems, key=lambda p: (p.line or 0, p.key))))
+    return config
+
+
+def override_config(config: Config, values: Mapping[str, object], source: str = "command line") -> Config:
+    """Set some options, named as in `watermark.upper_pct`, over a configuration; checked like a file."""
+    document: dict[str, object] = {}
+    for name, value in values.items():
+        *sections, key = name.split(".")
+        table = document
+        for section in sections:
+            inner = table.setdefault(section, {})
+            assert isinstance(inner, dict), f"{section} is given as a value and as a section"
+            table = inner
+        table[key] = value
+    changed, findings = options.read(config, document)
+    if findings:
+        raise ConfigError(source, tuple(ConfigProblem(None, options.dotted(f.path), f.message) for f in findings))
+    return changed
+
+
+def load_config(path: str, *, must_exist: bool) -> Config:
+    """Read a configuration file; a missing one means the defaults, unless it `must_exist`."""
+    try:
+        # O_NONBLOCK: opening a FIFO must not hang the daemon when it reloads.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if stat.S_ISDIR(mode):
+                raise _file_error(path, "is a directory; name the file in it, such as config.toml")
+            if not stat.S_ISREG(mode):
+                raise _file_error(path, "is not a regular file")
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as e:
+        # A link to nothing is somebody's mistake, not somebody's wish for the defaults.
+        if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
+            return Config()
+        raise _file_error(path, f"cannot be read: {e.strerror}") from e
+    if len(data) > MAX_FILE_BYTES:
+        raise _file_error(path, f"is larger than {MAX_FILE_BYTES // 1024} KiB, so it is no configuration")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        line = data.count(b"\n", 0, e.start) + 1
+        message = f"found the byte 0x{data[e.start]:02x}, which is not UTF-8; save the file as UTF-8 text"
+        raise _file_error(path, message, line) from e
+    return parse_config(text, path)
+
+
+def render_config(config: Config) -> str:
+    """Write a configuration as a complete file with comments; `parse_config` reads the same back."""
+    from cgpause import optionstext  # noqa: PLC0415 - the daemon never writes one
+
+    return optionstext.render(
+        config,
+        Config(),
+        "Configuration of cgpause: every option, with what it means, its unit, what is allowed and its default.\n"
+        "Whatever is left out has its default. `cgpause check` reports all mistakes at once.",
+    )
+
+
+def options_table() -> str:
+    """Write all options as the Markdown table in docs/configuration.md."""
+    from cgpause import optionstext  # noqa: PLC0415 - the daemon never writes one
+
+    return optionstext.table(Config())
+
+
+def _document(text: str, source: str) -> dict[str, object]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > MAX_LINE_CHARACTERS:
+            message = f"found a line of {len(line)} characters; allowed: up to {MAX_LINE_CHARACTERS}"
+            raise ConfigError(source, (ConfigProblem(number, "", message),))
+    try:
+        return tomllib.loads(text)
+    except RecursionError as e:
+        message = "found lists or tables nested hundreds deep; allowed: what the documentation names"
+        raise ConfigError(source, (ConfigProblem(None, "", message),)) from e
+    except ValueError as e:  # TOMLDecodeError is one; a number of thousands of digits is a plain one
+        raise ConfigError(source, (_syntax_problem(str(e), text),)) from e
+
+
+_SYNTAX_HINTS = {
+    "Cannot overwrite": "an option is set twice",
+    "Cannot declare": "a section is opened twice, or is set as an option above",
+    "Invalid value": 'strings need double quotes, as in policy = "watermark"',
+    "Exceeds the limit": "a number is too long",
+}
+
+
+def _syntax_problem(error: str, text: str) -> ConfigProblem:
+    """Take the line out of a message of tomllib, which ends in "(at line 3, column 1)", and show that line."""
+    hint = next((f" ({hint})" for start, hint in _SYNTAX_HINTS.items() if error.startswith(start)), "")
+    sentence, _, place = error.partition(" (at ")
+    line: int | None = None
+    found = ""
+    if number := re.match(r"line (\d+)", place):
+        line = int(number[1])
+    elif place:  # "end of document"
+        line = text.rstrip().count("\n") + 1
+    if line is not None:
+        found = f"; found {options.shown(text.split(chr(10))[line - 1].strip())}"
+    return ConfigProblem(line, "", f"not TOML: {sentence[:120]}{hint}{found}")
+
+
+def _file_error(path: str, message: str, line: int | None = None) -> ConfigError:
+    return ConfigError(path, (ConfigProblem(line, "", message),))

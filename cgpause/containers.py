@@ -1,0 +1,65 @@
+"""A pod's containers and processes: who can be killed, and who is being ended."""
+
+from __future__ import annotations
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import CgpauseError
+from cgpause.kubepods import container_id
+from cgpause.names import Names
+from cgpause.parse import parse_termination_pending
+
+
+def kill_containers(pod: Cgroup, names: Names) -> list[str]:
+    """Kill every container of a pod through cgroup.kill, but not its sandbox; returns the container ids.
+
+    A killed container is restarted by kubelet in the same sandbox; a killed sandbox would take the pod down and leave
+    the runtime's shim behind.
+
+    Raises:
+        CgpauseError: sandbox and containers cannot be told apart, or the kernel refused; nobody more is killed then.
+    """
+    containers = _containers(pod, names)
+    if not containers:
+        raise CgpauseError(f"{pod.path}: cannot tell its containers from its sandbox, so nothing was killed")
+    for name in containers:
+        with pod.child(name) as cgroup:
+            cgroup.write("cgroup.kill", "1")
+    return [container_id(name) or name for name in containers]
+
+
+def _containers(pod: Cgroup, names: Names) -> list[str]:
+    candidates = [name for name, _ in pod.children() if container_id(name) is not None]
+    # A container has a log link under its id, a sandbox has none. Without logs: kubelet sets memory.oom.group on
+    # containers only (since 1.28; seen on 1.32).
+    logged = [name for name in candidates if container_id(name) in names.containers]
+    return logged or [name for name in candidates if _read_oom_group(pod, name)]
+
+
+def _read_oom_group(pod: Cgroup, name: str) -> bool:
+    with pod.child(name) as cgroup:
+        return cgroup.has("memory.oom.group") and cgroup.read("memory.oom.group").strip() == b"1"
+
+
+def is_terminating(pod: Cgroup) -> bool:
+    """Whether any process of a pod has SIGTERM or SIGKILL pending, which it cannot act on while it is held."""
+    return any(_has_termination_pending(pid) for pid in _pids(pod, depth=3))
+
+
+def _pids(cgroup: Cgroup, depth: int) -> list[int]:
+    # Containers are direct children; crun puts their processes one level further down.
+    pids = []
+    for name, _ in cgroup.children() if depth else ():
+        try:
+            with cgroup.child(name) as child:
+                pids += child.pids() + _pids(child, depth - 1)
+        except CgpauseError:
+            continue
+    return pids
+
+
+def _has_termination_pending(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as f:
+            return parse_termination_pending(f.read())
+    except OSError:
+        return False  # the process has ended

@@ -1,0 +1,404 @@
+"""The daemon: one epoll loop that samples, decides and acts; what the systemd unit starts.
+
+    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--dry-run]
+
+It wakes for PSI triggers, inotify, signals and a timer whose interval follows from the headroom, and for nothing else.
+It stays small and imports neither typer nor rich.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+
+from cgpause import __version__, ledger, logfmt
+from cgpause.actuate import Actuator, Ledger, now_ns
+from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.config import load_config
+from cgpause.containers import is_terminating
+from cgpause.dryrun import DryLedger
+from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
+from cgpause.logfmt import fields
+from cgpause.model import Owner, Sample
+from cgpause.notify import Notifier
+from cgpause.policy import Decision, State, decide
+from cgpause.policy.hold import NS_PER_S
+from cgpause.process import lock_memory, raise_descriptor_limit
+from cgpause.psi import PsiTriggers
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.watch import Changes, PodChange, Watch
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONFIG = "/etc/cgpause/config.toml"
+DEFAULT_LOG_DIR = "/var/log"
+_WALK_NS = 10 * NS_PER_S
+"""Walk the tree this often even when inotify is silent: also reads limits, names and marks again."""
+_STATUS_NS = 2 * NS_PER_S
+_BLIND_NS = NS_PER_S
+"""Try again this long after the node's memory could not be read."""
+_PSI_LINGER_NS = NS_PER_S
+"""The kernel sends at most one event a window, so after one we look quickly for a while by ourselves (as lmkd does)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    config_path: str
+    config_required: bool
+    cgroup_root: str | None
+    log_dir: str
+    dry_run: bool
+    verbose: bool
+
+
+class Daemon:
+    """One run, from start to the last resume."""
+
+    def __init__(self, options: Options) -> None:
+        """Open everything; raises HostError or ConfigError when this cannot work at all."""
+        self._options = options
+        self.config = load_config(options.config_path, must_exist=options.config_required)
+        root = options.cgroup_root or find_cgroup_root()
+        try:
+            self._root = Cgroup(root, "")
+        except CgpauseError as e:
+            raise HostError(f"no such cgroup root: {e}") from e
+        self.tree = PodTree(root, options.log_dir, self.config)
+        self._sampler = Sampler(self.tree)
+        self._epoll = select.epoll()
+        self._watch = self._open_watch()
+        kept: Ledger = ledger
+        if options.dry_run:
+            kept = DryLedger()
+        self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run)
+        self._notifier = Notifier()
+        self._psi = PsiTriggers(self._epoll, self.config.psi)
+        self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stop = False
+        self._reload = False
+        self._state = State()
+        self._sample: Sample | None = None
+        self._sample_at_ns = 0
+        self._walk_at_ns = 0
+        self._status_at_ns = 0
+        self._alive_at_ns = 0
+        self._linger_until_ns = 0
+        self._scan_at_ns = 0
+        self._blind = False
+
+    def run(self) -> int:
+        """Run until told to stop; returns the exit code: 0, or 6 when a pause could not be undone."""
+        try:
+            self._set_up()
+            while not self._stop:
+                self._turn()
+        finally:
+            # Also when we fail: whatever happens, nobody stays paused because of us.
+            left = self._shut_down()
+        return 6 if left else 0
+
+    def _set_up(self) -> None:
+        raise_descriptor_limit()
+        reason = lock_memory()
+        if reason is not None:
+            advice = "grant CAP_IPC_LOCK or LimitMEMLOCK=infinity"
+            log.warning("memory not locked %s", fields(error=reason, advice=advice))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
+        self._epoll.register(self._signals, select.EPOLLIN)
+        self._refresh(now_ns())
+        for tracked in self.tree.pods.values():
+            if tracked.pod.paused is not None:
+                log.info(
+                    "adopted %s",
+                    fields(pod=tracked.pod.label, owner=tracked.pod.paused.owner, reason=tracked.pod.paused.reason),
+                )
+        log.info(
+            "started %s",
+            fields(
+                version=__version__,
+                cgroup_root=self.tree.root,
+                driver=self.tree.driver or "none yet",
+                pods=len(self.tree.pods),
+                policy=self.config.policy,
+                mechanism=self.config.mechanism,
+                dry_run="yes" if self._options.dry_run else None,
+            ),
+        )
+        self._notifier.send("READY=1")
+
+    def _turn(self) -> None:
+        """Sleep until something happens or is due, then do it."""
+        timeout_s = max(0, self._next_due_ns() - now_ns()) / NS_PER_S
+        events = self._epoll.poll(timeout_s)
+        urgent = False
+        changes = Changes()
+        for fd, mask in events:
+            if fd == self._signals:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(fd, 64)
+            elif self._watch is not None and fd == self._watch.fileno():
+                changes = self._watch.read()
+            else:
+                urgent = self._psi.on_event(fd, mask) or urgent
+        at_ns = now_ns()
+        if urgent:
+            self._linger_until_ns = at_ns + _PSI_LINGER_NS
+        if self._reload:
+            self._reload = False
+            self._load_config()
+            changes.tree = urgent = True
+        urgent = self._take_in(changes, at_ns) or urgent
+        if not self._stop and (urgent or at_ns >= self._sample_at_ns):
+            self._decide(at_ns)
+        self._report(at_ns)
+
+    def _next_due_ns(self) -> int:
+        due_ns = min(self._sample_at_ns, self._walk_at_ns)
+        if self._notifier.watchdog_s is not None:
+            due_ns = min(due_ns, self._alive_at_ns)
+        return due_ns
+
+    def _take_in(self, changes: Changes, at_ns: int) -> bool:
+        """Follow what inotify (or the walk's timer) says; returns whether a decision cannot wait."""
+        if changes.tree or at_ns >= self._walk_at_ns:
+            self._refresh(at_ns)
+        urgent = False
+        for key, change in changes.pods.items():
+            tracked = self.tree.pods.get(key)
+            if tracked is None:
+                continue
+            if PodChange.RECORD in change:
+                self._actuator.read_record(tracked)
+            if PodChange.CPU_MAX in change:
+                self._actuator.answer_drift(tracked, self.config)
+            if PodChange.MEMORY in change:
+                urgent = self._check_oom(tracked) or urgent
+            if PodChange.CONTAINERS in change:
+                urgent = self._on_containers(tracked, at_ns) or urgent
+        return urgent
+
+    def _on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
+        # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
+        settled_at_ns = at_ns + int(self.config.hold.settle_s * NS_PER_S)
+        tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
+        return self._distress(tracked, "its containers changed")
+
+    def _check_oom(self, tracked: TrackedPod) -> bool:
+        try:
+            killed = count_oom_kills(tracked.cgroup) > tracked.oom_kills
+        except CgpauseError:
+            return False
+        return killed and self._distress(tracked, "a process in it was OOM-killed")
+
+    def _distress(self, tracked: TrackedPod, why: str) -> bool:
+        """Mark a pod the daemon holds, so that the next decision resumes it."""
+        paused = tracked.pod.paused
+        if paused is None or paused.owner is not Owner.DAEMON:
+            return False
+        tracked.pod = replace(tracked.pod, distress=why)
+        return True
+
+    def _scan_paused(self, at_ns: int) -> None:
+        """Once a second, look at the paused pods for what no event tells (or, without inotify, for everything)."""
+        if at_ns < self._scan_at_ns:
+            return
+        self._scan_at_ns = at_ns + NS_PER_S
+        for tracked in self.tree.pods.values():
+            paused = tracked.pod.paused
+            if paused is None:
+                continue
+            try:
+                if paused.owner is Owner.DAEMON and is_terminating(tracked.cgroup):
+                    self._distress(tracked, "it is being terminated")
+            except CgpauseError:
+                continue
+            if self._watch is None or self._watch.degraded:
+                self._actuator.read_record(tracked)
+                self._actuator.answer_drift(tracked, self.config)
+                self._check_oom(tracked)
+
+    def _decide(self, at_ns: int) -> None:
+        self._scan_paused(at_ns)
+        try:
+            sample = self._sampler.sample(at_ns)
+        except CgpauseError as e:
+            self._go_blind(e, at_ns)
+            return
+        if self._blind:
+            self._blind = False
+            log.info("memory can be read again")
+        decision: Decision = decide(self._state, sample, self.config)
+        self._state = decision.state
+        self._sample = sample
+        self._actuator.apply(decision.actions, sample, self.config)
+        next_ns = decision.next_sample_ns
+        comfortable_ns = int(self.config.sampling.slow_s * NS_PER_S)
+        if at_ns < self._linger_until_ns and next_ns < comfortable_ns:
+            next_ns = self.config.sampling.fast_ms * 1_000_000
+        self._sample_at_ns = at_ns + next_ns
+
+    def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
+        """Without a sample nobody can say when a pause should end, so all of them end now."""
+        if not self._blind:
+            self._blind = True
+            log.error("memory cannot be read: pausing nobody %s", fields(error=error))
+        self._resume_all("memory cannot be read")
+        self._sample_at_ns = at_ns + _BLIND_NS
+
+    def _refresh(self, at_ns: int) -> None:
+        self._walk_at_ns = at_ns + (NS_PER_S if self._watch is None or self._watch.degraded else _WALK_NS)
+        try:
+            appeared, gone = self.tree.refresh(at_ns)
+        except CgpauseError as e:
+            log.warning("tree cannot be walked %s", fields(error=e))
+            return
+        if self._watch is not None:
+            self._watch_tiers(self._watch)
+            for pod in gone:
+                self._watch.drop_pod(pod.cgroup)
+            for tracked in appeared:
+                self._watch.add_pod(tracked.cgroup, paused=False)
+        for tracked in appeared:
+            self._actuator.read_record(tracked)
+            log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
+        for pod in gone:
+            log.debug("pod gone %s", fields(pod=pod.label))
+        self._psi.follow(self.tree.kubepods)
+
+    def _watch_tiers(self, watch: Watch) -> None:
+        watch.add_tier(self._root)
+        kubepods = self.tree.kubepods
+        if kubepods is None:
+            return
+        watch.add_tier(kubepods)
+        for name in self.tree.tiers:
+            with contextlib.suppress(CgroupGoneError), kubepods.child(name) as tier:
+                watch.add_tier(tier)
+
+    def _open_watch(self) -> Watch | None:
+        try:
+            watch = Watch()
+        except OSError as e:
+            advice = "walking the tree every second instead; raise fs.inotify.max_user_instances"
+            log.warning("no inotify %s", fields(error=e, advice=advice))
+            return None
+        self._epoll.register(watch.fileno(), select.EPOLLIN)
+        return watch
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        else:
+            log.info("stopping %s", fields(signal=signal.Signals(number).name))
+            self._stop = True
+
+    def _load_config(self) -> None:
+        self._notifier.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            config = load_config(self._options.config_path, must_exist=self._options.config_required)
+        except ConfigError as e:
+            for problem in str(e).splitlines():
+                log.error("configuration not reloaded, the old one stays: %s", problem)
+        else:
+            self.config = self.tree.config = config
+            self._psi.configure(config.psi, self.tree.kubepods)
+            log.info("configuration reloaded %s", fields(file=self._options.config_path))
+        self._notifier.send("READY=1")
+
+    def _report(self, at_ns: int) -> None:
+        watchdog_s = self._notifier.watchdog_s
+        if watchdog_s is not None and at_ns >= self._alive_at_ns:
+            self._notifier.send("WATCHDOG=1")
+            self._alive_at_ns = at_ns + int(watchdog_s * NS_PER_S)
+        if at_ns >= self._status_at_ns:
+            self._status_at_ns = at_ns + _STATUS_NS
+            self._notifier.status(self._status_line())
+
+    def _status_line(self) -> str:
+        if self._blind or self._sample is None:
+            return "Cannot read this node's memory; pausing nobody"
+        if self.tree.kubepods is None:
+            return f"Waiting for kubepods to appear below {self.tree.root}"
+        headroom = self._sample.headroom
+        paused = sum(tracked.pod.paused is not None for tracked in self.tree.pods.values())
+        counts = self._actuator.counts
+        return (
+            f"{len(self.tree.pods)} pods, {paused} paused; memory {headroom.used_pct:.1f} % used, "
+            f"{headroom.available_bytes / 2**20:.0f} MiB left; since start {counts.pauses} pauses, "
+            f"{counts.sacrifices} sacrifices"
+        )
+
+    def _resume_all(self, reason: str, *, wait_s: float = 0.05) -> int:
+        """Resume every pause of the daemon; returns how many could not be undone."""
+        left = 0
+        for tracked in list(self.tree.pods.values()):
+            if tracked.pod.paused is None or tracked.pod.paused.owner is not Owner.DAEMON:
+                continue
+            try:
+                left += not self._actuator.resume(tracked, reason, wait_s=wait_s)
+            except CgroupGoneError:
+                continue
+            except BusyError as e:
+                log.error("could not resume %s", fields(pod=tracked.pod.label, error=e))
+                left += 1
+        return left
+
+    def _shut_down(self) -> int:
+        self._notifier.send("STOPPING=1")
+        left = self._resume_all("cgpause stops", wait_s=ledger.LOCK_WAIT_S)
+        log.info("stopped %s", fields(left_paused=left))
+        return left
+
+
+def parse_options(argv: list[str] | None = None) -> Options:
+    """Read the command line; exits with 2 on a usage error."""
+    parser = argparse.ArgumentParser(prog="cgpause run", description="Pause pods before the OOM killer restarts them.")
+    parser.add_argument("--config", metavar="FILE", help=f"configuration (default: {DEFAULT_CONFIG}, if it exists)")
+    parser.add_argument("--cgroup-root", metavar="DIR", help="cgroup v2 mount, or a tree laid out like it")
+    parser.add_argument(
+        "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="parent of the kubelet's pods/ and containers/ logs"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="do everything but write")
+    parser.add_argument("--verbose", action="store_true", help="log each event too")
+    parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
+    found = parser.parse_args(argv)
+    return Options(
+        config_path=found.config or DEFAULT_CONFIG,
+        config_required=found.config is not None,
+        cgroup_root=found.cgroup_root,
+        log_dir=found.log_dir,
+        dry_run=found.dry_run,
+        verbose=found.verbose,
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the daemon; returns the exit code."""
+    options = parse_options(argv)
+    logfmt.set_up(verbose=options.verbose)
+    try:
+        daemon = Daemon(options)
+    except ConfigError as e:
+        for line in str(e).splitlines():
+            log.error("%s", line)
+        return 2
+    except HostError as e:
+        log.error("%s", e)
+        return 1
+    return daemon.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

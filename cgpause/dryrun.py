@@ -1,0 +1,55 @@
+"""A ledger that only remembers: `--dry-run` runs the whole loop on it and writes nothing to any cgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.ledger import PauseRequest, Resumed
+from cgpause.model import CgroupId, CpuMax, Mechanism, PauseRecord
+from cgpause.parse import parse_cpu_max
+
+
+class DryLedger:
+    """The functions of `cgpause.ledger`, in memory; pauses that really exist are seen but never changed."""
+
+    def __init__(self) -> None:
+        self._records: dict[CgroupId, PauseRecord] = {}
+
+    def read_record(self, cgroup: Cgroup) -> PauseRecord | None:
+        """Record we pretend to have written, or the real one."""
+        return self._records.get(cgroup.id) or ledger.read_record(cgroup)
+
+    def pause(self, cgroup: Cgroup, request: PauseRequest, *, wait_s: float = 0) -> tuple[PauseRecord, bool]:
+        """Remember a pause."""
+        del wait_s
+        existing = self.read_record(cgroup)
+        if existing is not None:
+            return existing, False
+        throttled = request.mechanism is Mechanism.THROTTLE
+        record = PauseRecord(
+            mechanism=request.mechanism,
+            owner=request.owner,
+            reason=request.reason,
+            since_ns=request.since_ns,
+            expires_ns=request.expires_ns,
+            original=parse_cpu_max(cgroup.read("cpu.max")),
+            original_burst_us=0,
+            written=request.throttle if throttled else None,
+        )
+        self._records[cgroup.id] = record
+        return record, True
+
+    def resume(
+        self, cgroup: Cgroup, *, wait_s: float = 0, second_source: Callable[[str], CpuMax | None] | None = None
+    ) -> Resumed | None:
+        """Forget a pause."""
+        del wait_s, second_source
+        record = self._records.pop(cgroup.id, None)
+        return None if record is None else Resumed(record, record.original, foreign=False)
+
+    def reassert(self, cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = 0) -> PauseRecord | None:
+        """Nothing was written, so nothing can drift."""
+        del cgroup, throttle, wait_s
+        return None

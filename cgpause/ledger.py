@@ -1,0 +1,233 @@
+"""The pause protocol: record, write, verify, restore; used alike by the daemon and the CLI.
+
+    pause:   flock → read cpu.max → set record → write → read back
+    resume:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
+
+The record lives on the pod's cgroup itself, so it cannot outlive or miss it. Whoever dies between any two steps leaves
+a cgroup that is either untouched or carries the record that undoes it (tests/test_ledger.py kills at every step).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import (
+    CgpauseError,
+    CgroupGoneError,
+    DamagedRecordError,
+    KernelWriteError,
+    MalformedError,
+    RestoreError,
+)
+from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.parse import parse_cpu_max, parse_number
+from cgpause.record import XATTR, decode_record, encode_record
+
+LOCK_WAIT_S = 2.0
+"""How long to wait for another cgpause on the same pod; its critical section takes well under a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    """What to do to a pod, and what its record will say."""
+
+    mechanism: Mechanism
+    throttle: CpuMax
+    owner: Owner
+    reason: str
+    since_ns: int
+    expires_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a resume did: `record` is None when a damaged one was replaced by a second source."""
+
+    record: PauseRecord | None
+    cpu_max: CpuMax
+    """The value in force now."""
+    foreign: bool
+    """Whether somebody else wrote in between; their value stayed."""
+
+
+def read_record(cgroup: Cgroup) -> PauseRecord | None:
+    """Record of a paused pod, or None when it is not paused by us.
+
+    Raises:
+        DamagedRecordError: there is one that cannot be read.
+    """
+    data = cgroup.get_xattr(XATTR)
+    return None if data is None else decode_record(data)
+
+
+def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S) -> tuple[PauseRecord, bool]:
+    """Pause a pod; returns its record and whether anything changed (a paused pod is left as it is).
+
+    Raises:
+        CgpauseError: the pod could not be paused; what had been written is undone before this is raised.
+    """
+    with cgroup.locked(wait_s=wait_s):
+        existing = read_record(cgroup)
+        if existing is not None:
+            return existing, False
+        original = parse_cpu_max(cgroup.read("cpu.max"))
+        throttled = request.mechanism is Mechanism.THROTTLE
+        if not throttled and _is_frozen(cgroup):
+            raise CgpauseError(f"{cgroup.path} is already frozen, and not by cgpause: left to whoever froze it")
+        record = PauseRecord(
+            mechanism=request.mechanism,
+            owner=request.owner,
+            reason=request.reason,
+            since_ns=request.since_ns,
+            expires_ns=request.expires_ns,
+            original=original,
+            original_burst_us=_read_burst(cgroup) if throttled else 0,
+            # A pod that is allowed less than our quota must not get more by being paused.
+            written=_tighter(request.throttle, original) if throttled else None,
+        )
+        try:
+            _hold(cgroup, record)
+        except CgroupGoneError:
+            raise
+        except CgpauseError:
+            _undo(cgroup, record)
+            raise
+        return record, True
+
+
+def resume(
+    cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, second_source: Callable[[str], CpuMax | None] | None = None
+) -> Resumed | None:
+    """Put a pod's originals back; None when it is not paused. Safe to call again after any failure.
+
+    `second_source` is asked for the original, by the cgroup's path, when the record is damaged.
+
+    Raises:
+        RestoreError: something could not be put back; the record stays.
+        BusyError, CgroupGoneError: as in `Cgroup`.
+    """
+    with cgroup.locked(wait_s=wait_s):
+        try:
+            try:
+                record = read_record(cgroup)
+            except DamagedRecordError as e:
+                return _resume_damaged(cgroup, e, second_source)
+            if record is None:
+                return None
+            return _undo(cgroup, record)
+        except (CgroupGoneError, RestoreError):
+            raise
+        except CgpauseError as e:
+            raise RestoreError(f"cannot restore {cgroup.path}: {e}") from e
+
+
+def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
+    """Answer a foreign write to a throttled pod's cpu.max while the pause is wanted; None when nothing was foreign.
+
+    The original value again is systemd re-applying its unit, not a wish to resume; any other value is a new wish (a
+    resize) and becomes the original (design: who else writes cpu.max).
+    """
+    with cgroup.locked(wait_s=wait_s):
+        record = read_record(cgroup)
+        if record is None or record.written is None:
+            return None
+        current = parse_cpu_max(cgroup.read("cpu.max"))
+        if current == record.written:
+            return None
+        burst_us = _read_burst(cgroup)
+        record = replace(
+            record,
+            original=current,
+            original_burst_us=burst_us or record.original_burst_us,
+            written=_tighter(throttle, current),
+        )
+        _hold(cgroup, record)
+        return record
+
+
+def _hold(cgroup: Cgroup, record: PauseRecord) -> None:
+    # The record comes first: die anywhere below and it says how to undo what was, or was not yet, written.
+    cgroup.set_xattr(XATTR, encode_record(record))
+    if record.written is None:
+        cgroup.write("cgroup.freeze", "1")
+        return
+    if record.original_burst_us:
+        # The kernel refuses a quota below cpu.max.burst (EINVAL).
+        cgroup.write("cpu.max.burst", "0")
+    cgroup.write("cpu.max", str(record.written))
+    found = parse_cpu_max(cgroup.read("cpu.max"))
+    if found != record.written:
+        raise CgpauseError(
+            f"wrote {record.written} to {cgroup.path}/cpu.max and read {found}: another writer is at work"
+        )
+
+
+def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
+    if record.written is None:
+        if _is_frozen(cgroup):
+            cgroup.write("cgroup.freeze", "0")
+        current = parse_cpu_max(cgroup.read("cpu.max"))
+        foreign = False
+    else:
+        current, foreign = _restore_cpu_max(cgroup, record.written, record.original)
+        _restore_burst(cgroup, record.original_burst_us)
+    # Last, and only now: as long as anything is left to do, the record is there to say so.
+    cgroup.remove_xattr(XATTR)
+    return Resumed(record, current, foreign)
+
+
+def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple[CpuMax, bool]:
+    try:
+        current = parse_cpu_max(cgroup.read("cpu.max"))
+    except MalformedError:
+        # Only on an ordinary tree, where a writer can die between truncating and writing: the write was ours.
+        current = written
+    if current == written:
+        cgroup.write("cpu.max", str(original))
+        return original, False
+    return current, current != original
+
+
+def _restore_burst(cgroup: Cgroup, burst_us: int) -> None:
+    if not burst_us or _read_burst(cgroup):
+        return  # it had none, or somebody has set a new one since
+    try:
+        cgroup.write("cpu.max.burst", str(burst_us))
+    except KernelWriteError as e:
+        # A foreign quota below the old burst: the newer wish wins, and the burst has no place beside it.
+        if e.errno != errno.EINVAL:
+            raise
+
+
+def _resume_damaged(
+    cgroup: Cgroup, damage: DamagedRecordError, second_source: Callable[[str], CpuMax | None] | None
+) -> Resumed:
+    original = second_source(cgroup.path) if second_source is not None else None
+    if original is None:
+        raise RestoreError(
+            f"cannot restore {cgroup.path}: {damage}; write the pod's cpu.max by hand, thaw it with "
+            f"'echo 0 > cgroup.freeze', then 'setfattr -x {XATTR}' on the directory"
+        ) from damage
+    if _is_frozen(cgroup):
+        cgroup.write("cgroup.freeze", "0")
+    cgroup.write("cpu.max", str(original))
+    cgroup.remove_xattr(XATTR)
+    return Resumed(None, original, foreign=False)
+
+
+def _tighter(throttle: CpuMax, original: CpuMax) -> CpuMax:
+    return throttle if throttle.at_most(original) else original
+
+
+def _is_frozen(cgroup: Cgroup) -> bool:
+    return parse_number(cgroup.read("cgroup.freeze"), "cgroup.freeze") == 1
+
+
+def _read_burst(cgroup: Cgroup) -> int:
+    # Missing before kernel 5.14, and on a tree without it.
+    if not cgroup.has("cpu.max.burst"):
+        return 0
+    return parse_number(cgroup.read("cpu.max.burst"), "cpu.max.burst")

@@ -1,0 +1,49 @@
+"""One structured line per event, to stderr: `paused pod=default/web cpu_max="max 100000" ...`; journald adds the time.
+
+Names come from cgroups and folders anybody on the node may have named, so every value is quoted and escaped: a newline
+in a name must not forge a log line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
+# sd-daemon(3): journald takes the priority from "<N>" at the start of a line.
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+def fields(**values: object) -> str:
+    """Write values as logfmt: `key=value`, quoted JSON-style where a value is not plain; None is left out."""
+    return " ".join(f"{key}={_quote(str(value))}" for key, value in values.items() if value is not None)
+
+
+def _quote(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+class _Formatter(logging.Formatter):
+    """The level as journald's priority, or as a word for people."""
+
+    def __init__(self, *, journal: bool) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        if self._journal:
+            return "\n".join(f"<{_PRIORITIES.get(record.levelno, 6)}>{line}" for line in message.splitlines())
+        return f"{record.levelname.lower()}: {message}"
+
+
+def set_up(*, verbose: bool) -> None:
+    """Send the log to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter(journal="JOURNAL_STREAM" in os.environ))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,0 +1,216 @@
+"""Frozen values that the core computes with; no files, no clock.
+
+Field names keep the kernel's spelling where a kernel file is the source (`memory_current_bytes`, `period_us`); "max" is
+None. Times are nanoseconds of CLOCK_BOOTTIME, which cgroups do not outlive either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class QosClass(StrEnum):
+    """Kubernetes QoS class of a pod, spelled as in the API."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class Mechanism(StrEnum):
+    """How a pod is held: by its CPU quota, or by the freezer."""
+
+    THROTTLE = "throttle"
+    FREEZE = "freeze"
+
+
+class Owner(StrEnum):
+    """Who paused a pod; the daemon never resumes what an operator paused, unless it expired."""
+
+    DAEMON = "daemon"
+    MANUAL = "manual"
+
+
+class PsiKind(StrEnum):
+    """Which line of a pressure file: some task stalled, or all of them (accounting/psi.rst)."""
+
+    SOME = "some"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMax:
+    """One `cpu.max` value; `quota_us` is None when the kernel says "max". `str()` is the kernel's text."""
+
+    quota_us: int | None
+    period_us: int
+
+    def __str__(self) -> str:
+        return f"{'max' if self.quota_us is None else self.quota_us} {self.period_us}"
+
+    def at_most(self, other: CpuMax) -> bool:
+        """Whether this allows no more CPU time than `other`."""
+        if other.quota_us is None:
+            return True
+        return self.quota_us is not None and self.quota_us * other.period_us <= other.quota_us * self.period_us
+
+
+@dataclass(frozen=True, slots=True)
+class PsiTrigger:
+    """A stall time within a window; `str()` is what the kernel wants written (accounting/psi.rst)."""
+
+    kind: PsiKind
+    stall_us: int
+    window_us: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.stall_us} {self.window_us}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """A `*.pressure` file: averages in percent (0 to 100), totals in µs."""
+
+    some_avg10: float
+    some_total_us: int
+    full_avg10: float
+    full_total_us: int
+
+
+class CgroupId(NamedTuple):
+    """A cgroup's identity: paths are reused when a cgroup is made again, inodes are not."""
+
+    path: str
+    """Relative to the cgroup root, without a leading slash."""
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRecord:
+    """What a paused pod carries in `user.cgpause`: all that is needed to undo the pause (design: the ledger)."""
+
+    mechanism: Mechanism
+    owner: Owner
+    reason: str
+    since_ns: int
+    expires_ns: int | None
+    original: CpuMax
+    original_burst_us: int
+    written: CpuMax | None
+    """The `cpu.max` we wrote; None under the freeze mechanism, which leaves cpu.max alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod's facts that rarely change; what changes each tick is in `PodUsage`."""
+
+    cgroup: CgroupId
+    uid: str
+    qos: QosClass
+    namespace: str | None
+    name: str | None
+    memory_max_bytes: int | None
+    protected: str | None
+    """The rule that forbids touching it, or None."""
+    settled_at_ns: int = 0
+    """Left alone before this time: its cgroup or its containers are too new."""
+    paused: PauseRecord | None = None
+    distress: str | None = None
+    """Why a pause must end at once (termination, OOM kill, containers changed), or None."""
+
+    @property
+    def label(self) -> str:
+        """`namespace/name`, or the UID while the name is unknown."""
+        return f"{self.namespace}/{self.name}" if self.name is not None else self.uid
+
+
+class PodUsage(NamedTuple):
+    """A pod with its `memory.current`; tuples of these sort in ascending order of use."""
+
+    memory_current_bytes: int
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Memory of the node and of the kubepods cgroup, in bytes; pods can be OOM-killed at either limit."""
+
+    node_total_bytes: int
+    node_available_bytes: int
+    kubepods_max_bytes: int | None
+    kubepods_used_bytes: int
+    """memory.current less what can be reclaimed: file LRU and reclaimable slab."""
+
+    @property
+    def available_bytes(self) -> int:
+        """What the pods can still take before somebody is killed: the tighter of node and kubepods."""
+        if self.kubepods_max_bytes is None:
+            return self.node_available_bytes
+        return min(self.node_available_bytes, self.kubepods_max_bytes - self.kubepods_used_bytes)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The capacity that `room_below` and `used_pct` speak of at most: node, or kubepods if smaller."""
+        if self.kubepods_max_bytes is None:
+            return self.node_total_bytes
+        return min(self.node_total_bytes, self.kubepods_max_bytes)
+
+    @property
+    def used_pct(self) -> float:
+        """Use in percent (0 to 100, above it when over the limit), of whichever is fuller: node or kubepods."""
+        used = 100 * (self.node_total_bytes - self.node_available_bytes) / self.node_total_bytes
+        if self.kubepods_max_bytes is not None:
+            # A limit of 0 is legal; nothing can run under it, so it is full.
+            used = max(
+                used,
+                100 * self.kubepods_used_bytes / self.kubepods_max_bytes if self.kubepods_max_bytes else 100.0,
+            )
+        return used
+
+    def room_below_bytes(self, pct: float) -> int:
+        """How much can still be taken before `used_pct` reaches `pct`; negative beyond it."""
+        room = int(self.node_available_bytes - self.node_total_bytes * (100 - pct) / 100)
+        if self.kubepods_max_bytes is not None:
+            room = min(room, int(self.kubepods_max_bytes * pct / 100) - self.kubepods_used_bytes)
+        return room
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Everything one decision depends on, read at one instant."""
+
+    at_ns: int
+    headroom: Headroom
+    pods: tuple[PodUsage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Hold a pod."""
+
+    pod: Pod
+    memory_current_bytes: int
+    mechanism: Mechanism
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Put a pod's originals back."""
+
+    pod: Pod
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sacrifice:
+    """Kill a pod's containers (not its sandbox), then put its originals back."""
+
+    pod: Pod
+    memory_current_bytes: int
+    reason: str
+
+
+Action = Pause | Resume | Sacrifice

@@ -1,0 +1,61 @@
+"""Pod UID ↔ namespace/name and the ids of a pod's containers, from the kubelet's log folders: no CRI, no API server.
+
+`<log dir>/pods/<namespace>_<pod>_<UID>/` and `<log dir>/containers/<pod>_<namespace>_<container>-<64 hex>.log`
+(k/k BuildPodLogsDirectory and LogSymlink). Pod, namespace and container names are DNS labels, which hold no underscore.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_POD_DIR = re.compile(r"(?P<namespace>[a-z0-9-]+)_(?P<pod>[a-z0-9.-]+)_(?P<uid>[0-9a-f-]+)")
+_CONTAINER_LOG = re.compile(
+    r"(?P<pod>[a-z0-9.-]+)_(?P<namespace>[a-z0-9-]+)_(?P<container>[a-z0-9-]+)-(?P<id>[0-9a-f]{64})\.log"
+)
+
+
+class PodName(NamedTuple):
+    """A pod's name as kubectl shows it."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """One reading of the log folders."""
+
+    pods: dict[str, PodName]
+    """UID → name."""
+    containers: dict[str, str]
+    """Container id → container name; sandboxes have no log and are not in it."""
+
+
+def parse_pod_log_dir(entry: str) -> tuple[str, PodName] | None:
+    """UID and name of an entry of `<log dir>/pods`, or None for anything else."""
+    match = _POD_DIR.fullmatch(entry)
+    return (match["uid"], PodName(match["namespace"], match["pod"])) if match else None
+
+
+def parse_container_log(entry: str) -> tuple[str, str] | None:
+    """Container id and name of an entry of `<log dir>/containers`, or None for anything else."""
+    match = _CONTAINER_LOG.fullmatch(entry)
+    return (match["id"], match["container"]) if match else None
+
+
+def read_names(log_dir: str) -> Names:
+    """Read both folders; one that is missing or unreadable gives no names (`check` says so)."""
+    return Names(
+        pods=dict(filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods"))))),
+        containers=dict(filter(None, map(parse_container_log, _entries(os.path.join(log_dir, "containers"))))),
+    )
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

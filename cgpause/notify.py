@@ -1,0 +1,47 @@
+"""sd_notify(3): tells systemd that we are ready, how we are, and that we are alive.
+
+Written here because the protocol is one datagram, and the daemon stays lean.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Sends to $NOTIFY_SOCKET; does nothing where there is none."""
+
+    def __init__(self) -> None:
+        self._address = os.environ.pop("NOTIFY_SOCKET", "")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if self._address else None
+        self._status = ""
+        if self._address.startswith("@"):  # an abstract socket
+            self._address = "\0" + self._address[1:]
+
+    @property
+    def watchdog_s(self) -> float | None:
+        """How often systemd wants to hear from us at the latest (half of WatchdogSec=), or None."""
+        usec = os.environ.get("WATCHDOG_USEC", "")
+        ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        if self._socket is None or not ours or not usec.isdigit():
+            return None
+        return int(usec) / 2_000_000
+
+    def send(self, *assignments: str) -> None:
+        """Send `KEY=value` lines; a full or missing socket is logged, never fatal."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto("\n".join(assignments).encode(), self._address)
+        except OSError as e:
+            log.debug("sd_notify failed: %s", e)
+
+    def status(self, text: str) -> None:
+        """Set the line `systemctl status` shows, when it changed."""
+        if text != self._status:
+            self._status = text
+            self.send(f"STATUS={text}")

@@ -1,0 +1,143 @@
+"""Kernel text ↔ values; no files.
+
+Formats: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst, filesystems/proc.rst. Everything takes the bytes a
+read returned, because decoding would be the most expensive part of a tick, and raises MalformedError on anything else.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import NamedTuple
+
+from cgpause.errors import MalformedError
+from cgpause.model import CpuMax, Pressure
+
+# The kernel's counters are at most 64 bit, 20 digits; more is not its text.
+_NUMBER = re.compile(rb"[0-9]{1,20}")
+_CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
+_PRESSURE_LINE = re.compile(rb"(some|full) avg10=(\d+\.\d+) avg60=\d+\.\d+ avg300=\d+\.\d+ total=(\d{1,20})")
+_HEX_MASK = re.compile(rb"[0-9a-f]{16}")
+_TERMINATION_BITS = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGKILL - 1)
+
+
+def parse_number(data: bytes, what: str) -> int:
+    """Read a file that holds one number (`memory.current`, `cgroup.freeze`)."""
+    # int() alone would take b"1_0", b"+1" and b" 1"; the digits are checked because isdigit() is the cheapest test.
+    text = data.removesuffix(b"\n")
+    if not text.isdigit() or len(text) > 20:
+        raise MalformedError(what, data)
+    return int(text)
+
+
+def parse_limit(data: bytes, what: str) -> int | None:
+    """Read a file that holds one number or "max" (`memory.max`)."""
+    return None if data.removesuffix(b"\n") == b"max" else parse_number(data, what)
+
+
+def parse_cpu_max(data: bytes) -> CpuMax:
+    """Read `cpu.max`: "$MAX $PERIOD"."""
+    match = _CPU_MAX.fullmatch(data)
+    if match is None:
+        raise MalformedError("cpu.max", data)
+    quota, period = match.groups()
+    return CpuMax(None if quota == b"max" else int(quota), int(period))
+
+
+def parse_flat_keyed(data: bytes, what: str) -> dict[str, int]:
+    """Read a flat keyed file (`memory.events`, `cpu.stat`, `cgroup.events`) into its keys and numbers."""
+    values = {}
+    for line in data.splitlines():
+        key, _, value = line.partition(b" ")
+        if not _NUMBER.fullmatch(value):
+            raise MalformedError(what, line)
+        values[key.decode("ascii", "replace")] = int(value)
+    return values
+
+
+def _find(data: bytes, key: bytes, what: str) -> int:
+    """Find one "key value" line; finding three keys costs a tenth of parsing all sixty."""
+    start = 0 if data.startswith(key) else data.find(b"\n" + key) + 1
+    if start == 0 and not data.startswith(key):
+        raise MalformedError(f"{what} (no {key.decode().strip()})", data)
+    match = _NUMBER.match(data, start + len(key))
+    if match is None:
+        raise MalformedError(what, data[start : start + 60])
+    return int(match[0])
+
+
+def parse_reclaimable(memory_stat: bytes) -> int:
+    """Bytes of a `memory.stat` that reclaim can take back without swap: the file LRU and reclaimable slab.
+
+    `file` would be wrong: it counts tmpfs and shared memory, which without swap nobody can take back.
+    """
+    return (
+        _find(memory_stat, b"inactive_file ", "memory.stat")
+        + _find(memory_stat, b"active_file ", "memory.stat")
+        + _find(memory_stat, b"slab_reclaimable ", "memory.stat")
+    )
+
+
+class MemInfo(NamedTuple):
+    """`/proc/meminfo`, in bytes."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def parse_meminfo(data: bytes) -> MemInfo:
+    """Read MemTotal and MemAvailable; the file counts in KiB."""
+    values = []
+    for key in (b"MemTotal:", b"MemAvailable:"):
+        start = data.find(key)
+        # The numbers are right-aligned in a field whose width has changed between kernels.
+        fields = data[start + len(key) :].split(None, 2)[:2] if start >= 0 else []
+        if len(fields) != 2 or fields[1] != b"kB" or not _NUMBER.fullmatch(fields[0]):
+            raise MalformedError(f"/proc/meminfo (no {key.decode()[:-1]})", data[:200])
+        values.append(int(fields[0]) * 1024)
+    if not values[0]:
+        raise MalformedError("/proc/meminfo (MemTotal is 0)", data[:200])
+    return MemInfo(*values)
+
+
+def parse_pressure(data: bytes) -> Pressure:
+    """Read a `memory.pressure`; a "full" line is missing for cpu on old kernels and counts as zero."""
+    lines = {}
+    for line in data.splitlines():
+        match = _PRESSURE_LINE.fullmatch(line)
+        if match is None:
+            raise MalformedError("pressure", line)
+        lines[match[1]] = (float(match[2]), int(match[3]))
+    if b"some" not in lines:
+        raise MalformedError("pressure", data)
+    return Pressure(*lines[b"some"], *lines.get(b"full", (0.0, 0)))
+
+
+def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:
+    r"""Mount points of cgroup2 file systems, in mount order (`/proc/self/mountinfo`; octal escapes undone)."""
+    mounts = []
+    for line in mountinfo.splitlines():
+        fields, separator, rest = line.partition(b" - ")
+        if separator and rest.split(b" ", 1)[0] == b"cgroup2":
+            raw = fields.split(b" ")[4]
+            unescaped = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), raw)
+            mounts.append(unescaped.decode("utf-8", "surrogateescape"))
+    return tuple(mounts)
+
+
+def parse_own_cgroup(proc_cgroup: bytes) -> str | None:
+    """Path of the cgroup v2 a process is in, relative to the root, without a leading slash; None on a v1 host."""
+    for line in proc_cgroup.splitlines():
+        if line.startswith(b"0::/"):
+            return line[4:].decode("utf-8", "surrogateescape")
+    return None
+
+
+def parse_termination_pending(proc_status: bytes) -> bool:
+    """Whether SIGTERM or SIGKILL waits to be delivered to a process (`/proc/<pid>/status`, ShdPnd and SigPnd)."""
+    for key in (b"\nShdPnd:\t", b"\nSigPnd:\t"):
+        start = proc_status.find(key)
+        mask = proc_status[start + len(key) : start + len(key) + 16]
+        if start >= 0 and _HEX_MASK.fullmatch(mask) and int(mask, 16) & _TERMINATION_BITS:
+            return True
+    return False

@@ -1,0 +1,45 @@
+"""When to look again: seconds when the limit is far, milliseconds close to it; pure.
+
+PSI cannot be waited for alone: without swap it is exactly zero until the limit is reached (design: kernel facts). So
+the interval is half the time the pods would need to reach the threshold at the fastest rate to be expected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cgpause.config import SamplingConfig
+from cgpause.model import Headroom
+from cgpause.policy.hold import NS_PER_S
+
+PRIOR_FILL_S = 10.0
+"""Expect the capacity to fill within this time even before faster growth was seen: 6.4 GB/s on a node with 64 GB, the
+rate earlyoom assumes; less on smaller nodes, which have fewer cores."""
+_HALF_LIFE_S = 10.0
+"""A burst seen is expected again for a while, and less and less."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillRate:
+    """Fastest growth of memory use seen lately."""
+
+    at_ns: int | None = None
+    available_bytes: int = 0
+    bytes_per_s: float = 0.0
+
+
+def learn(rate: FillRate, at_ns: int, headroom: Headroom) -> FillRate:
+    """Take one more reading in."""
+    available = headroom.available_bytes
+    if rate.at_ns is None or at_ns <= rate.at_ns:
+        return FillRate(at_ns, available, rate.bytes_per_s)
+    elapsed_s = (at_ns - rate.at_ns) / NS_PER_S
+    decayed = rate.bytes_per_s * 0.5 ** (elapsed_s / _HALF_LIFE_S)
+    return FillRate(at_ns, available, max(decayed, (rate.available_bytes - available) / elapsed_s))
+
+
+def interval_ns(rate: FillRate, headroom: Headroom, threshold_pct: float, sampling: SamplingConfig) -> int:
+    """Time until the next sample is due."""
+    fastest = max(rate.bytes_per_s, headroom.capacity_bytes / PRIOR_FILL_S)
+    seconds = headroom.room_below_bytes(threshold_pct) / fastest / 2 if fastest else 0.0
+    return int(min(max(seconds, sampling.fast_ms / 1000), sampling.slow_s) * NS_PER_S)

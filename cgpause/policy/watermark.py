@@ -1,0 +1,89 @@
+"""The paper's Algorithms 1 and 2 (Kang & Yu 2024, doi 10.3745/TKIPS.2024.13.3.91), as a pure function.
+
+Algorithm 1 watches: when memory use reaches Mupper, the R containers that use the least are paused. Algorithm 2 then
+looks every interval: at or below Mlower it resumes all; after T intervals without improvement it pauses R more, and
+when nothing is left to pause it removes the R paused last.
+
+Two choices where we had to read the paper's intent: an interval is "without improvement" when use did not fall since
+the interval before, and a removed container's pod is resumed, since a container cannot be restarted inside a paused
+pod. The paper restores a constant quota CPUd; we restore each pod's original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cgpause.config import Config
+from cgpause.model import Action, Pause, PodUsage, Resume, Sacrifice, Sample
+from cgpause.policy.hold import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkState:
+    """Algorithm 2's variables; meaningful only while something is paused."""
+
+    checked_at_ns: int | None = None
+    """Last look of Algorithm 2; None while Algorithm 1 watches."""
+    used_pct: float = 0.0
+    """Memory use at that look."""
+    intervals: int = 0
+    """Intervals without improvement so far."""
+
+
+def step(
+    state: WatermarkState,
+    sample: Sample,
+    *,
+    candidates: Sequence[PodUsage],
+    paused: Sequence[PodUsage],
+    all_paused: bool,
+    config: Config,
+) -> tuple[WatermarkState, tuple[Action, ...]]:
+    """Decide once.
+
+    `candidates` (the paper's C) may be paused now, least memory first; `paused` are the daemon's pauses, oldest first;
+    `all_paused` says that no pod is left that could be paused now or soon.
+    """
+    rules = config.watermark
+    used_pct = sample.headroom.used_pct
+    usage = f"memory use {used_pct:.1f} %"
+    at_ns = sample.at_ns
+    if not paused:  # Algorithm 1
+        if used_pct < rules.upper_pct:
+            return WatermarkState(), ()
+        reason = f"{usage} >= upper {rules.upper_pct:g} %"
+        return WatermarkState(at_ns, used_pct), _pause(candidates, config, reason)
+    # Algorithm 2
+    if state.checked_at_ns is None:  # adopted from a predecessor: its first interval starts now
+        return WatermarkState(at_ns, used_pct), ()
+    if at_ns - state.checked_at_ns < rules.interval_s * NS_PER_S:
+        return state, ()
+    if used_pct <= rules.lower_pct:
+        reason = f"{usage} <= lower {rules.lower_pct:g} %"
+        return WatermarkState(), tuple(Resume(pod, reason) for _, pod in paused)
+    intervals = 0 if used_pct < state.used_pct else state.intervals + 1
+    if intervals < rules.patience:
+        return WatermarkState(at_ns, used_pct, intervals), ()
+    reason = f"{usage}, no improvement for {intervals} intervals of {rules.interval_s:g} s"
+    if not candidates and all_paused and rules.sacrifice:
+        last = paused[-rules.batch :]
+        killed = tuple(Sacrifice(pod, current, f"{reason}, and every pod is paused") for current, pod in last)
+        return WatermarkState(at_ns, used_pct), killed
+    return WatermarkState(at_ns, used_pct), _pause(candidates, config, reason)
+
+
+def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple[Action, ...]:
+    chosen = candidates[: config.watermark.batch]
+    return tuple(
+        Pause(pod, current, config.mechanism, f"{reason}, rank {rank} of {len(candidates)} by memory.current")
+        for rank, (current, pod) in enumerate(chosen, start=1)
+    )
+
+
+def verdict(rank: int, sample: Sample, config: Config) -> str:
+    """Why the candidate at `rank` keeps running although nothing else forbids pausing it."""
+    used_pct = sample.headroom.used_pct
+    if used_pct < config.watermark.upper_pct:
+        return f"runs: memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"
+    return f"runs: rank {rank}, and {config.watermark.batch} are paused at a time"

@@ -1,0 +1,53 @@
+"""Which pods may never be touched, and by which rule; pure.
+
+Order: our own cgroup, then what root marked on the cgroup, then the operator's [[pods]] rules (first match wins), then
+the defaults in [protect].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+
+from cgpause.config import Config
+from cgpause.kubepods import is_static_uid
+from cgpause.model import QosClass
+from cgpause.names import PodName
+
+OPT_OUT_XATTRS = ("user.oomd_omit", "user.oomd_avoid")
+"""systemd-oomd's marks, honoured as it does: only when root owns the cgroup (systemd.resource-control(5))."""
+
+
+def protection(
+    *,
+    uid: str,
+    qos: QosClass,
+    name: PodName | None,
+    opt_outs: Collection[str],
+    holds_us: bool,
+    config: Config,
+) -> str | None:
+    """Rule that protects a pod, as a phrase for people, or None when it may be paused.
+
+    `opt_outs` are those of OPT_OUT_XATTRS that root set on its cgroup; `holds_us` says that cgpause runs inside it.
+    """
+    if holds_us:
+        return "cgpause itself runs in it"
+    for xattr in opt_outs:
+        return f"xattr {xattr} is set on its cgroup"
+    protect = config.protect
+    if name is not None:
+        label = f"{name.namespace}/{name.name}"
+        for number, rule in enumerate(config.pods, start=1):
+            if fnmatchcase(label, rule.match) and (not rule.qos or qos in rule.qos):
+                return f"rule {number} ([[pods]] match = {rule.match!r})" if rule.protect else None
+        for glob in protect.namespaces:
+            if fnmatchcase(name.namespace, glob):
+                return f"namespace {name.namespace} (protect.namespaces)"
+    elif protect.unnamed and (config.pods or protect.namespaces):
+        return "its name is unknown while rules depend on names (protect.unnamed)"
+    if protect.static_pods and is_static_uid(uid):
+        return "static pod (protect.static_pods)"
+    if protect.guaranteed and qos is QosClass.GUARANTEED:
+        return "QoS class Guaranteed (protect.guaranteed)"
+    return None

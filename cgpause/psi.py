@@ -1,0 +1,102 @@
+"""PSI triggers (Documentation/accounting/psi.rst): one descriptor each, polled for EPOLLPRI.
+
+Two are armed: on the node's pressure file and, where it exists, on that of the kubepods root. Without PSI (psi=0, or an
+ordinary directory tree) cgpause says so once and works from headroom alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import PsiConfig
+from cgpause.errors import CgpauseError
+from cgpause.logfmt import fields
+from cgpause.model import CgroupId, PsiTrigger
+
+log = logging.getLogger(__name__)
+
+NODE_PRESSURE = "/proc/pressure/memory"
+
+
+class PsiTriggers:
+    """The armed triggers, registered with the loop's epoll."""
+
+    def __init__(self, epoll: select.epoll, config: PsiConfig) -> None:
+        self._epoll = epoll
+        self._paths: dict[int, str] = {}
+        self._kubepods: tuple[CgroupId | None, int | None] = (None, None)
+        self._config = config
+        self._arm_node()
+
+    def configure(self, config: PsiConfig, kubepods: Cgroup | None) -> None:
+        """Arm everything anew when the configuration changed."""
+        if config == self._config:
+            return
+        self._config = config
+        for fd in list(self._paths):
+            self._disarm(fd)
+        self._kubepods = (None, None)
+        self._arm_node()
+        self.follow(kubepods)
+
+    def follow(self, kubepods: Cgroup | None) -> None:
+        """Arm the trigger of the kubepods root that is there now; nothing happens while it is the same one."""
+        key = None if kubepods is None else kubepods.id
+        armed, old_fd = self._kubepods
+        if armed == key:
+            return
+        if old_fd is not None:
+            self._disarm(old_fd)
+        fd = None
+        if kubepods is not None:
+            path = os.path.join(kubepods.path, "memory.pressure")
+            try:
+                fd = self._arm(
+                    kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, self._config.kubepods.trigger
+                )
+            except CgpauseError as e:
+                _complain(path, e)
+        self._kubepods = (key, fd)
+
+    def on_event(self, fd: int, mask: int) -> bool:
+        """Whether an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
+        if mask & select.EPOLLERR:
+            self._disarm(fd)
+            return False
+        log.debug("pressure %s", fields(path=self._paths.get(fd)))
+        return True
+
+    def _arm_node(self) -> None:
+        try:
+            fd = os.open(NODE_PRESSURE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as e:
+            _complain(NODE_PRESSURE, e)
+            return
+        self._arm(fd, NODE_PRESSURE, self._config.node.trigger)
+
+    def _arm(self, fd: int, path: str, trigger: PsiTrigger) -> int | None:
+        try:
+            # The kernel wants the terminating NUL (psi.rst, the example program). It refuses with EINVAL what breaks
+            # its limits, and with EOPNOTSUPP everything under psi=0.
+            os.write(fd, f"{trigger}\0".encode())
+            # On an ordinary tree this is EPERM: a regular file has no pressure to wait for.
+            self._epoll.register(fd, select.EPOLLPRI)
+        except OSError as e:
+            os.close(fd)
+            _complain(path, e, trigger)
+            return None
+        self._paths[fd] = path
+        return fd
+
+    def _disarm(self, fd: int) -> None:
+        if self._paths.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+            os.close(fd)
+
+
+def _complain(path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
+    advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
+    log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))

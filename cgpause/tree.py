@@ -1,0 +1,251 @@
+"""The pods of a node as they are now: finds the kubepods tree, follows it, and keeps each pod's cgroup open.
+
+Trees appear, vanish and come back, and pods are made and removed at any moment, so a walk compares what is there (by
+inode) with what is held. Unknown names are left alone. Facts: tests/fixtures, captured from a real kubelet.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, replace
+
+from cgpause.cgroupfs import Cgroup, own_cgroup
+from cgpause.config import Config
+from cgpause.errors import CgpauseError, CgroupGoneError
+from cgpause.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
+from cgpause.logfmt import fields
+from cgpause.model import CgroupId, Pod, QosClass
+from cgpause.names import Names, read_names
+from cgpause.parse import parse_flat_keyed, parse_limit
+from cgpause.protect import OPT_OUT_XATTRS, protection
+
+log = logging.getLogger(__name__)
+
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(slots=True)
+class TrackedPod:
+    """A pod with its open cgroup."""
+
+    cgroup: Cgroup
+    current_fd: int
+    pod: Pod
+    oom_kills: int = 0
+    """Count in memory.events when the pod was paused."""
+    drifts: int = 0
+    """Foreign writes to cpu.max answered during this pause."""
+    failure: str | None = None
+    """Why the kernel refused to pause it; it is left alone until `retry_at_ns`."""
+    retry_at_ns: int = 0
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self.current_fd)
+        self.cgroup.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A pod's place in the tree."""
+
+    cgroup: CgroupId
+    uid: str
+    qos: QosClass
+
+
+def kubepods_roots(root: str) -> list[tuple[str, CgroupDriver]]:
+    """Paths, relative to `root`, of everything named like a kubepods root, at most two levels deep."""
+    found = []
+    with Cgroup(root, "") as top:
+        for name, _ in top.children():
+            driver = root_driver(name)
+            if driver is not None:
+                found.append((name, driver))
+                continue
+            try:
+                with top.child(name) as middle:
+                    inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
+            except CgpauseError:
+                continue
+            found += [(path, driver) for path, driver in inner if driver is not None]
+    return sorted(found)
+
+
+def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
+    """Open the kubepods root that is in use; an old kubelet leaves an empty second tree beside the real one.
+
+    Raises:
+        CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
+    """
+    best: tuple[tuple[bool, int], Cgroup, CgroupDriver] | None = None
+    for path, driver in kubepods_roots(root):
+        try:
+            cgroup = Cgroup(root, path)
+        except CgpauseError:
+            continue
+        key = (_is_populated(cgroup), len(walk(cgroup)[0]))
+        if best is None or key > best[0]:
+            if best is not None:
+                best[1].close()
+            best = (key, cgroup, driver)
+        else:
+            cgroup.close()
+    return None if best is None else best[1:]
+
+
+def walk(kubepods: Cgroup) -> tuple[list[Found], list[str]]:
+    """Pods below a kubepods root, and the names of its tiers; a tier that vanishes meanwhile is empty."""
+    pods = []
+    tiers = []
+    base = kubepods.id.path
+    for name, inode in kubepods.children():
+        tier = tier_class(name)
+        uid = pod_uid(name)
+        if tier is not None:
+            tiers.append(name)
+            try:
+                with kubepods.child(name) as directory:
+                    children = directory.children()
+            except CgpauseError:
+                continue
+            for child, child_inode in children:
+                child_uid = pod_uid(child)
+                if child_uid is not None:
+                    pods.append(Found(CgroupId(os.path.join(base, name, child), child_inode), child_uid, tier))
+        elif uid is not None:
+            pods.append(Found(CgroupId(os.path.join(base, name), inode), uid, QosClass.GUARANTEED))
+    return pods, tiers
+
+
+class PodTree:
+    """The pods below one cgroup root."""
+
+    def __init__(self, root: str, log_dir: str, config: Config) -> None:
+        self.root = root
+        self.log_dir = log_dir
+        self.config = config
+        self.kubepods: Cgroup | None = None
+        self.driver: CgroupDriver | None = None
+        self.tiers: list[str] = []
+        self.names = Names({}, {})
+        self.pods: dict[CgroupId, TrackedPod] = {}
+        self._own_cgroup = own_cgroup()
+        self._refreshed = False
+        self._complained: set[CgroupId] = set()
+
+    def close(self) -> None:
+        """Give every descriptor back."""
+        for tracked in self.pods.values():
+            tracked.close()
+        self.pods.clear()
+        if self.kubepods is not None:
+            self.kubepods.close()
+            self.kubepods = None
+
+    def refresh(self, at_ns: int) -> tuple[list[TrackedPod], list[Pod]]:
+        """Walk the tree once; returns the pods that appeared and those that are gone.
+
+        Pods that appear after the first walk are left alone for `settle_s`: their own cpu.max is not there yet when
+        their cgroup appears (measured: systemd writes it up to seconds later).
+        """
+        found = {pod.cgroup: pod for pod in self._walk()}
+        self._complained &= found.keys()
+        gone = [tracked.pod for key, tracked in self.pods.items() if key not in found]
+        for pod in gone:
+            self.pods.pop(pod.cgroup).close()
+        new = [pod for key, pod in found.items() if key not in self.pods]
+        if new or any(tracked.pod.name is None for tracked in self.pods.values()):
+            self.names = read_names(self.log_dir)
+        settled_at_ns = at_ns + int(self.config.hold.settle_s * _NS_PER_S) if self._refreshed else 0
+        appeared = list(filter(None, (self._track(pod, settled_at_ns) for pod in new)))
+        for tracked in self.pods.values():
+            self.update_facts(tracked, at_ns)
+        self._refreshed = True
+        return appeared, gone
+
+    def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Read a pod's slow facts again: name, memory.max, protection."""
+        old = tracked.pod
+        if at_ns >= tracked.retry_at_ns:
+            tracked.failure = None
+        try:
+            pod = self._facts(tracked.cgroup, old.uid, old.qos)
+        except CgroupGoneError:
+            return  # the next walk drops it
+        except CgpauseError as e:
+            pod = replace(old, protected=f"its cgroup cannot be read: {e}")
+        tracked.pod = replace(
+            pod,
+            protected=pod.protected or tracked.failure,
+            settled_at_ns=old.settled_at_ns,
+            paused=old.paused,
+            distress=old.distress,
+        )
+
+    def _walk(self) -> list[Found]:
+        if self.kubepods is not None and not self.kubepods.exists():
+            self.kubepods.close()
+            self.kubepods = None
+        if self.kubepods is None or not self.pods:  # also: an empty tree may be the wrong one of two
+            if self.kubepods is not None:
+                self.kubepods.close()
+            self.kubepods, self.driver = find_kubepods(self.root) or (None, None)
+        if self.kubepods is None:
+            self.tiers = []
+            return []
+        try:
+            pods, self.tiers = walk(self.kubepods)
+        except CgroupGoneError:
+            return []
+        return pods
+
+    def _track(self, found: Found, settled_at_ns: int) -> TrackedPod | None:
+        cgroup = None
+        try:
+            cgroup = Cgroup(self.root, found.cgroup.path)
+            pod = replace(self._facts(cgroup, found.uid, found.qos), settled_at_ns=settled_at_ns)
+            tracked = TrackedPod(cgroup, cgroup.open("memory.current"), pod)
+        except CgpauseError as e:
+            if cgroup is not None:
+                cgroup.close()
+            if not isinstance(e, CgroupGoneError) and found.cgroup not in self._complained:
+                self._complained.add(found.cgroup)
+                log.warning("pod left alone %s", fields(uid=found.uid, error=e))
+            return None
+        self.pods[pod.cgroup] = tracked
+        return tracked
+
+    def _facts(self, cgroup: Cgroup, uid: str, qos: QosClass) -> Pod:
+        name = self.names.pods.get(uid)
+        trusted = cgroup.owned_by_root()
+        reason = protection(
+            uid=uid,
+            qos=qos,
+            name=name,
+            opt_outs=[x for x in OPT_OUT_XATTRS if trusted and cgroup.get_xattr(x) not in (None, b"0")],
+            holds_us=self._own_cgroup is not None and os.path.join(self._own_cgroup, "").startswith(cgroup.path + "/"),
+            config=self.config,
+        )
+        return Pod(
+            cgroup=cgroup.id,
+            uid=uid,
+            qos=qos,
+            namespace=None if name is None else name.namespace,
+            name=None if name is None else name.name,
+            memory_max_bytes=parse_limit(cgroup.read("memory.max"), "memory.max"),
+            protected=reason,
+        )
+
+
+def count_oom_kills(cgroup: Cgroup) -> int:
+    """OOM kills in a pod so far."""
+    return parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
+
+
+def _is_populated(cgroup: Cgroup) -> bool:
+    try:
+        return parse_flat_keyed(cgroup.read("cgroup.events"), "cgroup.events").get("populated") == 1
+    except CgpauseError:
+        return False

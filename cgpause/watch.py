@@ -1,0 +1,138 @@
+"""inotify on the kubepods tiers and on each pod's directory → what changed.
+
+One watch a tier and one a pod, none for containers. Seen on real cgroupfs: IN_CREATE and IN_DELETE for cgroups,
+IN_MODIFY for every write to an interface file and when the kernel raises a counter of memory.events, IN_ATTRIB for an
+xattr.
+Nodes run out of watches and queues overflow: `degraded` then tells the daemon to walk the tree instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from dataclasses import dataclass, field
+from enum import Flag, auto
+
+from inotify_simple import INotify, flags
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.logfmt import fields
+from cgpause.model import CgroupId
+
+log = logging.getLogger(__name__)
+
+_TREE = flags.CREATE | flags.DELETE | flags.ONLYDIR
+_POD = flags.CREATE | flags.DELETE | flags.ATTRIB | flags.ONLYDIR
+# Only for paused pods: one that thrashes at its own memory.max would wake us a hundred times a second.
+_PAUSED_POD = _POD | flags.MODIFY
+
+
+class PodChange(Flag):
+    """What happened to a pod's cgroup."""
+
+    CONTAINERS = auto()
+    """A child cgroup came or went."""
+    RECORD = auto()
+    """Its attributes changed: perhaps our record, or an operator's mark."""
+    CPU_MAX = auto()
+    """Somebody wrote cpu.max, perhaps we."""
+    MEMORY = auto()
+    """memory.events counted something, or memory.max was written."""
+
+
+_FILES = {
+    "cpu.max": PodChange.CPU_MAX,
+    "memory.events": PodChange.MEMORY,
+    "memory.max": PodChange.MEMORY,
+}
+
+
+@dataclass(slots=True)
+class Changes:
+    """Everything since the last read."""
+
+    tree: bool = False
+    """A pod, a tier or the kubepods root came or went (or events were lost): walk the tree."""
+    pods: dict[CgroupId, PodChange] = field(default_factory=dict)
+
+
+class Watch:
+    """An inotify instance with the watches of one tree."""
+
+    def __init__(self) -> None:
+        """Raises OSError when the node has no inotify instance left."""
+        self._inotify = INotify(nonblocking=True)
+        self._pods: dict[int, CgroupId] = {}
+        self._descriptors: dict[CgroupId, int] = {}
+        self.degraded = False
+
+    def fileno(self) -> int:
+        """Descriptor for epoll."""
+        return int(self._inotify.fileno())
+
+    def close(self) -> None:
+        """Drop all watches."""
+        self._inotify.close()
+
+    def add_tier(self, cgroup: Cgroup) -> None:
+        """Watch for cgroups made and removed in a directory; adding it again changes nothing."""
+        self._add(cgroup, _TREE)
+
+    def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
+        """Watch a pod's directory, and for a paused pod its files; calling it again changes what is watched."""
+        descriptor = self._add(cgroup, _PAUSED_POD if paused else _POD)
+        if descriptor is not None:
+            self._pods[descriptor] = cgroup.id
+            self._descriptors[cgroup.id] = descriptor
+
+    def drop_pod(self, cgroup: CgroupId) -> None:
+        """Stop watching a pod; the kernel does so itself when the cgroup is removed."""
+        descriptor = self._descriptors.pop(cgroup, None)
+        if descriptor is not None:
+            self._pods.pop(descriptor, None)
+            with contextlib.suppress(OSError):  # EINVAL: the kernel was first
+                self._inotify.rm_watch(descriptor)
+
+    def read(self) -> Changes:
+        """Everything that happened since the last call; never blocks."""
+        changes = Changes()
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                log.warning("inotify queue overflowed; walking the tree")
+                changes.tree = True
+                changes.pods = {pod: ~PodChange(0) for pod in self._descriptors}
+                continue
+            pod = self._pods.get(event.wd)
+            if event.mask & flags.IGNORED:  # the cgroup is gone, and its watch with it
+                if pod is not None:
+                    del self._pods[event.wd]
+                    self._descriptors.pop(pod, None)
+            elif pod is None:
+                changes.tree = changes.tree or bool(event.mask & flags.ISDIR)
+            else:
+                change = _classify(event.mask, event.name)
+                if change is not None:
+                    changes.pods[pod] = changes.pods.get(pod, PodChange(0)) | change
+        return changes
+
+    def _add(self, cgroup: Cgroup, mask: int) -> int | None:
+        try:
+            descriptor = self._inotify.add_watch(cgroup.fd_path, mask)
+        except OSError as e:
+            if e.errno in (errno.ENOENT, errno.ENODEV):
+                return None  # gone already; the walk will notice
+            if not self.degraded:
+                advice = "walking the tree instead; raise fs.inotify.max_user_watches"
+                log.warning("no inotify watch %s", fields(cgroup=cgroup.path, error=e, advice=advice))
+            self.degraded = True
+            return None
+        return int(descriptor)
+
+
+def _classify(mask: int, name: str) -> PodChange | None:
+    if mask & (flags.CREATE | flags.DELETE):
+        return PodChange.CONTAINERS if mask & flags.ISDIR else None
+    if mask & flags.ATTRIB:
+        return None if name else PodChange.RECORD
+    return _FILES.get(name)

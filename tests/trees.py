@@ -1,0 +1,135 @@
+"""Ordinary directory trees laid out like cgroup v2: captured ones from a real kubelet, and small ones for one test."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CAPTURES = ("systemd", "cgroupfs")
+
+
+def load_capture(driver: str) -> dict[str, Any]:
+    """A captured tree, as described in fixtures/README.md."""
+    loaded: dict[str, Any] = json.loads((FIXTURES / f"kubelet-1.32-{driver}.json").read_text())
+    return loaded
+
+
+def lay_out_capture(driver: str, folder: Path) -> tuple[Path, Path]:
+    """Write a captured tree below `folder`; returns its cgroup root and its log folder."""
+    capture = load_capture(driver)
+    root = folder / "cgroup"
+    for path, files in {"": capture["root"], **capture["cgroups"]}.items():
+        directory = root / path
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            if name != "xattrs":
+                (directory / name).write_text(text)
+    for name in capture["children"]:
+        (root / name).mkdir(exist_ok=True)
+    log_dir = folder / "log"
+    for entry, target in capture["logs"].items():
+        log = log_dir / entry.removeprefix("/var/log/")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if entry.endswith("/"):
+            log.mkdir(exist_ok=True)
+        elif target is None:
+            log.touch()
+        else:
+            log.symlink_to(target)
+    return root, log_dir
+
+
+def make_uid(number: int) -> str:
+    """A pod UID as the API server makes them."""
+    return f"{number:08x}-0000-4000-8000-{number:012x}"
+
+
+@dataclass
+class FakeTree:
+    """A kubepods tree (systemd driver) with the files cgpause touches; every pod is Burstable unless said otherwise."""
+
+    folder: Path
+    memory_max: str = "1073741824"
+    uids: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = self.folder / "cgroup"
+        self.log_dir = self.folder / "log"
+        self.kubepods = self.root / "kubepods.slice"
+        for tier in ("kubepods-burstable.slice", "kubepods-besteffort.slice"):
+            (self.kubepods / tier).mkdir(parents=True)
+        (self.root / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+        (self.kubepods / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        (self.kubepods / "memory.max").write_text(f"{self.memory_max}\n")
+        self.set_used(0)
+
+    def set_used(self, used_bytes: int, reclaimable_bytes: int = 0) -> None:
+        """Set what the kubepods root uses."""
+        (self.kubepods / "memory.stat").write_text(
+            f"anon {used_bytes}\ninactive_file {reclaimable_bytes}\nactive_file 0\nslab_reclaimable 0\n"
+        )
+        (self.kubepods / "memory.current").write_text(f"{used_bytes + reclaimable_bytes}\n")
+
+    def add_pod(
+        self,
+        name: str,
+        current: int = 1 << 20,
+        *,
+        cpu_max: str = "max 100000",
+        namespace: str = "default",
+        tier: str = "burstable",
+        memory_max: str = "max",
+        log: bool = True,
+        static: bool = False,
+    ) -> Path:
+        """Make a pod with one container and a sandbox; returns its directory."""
+        uid = make_uid(len(self.uids) + 1)
+        if static:
+            uid = uid.replace("-", "")
+        self.uids[name] = uid
+        prefix = f"kubepods-{tier}" if tier else "kubepods"
+        parent = self.kubepods / f"{prefix}.slice" if tier else self.kubepods
+        # Made aside and moved in whole: a half-made pod is a case of its own.
+        staging = self.folder / "staging"
+        staging.mkdir()
+        files = {
+            "cpu.max": cpu_max,
+            "cpu.max.burst": "0",
+            "cgroup.freeze": "0",
+            "memory.current": str(current),
+            "memory.max": memory_max,
+            "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0",
+        }
+        for file, text in files.items():
+            (staging / file).write_text(f"{text}\n")
+        for number, group in ((0, "0"), (1, "1")):
+            scope = staging / f"cri-containerd-{f'{uid}{number}'.replace('-', ''):0<64}.scope"
+            scope.mkdir()
+            (scope / "cgroup.procs").write_text("")
+            (scope / "cgroup.kill").write_text("")
+            (scope / "memory.oom.group").write_text(f"{group}\n")
+        path = parent / f"{prefix}-pod{uid.replace('-', '_')}.slice"
+        if log:
+            (self.log_dir / "pods" / f"{namespace}_{name}_{uid}").mkdir(parents=True)
+        staging.rename(path)
+        return path
+
+
+def records_left(root: Path) -> list[Path]:
+    """Directories that still carry a pause record."""
+    return [Path(base) for base, _, _ in os.walk(root) if "user.cgpause" in os.listxattr(base)]
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    """Wait for a callable to become true; the bound is generous because machines are slow."""
+
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {what}"
+        time.sleep(0.01)
