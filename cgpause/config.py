@@ -84,14 +84,7 @@ def override_config(config: Config, values: Mapping[str, object], source: str = 
 def load_config(path: str, *, must_exist: bool) -> Config:
     """Read a configuration file; a missing one means the defaults, unless it `must_exist`."""
     try:
-        # O_NONBLOCK: opening a FIFO must not hang the daemon when it reloads.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_ISDIR(mode):
-                raise _file_error(path, "is a directory; name the file in it, such as config.toml")
-            if not stat.S_ISREG(mode):
-                raise _file_error(path, "is not a regular file")
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = _read(path)
     except OSError as e:
         # A link to nothing is somebody's mistake, not somebody's wish for the defaults.
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
@@ -106,6 +99,21 @@ def load_config(path: str, *, must_exist: bool) -> Config:
         message = f"found the byte 0x{data[e.start]:02x}, which is not UTF-8; save the file as UTF-8 text"
         raise _file_error(path, message, line) from e
     return parse_config(text, path)
+
+
+def _read(path: str) -> bytes:
+    # O_NONBLOCK: opening a FIFO must not hang the daemon when it reloads.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise _file_error(path, "is a directory; name the file in it, such as config.toml")
+        if not stat.S_ISREG(mode):
+            raise _file_error(path, "is not a regular file")
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
 
 
 def render_config(config: Config) -> str:
@@ -152,16 +160,16 @@ _SYNTAX_HINTS = {
 def _syntax_problem(error: str, text: str) -> ConfigProblem:
     """Take the line out of a message of tomllib, which ends in "(at line 3, column 1)", and show that line."""
     hint = next((f" ({hint})" for start, hint in _SYNTAX_HINTS.items() if error.startswith(start)), "")
-    sentence, _, place = error.partition(" (at ")
+    sentence, _, place = error.rpartition(" (at ")
     line: int | None = None
     found = ""
     if number := re.match(r"line (\d+)", place):
         line = int(number[1])
-    elif place:  # "end of document"
+    elif sentence:  # "end of document"
         line = text.rstrip().count("\n") + 1
     if line is not None:
         found = f"; found {options.shown(text.split(chr(10))[line - 1].strip())}"
-    return ConfigProblem(line, "", f"not TOML: {sentence[:120]}{hint}{found}")
+    return ConfigProblem(line, "", f"not TOML: {(sentence or error)[:120]}{hint}{found}")
 
 
 def _file_error(path: str, message: str, line: int | None = None) -> ConfigError:

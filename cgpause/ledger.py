@@ -84,7 +84,7 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
             since_ns=request.since_ns,
             expires_ns=request.expires_ns,
             original=original,
-            original_burst_us=_read_burst(cgroup) if throttled else 0,
+            original_burst_us=read_burst_us(cgroup) if throttled else 0,
             # A pod that is allowed less than our quota must not get more by being paused.
             written=_tighter(request.throttle, original) if throttled else None,
         )
@@ -137,7 +137,7 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
         current = parse_cpu_max(cgroup.read("cpu.max"))
         if current == record.written:
             return None
-        burst_us = _read_burst(cgroup)
+        burst_us = read_burst_us(cgroup)
         record = replace(
             record,
             original=current,
@@ -192,7 +192,7 @@ def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple
 
 
 def _restore_burst(cgroup: Cgroup, burst_us: int) -> None:
-    if not burst_us or _read_burst(cgroup):
+    if not burst_us or read_burst_us(cgroup):
         return  # it had none, or somebody has set a new one since
     try:
         cgroup.write("cpu.max.burst", str(burst_us))
@@ -226,7 +226,8 @@ def _is_frozen(cgroup: Cgroup) -> bool:
     return parse_number(cgroup.read("cgroup.freeze"), "cgroup.freeze") == 1
 
 
-def _read_burst(cgroup: Cgroup) -> int:
+def read_burst_us(cgroup: Cgroup) -> int:
+    """A pod's cpu.max.burst in µs, 0 where there is none."""
     # Missing before kernel 5.14, and on a tree without it.
     if not cgroup.has("cpu.max.burst"):
         return 0

@@ -42,7 +42,7 @@ class Option:
     pattern: Callable[[str], bool] | None = None
     """For strings: whether a value is allowed; `allowed` says what is."""
     allowed: str = ""
-    optional: str = ""
+    empty: str = ""
     """What a list means when it is empty."""
 
 
@@ -57,10 +57,10 @@ def option(
     paper: str = "",
     pattern: Callable[[str], bool] | None = None,
     allowed: str = "",
-    optional: str = "",
+    empty: str = "",
 ) -> dict[str, Option]:
     """Describe a field: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
-    described = Option(doc, unit, low, above, high, limit, paper, pattern, allowed, optional)
+    described = Option(doc, unit, low, above, high, limit, paper, pattern, allowed, empty)
     return {"option": described}
 
 

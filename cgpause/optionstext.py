@@ -89,7 +89,7 @@ def _option_comment(entry: Entry) -> str:
 
 
 def _full_doc(entry: Entry) -> str:
-    return f"{entry.option.doc} {entry.option.optional}".rstrip()
+    return f"{entry.option.doc} {entry.option.empty}".rstrip()
 
 
 def _with_unit(entry: Entry) -> str:

@@ -141,3 +141,22 @@ def parse_termination_pending(proc_status: bytes) -> bool:
         if start >= 0 and _HEX_MASK.fullmatch(mask) and int(mask, 16) & _TERMINATION_BITS:
             return True
     return False
+
+
+# How systemctl writes a time span (format_timespan in systemd's src/basic/time-util.c).
+_SPAN_UNITS_US = {"us": 1, "ms": 1000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
+
+
+def parse_timespan(text: str) -> int | None:
+    """Read a time span as systemctl shows it ("750ms", "1.5s", "1min 30s") into µs; None is "infinity"."""
+    if text == "infinity":
+        return None
+    total = 0.0
+    for part in text.split():
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)", part)
+        if match is None:
+            raise MalformedError("time span", text)
+        total += float(match[1]) * _SPAN_UNITS_US[match[2]]
+    if not text.strip():
+        raise MalformedError("time span", text)
+    return round(total)

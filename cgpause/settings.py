@@ -243,7 +243,7 @@ class ProtectConfig:
             "Namespaces whose pods are protected.",
             pattern=_is_name_glob,
             allowed=f"globs on a namespace ({_GLOB_CHARACTERS})",
-            optional="An empty list protects none.",
+            empty="An empty list protects none.",
         ),
     )
     static_pods: bool = field(
@@ -273,7 +273,7 @@ class PodRule:
     protect: bool = field(metadata=option("Whether they are protected (true) or may be paused (false)."))
     qos: tuple[QosClass, ...] = field(
         default=(),
-        metadata=option("Only pods of these QoS classes.", optional="An empty list means all."),
+        metadata=option("Only pods of these QoS classes.", empty="An empty list means all."),
     )
 
 

@@ -57,6 +57,7 @@ class FakeTree:
     folder: Path
     memory_max: str = "1073741824"
     uids: dict[str, str] = field(default_factory=dict)
+    made: int = 0
 
     def __post_init__(self) -> None:
         self.root = self.folder / "cgroup"
@@ -89,7 +90,8 @@ class FakeTree:
         static: bool = False,
     ) -> Path:
         """Make a pod with one container and a sandbox; returns its directory."""
-        uid = make_uid(len(self.uids) + 1)
+        self.made += 1
+        uid = make_uid(self.made)
         if static:
             uid = uid.replace("-", "")
         self.uids[name] = uid

@@ -1,0 +1,399 @@
+"""The command line: each command loads the configuration, calls one function, prints, and exits with its code.
+
+Exit codes: 0 done; 1 check failed (or this host cannot do it); 2 usage or configuration; 3 no such pod, or several;
+4 refused: protected; 5 the kernel refused; 6 something could not be restored. Of several references the worst wins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from cgpause import __version__, ledger, output
+from cgpause.actuate import now_ns
+from cgpause.cgroupfs import find_cgroup_root
+from cgpause.check import Level, run_checks
+from cgpause.config import Config, load_config, render_config
+from cgpause.daemon import DEFAULT_CONFIG, DEFAULT_LOG_DIR
+from cgpause.errors import (
+    CgpauseError,
+    CgroupGoneError,
+    ConfigError,
+    DamagedRecordError,
+    HostError,
+    PodLookupError,
+    ProtectedError,
+    RestoreError,
+)
+from cgpause.ledger import PauseRequest, Resumed
+from cgpause.lookup import find_pod
+from cgpause.model import Mechanism, Owner, PauseRecord
+from cgpause.policy import State
+from cgpause.policy import explain as explain_decision
+from cgpause.restore import original_from_systemd, paused_cgroups, resume_all
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree, TrackedPod
+from cgpause.view import read_status
+
+
+class Exit(IntEnum):
+    """What an exit code means; documented in docs/cli.md and pinned by a table test."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    NO_SUCH_POD = 3
+    PROTECTED = 4
+    REFUSED = 5
+    NOT_RESTORED = 6
+
+
+_EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
+    (ConfigError, Exit.USAGE),
+    (PodLookupError, Exit.NO_SUCH_POD),
+    (CgroupGoneError, Exit.NO_SUCH_POD),
+    (ProtectedError, Exit.PROTECTED),
+    (RestoreError, Exit.NOT_RESTORED),
+    (DamagedRecordError, Exit.NOT_RESTORED),
+    (HostError, Exit.CHECK_FAILED),
+    (CgpauseError, Exit.REFUSED),
+)
+
+
+def exit_code(error: CgpauseError) -> Exit:
+    """Exit code of an error."""
+    return next(code for kind, code in _EXITS if isinstance(error, kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Globals:
+    """The options before the command."""
+
+    cgroup_root: str | None
+    config_path: str | None
+    log_dir: str
+
+    def root(self) -> str:
+        """Directory given with --cgroup-root, or the one the kernel's mount table names."""
+        if self.cgroup_root is None:
+            return find_cgroup_root()
+        if not os.path.isdir(self.cgroup_root):
+            raise HostError(f"--cgroup-root {self.cgroup_root}: no such directory")
+        return os.path.abspath(self.cgroup_root)
+
+    def config(self) -> Config:
+        """Load the configuration; only a file that was asked for has to exist."""
+        return load_config(self.config_path or DEFAULT_CONFIG, must_exist=self.config_path is not None)
+
+    @contextmanager
+    def tree(self, config: Config) -> Iterator[PodTree]:
+        """Walk the pods of this node."""
+        tree = PodTree(self.root(), self.log_dir, config)
+        try:
+            tree.refresh(now_ns())
+            yield tree
+        finally:
+            tree.close()
+
+
+app = typer.Typer(
+    help="Pause Kubernetes pods through cgroup v2 before the OOM killer restarts them: no CRI, no API server.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"cgpause {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    context: typer.Context,
+    cgroup_root: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="cgroup v2 mount, or a tree laid out like it.  [default: found by itself]"),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help=f"Configuration.  [default: {DEFAULT_CONFIG}]")
+    ] = None,
+    log_dir: Annotated[
+        str, typer.Option(metavar="DIR", help="Parent of the kubelet's pods/ and containers/ log folders.")
+    ] = DEFAULT_LOG_DIR,
+    version: Annotated[  # noqa: ARG001 - acted on by its callback
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options common to all commands."""
+    context.obj = Globals(cgroup_root, config, log_dir)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    dry_run: DryRun = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each event too.")] = False,
+) -> None:
+    """Run the daemon in the foreground (what the systemd unit does)."""
+    given: Globals = context.obj
+    options = ["--log-dir", given.log_dir]
+    if given.config_path is not None:
+        options += ["--config", given.config_path]
+    if given.cgroup_root is not None:
+        options += ["--cgroup-root", given.cgroup_root]
+    options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
+    # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory.
+    os.execv(sys.executable, [sys.executable, "-m", "cgpause.daemon", *options])
+
+
+@app.command()
+def check(context: typer.Context, as_json: Json = False) -> None:
+    """Say whether this node can do the job, and what to do where it cannot."""
+    given: Globals = context.obj
+    with _exits():
+        findings = run_checks(given.cgroup_root, given.log_dir, given.config())
+    if as_json:
+        _print_json({"schema": 1, "checks": [output.finding_values(finding) for finding in findings]})
+    else:
+        output.print_findings(findings)
+    if any(finding.level is Level.FAIL for finding in findings):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+@app.command()
+def status(context: typer.Context, as_json: Json = False) -> None:
+    """Show the node's memory and every pod: use, limits, protection, pauses."""
+    given: Globals = context.obj
+    with _exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
+        shown = read_status(tree, sampler)
+    if as_json:
+        _print_json(shown)
+    else:
+        output.print_status(shown)
+
+
+@app.command()
+def explain(context: typer.Context, as_json: Json = False) -> None:
+    """Show one decision at this instant: every pod in rank order, what would be done to it and why; writes nothing."""
+    given: Globals = context.obj
+    with _exits():
+        config = given.config()
+        with given.tree(config) as tree, Sampler(tree) as sampler:
+            for tracked in tree.pods.values():
+                tracked.pod = output.with_record(tracked)
+            sample = sampler.sample(now_ns())
+            _, verdicts = explain_decision(State(), sample, config)
+    if as_json:
+        _print_json(output.explain_values(sample, verdicts, config))
+    else:
+        output.print_explain(sample, verdicts, config)
+
+
+@app.command()
+def config(
+    context: typer.Context,
+    only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
+) -> None:
+    """Print the effective configuration, or everything that is wrong in the file."""
+    given: Globals = context.obj
+    path = given.config_path or DEFAULT_CONFIG
+    with _exits():
+        effective = given.config()
+    found = path if os.path.exists(path) else f"{path} does not exist: these are the defaults"
+    if only_check:
+        typer.echo(f"{path}: valid" if os.path.exists(path) else found)
+    else:
+        typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
+
+
+@app.command()
+def pause(
+    context: typer.Context,
+    refs: Annotated[
+        list[str], typer.Argument(metavar="REF...", help="namespace/name, name, UID, UID prefix or cgroup path.")
+    ],
+    mechanism: Annotated[
+        Mechanism | None, typer.Option(help="How to hold the pods.  [default: as configured]", show_default=False)
+    ] = None,
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="Resume after this time (90s, 10m, 1h30m); the daemon does it."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Pause protected pods too.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Pause pods until they are resumed."""
+    given: Globals = context.obj
+    for_s = _parse_duration(duration)
+
+    with _exits():
+        config = given.config()
+        chosen = mechanism or config.mechanism
+        with given.tree(config) as tree:
+
+            def pause_one(tracked: TrackedPod) -> str:
+                if tracked.pod.protected is not None and not force:
+                    raise ProtectedError(
+                        f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides"
+                    )
+                if dry_run:
+                    existing = ledger.read_record(tracked.cgroup)
+                    return "already paused" if existing else f"would be paused ({chosen})"
+                at_ns = now_ns()
+                record, changed = ledger.pause(
+                    tracked.cgroup,
+                    PauseRequest(
+                        mechanism=chosen,
+                        throttle=config.throttle.cpu_max,
+                        owner=Owner.MANUAL,
+                        reason=f"cgpause pause by {_user()}",
+                        since_ns=at_ns,
+                        expires_ns=None if for_s is None else at_ns + for_s * 1_000_000_000,
+                    ),
+                )
+                return _describe_pause(record, changed=changed)
+
+            code = _each(refs, tree, pause_one)
+            if for_s is not None and not dry_run and code == Exit.DONE:
+                typer.echo("note: a running daemon ends the pause when its time is over", err=True)
+    raise typer.Exit(code)
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    refs: Annotated[list[str] | None, typer.Argument(metavar="[REF...]", help="As for pause.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Resume every paused pod, whoever paused it.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Resume pods: put back what was there before the pause."""
+    given: Globals = context.obj
+    if everything == bool(refs):
+        _fail("resume wants either pods or --all", Exit.USAGE)
+    with _exits():
+        if everything:
+            raise typer.Exit(_resume_all(given.root(), dry_run=dry_run))
+        # The defaults will do: a broken configuration must not keep a pod paused.
+        with given.tree(Config()) as tree:
+
+            def resume_one(tracked: TrackedPod) -> str:
+                if dry_run:
+                    return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
+                return _describe_resume(ledger.resume(tracked.cgroup, second_source=original_from_systemd))
+
+            code = _each(refs or [], tree, resume_one)
+    raise typer.Exit(code)
+
+
+def _resume_all(root: str, *, dry_run: bool) -> Exit:
+    # Neither configuration nor names are needed, so nothing that may be broken can keep a pod paused.
+    if dry_run:
+        for cgroup in paused_cgroups(root):
+            typer.echo(f"{output.plain(cgroup.id.path)} would be resumed")
+        return Exit.DONE
+    outcomes = resume_all(root)
+    for outcome in outcomes:
+        if outcome.error is None:
+            typer.echo(f"{output.plain(outcome.path)} {_describe_resume(outcome.resumed)}")
+        else:
+            typer.echo(f"cgpause: {outcome.error}", err=True)
+    if not outcomes:
+        typer.echo("nothing is paused")
+    return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
+
+
+def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> Exit:
+    """Act on every reference; all are tried, and the worst exit code wins."""
+    pods = [tracked.pod for tracked in tree.pods.values()]
+    worst = Exit.DONE
+    for ref in refs:
+        try:
+            pod = find_pod(ref, pods, tree.root)
+            typer.echo(f"{output.plain(pod.label)} {act(tree.pods[pod.cgroup])}")
+        except CgpauseError as e:
+            typer.echo(f"cgpause: {e}", err=True)
+            worst = max(worst, exit_code(e))
+    return worst
+
+
+def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
+    if not changed:
+        return f"already paused by {record.owner}: {output.plain(record.reason)}"
+    if record.written is None:
+        return "paused: frozen"
+    return f"paused: cpu.max {record.original} -> {record.written}"
+
+
+def _describe_resume(resumed: Resumed | None) -> str:
+    if resumed is None:
+        return "is not paused"
+    if resumed.foreign:
+        return f"resumed: cpu.max {resumed.cpu_max} was written by somebody else meanwhile, and stays"
+    return f"resumed: cpu.max {resumed.cpu_max}"
+
+
+def _parse_duration(text: str | None) -> int | None:
+    """Seconds of "90", "90s", "10m" or "1h30m"."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?=\d)(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?", text)
+    seconds = (
+        sum(int(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
+    )
+    if not seconds:
+        _fail(f"--for {text!r}: give a time of at least a second, like 90s, 10m or 1h30m", Exit.USAGE)
+    return seconds
+
+
+def _user() -> str:
+    return os.environ.get("SUDO_USER") or os.environ.get("USER") or f"uid {os.getuid()}"
+
+
+@contextmanager
+def _exits() -> Iterator[None]:
+    """Turn our errors into a message and an exit code."""
+    try:
+        yield
+    except CgpauseError as e:
+        _fail(str(e), exit_code(e))
+
+
+def _fail(message: str, code: Exit) -> NoReturn:
+    for line in message.splitlines():
+        typer.echo(line if line.startswith("  ") else f"cgpause: {line}", err=True)
+    raise typer.Exit(code)
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    typer.echo(json.dumps(values, indent=2))
+
+
+def main() -> None:
+    """Entry point of the `cgpause` command."""
+    # Paths and names on a node need not be UTF-8; showing them escaped beats dying on them.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        app(prog_name="cgpause")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.DONE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What the CLI's commands print for people (tables, like kubectl's) and for machines (JSON-ready values)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cgpause.check import Finding, Level
+from cgpause.config import Config
+from cgpause.errors import CgpauseError
+from cgpause.ledger import read_record
+from cgpause.model import Pod, Sample
+from cgpause.policy import Verdict
+from cgpause.tree import TrackedPod
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+_PIPE_WIDTH = 500
+"""Into a pipe or a file nothing is wrapped: the next command in line wants whole lines."""
+
+
+def plain(text: str) -> str:
+    """Make a name of unknown origin fit for a terminal: control characters and invalid UTF-8 are escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode() for char in text
+    )
+
+
+def mebibytes(count: int | None) -> str:
+    """A number of bytes in MiB; "max" where there is no limit."""
+    return "max" if count is None else f"{count / 2**20:.1f}Mi"
+
+
+def with_record(tracked: TrackedPod) -> Pod:
+    """The pod with its record read in, or protected where the record cannot be read."""
+    try:
+        return replace(tracked.pod, paused=read_record(tracked.cgroup))
+    except CgpauseError as e:
+        return replace(tracked.pod, protected=f"its record cannot be read: {e}")
+
+
+def finding_values(finding: Finding) -> dict[str, Any]:
+    """One check, for JSON."""
+    return asdict(finding)
+
+
+def print_findings(findings: list[Finding]) -> None:
+    """Print one line per check, with what to do below it."""
+    console = _console()
+    for finding in findings:
+        line = Text.assemble(
+            (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", plain(finding.message)
+        )
+        console.print(line, soft_wrap=True)
+        if finding.advice is not None:
+            console.print(Text(f"{'':17}-> {plain(finding.advice)}"), soft_wrap=True)
+
+
+def print_status(status: dict[str, Any]) -> None:
+    """Print a status as `read_status` returns it."""
+    console = _console()
+    node = status["node"]
+    pressure = node["pressure"]
+    stalled = "unknown (psi=0)"
+    if pressure is not None:
+        stalled = f"some {pressure['some_avg10']:.2f} % full {pressure['full_avg10']:.2f} %"
+    console.print(
+        f"node      total {mebibytes(node['memory_total_bytes'])}"
+        f"  available {mebibytes(node['memory_available_bytes'])}  headroom {mebibytes(node['headroom_bytes'])}"
+        f"  used {node['used_pct']:.1f} %  pressure {stalled}",
+        soft_wrap=True,
+    )
+    kubepods = status["kubepods"]
+    if kubepods is None:
+        console.print("kubepods  none on this node (yet)")
+        return
+    console.print(
+        f"kubepods  {plain(kubepods['cgroup'])}  current {mebibytes(kubepods['memory_current_bytes'])}  "
+        f"max {mebibytes(kubepods['memory_max_bytes'])}",
+        soft_wrap=True,
+    )
+    table = _table("POD", "QOS", "MEMORY", "LIMIT", "CPU.MAX", "STATE", right=("MEMORY", "LIMIT"))
+    for pod in status["pods"]:
+        label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
+        current = pod["memory_current_bytes"]
+        table.add_row(
+            plain(label),
+            pod["qos"],
+            "?" if current is None else mebibytes(current),
+            mebibytes(pod["memory_max_bytes"]),
+            pod["cpu_max"] or "?",
+            plain(_state(pod)),
+        )
+    console.print(table)
+
+
+def _state(pod: dict[str, Any]) -> str:
+    if pod["error"] is not None:
+        return f"error: {pod['error']}"
+    paused = pod["paused"]
+    if paused is not None:
+        left = "" if paused["expires_in_s"] is None else f", {max(paused['expires_in_s'], 0):.0f} s left"
+        held = f"{paused['mechanism']}, {paused['owner']}"
+        return (
+            f"paused ({held}) for {paused['since_s']:.0f} s{left}, original {paused['original_cpu_max']}: "
+            f"{paused['reason']}"
+        )
+    return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"
+
+
+def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config) -> dict[str, Any]:
+    """One decision, for JSON."""
+    return {
+        "schema": 1,
+        "policy": config.policy,
+        "used_pct": round(sample.headroom.used_pct, 2),
+        "headroom_bytes": sample.headroom.available_bytes,
+        "pods": [
+            {
+                "rank": verdict.rank,
+                "uid": verdict.usage.pod.uid,
+                "namespace": verdict.usage.pod.namespace,
+                "name": verdict.usage.pod.name,
+                "qos": verdict.usage.pod.qos,
+                "memory_current_bytes": verdict.usage.memory_current_bytes,
+                "verdict": verdict.text,
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config) -> None:
+    """Print one decision."""
+    console = _console()
+    headroom = sample.headroom
+    console.print(
+        f"policy {config.policy}: memory {headroom.used_pct:.1f} % used, {mebibytes(headroom.available_bytes)} of "
+        f"headroom; pauses at {config.watermark.upper_pct:g} %, resumes at {config.watermark.lower_pct:g} %",
+        soft_wrap=True,
+    )
+    table = _table("RANK", "POD", "QOS", "MEMORY", "VERDICT", right=("RANK", "MEMORY"))
+    for verdict in verdicts:
+        current, pod = verdict.usage
+        rank = "-" if verdict.rank is None else str(verdict.rank)
+        table.add_row(rank, plain(pod.label), pod.qos, mebibytes(current), plain(verdict.text))
+    console.print(table)
+
+
+def _console() -> Console:
+    terminal = sys.stdout.isatty()
+    return Console(width=None if terminal else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def _table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        last = header == headers[-1]
+        table.add_column(
+            header,
+            justify="right" if header in right else "left",
+            no_wrap=not last,
+            overflow="fold" if last else "ellipsis",
+        )
+    return table

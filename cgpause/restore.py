@@ -1,0 +1,141 @@
+"""Undoes pauses with nothing but the cgroup tree: no daemon, no file, no name is needed.
+
+    python -m cgpause.restore [--cgroup-root DIR] [--daemon-only]
+
+The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon; it
+imports neither typer nor rich. `cgpause resume --all` is the same function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cgpause import logfmt
+from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, MalformedError
+from cgpause.ledger import Resumed, read_record, resume
+from cgpause.logfmt import fields
+from cgpause.model import CpuMax, Owner
+from cgpause.parse import parse_timespan
+from cgpause.record import XATTR
+from cgpause.tree import kubepods_roots, walk
+
+log = logging.getLogger(__name__)
+
+_SYSTEMD_PERIOD_US = 100_000
+"""systemd's period where CPUQuotaPeriodSec= is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one paused pod; exactly one of `resumed` and `error` is set."""
+
+    path: str
+    resumed: Resumed | None
+    error: CgpauseError | None
+
+
+def paused_cgroups(root: str) -> Iterator[Cgroup]:
+    """Open every pod cgroup that carries a record, in every tree named like kubepods; closed after each step."""
+    for path, _ in kubepods_roots(root):
+        try:
+            with Cgroup(root, path) as kubepods:
+                pods, _ = walk(kubepods)
+        except CgpauseError as e:
+            log.debug("not walked: %s", e)
+            continue
+        for pod in sorted(pods, key=lambda found: found.cgroup.path):
+            try:
+                with Cgroup(root, pod.cgroup.path) as cgroup:
+                    if cgroup.get_xattr(XATTR) is not None:
+                        yield cgroup
+            except CgroupGoneError:
+                continue
+
+
+def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
+    """Resume every paused pod (of one owner, or of any); one that fails never stops the others.
+
+    Raises:
+        HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
+    """
+    outcomes = []
+    for cgroup in paused_cgroups(root):
+        try:
+            if owner is not None and not _is_owned_by(cgroup, owner):
+                continue
+            resumed = resume(cgroup, second_source=original_from_systemd)
+        except CgroupGoneError:
+            continue
+        except CgpauseError as e:
+            outcomes.append(Outcome(cgroup.id.path, None, e))
+        else:
+            if resumed is not None:
+                outcomes.append(Outcome(cgroup.id.path, resumed, None))
+    return outcomes
+
+
+def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
+    try:
+        record = read_record(cgroup)
+    except DamagedRecordError:
+        return True  # nobody can tell, and left paused is worse than resumed
+    return record is not None and record.owner is owner
+
+
+def original_from_systemd(cgroup_path: str) -> CpuMax | None:
+    """A pod's own cpu.max as systemd's unit has it, for when a record is damaged; None where systemd does not know."""
+    unit = os.path.basename(cgroup_path)
+    if not unit.endswith(".slice"):
+        return None
+    properties = "LoadState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec"
+    try:
+        shown = subprocess.run(
+            ["systemctl", "show", f"--property={properties}", "--", unit],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout
+        values = dict(line.partition("=")[::2] for line in shown.splitlines())
+        if values["LoadState"] != "loaded":
+            return None
+        per_second_us = parse_timespan(values["CPUQuotaPerSecUSec"])
+        period_us = parse_timespan(values["CPUQuotaPeriodUSec"]) or _SYSTEMD_PERIOD_US
+    except (OSError, subprocess.SubprocessError, KeyError, MalformedError):
+        return None
+    return CpuMax(None if per_second_us is None else per_second_us * period_us // 1_000_000, period_us)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Resume all; returns the exit code: 0, 1 without a cgroup root, 6 when something could not be restored."""
+    parser = argparse.ArgumentParser(prog="cgpause.restore", description="Resume every paused pod.")
+    parser.add_argument("--cgroup-root", metavar="DIR")
+    parser.add_argument("--daemon-only", action="store_true", help="leave pods that an operator paused as they are")
+    options = parser.parse_args(argv)
+    logfmt.set_up(verbose=False)
+    try:
+        root = options.cgroup_root or find_cgroup_root()
+        outcomes = resume_all(root, owner=Owner.DAEMON if options.daemon_only else None)
+    except HostError as e:
+        log.error("%s", e)
+        return 1
+    except CgpauseError as e:
+        log.error("%s", e)
+        return 6
+    for outcome in outcomes:
+        if outcome.resumed is not None:
+            log.info("resumed %s", fields(cgroup=outcome.path, cpu_max_to=outcome.resumed.cpu_max))
+        else:
+            log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))
+    return 6 if any(outcome.error is not None for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
