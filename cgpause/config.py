@@ -40,7 +40,6 @@ __all__ = [
     "WatermarkConfig",
     "load_config",
     "options_table",
-    "override_config",
     "parse_config",
     "render_config",
 ]
@@ -62,23 +61,6 @@ def parse_config(text: str, source: str) -> Config:
         problems = (ConfigProblem(line_of(lines, f.path), options.dotted(f.path), f.message) for f in findings)
         raise ConfigError(source, tuple(sorted(problems, key=lambda p: (p.line or 0, p.key))))
     return config
-
-
-def override_config(config: Config, values: Mapping[str, object], source: str = "command line") -> Config:
-    """Set some options, named as in `watermark.upper_pct`, over a configuration; checked like a file."""
-    document: dict[str, object] = {}
-    for name, value in values.items():
-        *sections, key = name.split(".")
-        table = document
-        for section in sections:
-            inner = table.setdefault(section, {})
-            assert isinstance(inner, dict), f"{section} is given as a value and as a section"
-            table = inner
-        table[key] = value
-    changed, findings = options.read(config, document)
-    if findings:
-        raise ConfigError(source, tuple(ConfigProblem(None, options.dotted(f.path), f.message) for f in findings))
-    return changed
 
 
 def load_config(path: str, *, must_exist: bool) -> Config:

@@ -29,7 +29,6 @@ from cgpause.config import (
     WatermarkConfig,
     load_config,
     options_table,
-    override_config,
     parse_config,
     render_config,
 )
@@ -631,37 +630,6 @@ def test_a_file_has_at_most_1_mib(tmp_path: Path, excess: int, accepted: bool) -
         assert Config() == load_config(str(path), must_exist=True)
     else:
         assert file_problem(str(path)).message == "is larger than 1024 KiB, so it is no configuration"
-
-
-# --- The command line over the file -----------------------------------------------------------------------------------
-
-
-def test_what_is_given_wins_over_the_file_and_the_rest_stays() -> None:
-    config = parse_config("[watermark]\nupper_pct = 95\nbatch = 7\n", "test.toml")
-
-    changed = override_config(config, {"watermark.upper_pct": 85, "mechanism": "freeze"})
-
-    assert changed == dataclasses.replace(
-        config,
-        mechanism=Mechanism.FREEZE,
-        watermark=dataclasses.replace(config.watermark, upper_pct=85.0),
-    )
-
-
-def test_nothing_given_changes_nothing() -> None:
-    config = parse_config(render_config(Config()), "test.toml")
-
-    assert config == override_config(config, {})
-
-
-def test_what_is_given_is_checked_against_the_file() -> None:
-    config = parse_config("[watermark]\nlower_pct = 85\n", "test.toml")
-
-    with pytest.raises(ConfigError) as caught:
-        override_config(config, {"watermark.upper_pct": 85, "throttle.quota": 1})
-
-    assert caught.value.source == "command line"
-    assert {(None, "watermark.upper_pct"), (None, "throttle.quota")} == {(p.line, p.key) for p in caught.value.problems}
 
 
 # --- Writing ----------------------------------------------------------------------------------------------------------
