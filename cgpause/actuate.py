@@ -87,7 +87,7 @@ class Actuator:
                     case Resume(reason=reason):
                         self.resume(tracked, reason, used_pct=used)
                     case Sacrifice():
-                        self._sacrifice(tracked, action, used)
+                        self._sacrifice(tracked, action, config, used)
             except CgroupGoneError:
                 continue  # ordinary: the next walk drops it
             except BusyError as e:
@@ -223,7 +223,7 @@ class Actuator:
             ),
         )
 
-    def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, used: str) -> None:
+    def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: str) -> None:
         try:
             killed = [] if self._dry_run else kill_containers(tracked.cgroup, self._tree.names)
         except CgroupGoneError:
@@ -246,6 +246,9 @@ class Actuator:
         )
         # A throttled process dies slowly and frees its memory slowly; and nothing can be started in a paused pod.
         self.resume(tracked, "its containers were killed", used_pct=used)
+        # kubelet needs seconds to notice, and then a pod that runs.
+        settled_at_ns = now_ns() + int(config.hold.settle_s * 1_000_000_000)
+        tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
 
     def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError) -> None:
         self._complain(tracked, what, error)

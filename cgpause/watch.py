@@ -22,7 +22,8 @@ from cgpause.model import CgroupId
 
 log = logging.getLogger(__name__)
 
-_TREE = flags.CREATE | flags.DELETE | flags.ONLYDIR
+# A cgroup cannot be moved, but a directory of an ordinary tree can.
+_TREE = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.ONLYDIR
 _POD = flags.CREATE | flags.DELETE | flags.ATTRIB | flags.ONLYDIR
 # Only for paused pods: one that thrashes at its own memory.max would wake us a hundred times a second.
 _PAUSED_POD = _POD | flags.MODIFY

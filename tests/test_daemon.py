@@ -1,0 +1,410 @@
+"""The daemon as a process, on ordinary directory trees: what needs no kernel. tests/vm has the same on a real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from trees import FakeTree, records_left, wait_until
+
+from cgpause.actuate import now_ns
+from cgpause.cgroupfs import Cgroup
+from cgpause.ledger import PauseRequest, pause
+from cgpause.model import CpuMax, Mechanism, Owner
+
+GIB = 1 << 30
+HIGH = int(0.95 * GIB)
+PAUSED = "1000 100000\n"
+QUICK = "[sampling]\nfast_ms = 10\n[watermark]\ninterval_s = 0.1\npatience = 1\n"
+NO_SACRIFICE = QUICK + "sacrifice = false\n"
+
+
+class Running:
+    """A daemon process with its log."""
+
+    def __init__(self, tree: FakeTree, config: str, *options: str) -> None:
+        self.tree = tree
+        self.config = tree.folder / "config.toml"
+        self.config.write_text(config)
+        self.log_path = tree.folder / "daemon.log"
+        command = [sys.executable, "-m", "cgpause.daemon", "--config", str(self.config), "--verbose", *options]
+        command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+
+    @property
+    def log(self) -> str:
+        text: str = self.log_path.read_text()
+        return text
+
+    def wait_for_log(self, text: str) -> None:
+        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log")
+        assert text in self.log, self.log
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def start(tree: FakeTree) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def start_one(config: str = NO_SACRIFICE, *options: str) -> Running:
+        daemon = Running(tree, config, *options)
+        running.append(daemon)
+        daemon.wait_for_log("started ")
+        return daemon
+
+    yield start_one
+    for daemon in running:
+        daemon.process.kill()
+        daemon.process.wait()
+        assert "Traceback" not in daemon.log
+
+
+Start = Callable[..., Running]
+
+
+def cpu_max(pod: Path) -> str:
+    return (pod / "cpu.max").read_text()
+
+
+def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tree: FakeTree, start: Start) -> None:
+    large = tree.add_pod("large", 300 << 20)
+    small = tree.add_pod("small", 100 << 20, cpu_max="50000 100000")
+    middle = tree.add_pod("middle", 200 << 20, cpu_max="200000 50000")
+    daemon = start()
+
+    tree.set_used(HIGH)
+    wait_until(lambda: cpu_max(large) == PAUSED, "the last pod to be paused")
+
+    paused = [line.split("pod=")[1].split()[0] for line in daemon.log.splitlines() if " paused pod=" in line]
+    assert paused == ["default/small", "default/middle", "default/large"]
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
+    assert [cpu_max(small), cpu_max(middle), cpu_max(large)] == ["50000 100000\n", "200000 50000\n", "max 100000\n"]
+
+
+def test_page_cache_is_no_reason_to_pause(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(int(0.1 * GIB), reclaimable_bytes=int(0.9 * GIB))
+    daemon = start()
+
+    # Two walks' worth of decisions, provoked by pods that come and go.
+    for number in range(3):
+        other = tree.add_pod(f"other-{number}")
+        daemon.wait_for_log(f"pod appeared pod=default/other-{number}")
+        assert other.exists()
+
+    assert cpu_max(pod) == "max 100000\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
+def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
+    tree: FakeTree, start: Start, number: signal.Signals
+) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    assert daemon.stop(number) == 0
+
+    assert cpu_max(pod) == "50000 100000\n"
+    assert records_left(tree.root) == []
+
+
+def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    hold(tree, pod, Owner.MANUAL)
+    daemon = start()
+
+    assert daemon.stop() == 0
+
+    assert cpu_max(pod) == PAUSED
+    assert records_left(tree.root) == [pod]
+
+
+def test_a_manual_pause_ends_when_its_time_is_over(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    start()
+
+    hold(tree, pod, Owner.MANUAL, expires_ns=now_ns() + 1_000_000_000)
+
+    wait_until(lambda: not records_left(tree.root), "the pause to expire")
+    assert cpu_max(pod) == "50000 100000\n"
+
+
+def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    hold(tree, pod, Owner.DAEMON)
+
+    daemon = start()
+
+    wait_until(lambda: not records_left(tree.root), "the adopted pause to end")
+    assert "adopted pod=default/web" in daemon.log
+    assert cpu_max(pod) == "50000 100000\n"
+
+
+def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 1.5\nmin_run_s = 3600\n")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    daemon.wait_for_log("held for the longest time allowed (1.5 s)")
+
+    wait_until(lambda: cpu_max(pod) == "max 100000\n", "the restore")
+
+
+def test_protected_pods_are_left_alone(tree: FakeTree, start: Start) -> None:
+    system = tree.add_pod("dns", 1, namespace="kube-system")
+    guaranteed = tree.add_pod("db", 1, tier="")
+    unnamed = tree.add_pod("unnamed", 1, log=False)
+    static = tree.add_pod("static", 1, static=True)
+    marked = tree.add_pod("marked", 1)
+    os.setxattr(marked, "user.oomd_omit", b"1")
+    pausable = tree.add_pod("pausable", 1 << 30)
+    tree.set_used(HIGH)
+    start()
+
+    wait_until(lambda: cpu_max(pausable) == PAUSED, "the one pod that may be paused")
+
+    assert records_left(tree.root) == [pausable]
+    assert {cpu_max(pod) for pod in (system, guaranteed, unnamed, static, marked)} == {"max 100000\n"}
+
+
+def test_one_pod_that_cannot_be_paused_does_not_stop_the_others(tree: FakeTree, start: Start) -> None:
+    bad = tree.add_pod("bad", 1)
+    (bad / "cpu.max").write_text("garbage\n")
+    blind = tree.add_pod("blind", 2)
+    (blind / "memory.current").write_text("garbage\n")
+    good = tree.add_pod("good", 3)
+    tree.set_used(HIGH)
+    daemon = start()
+
+    wait_until(lambda: cpu_max(good) == PAUSED, "the good pod's pause")
+
+    assert daemon.log.count("could not pause pod=default/bad") == 1
+    assert records_left(tree.root) == [good]
+
+
+def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    (tree.kubepods / "memory.stat").write_text("garbage\n")
+
+    daemon.wait_for_log("memory cannot be read: pausing nobody")
+    wait_until(lambda: not records_left(tree.root), "the resume")
+    tree.set_used(0)
+    daemon.wait_for_log("memory can be read again")
+
+
+def test_a_node_without_kubepods_is_waited_for(tree: FakeTree, start: Start) -> None:
+    hidden = tree.folder / "hidden"
+    tree.kubepods.rename(hidden)
+    daemon = start()
+    assert 'driver="none yet"' in daemon.log
+
+    hidden.rename(tree.kubepods)
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+
+    wait_until(lambda: cpu_max(pod) == PAUSED, "a pause in the tree that appeared")
+
+
+def test_a_tree_that_vanishes_and_comes_back_is_followed(tree: FakeTree, start: Start) -> None:
+    tree.add_pod("first")
+    daemon = start()
+    hidden = tree.folder / "hidden"
+    tree.kubepods.rename(hidden)
+    daemon.wait_for_log("pod gone pod=default/first")
+
+    tree.kubepods.mkdir()
+    for name in ("cgroup.events", "memory.max", "memory.stat", "memory.current"):
+        (tree.kubepods / name).write_bytes((hidden / name).read_bytes())
+    (tree.kubepods / "kubepods-burstable.slice").mkdir()
+    second = tree.add_pod("second")
+    tree.set_used(HIGH)
+
+    wait_until(lambda: cpu_max(second) == PAUSED, "a pause in the new tree")
+
+
+def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: Start) -> None:
+    old = tree.add_pod("old", 2)
+    daemon = start(NO_SACRIFICE + "[hold]\nsettle_s = 3600\n")
+    new = tree.add_pod("new", 1)
+    daemon.wait_for_log("pod appeared pod=default/new")
+
+    tree.set_used(HIGH)
+    wait_until(lambda: cpu_max(old) == PAUSED, "the old pod's pause")
+
+    assert cpu_max(new) == "max 100000\n"
+
+
+def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
+
+    daemon.wait_for_log('reason="its containers changed"')
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_an_oom_kill_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start()
+    daemon.wait_for_log("paused pod=default/web")
+
+    (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
+
+    daemon.wait_for_log('reason="a process in it was OOM-killed"')
+
+
+@pytest.mark.parametrize(
+    ("foreign", "restored"),
+    [
+        pytest.param("max 100000\n", "max 100000\n", id="original-again"),
+        pytest.param("70000 100000\n", "70000 100000\n", id="resized"),
+    ],
+)
+def test_a_foreign_write_is_answered_and_its_value_restored(
+    tree: FakeTree, start: Start, foreign: str, restored: str
+) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon.wait_for_log("paused pod=default/web")
+
+    (pod / "cpu.max").write_text(foreign)
+    daemon.wait_for_log("asserted again pod=default/web")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again")
+
+    assert daemon.stop() == 0
+    assert cpu_max(pod) == restored
+
+
+def test_a_second_controller_that_never_stops_gets_the_pod(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon.wait_for_log("paused pod=default/web")
+
+    def write_again() -> bool:
+        (pod / "cpu.max").write_text("max 100000\n")
+        return "another writer keeps changing cpu.max" in daemon.log
+
+    wait_until(write_again, "the daemon to give in")
+    wait_until(lambda: not records_left(tree.root), "the record to be removed")
+
+
+def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    other = tree.add_pod("other", 2 << 20)
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmin_run_s = 3600\n")
+    wait_until(lambda: cpu_max(other) == PAUSED and cpu_max(pod) == PAUSED, "both pauses")
+
+    command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+    subprocess.run([*command, "resume", "default/web"], check=True, capture_output=True)
+
+    tree.set_used(HIGH + 1)
+    tree.add_pod("witness")
+    daemon.wait_for_log("pod appeared pod=default/witness")
+    assert daemon.log.count(" paused pod=default/web") == 1
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(int(0.7 * GIB))
+    daemon = start()
+
+    daemon.config.write_text("[watermark]\nupper_pct = 60\nlower_pct = 70\nbatch = 0\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log("configuration not reloaded, the old one stays")
+    assert f"{daemon.config}:4: watermark.batch" in daemon.log
+    assert cpu_max(pod) == "max 100000\n"
+
+    daemon.config.write_text("[watermark]\nupper_pct = 60\nlower_pct = 50\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log("configuration reloaded")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
+
+
+def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+
+    daemon = start(NO_SACRIFICE, "--dry-run")
+
+    daemon.wait_for_log("would have paused pod=default/web")
+    assert cpu_max(pod) == "max 100000\n"
+    assert records_left(tree.root) == []
+    tree.set_used(0)
+    daemon.wait_for_log("would have resumed pod=default/web")
+    assert daemon.log.count("would have paused") == 1
+
+
+def test_everything_paused_and_no_better_sacrifices_the_last_paused_but_not_its_sandbox(
+    tree: FakeTree, start: Start
+) -> None:
+    tree.add_pod("small", 1)
+    last = tree.add_pod("last", 2)
+    tree.set_used(HIGH)
+
+    daemon = start(QUICK + "batch = 1\n[hold]\nmax_pause_s = 3600\n")
+
+    daemon.wait_for_log("sacrificed pod=default/last")
+    killed = sorted((path / "cgroup.kill").read_text() for path in last.glob("*.scope"))
+    assert killed == ["", "1\n"]
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "message"),
+    [
+        pytest.param("", 0, "started", id="an-empty-file"),
+        pytest.param("[watermark]\nupper_pct = 'x'\n", 2, "watermark.upper_pct", id="wrong-type"),
+        pytest.param("[[[", 2, "config.toml:1", id="no-toml"),
+    ],
+)
+def test_the_configuration_decides_whether_it_starts(tree: FakeTree, config: str, code: int, message: str) -> None:
+    daemon = Running(tree, config)
+    daemon.wait_for_log(message)
+
+    assert (daemon.stop() if code == 0 else daemon.process.wait(60)) == code
+
+
+def test_a_cgroup_root_that_is_missing_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(tmp_path / "none")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 1
+    assert str(tmp_path / "none") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def hold(tree: FakeTree, pod: Path, owner: Owner, expires_ns: int | None = None) -> None:
+    """Pause a pod as a predecessor or an operator would."""
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "a test", now_ns(), expires_ns)
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        pause(cgroup, request)
