@@ -1,0 +1,392 @@
+"""The guest's disk: a small Debian with systemd, built once from the host's own apt sources and kept in the cache.
+
+The recipe is data (packages, files, masks); its hash names the image, so that a changed recipe is a new image.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shlex
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.vm_host import LabError, building, run_tool, say
+
+# linux-image-cloud: no hardware drivers to probe, and its initrd is small.
+PACKAGES = (
+    "attr",
+    "dbus",
+    "iproute2",
+    "kmod",
+    "linux-image-cloud-amd64",
+    "openssh-server",
+    "procps",
+    "python3",
+    "python3-venv",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+)
+
+DPKG_OPTIONS = (
+    "force-unsafe-io",
+    *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")),
+    # No udev in the initrd: the modules it needs are listed below, and an emulated CPU saves two seconds.
+    "path-exclude=/usr/share/initramfs-tools/*/udev",
+)
+
+# Run inside the root before the packages come: a listed initrd boots faster than one for every machine.
+INITRD_HOOK = """
+mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/usr/share/initramfs-tools/modules.d"
+printf 'MODULES=list\\nCOMPRESS=gzip\\nCOMPRESSLEVEL=1\\nRESUME=none\\n' >"$1/etc/initramfs-tools/conf.d/vm"
+printf '%s\\n' ext4 crc32c crc32c_generic virtio_pci virtio_blk virtio_net \\
+    >"$1/usr/share/initramfs-tools/modules.d/vm"
+# What udev's own script would do: hand the kernel's /dev on to the real root.
+bottom=$1/etc/initramfs-tools/scripts/init-bottom
+mkdir -p "$bottom"
+printf '#!/bin/sh\\n[ "$1" = prereqs ] || mount -n -o move /dev "$rootmnt/dev"\\n' >"$bottom/vm"
+chmod 755 "$bottom/vm"
+"""
+
+UNUSED_MODULES = (
+    "aesni_intel",
+    "ata_piix",
+    "button",
+    "crct10dif_pclmul",
+    "evdev",
+    "ghash_clmulni_intel",
+    "kvm",
+    "kvm_amd",
+    "kvm_intel",
+    "powernow_k8",
+    "psmouse",
+)
+
+READY = "cgpause-vm: ready"
+
+FILES = {
+    "etc/fstab": "",
+    "etc/hostname": "cgpause-vm\n",
+    "etc/hosts": "127.0.0.1 localhost cgpause-vm\n",
+    # No PAM: a session through logind costs more than the login, and nobody logs in but us.
+    "etc/ssh/sshd_config": """\
+HostKey /etc/ssh/ssh_host_ed25519_key
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+UsePAM no
+UseDNS no
+PrintMotd no
+MaxSessions 100
+""",
+    # Whatever runs over ssh lives in this cgroup: an OOM kill there must not stop the service.
+    "etc/systemd/system/ssh.service.d/vm.conf": """\
+[Service]
+ExecStartPre=
+OOMPolicy=continue
+TasksMax=infinity
+""",
+    # What udev would otherwise load for devices nobody uses.
+    "etc/modprobe.d/vm.conf": "".join(f"blacklist {name}\n" for name in UNUSED_MODULES),
+    "etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=volatile\nRateLimitIntervalSec=0\n",
+    # The address is the one QEMU's user networking gives its only guest.
+    "etc/systemd/system/vm-network.service": """\
+[Unit]
+DefaultDependencies=no
+Before=network.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'ip link set lo up; ip address add 10.0.2.15/24 dev eth0; ip link set eth0 up'
+""",
+    # Second disk: the checkout as a tar. Third: a filesystem with the Python packages, which is quicker to mount
+    # than to unpack.
+    "etc/systemd/system/vm-payload.service": """\
+[Unit]
+DefaultDependencies=no
+After=systemd-remount-fs.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -ec 'mount /dev/vdc /opt/cgpause; tar -x --no-same-owner -f /dev/vdb -C /opt/cgpause'
+""",
+    # OOM dumps on an emulated serial line cost seconds: from here on only emergencies reach it.
+    "etc/systemd/system/vm-ready.service": f"""\
+[Unit]
+After=vm-payload.service vm-network.service ssh.service
+Requires=vm-payload.service vm-network.service ssh.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'dmesg -n 1; echo "{READY}" >/dev/console'
+""",
+}
+
+FOLDERS = ("opt/cgpause", "root/.ssh")
+
+LINKS = {
+    "etc/systemd/system/default.target": "/lib/systemd/system/multi-user.target",
+    "etc/systemd/system/multi-user.target.wants/vm-ready.service": "../vm-ready.service",
+    "etc/systemd/system/sysinit.target.wants/vm-network.service": "../vm-network.service",
+    "etc/systemd/system/sysinit.target.wants/vm-payload.service": "../vm-payload.service",
+}
+
+# Each of these costs boot time, or wakes up in the middle of a measurement, and serves nobody here.
+MASKED = (
+    "apt-daily-upgrade.timer",
+    "apt-daily.timer",
+    "dev-hugepages.mount",
+    "dev-mqueue.mount",
+    "dpkg-db-backup.timer",
+    "e2scrub_all.timer",
+    "e2scrub_reap.service",
+    "fstrim.timer",
+    "getty.target",
+    "kmod-static-nodes.service",
+    "ldconfig.service",
+    "modprobe@dm_mod.service",
+    "modprobe@loop.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "serial-getty@ttyS0.service",
+    "sys-fs-fuse-connections.mount",
+    "sys-kernel-config.mount",
+    "systemd-ask-password-console.path",
+    "systemd-ask-password-wall.path",
+    "systemd-binfmt.service",
+    "systemd-boot-system-token.service",
+    "systemd-firstboot.service",
+    "systemd-hwdb-update.service",
+    "systemd-journal-catalog-update.service",
+    "systemd-journal-flush.service",
+    "systemd-logind.service",
+    "systemd-machine-id-commit.service",
+    "systemd-pcrphase-sysinit.service",
+    "systemd-pcrphase.service",
+    "systemd-pstore.service",
+    "systemd-random-seed.service",
+    "systemd-repart.service",
+    "systemd-sysusers.service",
+    "systemd-tmpfiles-clean.timer",
+    "systemd-update-done.service",
+    "systemd-update-utmp-runlevel.service",
+    "systemd-update-utmp.service",
+    "systemd-user-sessions.service",
+)
+
+# No journal: a crash loses the disk anyway. Nothing left to initialise lazily in the guest.
+MKFS = ("mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard")
+DISK_SIZE = "4G"  # sparse
+
+# Anything else that changes the image: count up.
+RECIPE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A built image: everything QEMU and ssh need of it."""
+
+    folder: Path
+    kernel_release: str
+    python_version: str  # "3.11"
+
+    @property
+    def kernel(self) -> Path:
+        """The kernel QEMU loads."""
+        return self.folder / "vmlinuz"
+
+    @property
+    def initrd(self) -> Path:
+        """Its initial RAM disk."""
+        return self.folder / "initrd"
+
+    @property
+    def disk(self) -> Path:
+        """The root filesystem."""
+        return self.folder / "root.ext4"
+
+    @property
+    def ssh_key(self) -> Path:
+        """The private key that opens root's door."""
+        return self.folder / "ssh_key"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The guest's host key, under the alias `cgpause-vm`."""
+        return self.folder / "known_hosts"
+
+
+@dataclass(frozen=True, slots=True)
+class AptSource:
+    """Where the host gets its Debian from."""
+
+    site: str
+    suite: str
+    keyring: str | None
+
+    def line(self) -> str:
+        """The source as a sources.list line."""
+        options = f"[signed-by={self.keyring}] " if self.keyring else ""
+        return f"deb {options}{self.site} {self.suite} main"
+
+
+def recipe_key(suite: str, arch: str) -> str:
+    """What an image is called: two recipes that differ anywhere never share a name."""
+    recipe = [RECIPE_VERSION, suite, arch, PACKAGES, DPKG_OPTIONS, INITRD_HOOK, FILES, FOLDERS, LINKS, MASKED]
+    recipe += [MKFS, DISK_SIZE]
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    return f"image-{suite}-{arch}-{digest[:12]}"
+
+
+def parse_targets(text: str) -> list[dict[str, str]]:
+    """The paragraphs `apt-get indextargets` prints."""
+    paragraphs = (block.splitlines() for block in text.strip().split("\n\n"))
+    return [{key: value.strip() for key, _, value in (line.partition(":") for line in lines)} for lines in paragraphs]
+
+
+def choose_source(targets: Iterable[Mapping[str, str]], codename: str) -> AptSource | None:
+    """The host's own source for its own release: not the updates, not security, not a backport."""
+    for target in targets:
+        wanted = (target.get("Origin"), target.get("Codename"), target.get("Component"))
+        if wanted == ("Debian", codename, "main"):
+            entry = target.get("Sourcesentry", "").rpartition(":")[0]
+            site = target["Site"]
+            return AptSource(site=site, suite=target["Release"], keyring=_keyring_of(Path(entry), site))
+    return None
+
+
+def _keyring_of(entry: Path, site: str) -> str | None:
+    try:
+        text = entry.read_text()
+    except OSError:
+        return None
+    return find_keyring(text, site)
+
+
+def find_keyring(sources: str, site: str) -> str | None:
+    """The keyring file named beside `site` in a sources file of either format; None: apt's own default."""
+    for block in sources.split("\n\n") if "URIs:" in sources else sources.splitlines():
+        found = re.search(r"^Signed-By:\s*(/\S+)", block, re.MULTILINE) or re.search(
+            r"^deb\s*\[[^]]*signed-by=(/[^]\s,]+)", block
+        )
+        if found and site.rstrip("/") in block:
+            return found.group(1)
+    return None
+
+
+def apt_options(config: str) -> list[str]:
+    """The lines of `apt-config dump` a mirror may not be reachable without: proxies, certificates, dates."""
+    wanted = re.compile(r'^Acquire::((https?|ftp)::|Check-(Valid-Until|Date) )[^"]*"[^"]+";$')
+    return [line for line in config.splitlines() if wanted.match(line)]
+
+
+def _host_source() -> tuple[AptSource, str]:
+    arch = run_tool(["dpkg", "--print-architecture"]).strip()
+    if arch != "amd64":
+        raise LabError(f"the VM test bed knows amd64 hosts only; this one is {arch}")
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    codename = release.get("VERSION_CODENAME", "sid").strip('"')
+    targets = parse_targets(run_tool(["apt-get", "indextargets", "Created-By: Packages"]))
+    source = choose_source(targets, codename)
+    if source is None:
+        raise LabError(
+            f"no apt source for Debian {codename} main on this host: the test bed builds its guest from the host's "
+            "own sources (Debian only; is `apt-get update` due?)"
+        )
+    return source, arch
+
+
+def ensure_image(cache: Path) -> Image:
+    """The image of today's recipe, built if this cache has none."""
+    source, arch = _host_source()
+    folder = cache / recipe_key(source.suite, arch)
+    with building(folder) as work:
+        if work is not None:
+            _build(work, source, arch)
+    facts = json.loads((folder / "facts.json").read_text())
+    return Image(folder, facts["kernel_release"], facts["python_version"])
+
+
+def _build(work: Path, source: AptSource, arch: str) -> None:
+    say(f"building a small Debian {source.suite} (once; a minute or so)")
+    os.chmod(work.parent, 0o755)  # noqa: S103 - in unshare mode another uid has to look in
+    with tempfile.TemporaryDirectory(prefix="cgpause-image-") as scratch:
+        tarball = Path(scratch) / "root.tar"
+        hook = Path(scratch) / "initrd-hook"
+        hook.write_text(f"#!/bin/sh\nset -e{INITRD_HOOK}")
+        hook.chmod(0o755)
+        os.chmod(scratch, 0o755)  # noqa: S103
+        config = run_tool(["apt-config", "dump"])
+        run_tool(
+            [
+                "mmdebstrap",
+                "--mode=root" if os.geteuid() == 0 else "--mode=unshare",
+                "--variant=essential",
+                "--format=tar",
+                f"--architectures={arch}",
+                f"--include={','.join(PACKAGES)}",
+                *(f"--aptopt={line}" for line in apt_options(config)),
+                *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
+                f"--essential-hook={hook}",
+                source.suite,
+                tarball,
+                source.line(),
+            ]
+        )
+        say("making the disk image")
+        overlay = Path(scratch) / "overlay"
+        _write_overlay(overlay, work)
+        _make_disk(work, Path(scratch), tarball, overlay)
+    _plain_initrd(work / "initrd")
+
+
+def _write_overlay(overlay: Path, work: Path) -> None:
+    for name in FOLDERS:
+        (overlay / name).mkdir(parents=True)
+    for name, text in FILES.items():
+        (overlay / name).parent.mkdir(parents=True, exist_ok=True)
+        (overlay / name).write_text(text)
+    masks = {f"etc/systemd/system/{unit}": "/dev/null" for unit in MASKED}
+    for name, target in (LINKS | masks).items():
+        (overlay / name).parent.mkdir(parents=True, exist_ok=True)
+        (overlay / name).symlink_to(target)
+    # Any machine id will do, but without one every boot is a first boot and enables units for seconds.
+    (overlay / "etc/machine-id").write_text(f"{uuid.uuid4().hex}\n")
+    for key in (work / "ssh_key", overlay / "etc/ssh/ssh_host_ed25519_key"):
+        run_tool(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cgpause-vm", "-f", key])
+    (overlay / "root/.ssh/authorized_keys").write_text((work / "ssh_key.pub").read_text())
+    host_key = (overlay / "etc/ssh/ssh_host_ed25519_key.pub").read_text()
+    (work / "known_hosts").write_text(f"cgpause-vm {host_key}")
+
+
+def _make_disk(work: Path, scratch: Path, tarball: Path, overlay: Path) -> None:
+    script = f"""
+set -eu
+umask 022
+mkdir root
+trap 'rm -rf root' EXIT
+tar -x --numeric-owner --exclude='./dev/*' -f {shlex.quote(str(tarball))} -C root  # the kernel fills /dev
+cp root/boot/vmlinuz-* {shlex.quote(str(work / "vmlinuz"))}
+cp root/boot/initrd.img-* {shlex.quote(str(work / "initrd"))}
+rm -rf root/boot/* root/etc/ssh/ssh_host_*
+cp -rT --no-preserve=mode {shlex.quote(str(overlay))} root
+chmod 700 root/root/.ssh
+chmod 600 root/etc/ssh/ssh_host_ed25519_key
+{shlex.join(MKFS)} -d root {shlex.quote(str(work / "root.ext4"))} {DISK_SIZE}
+printf '{{"kernel_release": "%s", "python_version": "%s"}}\\n' \\
+    "$(ls root/lib/modules)" "$(readlink root/usr/bin/python3 | sed s/python//)" \\
+    >{shlex.quote(str(work / "facts.json"))}
+"""
+    # Without root, a user namespace stands in: the files are root's there, and ours here.
+    become_root = [] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--map-auto"]
+    run_tool([*become_root, "sh", "-c", script], cwd=scratch)
+
+
+def _plain_initrd(path: Path) -> None:
+    """Unpack the initrd's compression here: the emulated CPU would need a second for it at every boot."""
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        path.write_bytes(gzip.decompress(data))

@@ -1,0 +1,156 @@
+"""What goes into the guest: the checkout as a tar, and a disk with the Python packages it needs offline."""
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from lab.vm_host import LabError, ToolError, building, run_tool, say
+from lab.vm_image import MKFS
+
+TEST_REQUIREMENTS = ("pytest", "hypothesis")
+PACKAGES_SIZE = "1G"  # sparse; leaves room for what runs in the guest
+NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The guest's Python packages: what cgpause runs on, and what its tests add."""
+
+    runtime: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def guest_requirements(pyproject: str) -> Requirements:
+    """The requirements pyproject.toml asks for, less the tools that only run on the host."""
+    project = tomllib.loads(pyproject)["project"]
+    optional = dict(project.get("optional-dependencies", {}))
+    dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
+    extras = [line for lines in optional.values() for line in lines]
+    return Requirements(runtime=tuple(project.get("dependencies", [])), tests=tuple(dev + extras))
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
+
+
+def packages_key(requirements: Requirements, python_version: str) -> str:
+    """What a disk with these packages is called."""
+    parts = ["1", python_version, *requirements.runtime, "|", *requirements.tests]
+    return f"packages-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}"
+
+
+def ensure_packages(cache: Path, repo: Path, python_version: str) -> Path:
+    """The disk that becomes /opt/cgpause: site/ to import from, wheels/ for an offline install."""
+    requirements = guest_requirements((repo / "pyproject.toml").read_text())
+    folder = cache / packages_key(requirements, python_version)
+    with building(folder) as work:
+        if work is not None:
+            say(f"fetching Python packages for the guest's Python {python_version}")
+            _build_packages(work, requirements, python_version)
+    return folder / "packages.ext4"
+
+
+def _build_packages(work: Path, requirements: Requirements, python_version: str) -> None:
+    root = work / "root"
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    for_guest = ["--only-binary=:all:", "--python-version", python_version]
+    run_tool([*pip, "download", *for_guest, "-d", root / "wheels", *requirements.runtime])
+    everything = [*requirements.runtime, *requirements.tests]
+    run_tool([*pip, "install", *for_guest, "--no-compile", "--target", root / "site", *everything])
+    python = _host_python(python_version)
+    if python is None:
+        say(f"no Python {python_version} here to compile the packages with: imports will be slow in the guest")
+    else:
+        # Unchecked: the guest need not even look at the sources.
+        run_tool([python, "-m", "compileall", "-q", "-j2", "--invalidation-mode=unchecked-hash", root / "site"])
+    run_tool([*MKFS, "-E", "root_owner=0:0", "-d", root, work / "packages.ext4", PACKAGES_SIZE])
+    shutil.rmtree(root)
+
+
+def _host_python(version: str) -> str | None:
+    """A host Python whose byte code the guest can use: that of the same minor version."""
+    if "{}.{}".format(*sys.version_info) == version:
+        return sys.executable
+    return shutil.which(f"python{version}")
+
+
+def source_files(repo: Path) -> list[str]:
+    """The working tree as git sees it, changes and new files included, and the helpers compiled into build/."""
+    git = ["git", "-C", str(repo), "ls-files", "-coz", "--exclude-standard"]
+    try:
+        listed = subprocess.run(git, capture_output=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):  # not a checkout: a release's tar, or a copy
+        names = set(_walk(repo, repo))
+    else:
+        names = set(os.fsdecode(listed).split("\0")) - {""}
+        names |= set(_walk(repo, repo / "build"))
+    return sorted(name for name in names if os.path.lexists(repo / name))
+
+
+def _walk(repo: Path, top: Path) -> Iterable[str]:
+    for folder, folders, files in os.walk(top):
+        folders[:] = [name for name in folders if name not in NOT_SOURCE]
+        for name in files:
+            yield os.path.relpath(os.path.join(folder, name), repo)
+
+
+def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], wheel: Path | None) -> None:
+    """Write the tar the guest unpacks into /opt/cgpause: src/, and our own wheel beside those it depends on."""
+
+    def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        return member
+
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in names:
+            tar.add(repo / name, f"src/{name}", recursive=False, filter=as_root)
+        if wheel is not None:
+            tar.add(wheel, f"wheels/{wheel.name}", filter=as_root)
+    out.flush()
+
+
+def wheel_inputs(names: Iterable[str]) -> list[str]:
+    """Those files of the tree that can change the wheel."""
+    return [name for name in names if name.startswith("cgpause/") or "/" not in name]
+
+
+def ensure_wheel(cache: Path, repo: Path, names: Sequence[str]) -> Path | None:
+    """A wheel of the working tree; None, and a warning, where it does not build."""
+    digest = hashlib.sha256()
+    for name in wheel_inputs(names):
+        data = (repo / name).read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    folder = cache / "wheels" / digest.hexdigest()[:12]
+    try:
+        with building(folder) as work:
+            if work is not None:
+                isolation = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
+                pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+                run_tool([*pip, "wheel", "--no-deps", *isolation, "-w", work, repo])
+    except ToolError as e:
+        say(f"warning: no wheel of cgpause for the guest: {e}")
+        return None
+    wheels = list(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise LabError(f"expected one wheel in {folder}")
+    _forget_old(folder.parent, keep=20)
+    return wheels[0]
+
+
+def _forget_old(folder: Path, *, keep: int) -> None:
+    """Every edit makes another wheel: the oldest go."""
+    kept = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    for path in kept[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+        Path(f"{path}.lock").unlink(missing_ok=True)

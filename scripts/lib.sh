@@ -1,0 +1,114 @@
+# shellcheck shell=bash
+# What scripts/demo, test, bench and vm share: progress lines, Debian packages, the virtual environment.
+# Sourced, never run; expects `set -euo pipefail` in its caller.
+
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# say TEXT...: a progress line, on stderr so that it never mixes with results.
+say() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+}
+
+# quietly WHAT CMD...: run CMD; show its output only if it fails.
+quietly() {
+    local what=$1 log status=0
+    shift
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if ((status)); then
+        say "$what failed (status $status):"
+        tail -n 40 "$log" >&2
+    fi
+    rm -f "$log"
+    return "$status"
+}
+
+# need_packages PKG...: make sure these Debian packages are installed; as root install them, else say how.
+need_packages() {
+    local package missing=()
+    if ! command -v apt-get >/dev/null; then
+        tools_or_exit "$@"
+        return 0
+    fi
+    for package in "$@"; do
+        if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+            missing+=("$package")
+        fi
+    done
+    if ((${#missing[@]} == 0)); then
+        return 0
+    fi
+    if ((EUID != 0)); then
+        say "these Debian packages are missing; install them with:"
+        printf '    sudo apt-get install --no-install-recommends %s\n' "${missing[*]}" >&2
+        exit 1
+    fi
+    say "installing ${missing[*]}"
+    # An index that is a little old often serves as well, and one source that fails to update may not be ours.
+    quietly "apt-get update" apt-get update || true
+    quietly "apt-get install" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "${missing[@]}" || exit 1
+}
+
+# tools_or_exit PKG...: without apt, all we can do is look for the commands these packages would bring.
+tools_or_exit() {
+    local package tool missing=()
+    for package in "$@"; do
+        case $package in
+            qemu-system-x86) tool=qemu-system-x86_64 ;;
+            openssh-client) tool=ssh ;;
+            e2fsprogs) tool=mke2fs ;;
+            util-linux) tool=setpriv ;;
+            uidmap) tool=newuidmap ;;
+            python3-venv) tool=python3 ;;
+            *) tool=$package ;;
+        esac
+        if [[ $package == debian-archive-keyring ]]; then
+            continue
+        fi
+        command -v "$tool" >/dev/null || missing+=("$tool")
+    done
+    if ((${#missing[@]})); then
+        say "this is not a Debian system (no apt-get); these commands are needed and missing: ${missing[*]}"
+        exit 1
+    fi
+}
+
+# find_python: print the first Python of at least 3.11 on PATH.
+find_python() {
+    local python
+    for python in python3 python3.{11..15} /usr/bin/python3; do
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$python"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# setup_venv: $REPO/.venv with cgpause and its development tools; does nothing while pyproject.toml stays the same.
+setup_venv() {
+    local python stamp=$REPO/.venv/cgpause-stamp wanted
+    wanted=$(sha256sum <"$REPO/pyproject.toml")
+    if [[ -x $REPO/.venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+        return 0
+    fi
+    # Two scripts started together must not both fill it.
+    exec {venv_lock}<"$REPO/pyproject.toml"
+    flock "$venv_lock"
+    if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
+        if ! python=$(find_python); then
+            need_packages python3 python3-venv
+            python=$(find_python) || { say "Python 3.11 or newer is needed; none is on PATH"; exit 1; }
+        fi
+        if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+            need_packages python3-venv
+        fi
+        say "setting up .venv with $("$python" --version)"
+        "$REPO/.venv/bin/python" -c '' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
+        quietly "pip install" "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
+            -e "${REPO}[dev]" hatchling || exit 1
+        printf '%s\n' "$wanted" >"$stamp"
+    fi
+    exec {venv_lock}<&-
+}

@@ -1,0 +1,328 @@
+"""The test bed's pure parts. That a VM boots and runs commands is shown by every test in tests/vm."""
+
+import contextlib
+import io
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lab import vm, vm_image
+from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
+from lab.vm_image import AptSource, Image, apt_options, choose_source, find_keyring, parse_targets, recipe_key
+from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
+from lab.vm_qemu import KVM, TCG, Machine, qemu_command
+
+IMAGE = Image(Path("/cache/image"), "6.1.0-1-amd64", "3.11")
+
+PYPROJECT = """
+[project]
+dependencies = ["psutil>=5.9", "typer"]
+[project.optional-dependencies]
+dev = ["mypy>=1", "pytest>=8", "pytest-cov", "hypothesis[cli]>=6"]
+metrics = ["prometheus-client"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        pytest.param({"CGPAUSE_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a", id="ours-first"),
+        pytest.param({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/cgpause", id="xdg"),
+        pytest.param(
+            {"CGPAUSE_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/cgpause", id="empty-is-unset"
+        ),
+    ],
+)
+def test_cache_dir_follows_the_environment(env: dict[str, str], expected: str) -> None:
+    assert Path(expected) == cache_dir(env)
+
+
+def test_a_build_takes_its_name_only_when_it_is_done(tmp_path: Path) -> None:
+    target = tmp_path / "thing"
+    with contextlib.suppress(ZeroDivisionError), building(target) as work:
+        assert work is not None
+        (work / "half").touch()
+        raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == ["thing.lock"]
+
+    with building(target) as work:
+        assert work is not None
+        (work / "whole").touch()
+    with building(target) as work:
+        assert work is None
+    assert [path.name for path in target.iterdir()] == ["whole"]
+
+
+def test_a_failing_tool_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"sh failed with status 3:\nout\nerr"):
+        run_tool(["sh", "-c", "echo out; echo err >&2; exit 3"], cwd=tmp_path)
+    with pytest.raises(ToolError, match="no-such-tool is not installed"):
+        run_tool(["no-such-tool"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PACKAGES", ("systemd",)), ("FILES", {}), ("MASKED", ()), ("INITRD_HOOK", "true"), ("DISK_SIZE", "1G")],
+)
+def test_any_change_of_the_recipe_is_another_image(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = recipe_key("bookworm", "amd64")
+    monkeypatch.setattr(vm_image, name, value)
+
+    assert recipe_key("bookworm", "amd64") != before
+
+
+def test_recipe_key_names_suite_and_arch() -> None:
+    assert recipe_key("bookworm", "amd64").startswith("image-bookworm-amd64-")
+    assert recipe_key("bookworm", "amd64") == recipe_key("bookworm", "amd64")
+    assert recipe_key("bookworm", "amd64") != recipe_key("trixie", "amd64")
+
+
+TARGETS = """\
+Origin: Debian
+Codename: bookworm-security
+Component: main
+Release: bookworm-security
+Site: http://mirror.example/security
+
+Origin: Debian
+Codename: bookworm
+Component: contrib
+Release: stable
+Site: http://mirror.example/debian
+
+Origin: Debian
+Codename: bookworm
+Component: main
+Release: stable
+Site: http://mirror.example/debian
+Sourcesentry: /nonexistent/debian.sources:1
+"""
+
+
+def test_the_guest_comes_from_the_hosts_own_release() -> None:
+    targets = parse_targets(TARGETS)
+
+    assert choose_source(targets, "bookworm") == AptSource("http://mirror.example/debian", "stable", None)
+    assert choose_source(targets, "trixie") is None
+    assert choose_source(parse_targets(""), "bookworm") is None
+
+
+def test_a_source_line_names_its_keyring() -> None:
+    assert AptSource("http://m/", "sid", None).line() == "deb http://m/ sid main"
+    assert AptSource("http://m/", "sid", "/k.gpg").line() == "deb [signed-by=/k.gpg] http://m/ sid main"
+
+
+DEB822 = """\
+Types: deb
+URIs: http://mirror.example/other
+Signed-By: /keys/other.gpg
+
+Types: deb
+URIs: http://mirror.example/debian/
+Suites: bookworm
+Signed-By: /keys/debian.gpg
+"""
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        pytest.param(DEB822, "/keys/debian.gpg", id="deb822"),
+        pytest.param(
+            "deb [arch=amd64 signed-by=/k.gpg] http://mirror.example/debian bookworm main", "/k.gpg", id="one-line"
+        ),
+        pytest.param("deb http://mirror.example/debian bookworm main", None, id="none"),
+        pytest.param(DEB822.replace("/keys/debian.gpg", "\n -----BEGIN PGP"), None, id="key-in-place"),
+    ],
+)
+def test_keyring_is_found_beside_its_site(sources: str, expected: str | None) -> None:
+    assert find_keyring(sources, "http://mirror.example/debian") == expected
+
+
+def test_apt_options_carry_what_reaches_the_mirror() -> None:
+    config = [
+        'Acquire::http "";',
+        'Acquire::http::Proxy "http://proxy.example:3128";',
+        'Acquire::https::CaInfo "/ca.pem";',
+        'Acquire::Check-Valid-Until "false";',
+        'Acquire::Languages "none";',
+        'APT::Architecture "amd64";',
+    ]
+    assert apt_options("\n".join(config)) == config[1:4]
+
+
+def test_the_guest_gets_runtime_tests_and_extras_but_no_host_tools() -> None:
+    requirements = guest_requirements(PYPROJECT)
+
+    assert requirements.runtime == ("psutil>=5.9", "typer")
+    assert requirements.tests == ("pytest>=8", "hypothesis[cli]>=6", "prometheus-client")
+
+
+def test_packages_key_depends_on_requirements_and_python() -> None:
+    one = guest_requirements(PYPROJECT)
+    two = guest_requirements(PYPROJECT.replace("typer", "typer>1"))
+
+    assert packages_key(one, "3.11") == packages_key(one, "3.11")
+    assert len({packages_key(one, "3.11"), packages_key(two, "3.11"), packages_key(one, "3.13")}) == 3
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def checkout(path: Path) -> None:
+    subprocess.run(["git", "init", "-q", path], check=True)
+    (path / ".gitignore").write_text("build/\n*.log\n")
+    subprocess.run(["git", "-C", path, "add", "."], check=True)
+
+
+def plain_folder(path: Path) -> None:
+    path.mkdir(exist_ok=True)
+    (path / ".gitignore").touch()
+
+
+@pytest.mark.parametrize(("make", "logs"), [pytest.param(checkout, [], marks=needs_git), (plain_folder, ["noise.log"])])
+def test_payload_is_the_working_tree_and_build(tmp_path: Path, make: Callable[[Path], None], logs: list[str]) -> None:
+    make(tmp_path)
+    for name in ("new name.py", "noise.log", "build/helper", ".venv/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".venv/.gitignore").write_text("*")
+
+    assert source_files(tmp_path) == [".gitignore", "build/helper", "new name.py", *logs]
+
+
+@needs_git
+def test_payload_leaves_out_what_was_deleted_but_not_yet_committed(tmp_path: Path) -> None:
+    checkout(tmp_path)
+    (tmp_path / ".gitignore").unlink()
+
+    assert source_files(tmp_path) == []
+
+
+def test_payload_is_a_tar_owned_by_root_with_the_wheel_beside_the_source(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("#!/bin/sh\n")
+    (tmp_path / "run").chmod(0o755)
+    wheel = tmp_path / "cgpause-1-py3-none-any.whl"
+    wheel.touch()
+    out = io.BytesIO()
+    write_payload(out, tmp_path, ["run"], wheel)
+
+    out.seek(0)
+    with tarfile.open(fileobj=out) as tar:
+        members = tar.getmembers()
+    assert [member.name for member in members] == ["src/run", f"wheels/{wheel.name}"]
+    assert {member.uid for member in members} == {0}
+    assert members[0].mode == 0o755
+    assert len(out.getvalue()) % 512 == 0  # or it would not be a disk
+
+
+def test_only_files_that_can_change_the_wheel_ask_for_a_new_one() -> None:
+    names = ["README.md", "cgpause/cli.py", "docs/design.md", "pyproject.toml", "tests/test_cli.py"]
+    assert wheel_inputs(names) == ["README.md", "cgpause/cli.py", "pyproject.toml"]
+
+
+def qemu(machine: Machine, *, accel: tuple[str, ...] = TCG) -> str:
+    return " ".join(
+        qemu_command(machine, IMAGE, accel=accel, payload="/proc/self/fd/5", packages="/a,b.ext4", ssh_port=2222)
+    )
+
+
+def test_qemu_keeps_the_guest_away_from_network_and_disk() -> None:
+    command = qemu(Machine(memory="2G", cpus=3))
+
+    assert "-smp 3 -m 2G" in command
+    assert "restrict=on,hostfwd=tcp:127.0.0.1:2222-:22" in command
+    assert "snapshot=on,file=/cache/image/root.ext4" in command
+    assert "readonly=on,file=/proc/self/fd/5" in command
+    assert "snapshot=on,file=/a,,b.ext4" in command
+
+
+def test_emulation_leaves_out_the_instruction_it_gets_wrong() -> None:
+    assert "-accel tcg,thread=multi -cpu max,-cx16" in qemu(Machine())
+    assert "-accel kvm -cpu host" in qemu(Machine(), accel=KVM)
+
+
+def test_appended_words_come_after_ours_so_that_they_win() -> None:
+    command = qemu(Machine(append="psi=0"))
+    assert 0 < command.index("psi=1") < command.index("psi=0")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "out"),
+    [
+        pytest.param(["printf", "%s|", "a b", "$HOME"], 0, "a b|$HOME|", id="arguments-are-left-alone"),
+        pytest.param('printf %s "$HOME"; exit 3', 3, "/root", id="line-of-shell"),
+        pytest.param("kill -9 0", 137, "", id="killed-with-its-group"),
+        pytest.param(["no-such-command"], 127, "", id="no-such-command"),
+        pytest.param('printf %s "$TERM $CGPAUSE_VM"', 0, "dumb 1", id="environment"),
+        pytest.param("cat; echo (", 2, "", id="syntax-error"),
+    ],
+)
+def test_guest_command_keeps_words_and_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str | list[str], status: int, out: str
+) -> None:
+    monkeypatch.setattr(vm, "GUEST_ROOT", str(tmp_path))
+    (tmp_path / "src").mkdir()
+    line = vm.guest_command(command, f"{tmp_path}/status", {"TERM": "dumb"})
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (status, out)
+    assert (tmp_path / "status").read_text() == f"{status}\n"
+
+
+def test_arguments_after_the_dashes_are_the_commands() -> None:
+    args, command = vm.parse_arguments(["run", "--memory", "2G", "--get", "a:b", "--", "sh", "--", "--memory"])
+
+    assert (args.memory, args.get, args.append) == ("2G", ["a:b"], "")
+    assert command == ["sh", "--", "--memory"]
+
+
+@pytest.mark.parametrize("argv", [[], ["run"], ["run", "--"], ["run", "ls"], ["fly"]])
+def test_wrong_arguments_end_with_status_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        vm.parse_arguments(argv)
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":b"])
+def test_get_wants_both_paths(text: str) -> None:
+    with pytest.raises(LabError, match="GUEST_PATH:HOST_PATH"):
+        vm.parse_get(text)
+    assert vm.parse_get("/a:b:c") == ("/a", "b:c")
+
+
+@pytest.mark.parametrize(
+    ("failures", "status", "boots"),
+    [
+        pytest.param(0, 7, 1, id="never-lost"),
+        pytest.param(1, 7, 2, id="lost-once"),
+        pytest.param(2, 125, 2, id="lost-twice"),
+    ],
+)
+def test_a_lost_vm_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, failures: int, status: int, boots: int) -> None:
+    booted = 0
+
+    class FakeVm:
+        def __init__(self, machine: Machine) -> None:
+            pass
+
+        def __enter__(self) -> "FakeVm":
+            nonlocal booted
+            booted += 1
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def run(self, command: list[str], *, timeout: float) -> int:
+            assert (command, timeout > 1) == (["true"], True)
+            if booted <= failures:
+                raise vm.VmLostError("gone")
+            return 7
+
+    monkeypatch.setattr(vm, "Vm", FakeVm)
+
+    assert vm.main(["run", "--", "true"]) == status
+    assert booted == boots
