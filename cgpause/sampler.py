@@ -82,15 +82,13 @@ class Sampler:
         """
         headroom = self.headroom()
         pods = []
-        pread = os.pread
+        pread, usage = os.pread, PodUsage
         for tracked in self._tree.pods.values():
             try:
-                current = int(pread(tracked.current_fd, 32, 0))
+                pods.append(usage(int(pread(tracked.current_fd, 32, 0)), tracked.pod))
             except (OSError, ValueError) as e:
                 # ENODEV: removed, and the walk will drop it. Anything else: leave it alone for this tick.
                 log.debug("no memory.current of %s: %s", tracked.cgroup.path, e)
-                continue
-            pods.append(PodUsage(current, tracked.pod))
         return Sample(at_ns, headroom, tuple(pods))
 
     def _read_kubepods(self) -> tuple[int | None, int]:

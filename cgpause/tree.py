@@ -150,7 +150,8 @@ class PodTree:
         Pods that appear after the first walk are left alone for `settle_s`: their own cpu.max is not there yet when
         their cgroup appears (measured: systemd writes it up to seconds later).
         """
-        found = {pod.cgroup: pod for pod in self._walk()}
+        # Sorted, so that pods that use the same are ranked the same way in every run.
+        found = {pod.cgroup: pod for pod in sorted(self._walk(), key=lambda pod: pod.cgroup)}
         self._complained &= found.keys()
         gone = [tracked.pod for key, tracked in self.pods.items() if key not in found]
         for pod in gone:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from cgpause.config import Config
 from cgpause.model import Action, CgroupId, Pause, Pod, PodUsage, Resume, Sacrifice, Sample
 from cgpause.policy import hold, pace, watermark
 
+_MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = hold.NS_PER_S
 """While a pod is paused, look at least this often: its termination does not wait for memory."""
 
@@ -45,8 +47,11 @@ class Verdict:
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
-    """Ascending memory.current: the small ones will ask for more and have the least to give back (paper, section 4)."""
-    return sorted(pods, key=lambda usage: (usage.memory_current_bytes, usage.pod.cgroup))
+    """Ascending memory.current: the small ones will ask for more and have the least to give back (paper, section 4).
+
+    Pods that use the same stay in the order of the sample.
+    """
+    return sorted(pods, key=_MEMORY_CURRENT)
 
 
 def decide(state: State, sample: Sample, config: Config) -> Decision:
@@ -58,9 +63,11 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
     paused: list[PodUsage] = []
     candidates: list[PodUsage] = []
     all_paused = True
+    touchable = False
     for usage in rank(sample.pods):
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
+        touchable = touchable or pod.protected is None
         if pod.paused is not None:
             reason = hold.must_end(pod, stretch, at_ns, config.hold)
             if reason is not None:
@@ -87,7 +94,7 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
         for usage in paused:
             due_ns = hold.end_ns(stretches[usage.pod.cgroup], config.hold) - at_ns
             next_ns = min(next_ns, max(due_ns, config.sampling.fast_ms * 1_000_000))
-    elif not candidates and not actions:
+    elif not touchable:
         # Nothing could be done however often we looked: a node full of protected pods costs nothing.
         next_ns = int(config.sampling.slow_s * hold.NS_PER_S)
     return Decision(State(stretches, policy_state, fill), actions, next_ns)

@@ -1,0 +1,265 @@
+"""Measures what cgpause costs, in one environment: `python -m lab.bench --tree real|plain` prints JSON.
+
+Three figures, each with both arms in one run: a sampling tick beside a C loop that reads the same files; the daemon
+idling; and the time from a tick that sees the threshold crossed to the last cpu.max written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cgpause import ledger
+from cgpause.actuate import Actuator, now_ns
+from cgpause.config import Config, parse_config
+from cgpause.policy import State, decide
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree
+from cgpause.watch import Watch
+from lab.build import ensure_program
+from lab.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, write
+from lab.vm_host import say
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+GIB = 1 << 30
+ROUNDS = 15
+"""Alternating rounds of both arms; medians over rounds are what other work on the machine disturbs least."""
+PODS = (110, 500)
+IDLE_S = 60
+REACTIONS = 300
+_COMFORTABLE = 64 * GIB  # a kubepods limit that the empty tree is far below
+_MEMORY_STAT = "anon 0\nfile 0\nkernel 0\n" + "".join(f"filler_{n} 123456789\n" for n in range(55))
+
+
+class BenchTree:
+    """A kubepods tree with idle pods: mkdir'ed cgroups on a real kernel, or the same layout in ordinary files."""
+
+    def __init__(self, folder: Path, *, real: bool) -> None:
+        self.real = real
+        self.log_dir = folder / "log"
+        self.root = CGROUP_ROOT / "cgpause-bench.slice" if real else folder / "cgroup"
+        self.kubepods = self.root / "kubepods.slice"
+
+    def build(self, pods: int) -> None:
+        """Make the tree with this many pods in the burstable tier."""
+        self.remove()
+        if self.real:
+            enable_controllers(CGROUP_ROOT)
+        self._make(self.root)
+        self._make(self.kubepods)
+        self.set_limit(_COMFORTABLE)
+        tier = self.kubepods / "kubepods-burstable.slice"
+        self._make(tier)
+        for number in range(pods):
+            uid = make_uid("bench", number)
+            pod = tier / f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+            self._make(pod, leaf=True)
+            (self.log_dir / "pods" / f"bench_pod-{number}_{uid}").mkdir(parents=True, exist_ok=True)
+
+    def _make(self, path: Path, *, leaf: bool = False) -> None:
+        if self.real:
+            path.mkdir() if leaf else make_cgroup(path)
+            return
+        path.mkdir(parents=True)
+        texts = {
+            "cgroup.events": "populated 1\nfrozen 0\n",
+            "memory.current": "1048576\n",
+            "memory.max": "max\n",
+            "memory.stat": _MEMORY_STAT + "inactive_file 4096\nactive_file 4096\nslab_reclaimable 4096\n",
+            "memory.events": "oom 0\noom_kill 0\n",
+            "cpu.max": "max 100000\n",
+            "cpu.max.burst": "0\n",
+            "cgroup.freeze": "0\n",
+        }
+        for name, text in texts.items():
+            (path / name).write_text(text)
+
+    def set_limit(self, limit: int) -> None:
+        """Set the kubepods limit."""
+        if self.real:
+            write(self.kubepods / "memory.max", str(limit))
+        else:
+            (self.kubepods / "memory.max").write_text(f"{limit}\n")
+
+    def remove(self) -> None:
+        """Remove what `build` made; an ordinary tree goes with its folder."""
+        if self.real:
+            remove_tree(self.root)
+        elif self.root.exists():
+            subprocess.run(["rm", "-rf", str(self.root)], check=True)
+
+
+@contextlib.contextmanager
+def opened(tree: BenchTree) -> Iterator[tuple[PodTree, Sampler]]:
+    """The daemon's own view of a tree."""
+    pods = PodTree(str(tree.root), str(tree.log_dir), Config())
+    try:
+        pods.refresh(now_ns())
+        with Sampler(pods) as sampler:
+            yield pods, sampler
+    finally:
+        pods.close()
+
+
+def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
+    """Time of one tick (sample and decision) in µs, and that of the C loop over the same files, alternating."""
+    tree.build(pods)
+    with opened(tree) as (view, sampler):
+        assert len(view.pods) == pods
+        files = [str(tree.kubepods / name) for name in ("memory.max", "memory.current", "memory.stat")]
+        files += ["/proc/meminfo", *(f"{tracked.cgroup.path}/memory.current" for tracked in view.pods.values())]
+        floor = subprocess.Popen(
+            [str(ensure_program("readloop")), *files], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert floor.stdin is not None
+        assert floor.stdout is not None
+        state = State()
+
+        def run_python(ticks: int) -> int:
+            nonlocal state
+            start = time.perf_counter_ns()
+            for _ in range(ticks):
+                state = decide(state, sampler.sample(now_ns()), view.config).state
+            return time.perf_counter_ns() - start
+
+        def run_c(ticks: int) -> int:
+            assert floor.stdin is not None
+            assert floor.stdout is not None
+            floor.stdin.write(f"{ticks}\n")
+            floor.stdin.flush()
+            return int(floor.stdout.readline())
+
+        ticks = _ticks_for(run_python)
+        rounds = [(run_python(ticks) / ticks / 1000, run_c(ticks) / ticks / 1000) for _ in range(ROUNDS)]
+        floor.stdin.close()
+        floor.wait()
+    python_us, c_us = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return {
+        "pods": pods,
+        "python_us": round(python_us, 1),
+        "c_us": round(c_us, 1),
+        "ratio": round(statistics.median(python / c for python, c in rounds), 2),
+        "ticks_per_round": ticks,
+    }
+
+
+def _ticks_for(run: Callable[[int], int]) -> int:
+    """How many ticks make a round of about 0.2 s."""
+    run(10)
+    return max(10, int(0.2e9 / (run(20) / 20)))
+
+
+def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
+    """CPU time, wake-ups and resident memory of the daemon while headroom is comfortable."""
+    tree.build(pods)
+    command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+    with tempfile.TemporaryFile() as log:
+        daemon = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            time.sleep(15)  # start-up, and the first walks
+            before = _usage(daemon.pid)
+            time.sleep(IDLE_S)
+            after = _usage(daemon.pid)
+            rss = _status(daemon.pid, "VmRSS")
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            code = daemon.wait(60)
+    if code:
+        raise SystemExit(f"bench: the daemon ended with {code}")
+    return {
+        "pods": pods,
+        "cpu_pct": round(100 * (after[0] - before[0]) / 1e9 / IDLE_S, 4),
+        "wakeups_per_s": round((after[1] - before[1]) / IDLE_S, 3),
+        "rss_mib": round(rss / 1024, 1),
+        "seconds": IDLE_S,
+    }
+
+
+def _usage(pid: int) -> tuple[int, int]:
+    """CPU time in ns, and how often the process went to sleep and so was woken."""
+    cpu_ns = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    return cpu_ns, _status(pid, "voluntary_ctxt_switches")
+
+
+def _status(pid: int, key: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1])
+    raise SystemExit(f"bench: no {key} in /proc/{pid}/status")
+
+
+def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
+    """From the start of the tick that sees the crossing to the last of `pods` cpu.max written, in µs."""
+    tree.build(pods)
+    config = parse_config(f"[watermark]\nbatch = {pods}\n", "bench")
+    logging.getLogger("cgpause").addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115 - until exit
+    logging.getLogger("cgpause").setLevel(logging.INFO)
+    times_us = []
+    with opened(tree) as (view, sampler):
+        watch = Watch()
+        for tracked in view.pods.values():
+            watch.add_pod(tracked.cgroup, paused=False)
+        actuator = Actuator(ledger, view, watch, dry_run=False)
+        tree.set_limit(0 if tree.real else 1)  # an empty tree under a limit of nothing is full
+        for _ in range(REACTIONS):
+            start = time.perf_counter_ns()
+            sample = sampler.sample(now_ns())
+            actuator.apply(decide(State(), sample, config).actions, sample, config)
+            times_us.append((time.perf_counter_ns() - start) / 1000)
+            for tracked in view.pods.values():
+                assert tracked.pod.paused is not None
+                actuator.resume(tracked, "bench")
+            watch.read()
+        watch.close()
+    quantiles = statistics.quantiles(times_us, n=100)
+    return {
+        "pods": pods,
+        "median_us": round(statistics.median(times_us)),
+        "p99_us": round(quantiles[98]),
+        "samples": REACTIONS,
+    }
+
+
+def main() -> int:
+    """Measure and print JSON."""
+    parser = argparse.ArgumentParser(description="Measure what cgpause costs here.")
+    parser.add_argument("--tree", choices=("real", "plain"), required=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cgpause-bench.") as folder:
+        tree = BenchTree(Path(folder), real=options.tree == "real")
+        try:
+            results: dict[str, Any] = {
+                "tree": options.tree,
+                "machine": os.environ.get("CGPAUSE_BENCH_MACHINE", platform.machine()),
+                "cpus": os.cpu_count(),
+                "kernel": platform.release(),
+                "python": platform.python_version(),
+                "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            }
+            say(f"{options.tree} tree: ticks")
+            results["tick"] = [measure_tick(tree, pods) for pods in PODS]
+            say(f"{options.tree} tree: reaction")
+            results["reaction"] = measure_reaction(tree, 10)
+            say(f"{options.tree} tree: idling for {IDLE_S} s")
+            results["idle"] = measure_idle(tree, PODS[0])
+        finally:
+            tree.remove()
+    print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
