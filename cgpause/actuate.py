@@ -14,7 +14,8 @@ from cgpause.containers import kill_containers
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
-from cgpause.model import Action, CpuMax, Mechanism, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
+from cgpause.model import Action, CgroupId, CpuMax, Mechanism, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
+from cgpause.names import read_names
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.watch import Watch
 
@@ -70,7 +71,7 @@ class Actuator:
         self._watch = watch
         self._verb = "would have " if dry_run else ""
         self._dry_run = dry_run
-        self._complaints: dict[str, str] = {}
+        self._complaints: dict[CgroupId, str] = {}
         self.counts = Counts()
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
@@ -91,7 +92,7 @@ class Actuator:
             except CgroupGoneError:
                 continue  # ordinary: the next walk drops it
             except BusyError as e:
-                log.info("busy %s", fields(pod=tracked.pod.label, error=e))
+                self._complain(tracked, "busy", e, level=logging.INFO)
 
     def resume(
         self, tracked: TrackedPod, reason: str, *, used_pct: str | None = None, wait_s: float = _BUSY_WAIT_S
@@ -110,11 +111,10 @@ class Actuator:
         except CgpauseError as e:
             self._complain(tracked, "could not resume", e, level=logging.ERROR)
             return False
-        self._complaints.pop(pod.cgroup.path, None)
+        self._complaints.pop(pod.cgroup, None)
         tracked.pod = replace(pod, paused=None, distress=None)
         tracked.drifts = 0
-        if self._watch is not None:
-            self._watch.add_pod(tracked.cgroup, paused=False)
+        self._unwatch(tracked)
         if resumed is None or resumed.record is None:
             return True  # somebody else resumed it, and has said so
         self.counts.resumes += 1
@@ -134,6 +134,10 @@ class Actuator:
             ),
         )
         return True
+
+    def forget(self, cgroup: CgroupId) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._complaints.pop(cgroup, None)
 
     def read_record(self, tracked: TrackedPod) -> None:
         """Take in a record somebody else wrote or removed (the CLI, a predecessor)."""
@@ -155,11 +159,11 @@ class Actuator:
         paused = tracked.pod.paused
         if paused is None or paused.mechanism is not Mechanism.THROTTLE:
             return
-        if tracked.drifts >= _MAX_DRIFTS:
-            if paused.owner is Owner.DAEMON and self.resume(tracked, "another writer keeps changing cpu.max"):
-                self._set_aside(tracked, "left alone", CgpauseError("another writer keeps changing cpu.max"))
-            return
         try:
+            if tracked.drifts >= _MAX_DRIFTS:
+                if paused.owner is Owner.DAEMON and self.resume(tracked, "another writer keeps changing cpu.max"):
+                    self._set_aside(tracked, "left alone", CgpauseError("another writer keeps changing cpu.max"))
+                return
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
             return
@@ -197,8 +201,10 @@ class Actuator:
         try:
             record, changed = self._ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
+            self._unwatch(tracked)
             raise
         except CgpauseError as e:
+            self._unwatch(tracked)
             self._set_aside(tracked, "could not pause", e)
             self.read_record(tracked)  # an undo that failed too has left the record
             return
@@ -225,7 +231,9 @@ class Actuator:
 
     def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: str) -> None:
         try:
-            killed = [] if self._dry_run else kill_containers(tracked.cgroup, self._tree.names)
+            # Names as they are now: a container restarted since the last walk has a new id.
+            names = read_names(self._tree.log_dir)
+            killed = [] if self._dry_run else kill_containers(tracked.cgroup, names)
         except CgroupGoneError:
             raise
         except CgpauseError as e:
@@ -245,10 +253,16 @@ class Actuator:
             ),
         )
         # A throttled process dies slowly and frees its memory slowly; and nothing can be started in a paused pod.
+        # Should the resume fail now, the mark makes the next decision try again.
+        tracked.pod = replace(tracked.pod, distress="its containers were killed")
         self.resume(tracked, "its containers were killed", used_pct=used)
         # kubelet needs seconds to notice, and then a pod that runs.
         settled_at_ns = now_ns() + int(config.hold.settle_s * 1_000_000_000)
         tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
+
+    def _unwatch(self, tracked: TrackedPod) -> None:
+        if self._watch is not None:
+            self._watch.add_pod(tracked.cgroup, paused=False)
 
     def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError) -> None:
         self._complain(tracked, what, error)
@@ -259,8 +273,8 @@ class Actuator:
     def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
         # Once per pod and trouble: the same one will come back every tick.
         text = f"{what}: {error}"
-        if self._complaints.get(tracked.pod.cgroup.path) != text:
-            self._complaints[tracked.pod.cgroup.path] = text
+        if self._complaints.get(tracked.pod.cgroup) != text:
+            self._complaints[tracked.pod.cgroup] = text
             log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from cgpause.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError
+from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, HostError, KernelReadError, KernelWriteError
 from cgpause.model import CgroupId
 from cgpause.parse import parse_cgroup2_mounts, parse_number, parse_own_cgroup
 
@@ -78,10 +78,15 @@ class Cgroup:
         try:
             return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError as e:
-            path = os.path.join(self.path, name)
-            if e.errno == errno.ENOENT and self.exists():
-                raise KernelReadError(path, e, hint="not on this kernel, or its controller is not enabled here") from e
-            raise _read_error(path, e) from e
+            raise self._file_error(name, e) from e
+
+    def _file_error(self, name: str, error: OSError, value: str | None = None) -> CgpauseError:
+        path = os.path.join(self.path, name)
+        if error.errno == errno.ENOENT and self.exists():
+            hint = "not on this kernel, or its controller is not enabled here"
+            kind = KernelReadError if value is None else KernelWriteError
+            return kind(path, error, value, hint)
+        return _read_error(path, error) if value is None else _write_error(path, value, error)
 
     def exists(self) -> bool:
         """Whether the cgroup is still there, under its path and as the same one."""
@@ -94,7 +99,11 @@ class Cgroup:
         """Read an interface file."""
         fd = self.open(name)
         try:
-            return os.read(fd, _READ_SIZE)
+            data = os.read(fd, _READ_SIZE)
+            # cgroup.procs of a large pod comes in pieces of a page.
+            while data and (more := os.read(fd, _READ_SIZE)):
+                data += more
+            return data
         except OSError as e:
             raise _read_error(os.path.join(self.path, name), e) from e
         finally:
@@ -118,7 +127,7 @@ class Cgroup:
             finally:
                 os.close(fd)
         except OSError as e:
-            raise _write_error(os.path.join(self.path, name), value, e) from e
+            raise self._file_error(name, e, value) from e
 
     def get_xattr(self, name: str) -> bytes | None:
         """Value of an extended attribute of the directory, or None when it is not set (or cannot be, here)."""
@@ -171,13 +180,17 @@ class Cgroup:
 
     def children(self) -> list[tuple[str, int]]:
         """Names and inodes of the child cgroups, in no particular order."""
+        found = []
         try:
             with os.scandir(self._fd) as entries:
-                # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
-                directories = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-                return [(entry.name, entry.stat(follow_symlinks=False).st_ino) for entry in directories]
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        if entry.is_dir(follow_symlinks=False):
+                            # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
+                            found.append((entry.name, entry.stat(follow_symlinks=False).st_ino))
         except OSError as e:
             raise _read_error(self.path, e) from e
+        return found
 
     def owned_by_root(self) -> bool:
         """Whether root (or, on a tree of our own, we) owns the directory, and so set its user.* xattrs."""

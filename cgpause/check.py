@@ -50,7 +50,9 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
     try:
         root = root or find_cgroup_root()
     except HostError as e:
-        findings.append(Finding("cgroup", Level.FAIL, str(e)))
+        findings.append(
+            Finding("cgroup", Level.FAIL, str(e), "boot with cgroup v2 only, or name a tree with --cgroup-root")
+        )
         return [*findings, _psi(), _swap(), _unit()]
     findings += [_controllers(root), _psi()]
     tree = PodTree(root, log_dir, config)
@@ -58,7 +60,8 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
         tree.refresh(0)
         findings += list(_kubepods(tree, log_dir))
     except CgpauseError as e:
-        findings.append(Finding("kubepods", Level.FAIL, str(e)))
+        advice = "run as root, and name the cgroup v2 mount with --cgroup-root"
+        findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
     finally:
         tree.close()
     return [*findings, _swap(), _other_writers(), _unit()]
@@ -153,7 +156,10 @@ def _burst(tree: PodTree) -> Finding:
 
 
 def _swap() -> Finding:
-    total = psutil.swap_memory().total
+    try:
+        total = psutil.swap_memory().total
+    except (OSError, psutil.Error, RuntimeError) as e:
+        return Finding("swap", Level.WARN, f"cannot be told: {e}", "look at it by hand: swapon --show")
     if total:
         advice = "cgpause works, but a node with swap slows down before it kills"
         return Finding("swap", Level.WARN, f"{total // 2**20} MiB of swap are on", advice)
@@ -161,7 +167,10 @@ def _swap() -> Finding:
 
 
 def _other_writers() -> Finding:
-    names = {str(process.info["name"]) for process in psutil.process_iter(["name"])}
+    try:
+        names = {str(process.info["name"]) for process in psutil.process_iter(["name"])}
+    except (OSError, psutil.Error) as e:
+        return Finding("writers", Level.WARN, f"processes cannot be listed: {e}", "run as root")
     found = sorted(names & set(_OTHER_WRITERS))
     if found:
         advice = "it writes cpu.max too; switch its CPU suppression off, or protect the pods it manages"
@@ -175,6 +184,7 @@ def _unit() -> Finding:
             ["systemctl", "show", "--property=LoadState,ActiveState,SubState", "cgpause.service"],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=10,
             check=False,
         ).stdout

@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 check failed (or this host cannot do it); 2 usage or confi
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
@@ -33,6 +34,7 @@ from cgpause.errors import (
     PodLookupError,
     ProtectedError,
     RestoreError,
+    printable,
 )
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.lookup import find_pod
@@ -87,12 +89,14 @@ class Globals:
         if self.cgroup_root is None:
             return find_cgroup_root()
         if not os.path.isdir(self.cgroup_root):
-            raise HostError(f"--cgroup-root {self.cgroup_root}: no such directory")
+            raise HostError(f"--cgroup-root {printable(self.cgroup_root)}: no such directory")
         return os.path.abspath(self.cgroup_root)
 
     def config(self) -> Config:
         """Load the configuration; only a file that was asked for has to exist."""
-        return load_config(self.config_path or DEFAULT_CONFIG, must_exist=self.config_path is not None)
+        return load_config(
+            DEFAULT_CONFIG if self.config_path is None else self.config_path, must_exist=self.config_path is not None
+        )
 
     @contextmanager
     def tree(self, config: Config) -> Iterator[PodTree]:
@@ -156,8 +160,9 @@ def run(
     if given.cgroup_root is not None:
         options += ["--cgroup-root", given.cgroup_root]
     options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
-    # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory.
-    os.execv(sys.executable, [sys.executable, "-m", "cgpause.daemon", *options])
+    # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory. -P, so that
+    # root in somebody's folder does not import from it.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
 
 
 @app.command()
@@ -210,12 +215,13 @@ def config(
 ) -> None:
     """Print the effective configuration, or everything that is wrong in the file."""
     given: Globals = context.obj
-    path = given.config_path or DEFAULT_CONFIG
+    path = DEFAULT_CONFIG if given.config_path is None else given.config_path
     with _exits():
         effective = given.config()
-    found = path if os.path.exists(path) else f"{path} does not exist: these are the defaults"
+    name = printable(path)
+    found = name if os.path.exists(path) else f"{name} does not exist: these are the defaults"
     if only_check:
-        typer.echo(f"{path}: valid" if os.path.exists(path) else found)
+        typer.echo(f"{name}: valid" if os.path.exists(path) else found)
     else:
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
@@ -302,13 +308,16 @@ def resume(
 def _resume_all(root: str, *, dry_run: bool) -> Exit:
     # Neither configuration nor names are needed, so nothing that may be broken can keep a pod paused.
     if dry_run:
-        for cgroup in paused_cgroups(root):
-            typer.echo(f"{output.plain(cgroup.id.path)} would be resumed")
-        return Exit.DONE
+        failed: list[CgpauseError] = []
+        for cgroup in paused_cgroups(root, lambda _, error: failed.append(error)):
+            typer.echo(f"{printable(cgroup.id.path)} would be resumed")
+        for error in failed:
+            typer.echo(f"cgpause: {error}", err=True)
+        return Exit.NOT_RESTORED if failed else Exit.DONE
     outcomes = resume_all(root)
     for outcome in outcomes:
         if outcome.error is None:
-            typer.echo(f"{output.plain(outcome.path)} {_describe_resume(outcome.resumed)}")
+            typer.echo(f"{printable(outcome.path)} {_describe_resume(outcome.resumed)}")
         else:
             typer.echo(f"cgpause: {outcome.error}", err=True)
     if not outcomes:
@@ -321,18 +330,20 @@ def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> E
     pods = [tracked.pod for tracked in tree.pods.values()]
     worst = Exit.DONE
     for ref in refs:
+        about = ""
         try:
             pod = find_pod(ref, pods, tree.root)
-            typer.echo(f"{output.plain(pod.label)} {act(tree.pods[pod.cgroup])}")
+            about = f"{printable(pod.label)}: "
+            typer.echo(f"{printable(pod.label)} {act(tree.pods[pod.cgroup])}")
         except CgpauseError as e:
-            typer.echo(f"cgpause: {e}", err=True)
+            typer.echo(f"cgpause: {'' if isinstance(e, ProtectedError) else about}{e}", err=True)
             worst = max(worst, exit_code(e))
     return worst
 
 
 def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
     if not changed:
-        return f"already paused by {record.owner}: {output.plain(record.reason)}"
+        return f"already paused by {record.owner}: {printable(record.reason)}"
     if record.written is None:
         return "paused: frozen"
     return f"paused: cpu.max {record.original} -> {record.written}"
@@ -384,15 +395,17 @@ def _print_json(values: dict[str, Any]) -> None:
 
 def main() -> None:
     """Entry point of the `cgpause` command."""
-    # Paths and names on a node need not be UTF-8; showing them escaped beats dying on them.
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    out, errors = output.Stream(sys.stdout), output.Stream(sys.stderr)
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
     try:
         app(prog_name="cgpause")
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(Exit.DONE)
+    except SystemExit as e:
+        out.flush()
+        # A reader that left (`cgpause status | head -1`) is no failure of ours.
+        if out.failure is None or out.failure.errno == errno.EPIPE:
+            raise
+        typer.echo(f"cgpause: cannot write the output: {out.failure.strerror}", err=True)
+        sys.exit(max(e.code, Exit.REFUSED) if isinstance(e.code, int) else Exit.REFUSED)
 
 
 if __name__ == "__main__":

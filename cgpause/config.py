@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
 
 from cgpause import options
 from cgpause.errors import ConfigError, ConfigProblem

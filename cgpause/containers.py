@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError
+from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.kubepods import container_id
 from cgpause.names import Names
 from cgpause.parse import parse_termination_pending
@@ -22,7 +24,7 @@ def kill_containers(pod: Cgroup, names: Names) -> list[str]:
     if not containers:
         raise CgpauseError(f"{pod.path}: cannot tell its containers from its sandbox, so nothing was killed")
     for name in containers:
-        with pod.child(name) as cgroup:
+        with contextlib.suppress(CgroupGoneError), pod.child(name) as cgroup:
             cgroup.write("cgroup.kill", "1")
     return [container_id(name) or name for name in containers]
 
@@ -36,8 +38,11 @@ def _containers(pod: Cgroup, names: Names) -> list[str]:
 
 
 def _read_oom_group(pod: Cgroup, name: str) -> bool:
-    with pod.child(name) as cgroup:
-        return cgroup.has("memory.oom.group") and cgroup.read("memory.oom.group").strip() == b"1"
+    try:
+        with pod.child(name) as cgroup:
+            return cgroup.has("memory.oom.group") and cgroup.read("memory.oom.group").strip() == b"1"
+    except CgroupGoneError:
+        return False
 
 
 def is_terminating(pod: Cgroup) -> bool:

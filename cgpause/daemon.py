@@ -272,8 +272,10 @@ class Daemon:
                 self._watch.add_pod(tracked.cgroup, paused=False)
         for tracked in appeared:
             self._actuator.read_record(tracked)
+            self._actuator.answer_drift(tracked, self.config)  # its writer may have died between record and write
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:
+            self._actuator.forget(pod.cgroup)
             log.debug("pod gone %s", fields(pod=pod.label))
         self._psi.follow(self.tree.kubepods)
 

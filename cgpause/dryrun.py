@@ -16,10 +16,13 @@ class DryLedger:
 
     def __init__(self) -> None:
         self._records: dict[CgroupId, PauseRecord] = {}
+        self._resumed: set[CgroupId] = set()
 
     def read_record(self, cgroup: Cgroup) -> PauseRecord | None:
         """Record we pretend to have written, or the real one."""
-        return self._records.get(cgroup.id) or ledger.read_record(cgroup)
+        if cgroup.id in self._records:
+            return self._records[cgroup.id]
+        return None if cgroup.id in self._resumed else ledger.read_record(cgroup)
 
     def pause(self, cgroup: Cgroup, request: PauseRequest, *, wait_s: float = 0) -> tuple[PauseRecord, bool]:
         """Remember a pause."""
@@ -44,9 +47,11 @@ class DryLedger:
     def resume(
         self, cgroup: Cgroup, *, wait_s: float = 0, second_source: Callable[[str], CpuMax | None] | None = None
     ) -> Resumed | None:
-        """Forget a pause."""
+        """Forget a pause, also one that really exists: what follows is decided as if it had ended."""
         del wait_s, second_source
-        record = self._records.pop(cgroup.id, None)
+        record = self.read_record(cgroup)
+        self._records.pop(cgroup.id, None)
+        self._resumed.add(cgroup.id)
         return None if record is None else Resumed(record, record.original, foreign=False)
 
     def reassert(self, cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = 0) -> PauseRecord | None:

@@ -10,6 +10,13 @@ import os
 from dataclasses import dataclass
 
 
+def printable(text: str) -> str:
+    """Make a name of unknown origin fit for a terminal and a log: control characters and invalid UTF-8 are escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode() for char in text
+    )
+
+
 class CgpauseError(Exception):
     """Base of every error cgpause raises on purpose."""
 
@@ -33,7 +40,7 @@ class CgroupGoneError(CgpauseError):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        super().__init__(f"cgroup is gone: {path}")
+        super().__init__(f"cgroup is gone: {printable(path)}")
 
 
 class _KernelError(CgpauseError):
@@ -48,7 +55,8 @@ class _KernelError(CgpauseError):
         name = errno_names.errorcode.get(self.errno, str(self.errno))
         attempted = "" if value is None else f" {value!r} to"
         super().__init__(
-            f"cannot {self.verb}{attempted} {path}: {name} ({os.strerror(self.errno)})" + (f": {hint}" if hint else "")
+            f"cannot {self.verb}{attempted} {printable(path)}: {name} ({os.strerror(self.errno)})"
+            + (f": {hint}" if hint else "")
         )
 
 
@@ -99,9 +107,8 @@ class ConfigError(CgpauseError):
     def __init__(self, source: str, problems: tuple[ConfigProblem, ...]) -> None:
         self.source = source
         self.problems = problems
-        super().__init__(
-            "\n".join(
-                f"{source}{'' if p.line is None else f':{p.line}'}: {p.key + ': ' if p.key else ''}{p.message}"
-                for p in problems
-            )
-        )
+        lines = []
+        for problem in problems:
+            where = printable(source) if problem.line is None else f"{printable(source)}:{problem.line}"
+            lines.append(": ".join(filter(None, (where, problem.key, problem.message))))
+        super().__init__("\n".join(lines))

@@ -31,7 +31,7 @@ _POD = re.compile(
 )
 # crio-conmon-<id>.scope is CRI-O's monitor, not a container; it must not match.
 _CONTAINER = re.compile(
-    r"(?:(?:cri-containerd|crio|docker|libpod)-)(?P<scope>[0-9a-f]{64})\.scope|(?P<dir>[0-9a-f]{64})"
+    r"(?:(?:cri-containerd|crio|docker|libpod)-)(?P<scope>[0-9a-f]{64})\.scope|(?:crio-)?(?P<dir>[0-9a-f]{64})"
 )
 _TIERS = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
 

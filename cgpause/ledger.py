@@ -21,6 +21,7 @@ from cgpause.errors import (
     KernelWriteError,
     MalformedError,
     RestoreError,
+    printable,
 )
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.parse import parse_cpu_max, parse_number
@@ -88,12 +89,18 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
             # A pod that is allowed less than our quota must not get more by being paused.
             written=_tighter(request.throttle, original) if throttled else None,
         )
+        _set_record(cgroup, record)
         try:
-            _hold(cgroup, record)
+            _write_hold(cgroup, record)
         except CgroupGoneError:
             raise
-        except CgpauseError:
-            _undo(cgroup, record)
+        except CgpauseError as e:
+            try:
+                _undo(cgroup, record)
+            except CgpauseError as undo:
+                raise RestoreError(
+                    f"cannot undo a failed pause of {printable(cgroup.path)}: {undo}; it failed with: {e}"
+                ) from undo
             raise
         return record, True
 
@@ -121,7 +128,7 @@ def resume(
         except (CgroupGoneError, RestoreError):
             raise
         except CgpauseError as e:
-            raise RestoreError(f"cannot restore {cgroup.path}: {e}") from e
+            raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
 
 
 def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
@@ -144,13 +151,17 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
             original_burst_us=burst_us or record.original_burst_us,
             written=_tighter(throttle, current),
         )
-        _hold(cgroup, record)
+        _set_record(cgroup, record)
+        _write_hold(cgroup, record)
         return record
 
 
-def _hold(cgroup: Cgroup, record: PauseRecord) -> None:
-    # The record comes first: die anywhere below and it says how to undo what was, or was not yet, written.
+def _set_record(cgroup: Cgroup, record: PauseRecord) -> None:
+    # Always first: die anywhere after it and it says how to undo what was, or was not yet, written.
     cgroup.set_xattr(XATTR, encode_record(record))
+
+
+def _write_hold(cgroup: Cgroup, record: PauseRecord) -> None:
     if record.written is None:
         cgroup.write("cgroup.freeze", "1")
         return
@@ -166,9 +177,10 @@ def _hold(cgroup: Cgroup, record: PauseRecord) -> None:
 
 
 def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
+    # On an ordinary tree a writer can die between truncating a file and writing it. A file that cannot be understood
+    # beside a record is such a write of ours, so it is written again.
     if record.written is None:
-        if _is_frozen(cgroup):
-            cgroup.write("cgroup.freeze", "0")
+        _thaw(cgroup)
         current = parse_cpu_max(cgroup.read("cpu.max"))
         foreign = False
     else:
@@ -183,8 +195,7 @@ def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple
     try:
         current = parse_cpu_max(cgroup.read("cpu.max"))
     except MalformedError:
-        # Only on an ordinary tree, where a writer can die between truncating and writing: the write was ours.
-        current = written
+        current = written  # see _undo
     if current == written:
         cgroup.write("cpu.max", str(original))
         return original, False
@@ -192,8 +203,11 @@ def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple
 
 
 def _restore_burst(cgroup: Cgroup, burst_us: int) -> None:
-    if not burst_us or read_burst_us(cgroup):
-        return  # it had none, or somebody has set a new one since
+    try:
+        if not burst_us or read_burst_us(cgroup):
+            return  # it had none, or somebody has set a new one since
+    except MalformedError:
+        pass  # see _undo
     try:
         cgroup.write("cpu.max.burst", str(burst_us))
     except KernelWriteError as e:
@@ -208,11 +222,10 @@ def _resume_damaged(
     original = second_source(cgroup.path) if second_source is not None else None
     if original is None:
         raise RestoreError(
-            f"cannot restore {cgroup.path}: {damage}; write the pod's cpu.max by hand, thaw it with "
+            f"cannot restore {printable(cgroup.path)}: {damage}; write the pod's cpu.max by hand, thaw it with "
             f"'echo 0 > cgroup.freeze', then 'setfattr -x {XATTR}' on the directory"
         ) from damage
-    if _is_frozen(cgroup):
-        cgroup.write("cgroup.freeze", "0")
+    _thaw(cgroup)
     cgroup.write("cpu.max", str(original))
     cgroup.remove_xattr(XATTR)
     return Resumed(None, original, foreign=False)
@@ -220,6 +233,15 @@ def _resume_damaged(
 
 def _tighter(throttle: CpuMax, original: CpuMax) -> CpuMax:
     return throttle if throttle.at_most(original) else original
+
+
+def _thaw(cgroup: Cgroup) -> None:
+    try:
+        frozen = _is_frozen(cgroup)
+    except MalformedError:
+        frozen = True  # see _undo
+    if frozen:
+        cgroup.write("cgroup.freeze", "0")
 
 
 def _is_frozen(cgroup: Cgroup) -> bool:

@@ -27,7 +27,7 @@ class Notifier:
         """How often systemd wants to hear from us at the latest (half of WatchdogSec=), or None."""
         usec = os.environ.get("WATCHDOG_USEC", "")
         ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        if self._socket is None or not ours or not usec.isdigit():
+        if self._socket is None or not ours or not (usec.isascii() and usec.isdigit() and int(usec)):
             return None
         return int(usec) / 2_000_000
 
@@ -36,12 +36,15 @@ class Notifier:
         if self._socket is None:
             return
         try:
-            self._socket.sendto("\n".join(assignments).encode(), self._address)
+            # Never waiting: a manager that does not read must not stop the loop.
+            self._socket.sendto("\n".join(assignments).encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
         except OSError as e:
             log.debug("sd_notify failed: %s", e)
 
     def status(self, text: str) -> None:
         """Set the line `systemctl status` shows, when it changed."""
+        # One line, whatever a path in it holds: each further one would be an assignment of its own.
+        text = "".join(char if char.isprintable() else "?" for char in text)
         if text != self._status:
             self._status = text
             self.send(f"STATUS={text}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -12,22 +14,15 @@ from rich.text import Text
 
 from cgpause.check import Finding, Level
 from cgpause.config import Config
-from cgpause.errors import CgpauseError
+from cgpause.errors import CgpauseError, printable
 from cgpause.ledger import read_record
 from cgpause.model import Pod, Sample
 from cgpause.policy import Verdict
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
-_PIPE_WIDTH = 500
+_PIPE_WIDTH = 1 << 16
 """Into a pipe or a file nothing is wrapped: the next command in line wants whole lines."""
-
-
-def plain(text: str) -> str:
-    """Make a name of unknown origin fit for a terminal: control characters and invalid UTF-8 are escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode() for char in text
-    )
 
 
 def mebibytes(count: int | None) -> str:
@@ -53,11 +48,11 @@ def print_findings(findings: list[Finding]) -> None:
     console = _console()
     for finding in findings:
         line = Text.assemble(
-            (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", plain(finding.message)
+            (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", printable(finding.message)
         )
         console.print(line, soft_wrap=True)
         if finding.advice is not None:
-            console.print(Text(f"{'':17}-> {plain(finding.advice)}"), soft_wrap=True)
+            console.print(Text(f"{'':17}-> {printable(finding.advice)}"), soft_wrap=True)
 
 
 def print_status(status: dict[str, Any]) -> None:
@@ -79,7 +74,7 @@ def print_status(status: dict[str, Any]) -> None:
         console.print("kubepods  none on this node (yet)")
         return
     console.print(
-        f"kubepods  {plain(kubepods['cgroup'])}  current {mebibytes(kubepods['memory_current_bytes'])}  "
+        f"kubepods  {printable(kubepods['cgroup'])}  current {mebibytes(kubepods['memory_current_bytes'])}  "
         f"max {mebibytes(kubepods['memory_max_bytes'])}",
         soft_wrap=True,
     )
@@ -88,12 +83,12 @@ def print_status(status: dict[str, Any]) -> None:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
         current = pod["memory_current_bytes"]
         table.add_row(
-            plain(label),
+            printable(label),
             pod["qos"],
             "?" if current is None else mebibytes(current),
             mebibytes(pod["memory_max_bytes"]),
             pod["cpu_max"] or "?",
-            plain(_state(pod)),
+            printable(_state(pod)),
         )
     console.print(table)
 
@@ -147,7 +142,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     for verdict in verdicts:
         current, pod = verdict.usage
         rank = "-" if verdict.rank is None else str(verdict.rank)
-        table.add_row(rank, plain(pod.label), pod.qos, mebibytes(current), plain(verdict.text))
+        table.add_row(rank, printable(pod.label), pod.qos, mebibytes(current), printable(verdict.text))
     console.print(table)
 
 
@@ -167,3 +162,38 @@ def _table(*headers: str, right: tuple[str, ...] = ()) -> Table:
             overflow="fold" if last else "ellipsis",
         )
     return table
+
+
+class Stream:
+    """A standard stream whose failure never stops the work: a full disk must not leave the second pod paused."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.failure: OSError | None = None
+        # None when it was closed before we began.
+        self._stream = stream if stream is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        if isinstance(self._stream, io.TextIOWrapper):
+            # Paths and names on a node need not be UTF-8; showing them escaped beats dying on them.
+            self._stream.reconfigure(errors="backslashreplace")
+
+    def write(self, text: str) -> int:
+        """Write, or remember that it failed."""
+        try:
+            return self._stream.write(text)
+        except OSError as e:
+            return self._fail(e, len(text))
+
+    def flush(self) -> None:
+        """Flush, or remember that it failed."""
+        try:
+            self._stream.flush()
+        except OSError as e:
+            self._fail(e, 0)
+
+    def _fail(self, error: OSError, count: int) -> int:
+        self.failure = self.failure or error
+        # What is still buffered goes nowhere, quietly, now and when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        return count
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)

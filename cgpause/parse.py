@@ -15,6 +15,7 @@ from cgpause.model import CpuMax, Pressure
 
 # The kernel's counters are at most 64 bit, 20 digits; more is not its text.
 _NUMBER = re.compile(rb"[0-9]{1,20}")
+_NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
 _CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
 _PRESSURE_LINE = re.compile(rb"(some|full) avg10=(\d+\.\d+) avg60=\d+\.\d+ avg300=\d+\.\d+ total=(\d{1,20})")
 _HEX_MASK = re.compile(rb"[0-9a-f]{16}")
@@ -60,10 +61,10 @@ def _find(data: bytes, key: bytes, what: str) -> int:
     start = 0 if data.startswith(key) else data.find(b"\n" + key) + 1
     if start == 0 and not data.startswith(key):
         raise MalformedError(f"{what} (no {key.decode().strip()})", data)
-    match = _NUMBER.match(data, start + len(key))
+    match = _NUMBER_LINE.match(data, start + len(key))
     if match is None:
         raise MalformedError(what, data[start : start + 60])
-    return int(match[0])
+    return int(match[1])
 
 
 def parse_reclaimable(memory_stat: bytes) -> int:
@@ -116,18 +117,18 @@ def parse_pressure(data: bytes) -> Pressure:
 def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:
     r"""Mount points of cgroup2 file systems, in mount order (`/proc/self/mountinfo`; octal escapes undone)."""
     mounts = []
-    for line in mountinfo.splitlines():
-        fields, separator, rest = line.partition(b" - ")
-        if separator and rest.split(b" ", 1)[0] == b"cgroup2":
-            raw = fields.split(b" ")[4]
-            unescaped = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), raw)
+    for line in mountinfo.split(b"\n"):  # not splitlines(): the kernel leaves a carriage return as it is
+        left, separator, right = line.partition(b" - ")
+        fields = left.split(b" ")
+        if separator and len(fields) > 4 and right.split(b" ", 1)[0] == b"cgroup2":
+            unescaped = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 0xFF]), fields[4])
             mounts.append(unescaped.decode("utf-8", "surrogateescape"))
     return tuple(mounts)
 
 
 def parse_own_cgroup(proc_cgroup: bytes) -> str | None:
     """Path of the cgroup v2 a process is in, relative to the root, without a leading slash; None on a v1 host."""
-    for line in proc_cgroup.splitlines():
+    for line in proc_cgroup.split(b"\n"):
         if line.startswith(b"0::/"):
             return line[4:].decode("utf-8", "surrogateescape")
     return None
@@ -153,7 +154,7 @@ def parse_timespan(text: str) -> int | None:
         return None
     total = 0.0
     for part in text.split():
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s|min|h)", part)
+        match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)(us|ms|s|min|h)", part)
         if match is None:
             raise MalformedError("time span", text)
         total += float(match[1]) * _SPAN_UNITS_US[match[2]]

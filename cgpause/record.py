@@ -47,7 +47,7 @@ def decode_record(data: bytes) -> PauseRecord:
         if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
             raise DamagedRecordError(f"xattr {XATTR} is not a schema {SCHEMA} record: {ascii(data)[:200]}")
         written = fields["written_cpu_max"]
-        return PauseRecord(
+        record = PauseRecord(
             mechanism=Mechanism(fields["mechanism"]),
             owner=Owner(fields["owner"]),
             reason=_typed(fields["reason"], str),
@@ -57,8 +57,11 @@ def decode_record(data: bytes) -> PauseRecord:
             original_burst_us=_typed(fields["original_cpu_max_burst"], int),
             written=None if written is None else _cpu_max(written),
         )
+        if record.original_burst_us < 0 or (record.written is None) != (record.mechanism is Mechanism.FREEZE):
+            raise ValueError("its values do not fit together")
     except (KeyError, TypeError, ValueError, RecursionError, MalformedError) as e:
         raise DamagedRecordError(f"xattr {XATTR} is damaged ({e!r}): {ascii(data)[:200]}") from e
+    return record
 
 
 def _cpu_max(value: object) -> CpuMax:
@@ -69,4 +72,6 @@ def _typed(value: object, kind: type[_T]) -> _T:
     # bool passes isinstance(int); a record never holds one.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not {kind.__name__}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a number beyond 64 bit")
     return value

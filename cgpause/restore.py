@@ -13,12 +13,12 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cgpause import logfmt
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, MalformedError
+from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, MalformedError, printable
 from cgpause.ledger import Resumed, read_record, resume
 from cgpause.logfmt import fields
 from cgpause.model import CpuMax, Owner
@@ -41,22 +41,38 @@ class Outcome:
     error: CgpauseError | None
 
 
-def paused_cgroups(root: str) -> Iterator[Cgroup]:
-    """Open every pod cgroup that carries a record, in every tree named like kubepods; closed after each step."""
+def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> Iterator[Cgroup]:
+    """Open every pod cgroup that carries a record, in every tree named like kubepods; closed after each step.
+
+    `on_error` is told of what could not be looked at: it may hold a record.
+    """
     for path, _ in kubepods_roots(root):
         try:
             with Cgroup(root, path) as kubepods:
-                pods, _ = walk(kubepods)
+                pods, _ = walk(kubepods, on_error)
+        except CgroupGoneError:
+            continue
         except CgpauseError as e:
-            log.debug("not walked: %s", e)
+            on_error(path, e)
             continue
         for pod in sorted(pods, key=lambda found: found.cgroup.path):
             try:
-                with Cgroup(root, pod.cgroup.path) as cgroup:
-                    if cgroup.get_xattr(XATTR) is not None:
-                        yield cgroup
+                cgroup = Cgroup(root, pod.cgroup.path)
             except CgroupGoneError:
                 continue
+            except CgpauseError as e:
+                on_error(pod.cgroup.path, e)
+                continue
+            with cgroup:
+                try:
+                    paused = cgroup.get_xattr(XATTR) is not None
+                except CgroupGoneError:
+                    continue
+                except CgpauseError as e:
+                    on_error(pod.cgroup.path, e)
+                    continue
+                if paused:
+                    yield cgroup
 
 
 def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
@@ -65,8 +81,8 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
-    outcomes = []
-    for cgroup in paused_cgroups(root):
+    outcomes: list[Outcome] = []
+    for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Outcome(path, None, error))):
         try:
             if owner is not None and not _is_owned_by(cgroup, owner):
                 continue
@@ -100,6 +116,7 @@ def original_from_systemd(cgroup_path: str) -> CpuMax | None:
             ["systemctl", "show", f"--property={properties}", "--", unit],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=10,
             check=True,
         ).stdout
@@ -122,6 +139,8 @@ def main(argv: list[str] | None = None) -> int:
     logfmt.set_up(verbose=False)
     try:
         root = options.cgroup_root or find_cgroup_root()
+        if not os.path.isdir(root):
+            raise HostError(f"--cgroup-root {printable(root)}: no such directory")
         outcomes = resume_all(root, owner=Owner.DAEMON if options.daemon_only else None)
     except HostError as e:
         log.error("%s", e)

@@ -10,7 +10,8 @@ import os
 from typing import Self
 
 from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgroupGoneError, HostError
+from cgpause.errors import CgpauseError, CgroupGoneError, HostError
+from cgpause.logfmt import fields
 from cgpause.model import CgroupId, Headroom, PodUsage, Sample
 from cgpause.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
 from cgpause.tree import PodTree
@@ -24,7 +25,13 @@ class _KubepodsFiles:
     def __init__(self, cgroup: Cgroup) -> None:
         self.id = cgroup.id
         self.path = cgroup.path
-        self._fds = [cgroup.open(name) for name in ("memory.max", "memory.current", "memory.stat")]
+        self._fds: list[int] = []
+        try:
+            for name in ("memory.max", "memory.current", "memory.stat"):
+                self._fds.append(cgroup.open(name))
+        except CgpauseError:
+            self.close()
+            raise
 
     def close(self) -> None:
         for fd in self._fds:
@@ -88,7 +95,7 @@ class Sampler:
                 pods.append(usage(int(pread(tracked.current_fd, 32, 0)), tracked.pod))
             except (OSError, ValueError) as e:
                 # ENODEV: removed, and the walk will drop it. Anything else: leave it alone for this tick.
-                log.debug("no memory.current of %s: %s", tracked.cgroup.path, e)
+                log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
         return Sample(at_ns, headroom, tuple(pods))
 
     def _read_kubepods(self) -> tuple[int | None, int]:

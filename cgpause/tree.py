@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cgpause.cgroupfs import Cgroup, own_cgroup
@@ -30,8 +31,9 @@ class TrackedPod:
     """A pod with its open cgroup."""
 
     cgroup: Cgroup
-    current_fd: int
     pod: Pod
+    current_fd: int = -1
+    """Held open on memory.current; -1 while that cannot be opened."""
     oom_kills: int = 0
     """Count in memory.events when the pod was paused."""
     drifts: int = 0
@@ -39,10 +41,13 @@ class TrackedPod:
     failure: str | None = None
     """Why the kernel refused to pause it; it is left alone until `retry_at_ns`."""
     retry_at_ns: int = 0
+    trouble: str | None = None
+    """What could not be read at the last look, said once."""
 
     def close(self) -> None:
         """Give the descriptors back."""
-        os.close(self.current_fd)
+        if self.current_fd >= 0:
+            os.close(self.current_fd)
         self.cgroup.close()
 
 
@@ -95,8 +100,13 @@ def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
     return None if best is None else best[1:]
 
 
-def walk(kubepods: Cgroup) -> tuple[list[Found], list[str]]:
-    """Pods below a kubepods root, and the names of its tiers; a tier that vanishes meanwhile is empty."""
+def walk(
+    kubepods: Cgroup, on_error: Callable[[str, CgpauseError], None] | None = None
+) -> tuple[list[Found], list[str]]:
+    """Pods below a kubepods root, and the names of its tiers; a tier that vanishes meanwhile is empty.
+
+    A tier that is there but cannot be listed is an error, or told to `on_error` and passed over: never taken for empty.
+    """
     pods = []
     tiers = []
     base = kubepods.id.path
@@ -108,7 +118,12 @@ def walk(kubepods: Cgroup) -> tuple[list[Found], list[str]]:
             try:
                 with kubepods.child(name) as directory:
                     children = directory.children()
-            except CgpauseError:
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                if on_error is None:
+                    raise
+                on_error(os.path.join(base, name), e)
                 continue
             for child, child_inode in children:
                 child_uid = pod_uid(child)
@@ -167,22 +182,39 @@ class PodTree:
         return appeared, gone
 
     def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Read a pod's slow facts again: name, memory.max, protection."""
-        old = tracked.pod
+        """Read a pod's slow facts again: name, memory.max, protection; one that cannot be read is protected."""
         if at_ns >= tracked.retry_at_ns:
             tracked.failure = None
+        pod, cgroup = tracked.pod, tracked.cgroup
+        name = self.names.pods.get(pod.uid)
+        memory_max_bytes, opt_outs, trouble = None, [], None
         try:
-            pod = self._facts(tracked.cgroup, old.uid, old.qos)
+            if tracked.current_fd < 0:
+                tracked.current_fd = cgroup.open("memory.current")
+            memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
+            if cgroup.owned_by_root():
+                opt_outs = [xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0")]
         except CgroupGoneError:
-            return  # the next walk drops it
+            trouble = "its cgroup is gone"  # the next walk drops it
         except CgpauseError as e:
-            pod = replace(old, protected=f"its cgroup cannot be read: {e}")
+            trouble = f"its cgroup cannot be read: {e}"
+            if tracked.trouble != trouble:
+                log.warning("pod left alone %s", fields(uid=pod.uid, error=e))
+        tracked.trouble = trouble
+        reason = protection(
+            uid=pod.uid,
+            qos=pod.qos,
+            name=name,
+            opt_outs=opt_outs,
+            holds_us=self._own_cgroup is not None and os.path.join(self._own_cgroup, "").startswith(cgroup.path + "/"),
+            config=self.config,
+        )
         tracked.pod = replace(
             pod,
-            protected=pod.protected or tracked.failure,
-            settled_at_ns=old.settled_at_ns,
-            paused=old.paused,
-            distress=old.distress,
+            namespace=None if name is None else name.namespace,
+            name=None if name is None else name.name,
+            memory_max_bytes=memory_max_bytes,
+            protected=reason or trouble or tracked.failure,
         )
 
     def _walk(self) -> list[Found]:
@@ -203,41 +235,18 @@ class PodTree:
         return pods
 
     def _track(self, found: Found, settled_at_ns: int) -> TrackedPod | None:
-        cgroup = None
         try:
             cgroup = Cgroup(self.root, found.cgroup.path)
-            pod = replace(self._facts(cgroup, found.uid, found.qos), settled_at_ns=settled_at_ns)
-            tracked = TrackedPod(cgroup, cgroup.open("memory.current"), pod)
         except CgpauseError as e:
-            if cgroup is not None:
-                cgroup.close()
             if not isinstance(e, CgroupGoneError) and found.cgroup not in self._complained:
                 self._complained.add(found.cgroup)
                 log.warning("pod left alone %s", fields(uid=found.uid, error=e))
             return None
+        # Tracked also when its files turn out to be unreadable: it may carry a record, and `status` has to show it.
+        pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None, settled_at_ns)
+        tracked = TrackedPod(cgroup, pod)
         self.pods[pod.cgroup] = tracked
         return tracked
-
-    def _facts(self, cgroup: Cgroup, uid: str, qos: QosClass) -> Pod:
-        name = self.names.pods.get(uid)
-        trusted = cgroup.owned_by_root()
-        reason = protection(
-            uid=uid,
-            qos=qos,
-            name=name,
-            opt_outs=[x for x in OPT_OUT_XATTRS if trusted and cgroup.get_xattr(x) not in (None, b"0")],
-            holds_us=self._own_cgroup is not None and os.path.join(self._own_cgroup, "").startswith(cgroup.path + "/"),
-            config=self.config,
-        )
-        return Pod(
-            cgroup=cgroup.id,
-            uid=uid,
-            qos=qos,
-            namespace=None if name is None else name.namespace,
-            name=None if name is None else name.name,
-            memory_max_bytes=parse_limit(cgroup.read("memory.max"), "memory.max"),
-            protected=reason,
-        )
 
 
 def count_oom_kills(cgroup: Cgroup) -> int:

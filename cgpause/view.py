@@ -6,7 +6,7 @@ from typing import Any
 
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError
+from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.ledger import read_record
 from cgpause.model import Headroom, PauseRecord, Pressure
 from cgpause.parse import parse_cpu_max, parse_number, parse_pressure
@@ -39,11 +39,15 @@ def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
     }
 
 
-def _kubepods(tree: PodTree, kubepods: Cgroup, headroom: Headroom) -> dict[str, Any]:
+def _kubepods(tree: PodTree, kubepods: Cgroup, headroom: Headroom) -> dict[str, Any] | None:
+    try:
+        current = parse_number(kubepods.read("memory.current"), "memory.current")
+    except CgroupGoneError:
+        return None
     return {
         "cgroup": kubepods.id.path,
         "driver": tree.driver,
-        "memory_current_bytes": parse_number(kubepods.read("memory.current"), "memory.current"),
+        "memory_current_bytes": current,
         "memory_used_bytes": headroom.kubepods_used_bytes,
         "memory_max_bytes": headroom.kubepods_max_bytes,
         "pressure": _pressure(kubepods),
@@ -63,7 +67,7 @@ def _pod(tracked: TrackedPod) -> dict[str, Any]:
         "cpu_max": None,
         "protected": pod.protected,
         "paused": None,
-        "error": None,
+        "error": tracked.trouble,
     }
     try:  # one bad pod never hides the others
         shown["memory_current_bytes"] = parse_number(tracked.cgroup.read("memory.current"), "memory.current")

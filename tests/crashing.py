@@ -1,0 +1,248 @@
+"""Kills a writer before every single step it takes on a cgroup; the same on an ordinary tree and on a real kernel.
+
+A scenario prepares a cgroup and runs one operation of the ledger in a child process that is killed (SIGKILL) before
+step 0, then before step 1 and so on, each time from the start; the steps are counted in a dry pass, so a new step in
+the ledger is covered the day it is written. After each death a fresh resume puts things right, and a second one finds
+nothing left to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.ledger import PauseRequest
+from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.record import XATTR
+
+THROTTLE = CpuMax(1000, 100000)
+
+Before = Callable[["SteppedCgroup", str, str], None]
+
+
+class SteppedCgroup(Cgroup):
+    """Tells before each step that touches the kernel: which one, and on which file."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self, root: str, path: str, before: Before) -> None:
+        super().__init__(root, path)
+        self._before = before
+
+    def read(self, name: str) -> bytes:
+        self._before(self, "read", name)
+        return super().read(name)
+
+    def has(self, name: str) -> bool:
+        self._before(self, "has", name)
+        return super().has(name)
+
+    def write(self, name: str, value: str) -> None:
+        self._before(self, "write", name)
+        super().write(name, value)
+
+    def get_xattr(self, name: str) -> bytes | None:
+        self._before(self, "get_xattr", name)
+        return super().get_xattr(name)
+
+    def set_xattr(self, name: str, value: bytes) -> None:
+        self._before(self, "set_xattr", name)
+        super().set_xattr(name, value)
+
+    def remove_xattr(self, name: str) -> None:
+        self._before(self, "remove_xattr", name)
+        super().remove_xattr(name)
+
+    @contextlib.contextmanager
+    def locked(self, *, wait_s: float) -> Iterator[None]:
+        self._before(self, "lock", "")
+        with super().locked(wait_s=wait_s):
+            yield
+            self._before(self, "unlock", "")
+
+
+@dataclass(frozen=True)
+class CgroupState:
+    """All that a pause may touch."""
+
+    cpu_max: str
+    burst: str
+    freeze: str
+    record: bytes | None
+
+
+@dataclass(frozen=True)
+class PausableCgroup:
+    """A cgroup of a test's own, real or not."""
+
+    root: str
+    path: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.root, self.path)
+
+    def open(self) -> Cgroup:
+        return Cgroup(self.root, self.path)
+
+    def set(self, cpu_max: str, burst_us: int = 0) -> None:
+        """Make it what a kubelet made: no pause, these values."""
+        with contextlib.suppress(OSError):
+            os.removexattr(self.folder, XATTR)
+        # The kernel wants quota >= burst at every moment.
+        for file, value in (
+            ("cgroup.freeze", "0"),
+            ("cpu.max.burst", "0"),
+            ("cpu.max", cpu_max),
+            ("cpu.max.burst", str(burst_us)),
+        ):
+            self.write(file, value)
+
+    def write(self, file: str, value: str) -> None:
+        """Write as somebody else would (kubelet, systemd, an operator's echo)."""
+        (self.folder / file).write_text(f"{value}\n")
+
+    def state(self) -> CgroupState:
+        record = os.getxattr(self.folder, XATTR) if XATTR in os.listxattr(self.folder) else None
+        return CgroupState(self._read("cpu.max"), self._read("cpu.max.burst"), self._read("cgroup.freeze"), record)
+
+    def _read(self, file: str) -> str:
+        return (self.folder / file).read_text().strip()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One operation that will be killed, and what must be true after the resume that follows."""
+
+    id: str
+    cpu_max: str
+    burst_us: int
+    prepare: Callable[[PausableCgroup], object]
+    operation: Callable[[Cgroup], object]
+    restored: str
+
+    def set_up(self, cgroup: PausableCgroup) -> None:
+        cgroup.set(self.cpu_max, self.burst_us)
+        self.prepare(cgroup)
+
+
+def request(mechanism: Mechanism = Mechanism.THROTTLE, throttle: CpuMax = THROTTLE) -> PauseRequest:
+    return PauseRequest(mechanism, throttle, Owner.DAEMON, "test", since_ns=1)
+
+
+def _pause(mechanism: Mechanism) -> Callable[[Cgroup], object]:
+    return lambda cgroup: ledger.pause(cgroup, request(mechanism))
+
+
+def _paused(mechanism: Mechanism, foreign: str | None = None) -> Callable[[PausableCgroup], object]:
+    def prepare(cgroup: PausableCgroup) -> None:
+        with cgroup.open() as opened:
+            ledger.pause(opened, request(mechanism))
+        if foreign is not None:
+            cgroup.write("cpu.max", foreign)
+
+    return prepare
+
+
+def _reassert(cgroup: Cgroup) -> object:
+    return ledger.reassert(cgroup, THROTTLE)
+
+
+TIGHT = "2000 1000000"
+"""Less than our quota allows, so a pause writes what is there already."""
+ORIGINALS = [
+    ("max 100000", 0),
+    ("50000 100000", 0),
+    ("200000 50000", 0),
+    ("max 1000000", 0),
+    ("50000 100000", 20000),
+    ("200000 50000", 50000),
+    (TIGHT, 0),
+]
+
+
+def _scenarios() -> Iterator[Scenario]:
+    for cpu_max, burst in ORIGINALS:
+        name = cpu_max.replace(" ", "/") + (f"+{burst}" if burst else "")
+        for mechanism in Mechanism:
+            yield Scenario(f"pause-{mechanism}-{name}", cpu_max, burst, lambda _: None, _pause(mechanism), cpu_max)
+            yield Scenario(f"resume-{mechanism}-{name}", cpu_max, burst, _paused(mechanism), ledger.resume, cpu_max)
+        for foreign in (cpu_max, "60000 100000", "max 50000"):
+            if foreign == TIGHT:
+                continue  # what is held is the original itself, so nobody can tell
+            foreign_name = foreign.replace(" ", "/")
+            prepare = _paused(Mechanism.THROTTLE, foreign)
+            yield Scenario(f"reassert-{name}-now-{foreign_name}", cpu_max, burst, prepare, _reassert, foreign)
+        prepare = _paused(Mechanism.THROTTLE, "60000 100000")
+        yield Scenario(f"resume-{name}-resized", cpu_max, burst, prepare, ledger.resume, "60000 100000")
+
+
+SCENARIOS = list(_scenarios())
+
+
+def count_steps(cgroup: PausableCgroup, scenario: Scenario) -> list[str]:
+    """Run a scenario's operation to its end; returns its steps."""
+    steps: list[str] = []
+
+    def note(_: Cgroup, step: str, name: str) -> None:
+        steps.append(f"{step} {name}".strip())
+
+    scenario.set_up(cgroup)
+    with SteppedCgroup(cgroup.root, cgroup.path, note) as stepped:
+        scenario.operation(stepped)
+    return steps
+
+
+def kill_before_step(cgroup: PausableCgroup, operation: Callable[[Cgroup], object], step: int, *, torn: bool) -> None:
+    """Run an operation in a child process that dies before its step number `step` (torn: in the middle of a write)."""
+    pid = os.fork()
+    if pid == 0:
+        left = step
+
+        def die(stepped: SteppedCgroup, kind: str, name: str) -> None:
+            nonlocal left
+            if left == 0:
+                if torn and kind == "write":
+                    os.truncate(os.path.join(stepped.path, name), 0)
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+
+        try:
+            with SteppedCgroup(cgroup.root, cgroup.path, die) as stepped:
+                operation(stepped)
+        finally:
+            os._exit(0)  # only reached when nothing killed us
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), f"the writer was to die before step {step} and did not"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def check_every_crash(cgroup: PausableCgroup, scenario: Scenario, *, torn: bool = False) -> None:
+    """Kill the operation before each of its steps; whatever it left, one resume puts right and a second leaves alone.
+
+    `torn` dies between truncating and writing a file, which only an ordinary tree knows.
+    """
+    steps = count_steps(cgroup, scenario)
+    assert any(step.startswith(("write", "set_xattr", "remove_xattr")) for step in steps), steps
+    expected = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
+    for number, step in enumerate(steps):
+        if torn and not step.startswith("write"):
+            continue
+        scenario.set_up(cgroup)
+        kill_before_step(cgroup, scenario.operation, number, torn=torn)
+        where = f"{scenario.id}: killed {'in' if torn else 'before'} step {number} ({step})"
+        try:
+            with cgroup.open() as fresh:
+                ledger.resume(fresh)
+                assert cgroup.state() == expected, where
+                assert ledger.resume(fresh) is None, where
+            assert cgroup.state() == expected, where
+        except Exception as e:
+            e.add_note(where)
+            raise

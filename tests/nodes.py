@@ -1,0 +1,139 @@
+"""Values for tests of the pure core: pods, samples, and a node that carries out what `decide` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from cgpause.config import Config
+from cgpause.model import (
+    Action,
+    CgroupId,
+    CpuMax,
+    Headroom,
+    Mechanism,
+    Owner,
+    Pause,
+    PauseRecord,
+    Pod,
+    PodUsage,
+    QosClass,
+    Resume,
+    Sacrifice,
+    Sample,
+)
+from cgpause.policy import Decision, State, decide
+
+MS = 1_000_000
+S = 1_000_000_000
+START_NS = 1000 * S
+"""Tests begin here, so that something can have happened before."""
+ORIGINAL = CpuMax(50000, 100000)
+TOTAL_BYTES = 1000 << 20
+
+
+def record(since_ns: int, owner: Owner = Owner.DAEMON, *, expires_ns: int | None = None) -> PauseRecord:
+    return PauseRecord(
+        mechanism=Mechanism.THROTTLE,
+        owner=owner,
+        reason="test",
+        since_ns=since_ns,
+        expires_ns=expires_ns,
+        original=ORIGINAL,
+        original_burst_us=0,
+        written=CpuMax(1000, 100000),
+    )
+
+
+def pod(
+    name: str,
+    *,
+    protected: str | None = None,
+    paused: PauseRecord | None = None,
+    settled_at_ns: int = 0,
+    distress: str | None = None,
+) -> Pod:
+    return Pod(
+        cgroup=CgroupId(f"kubepods/pod{name}", sum(map(ord, name))),
+        uid=name,
+        qos=QosClass.BURSTABLE,
+        namespace="default",
+        name=name,
+        memory_max_bytes=None,
+        protected=protected,
+        settled_at_ns=settled_at_ns,
+        paused=paused,
+        distress=distress,
+    )
+
+
+def sample(at_ns: int, used_pct: float, pods: Iterable[PodUsage] = ()) -> Sample:
+    """A sample of a node without a kubepods limit; use comes out as exactly `used_pct` for halves of a percent."""
+    available = TOTAL_BYTES - int(TOTAL_BYTES * used_pct / 100)
+    return Sample(at_ns, Headroom(TOTAL_BYTES, available, None, 0), tuple(pods))
+
+
+@dataclass
+class Node:
+    """Pods in memory; `step` samples, decides and does what was decided, as the daemon does."""
+
+    config: Config
+    pods: dict[str, Pod] = field(default_factory=dict)
+    currents: dict[str, int] = field(default_factory=dict)
+    at_ns: int = START_NS
+    state: State = field(default_factory=State)
+    holds: dict[str, list[tuple[int, int | None]]] = field(default_factory=dict)
+    """Per pod, from when to when it was held (by anybody)."""
+
+    def add(self, new: Pod, current: int = 1 << 20) -> None:
+        self.pods[new.uid] = new
+        self.currents[new.uid] = current
+        self.holds.setdefault(new.uid, [])
+        if new.paused is not None:
+            self.holds[new.uid].append((new.paused.since_ns, None))
+
+    def remove(self, name: str) -> None:
+        if self.pods[name].paused is not None:
+            self._end(name)
+        del self.pods[name], self.currents[name]
+
+    def sample(self, used_pct: float) -> Sample:
+        return sample(self.at_ns, used_pct, [PodUsage(self.currents[n], p) for n, p in self.pods.items()])
+
+    def step(self, used_pct: float) -> Decision:
+        decision = decide(self.state, self.sample(used_pct), self.config)
+        self.state = decision.state
+        for action in decision.actions:
+            self.carry_out(action)
+        return decision
+
+    def carry_out(self, action: Action) -> None:
+        name = action.pod.uid
+        match action:
+            case Pause():
+                self.pause(name, Owner.DAEMON)
+            case Resume():
+                self.resume(name)
+            case Sacrifice():
+                self.currents[name] = 1 << 20
+                self.resume(name)
+
+    def pause(self, name: str, owner: Owner, expires_ns: int | None = None) -> None:
+        self.pods[name] = replace(self.pods[name], paused=record(self.at_ns, owner, expires_ns=expires_ns))
+        self.holds[name].append((self.at_ns, None))
+
+    def resume(self, name: str) -> None:
+        self._end(name)
+        self.pods[name] = replace(self.pods[name], paused=None, distress=None)
+
+    def _end(self, name: str) -> None:
+        since_ns, _ = self.holds[name][-1]
+        self.holds[name][-1] = (since_ns, self.at_ns)
+
+    def held(self) -> set[str]:
+        return {name for name, p in self.pods.items() if p.paused is not None}
+
+
+def names(actions: Iterable[Action], kind: type[Action]) -> list[str]:
+    """Pods of the actions of one kind, in order."""
+    return [action.pod.uid for action in actions if isinstance(action, kind)]

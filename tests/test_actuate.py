@@ -1,0 +1,495 @@
+"""Actions carried out on ordinary trees: one bad pod stops nobody, troubles are told once, dry runs write nothing."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from trees import FakeTree, records_left
+
+from cgpause import ledger
+from cgpause.actuate import Actuator, now_ns
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config
+from cgpause.dryrun import DryLedger
+from cgpause.errors import CgroupGoneError, KernelWriteError
+from cgpause.ledger import PauseRequest
+from cgpause.model import Action, CpuMax, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
+from cgpause.policy import State, decide
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree, TrackedPod
+from cgpause.watch import Watch
+
+CONFIG = Config()
+THROTTLE = CpuMax(1000, 100000)
+SAMPLE = Sample(0, Headroom(100, 5, None, 0), ())
+
+
+class Bench:
+    """A tree with pods a, b and c, whose originals differ, and an actuator on it."""
+
+    def __init__(self, folder: Path, *, dry_run: bool = False, watch: Watch | None = None) -> None:
+        self.fake = FakeTree(folder)
+        self.folders = {
+            "a": self.fake.add_pod("a", 1, cpu_max="max 100000"),
+            "b": self.fake.add_pod("b", 2, cpu_max="50000 100000"),
+            "c": self.fake.add_pod("c", 3, cpu_max="200000 50000"),
+        }
+        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), CONFIG)
+        self.tree.refresh(0)
+        self.actuator = Actuator(DryLedger() if dry_run else ledger, self.tree, watch, dry_run=dry_run)
+
+    def tracked(self, name: str) -> TrackedPod:
+        return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
+
+    def apply(self, *actions: Action, config: Config = CONFIG) -> None:
+        self.actuator.apply(actions, SAMPLE, config)
+
+    def pause(self, *names: str, mechanism: Mechanism = Mechanism.THROTTLE) -> None:
+        self.apply(*(Pause(self.tracked(name).pod, 1, mechanism, "test") for name in names))
+
+    def resume(self, *names: str) -> None:
+        self.apply(*(Resume(self.tracked(name).pod, "test") for name in names))
+
+    def sacrifice(self, *names: str) -> None:
+        self.apply(*(Sacrifice(self.tracked(name).pod, 1, "test") for name in names))
+
+    def cpu_max(self) -> list[str]:
+        return [(folder / "cpu.max").read_text().strip() for folder in self.folders.values()]
+
+    def held(self) -> list[str]:
+        return [name for name in self.folders if self.tracked(name).pod.paused is not None]
+
+
+ORIGINALS = ["max 100000", "50000 100000", "200000 50000"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Bench]:
+    caplog.set_level(logging.INFO)
+    made = Bench(tmp_path)
+    yield made
+    made.tree.close()
+
+
+def lines(caplog: pytest.LogCaptureFixture, *starts: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if not starts or r.getMessage().startswith(starts)]
+
+
+def refuse(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, code: int, files: tuple[str, ...] = ("cpu.max", "cgroup.kill")
+) -> None:
+    """Make the kernel refuse writes in one pod."""
+    write = Cgroup.write
+
+    def refusing(cgroup: Cgroup, name: str, value: str) -> None:
+        if cgroup.path.startswith(str(folder)) and name in files:
+            if code == errno.ENODEV:
+                raise CgroupGoneError(cgroup.path)
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(code, os.strerror(code)), value)
+        write(cgroup, name, value)
+
+    monkeypatch.setattr(Cgroup, "write", refusing)
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_pods_are_paused_and_each_gets_its_own_original_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture, mechanism: Mechanism
+) -> None:
+    bench.pause("a", "b", "c", mechanism=mechanism)
+    assert bench.held() == ["a", "b", "c"]
+    assert bench.cpu_max() == (["1000 100000"] * 3 if mechanism is Mechanism.THROTTLE else ORIGINALS)
+    assert len(records_left(bench.fake.root)) == 3
+    bench.resume("a", "b", "c")
+    assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+    assert (bench.actuator.counts.pauses, bench.actuator.counts.resumes) == (3, 3)
+    assert len(lines(caplog)) == 6
+
+
+def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("b")
+    bench.resume("b")
+    paused, resumed = lines(caplog)
+    uid = bench.fake.uids["b"]
+    assert paused == (
+        f'paused pod=default/b uid={uid} mechanism=throttle cpu_max_from="50000 100000" cpu_max_to="1000 100000" '
+        "memory_current_bytes=1 used_pct=95.0 reason=test"
+    )
+    assert resumed.startswith(
+        f'resumed pod=default/b uid={uid} mechanism=throttle cpu_max_from="1000 100000" '
+        'cpu_max_to="50000 100000" held_s='
+    )
+    assert resumed.endswith("used_pct=95.0 reason=test")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENODEV],
+    ids=lambda code: errno.errorcode[code],
+)
+def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["b"], code)
+        bench.pause("a", "b", "c")
+    assert bench.cpu_max() == ["1000 100000", "50000 100000", "1000 100000"]
+    assert bench.actuator.counts.pauses == 2
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["a"], code)
+        bench.resume("a", "c")
+    assert bench.cpu_max() == ["1000 100000", "50000 100000", "200000 50000"]
+    bench.resume("a")
+    assert bench.cpu_max() == ORIGINALS
+
+
+def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["b"], errno.EACCES)
+        for _ in range(3):
+            bench.pause("b")
+    assert len(lines(caplog, "could not pause")) == 1
+    assert "EACCES" in lines(caplog)[0]
+    tracked = bench.tracked("b")
+    assert tracked.pod.protected is not None
+    assert tracked.pod.protected.startswith("could not pause")
+    bench.tree.refresh(now_ns())
+    assert tracked.pod.protected is not None
+    bench.tree.refresh(now_ns() + 61 * 10**9)
+    assert tracked.pod.protected is None
+    bench.pause("b")
+    assert bench.held() == ["b"]
+
+
+def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a")
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["a"], errno.EIO)
+        for _ in range(3):
+            bench.resume("a")
+    assert bench.held() == ["a"]
+    assert [r.levelname for r in caplog.records if "could not resume" in r.getMessage()] == ["ERROR"]
+    bench.resume("a")
+    assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+
+
+def locked(bench: Bench, name: str) -> ExitStack:
+    stack = ExitStack()
+    other = stack.enter_context(Cgroup(str(bench.fake.root), bench.tracked(name).pod.cgroup.path))
+    stack.enter_context(other.locked(wait_s=0))
+    return stack
+
+
+def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
+    with locked(bench, "b"):
+        bench.pause("a", "b", "c")
+        assert bench.cpu_max() == ["1000 100000", "50000 100000", "1000 100000"]
+        assert bench.held() == ["a", "c"]
+    bench.pause("b")
+    with locked(bench, "b"):
+        bench.resume("a", "b", "c")
+        assert bench.held() == ["b"]
+    bench.resume("b")
+    assert (bench.held(), bench.cpu_max()) == ([], ORIGINALS)
+
+
+def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A stopped process that holds the lock would else write twenty lines a second."""
+    with locked(bench, "b"):
+        for _ in range(3):
+            bench.pause("b")
+    assert len(lines(caplog, "busy")) == 1
+
+
+def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    action = Pause(bench.tracked("b").pod, 1, Mechanism.THROTTLE, "test")
+    shutil.rmtree(bench.folders["b"])
+    bench.apply(action)
+    bench.tree.refresh(1)
+    bench.apply(action)
+    assert lines(caplog) == []
+
+
+def test_a_pause_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    tracked = bench.tracked("a")
+    ledger.pause(tracked.cgroup, PauseRequest(Mechanism.FREEZE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
+    bench.pause("a")
+    assert tracked.pod.paused is not None
+    assert tracked.pod.paused.owner is Owner.MANUAL
+    assert (bench.actuator.counts.pauses, lines(caplog), bench.cpu_max()) == (0, [], ORIGINALS)
+
+
+def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("a")
+    ledger.resume(bench.tracked("a").cgroup)
+    bench.resume("a")
+    assert (bench.held(), bench.actuator.counts.resumes, len(lines(caplog))) == ([], 0, 1)
+
+
+# --- records of others ---------------------------------------------------------------------------------------------
+
+
+def test_records_of_others_are_taken_in(bench: Bench) -> None:
+    tracked = bench.tracked("a")
+    ledger.pause(tracked.cgroup, PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
+    bench.actuator.read_record(tracked)
+    assert bench.held() == ["a"]
+    ledger.resume(tracked.cgroup)
+    bench.actuator.read_record(tracked)
+    assert bench.held() == []
+
+
+def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    os.setxattr(bench.folders["a"], "user.cgpause", b"\xff\nforged")
+    for _ in range(3):
+        bench.actuator.read_record(bench.tracked("a"))
+    bench.pause("b")
+    assert bench.held() == ["b"]
+    assert bench.tracked("a").pod.protected is not None
+    assert all("\n" not in line for line in lines(caplog))
+    assert len(lines(caplog, "record cannot be read")) == 1
+    assert os.getxattr(bench.folders["a"], "user.cgpause") == b"\xff\nforged"
+
+
+# --- drift ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("b")
+    (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    assert bench.cpu_max()[1] == "1000 100000"
+    assert bench.actuator.counts.drifts == 1
+    assert 'cpu_max_from="30000 100000"' in lines(caplog)[-1]
+    bench.resume("b")
+    assert bench.cpu_max()[1] == "30000 100000"
+
+
+@pytest.mark.parametrize("mechanism", [None, *Mechanism])
+def test_what_is_no_drift_is_not_answered(bench: Bench, mechanism: Mechanism | None) -> None:
+    if mechanism is not None:
+        bench.pause("b", mechanism=mechanism)
+    if mechanism is not Mechanism.THROTTLE:
+        (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
+    before = bench.cpu_max()
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    assert (bench.cpu_max(), bench.actuator.counts.drifts) == (before, 0)
+
+
+def drift(bench: Bench, times: int) -> None:
+    for number in range(times):
+        (bench.folders["b"] / "cpu.max").write_text(f"{30000 + number} 100000\n")
+        bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+
+
+def test_a_second_controller_is_answered_ten_times_and_then_left_alone(bench: Bench) -> None:
+    bench.pause("b")
+    drift(bench, 10)
+    assert bench.held() == ["b"]
+    drift(bench, 1)
+    assert bench.held() == []
+    assert bench.cpu_max()[1] == "30000 100000"
+    assert bench.tracked("b").pod.protected is not None
+    assert records_left(bench.fake.root) == []
+
+
+@pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])
+@pytest.mark.parametrize("trouble", ["locked", "gone", "refused"])
+def test_trouble_while_answering_a_drift_is_never_raised(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, trouble: str, answered: int
+) -> None:
+    """It happens outside of any decision, so it would end the daemon."""
+    bench.pause("b")
+    tracked = bench.tracked("b")
+    tracked.drifts = answered
+    (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
+
+    def fail(cgroup: Cgroup, _name: str, *_: object) -> bytes:
+        if trouble == "gone":
+            raise CgroupGoneError(cgroup.path)
+        raise KernelWriteError(cgroup.path, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    with ExitStack() as stack:
+        if trouble == "locked":
+            stack.enter_context(locked(bench, "b"))
+        else:
+            patched = stack.enter_context(monkeypatch.context())
+            patched.setattr(Cgroup, "read", fail)
+        bench.actuator.answer_drift(tracked, CONFIG)
+    bench.resume("b")
+    assert (bench.cpu_max()[1], records_left(bench.fake.root)) == ("30000 100000", [])
+
+
+# --- sacrifice -----------------------------------------------------------------------------------------------------
+
+
+def killed(folder: Path) -> list[str]:
+    return sorted(kill.parent.name for kill in folder.glob("*.scope/cgroup.kill") if kill.read_text() == "1\n")
+
+
+def container_of(folder: Path) -> Path:
+    (found,) = (s for s in folder.glob("*.scope") if (s / "memory.oom.group").read_text() == "1\n")
+    return found
+
+
+def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a", "b")
+    bench.sacrifice("b")
+    assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
+    assert killed(bench.folders["a"]) == []
+    assert (bench.held(), bench.cpu_max()[1]) == (["a"], "50000 100000")
+    assert bench.actuator.counts.sacrifices == 1
+    assert [r.levelname for r in caplog.records if r.getMessage().startswith("sacrificed")] == ["WARNING"]
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
+def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    bench.pause("a", "b")
+    refuse(monkeypatch, bench.folders["b"], code, ("cgroup.kill",))
+    for _ in range(3):
+        bench.sacrifice("b")
+    assert bench.actuator.counts.sacrifices == 0
+    assert len(lines(caplog, "could not sacrifice")) == 1
+    bench.sacrifice("a")
+    assert killed(bench.folders["a"])
+
+
+def test_on_a_kernel_without_cgroup_kill_a_sacrifice_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("b")
+    (container_of(bench.folders["b"]) / "cgroup.kill").unlink()
+    bench.sacrifice("b")
+    assert len(lines(caplog, "could not sacrifice")) == 1
+
+
+def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
+    """Its id is newer than the last reading of the log folders (kubelet before 1.28: no memory.oom.group either)."""
+    folder = bench.folders["b"]
+    old = container_of(folder)
+    logs = bench.fake.log_dir / "containers"
+    logs.mkdir(parents=True)
+    (old / "memory.oom.group").write_text("0\n")
+    (logs / f"b_default_main-{old.name.removeprefix('cri-containerd-').removesuffix('.scope')}.log").touch()
+    bench.fake.add_pod("new")
+    bench.tree.refresh(1)  # reads the names
+    new = folder / f"cri-containerd-{'e' * 64}.scope"
+    shutil.copytree(old, new)
+    (logs / f"b_default_side-{'e' * 64}.log").touch()
+    bench.pause("b")
+    bench.sacrifice("b")
+    assert killed(folder) == sorted([old.name, new.name])
+
+
+def test_a_sacrificed_pod_that_could_not_be_resumed_is_resumed_by_the_next_decision(bench: Bench) -> None:
+    """Nothing can be started in a paused pod, and what was killed in it dies slowly."""
+    bench.pause("b")
+    with locked(bench, "b"):
+        bench.sacrifice("b")
+    assert bench.held() == ["b"]
+    with Sampler(bench.tree) as sampler:
+        decision = decide(State(), sampler.sample(now_ns()), CONFIG)
+    assert [type(action) for action in decision.actions if action.pod.name == "b"] == [Resume]
+
+
+# --- dry runs ------------------------------------------------------------------------------------------------------
+
+
+def whole_tree(root: Path) -> dict[str, object]:
+    """Everything in a tree: names, texts, modes, times of change, xattrs."""
+    found: dict[str, object] = {}
+    for base, folders, files in os.walk(root):
+        for name in (".", *folders, *files):
+            path = os.path.join(base, name)
+            status = os.lstat(path)
+            xattrs = {x: os.getxattr(path, x) for x in os.listxattr(path)}
+            text = Path(path).read_bytes() if name in files else b""
+            found[path] = (status.st_ino, status.st_mode, status.st_mtime_ns, status.st_ctime_ns, text, xattrs)
+    return found
+
+
+def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(tmp_path, dry_run=True)
+    before = whole_tree(bench.fake.root)
+    bench.pause("a", "b")
+    bench.pause("b")
+    assert bench.held() == ["a", "b"]
+    bench.resume("a")
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    bench.sacrifice("b")
+    bench.actuator.read_record(bench.tracked("c"))
+    assert bench.held() == []
+    assert whole_tree(bench.fake.root) == before
+    said = [" ".join(line.split()[:4]) for line in lines(caplog)]
+    assert said == [
+        "would have paused pod=default/a",
+        "would have paused pod=default/b",
+        "would have resumed pod=default/a",
+        "would have sacrificed pod=default/b",
+        "would have resumed pod=default/b",
+    ]
+    bench.tree.close()
+
+
+def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(tmp_path, dry_run=True)
+    request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.DAEMON, "a predecessor's", since_ns=1)
+    ledger.pause(bench.tracked("a").cgroup, request)
+    before = whole_tree(bench.fake.root)
+    bench.actuator.read_record(bench.tracked("a"))
+    assert bench.held() == ["a"]
+    bench.resume("a")
+    assert whole_tree(bench.fake.root) == before
+    assert [line.split(" uid=")[0] for line in lines(caplog)] == ["would have resumed pod=default/a"]
+    bench.tree.close()
+
+
+# --- watches -------------------------------------------------------------------------------------------------------
+
+
+def thrash(folder: Path) -> Callable[[], None]:
+    def write() -> None:
+        (folder / "memory.events").write_text("max 1\noom_kill 0\n")
+
+    return write
+
+
+@pytest.mark.parametrize("failure", ["none", "refused", "busy"])
+def test_only_paused_pods_wake_us_with_every_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """A pod that thrashes at its own memory.max would wake us a hundred times a second."""
+    watch = Watch()
+    bench = Bench(tmp_path, watch=watch)
+    write = thrash(bench.folders["b"])
+    with ExitStack() as stack:
+        if failure == "refused":
+            refuse(stack.enter_context(monkeypatch.context()), bench.folders["b"], errno.EACCES)
+        elif failure == "busy":
+            stack.enter_context(locked(bench, "b"))
+        bench.pause("b")
+    watch.read()
+    write()
+    assert bool(watch.read().pods) is (failure == "none")
+    bench.resume("b")
+    watch.read()
+    write()
+    assert watch.read().pods == {}
+    bench.tree.close()
+    watch.close()

@@ -1,0 +1,294 @@
+"""Held directories, and errno → our errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from cgpause import cgroupfs
+from cgpause.cgroupfs import Cgroup, find_cgroup_root, own_cgroup, read_controllers
+from cgpause.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "pod"
+    made.mkdir()
+    (made / "cpu.max").write_text("max 100000\n")
+    (made / "container").mkdir()
+    return made
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, folder: Path) -> Iterator[Cgroup]:
+    with Cgroup(str(tmp_path), "pod") as opened:
+        yield opened
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_cgroup_is_known_by_path_and_inode(cgroup: Cgroup, folder: Path) -> None:
+    assert cgroup.id == ("pod", folder.stat().st_ino)
+    assert cgroup.path == str(folder)
+    assert cgroup.exists()
+
+
+def test_files_are_read_and_written(cgroup: Cgroup, folder: Path) -> None:
+    assert cgroup.read("cpu.max") == b"max 100000\n"
+    cgroup.write("cpu.max", "1000 100000")
+    assert (folder / "cpu.max").read_text() == "1000 100000\n"
+    assert cgroup.has("cpu.max")
+    assert not cgroup.has("cpu.max.burst")
+
+
+def test_a_missing_cgroup_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(CgroupGoneError):
+        Cgroup(str(tmp_path), "nothing")
+
+
+def test_a_file_is_no_cgroup(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(KernelReadError, match="ENOTDIR"):
+        Cgroup(str(tmp_path), "file")
+
+
+def test_a_missing_file_of_a_living_cgroup_is_no_vanished_cgroup(cgroup: Cgroup) -> None:
+    """Older kernels have no cgroup.kill: that must be told, not taken for a pod that is gone."""
+    with pytest.raises(KernelReadError, match="not on this kernel"):
+        cgroup.read("cgroup.kill")
+    with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
+        cgroup.write("cgroup.kill", "1")
+
+
+def test_a_removed_cgroup_is_gone_although_it_is_still_held(cgroup: Cgroup, folder: Path) -> None:
+    for entry in ("cpu.max", "container"):
+        os.remove(folder / entry) if entry == "cpu.max" else os.rmdir(folder / entry)
+    folder.rmdir()
+    assert not cgroup.exists()
+    for use in (
+        lambda: cgroup.read("cpu.max"),
+        lambda: cgroup.write("cpu.max", "1"),
+        lambda: cgroup.child("container"),
+    ):
+        with pytest.raises(CgroupGoneError):
+            use()
+
+
+def test_a_cgroup_made_again_under_the_same_path_is_another(cgroup: Cgroup, folder: Path, tmp_path: Path) -> None:
+    folder.rename(tmp_path / "old")
+    folder.mkdir()
+    (folder / "cpu.max").write_text("50000 100000\n")
+    assert not cgroup.exists()
+    assert cgroup.read("cpu.max") == b"max 100000\n"
+    with Cgroup(str(tmp_path), "pod") as second:
+        assert second.id != cgroup.id
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (errno.EINVAL, KernelWriteError),
+        (errno.EBUSY, KernelWriteError),
+        (errno.EACCES, KernelWriteError),
+        (errno.EROFS, KernelWriteError),
+        (errno.ENOSPC, KernelWriteError),
+        (errno.ENODEV, CgroupGoneError),
+    ],
+    ids=lambda value: errno.errorcode.get(value) if isinstance(value, int) else None,
+)
+def test_a_refused_write_names_path_value_and_errno(
+    cgroup: Cgroup, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    before = open_descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refuse)
+        with pytest.raises(error) as e:
+            cgroup.write("cpu.max", "999 100000")
+    if error is KernelWriteError:
+        assert all(word in str(e.value) for word in ("'999 100000'", str(folder / "cpu.max"), errno.errorcode[code]))
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_refused_read_is_an_error_and_leaks_nothing(
+    cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise OSError(code, os.strerror(code))
+
+    before = open_descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", refuse)
+        with pytest.raises(KernelReadError, match=errno.errorcode[code]):
+            cgroup.read("cpu.max")
+    assert open_descriptors() == before
+
+
+def test_xattrs_are_kept_and_removed_and_missing_ones_are_none(cgroup: Cgroup) -> None:
+    assert cgroup.get_xattr("user.cgpause") is None
+    cgroup.set_xattr("user.cgpause", b"\x00\xff")
+    assert cgroup.get_xattr("user.cgpause") == b"\x00\xff"
+    cgroup.remove_xattr("user.cgpause")
+    cgroup.remove_xattr("user.cgpause")
+    assert cgroup.get_xattr("user.cgpause") is None
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC, errno.EROFS, errno.EPERM])
+def test_a_refused_xattr_says_what_to_do(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    with pytest.raises(KernelWriteError, match=r"xattr user\.cgpause.*: .*: ") as e:
+        cgroup.set_xattr("user.cgpause", b"\xff")
+    assert e.value.errno == code
+
+
+def test_a_file_system_without_xattrs_has_none(cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "")
+
+    monkeypatch.setattr(os, "getxattr", refuse)
+    monkeypatch.setattr(os, "removexattr", refuse)
+    assert cgroup.get_xattr("user.cgpause") is None
+    cgroup.remove_xattr("user.cgpause")
+
+
+def test_children_are_directories_whatever_their_names(cgroup: Cgroup, folder: Path) -> None:
+    hostile = {"with space", "new\nline", "\udcff\udcfe", "-", "…"}
+    for name in hostile:
+        (folder / name).mkdir()
+    (folder / "link").symlink_to(folder / "container")
+    assert {name for name, _ in cgroup.children()} == hostile | {"container"}
+    for name, inode in cgroup.children():
+        with cgroup.child(name) as child:
+            assert child.id == (f"pod/{name}", inode)
+
+
+def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(
+    cgroup: Cgroup, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """readdir named it, stat no longer finds it: ordinary on a busy node, and no reason to drop every other pod."""
+    (folder / "vanishing").mkdir()
+    (folder / "zz").mkdir()
+    scandir = os.scandir
+
+    class Race:
+        def __init__(self, fd: int) -> None:
+            self._entries = scandir(fd)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None) -> None:
+            self._entries.close()
+
+        def __iter__(self) -> Iterator[os.DirEntry[str]]:
+            for entry in list(self._entries):
+                if entry.name == "vanishing":
+                    (folder / "vanishing").rmdir()
+                yield entry
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", Race)
+        found = [name for name, _ in cgroup.children()]
+    assert sorted(found) == ["container", "zz"]
+
+
+def test_the_lock_excludes_a_second_holder_and_is_given_back(tmp_path: Path, cgroup: Cgroup) -> None:
+    with Cgroup(str(tmp_path), "pod") as other:
+        with cgroup.locked(wait_s=0), pytest.raises(BusyError), other.locked(wait_s=0.02):
+            pytest.fail("two holders")
+        with pytest.raises(ZeroDivisionError), other.locked(wait_s=0):
+            raise ZeroDivisionError
+        with cgroup.locked(wait_s=0):
+            pass
+
+
+@pytest.mark.parametrize(("text", "pids"), [("", []), ("1\n", [1]), ("12\n34\n", [12, 34])])
+def test_pids_are_listed(cgroup: Cgroup, folder: Path, text: str, pids: list[int]) -> None:
+    (folder / "cgroup.procs").write_text(text)
+    assert cgroup.pids() == pids
+
+
+def test_pids_that_are_none_are_malformed(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "cgroup.procs").write_text("12\nx\n")
+    with pytest.raises(MalformedError):
+        cgroup.pids()
+
+
+def test_closing_twice_is_harmless_and_gives_everything_back(tmp_path: Path, folder: Path) -> None:
+    before = open_descriptors()
+    cgroup = Cgroup(str(tmp_path), "pod")
+    cgroup.close()
+    cgroup.close()
+    assert open_descriptors() == before
+
+
+def test_descriptors_are_not_inherited(cgroup: Cgroup) -> None:
+    fd = cgroup.open("cpu.max")
+    try:
+        assert not os.get_inheritable(fd)
+        assert not os.get_inheritable(int(cgroup.fd_path.rpartition("/")[2]))
+    finally:
+        os.close(fd)
+
+
+# --- where the hierarchy is ----------------------------------------------------------------------------------------
+
+
+def mounted(monkeypatch: pytest.MonkeyPatch, *mounts: Path) -> None:
+    monkeypatch.setattr(cgroupfs, "parse_cgroup2_mounts", lambda _: tuple(map(str, mounts)))
+
+
+def hierarchy(folder: Path, controllers: str | None) -> Path:
+    folder.mkdir()
+    if controllers is not None:
+        (folder / "cgroup.controllers").write_text(controllers)
+    return folder
+
+
+def test_the_root_is_the_hierarchy_with_cpu_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = hierarchy(tmp_path / "empty", "\n")
+    full = hierarchy(tmp_path / "full", "cpuset cpu io memory pids\n")
+    mounted(monkeypatch, empty, full)
+    assert find_cgroup_root() == str(full)
+
+
+@pytest.mark.parametrize("controllers", [None, "", "cpu pids\n", "memory\n", "cpuset memory_x cpux\n"])
+def test_a_hybrid_host_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controllers: str | None
+) -> None:
+    mounted(monkeypatch, hierarchy(tmp_path / "unified", controllers))
+    with pytest.raises(HostError, match=r"hybrid host.*unified_cgroup_hierarchy"):
+        find_cgroup_root()
+
+
+def test_a_host_without_cgroup_v2_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch)
+    with pytest.raises(HostError, match=r"no cgroup v2 is mounted.*--cgroup-root"):
+        find_cgroup_root()
+    assert own_cgroup() is None
+
+
+def test_controllers_of_a_tree_that_has_no_such_file_are_none(tmp_path: Path) -> None:
+    assert read_controllers(str(tmp_path)) == []
+
+
+def test_our_own_cgroup_is_a_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, tmp_path)
+    monkeypatch.setattr(cgroupfs, "parse_own_cgroup", lambda _: "system.slice/x")
+    assert own_cgroup() == str(tmp_path / "system.slice/x")
+    monkeypatch.setattr(cgroupfs, "parse_own_cgroup", lambda _: None)
+    assert own_cgroup() is None

@@ -1,0 +1,159 @@
+"""Who can be killed, and who is being ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import CAPTURES, FakeTree, lay_out_capture
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.containers import is_terminating, kill_containers
+from cgpause.errors import CgpauseError, KernelWriteError
+from cgpause.names import Names, read_names
+
+NO_NAMES = Names({}, {})
+CAPTURED_POD = {
+    "systemd": "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
+    "cgroupfs": "kubepods/burstable/podc467c713f7198867c11de53e93050336",
+}
+CAPTURED_CONTAINERS = {
+    "systemd": {
+        "9b3087ad7a94782edb76cf58e45988009682b96820ca076a5784fac07e335997",
+        "a92fe8313d086bbc44d86281b7f4178ce494afe2b7f876f5c3c80b5cbe47bc83",
+    },
+    "cgroupfs": {
+        "7d8d41e5f74698e85e9a8eb519415b4cbed230f3f70f8649dd46c662d0a3624b",
+        "bd074b92a067048409927b6f644109df17641fa940262f1b6721877280b192ce",
+    },
+}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def folder(fake: FakeTree) -> Path:
+    return fake.add_pod("web")
+
+
+@pytest.fixture
+def pod(fake: FakeTree, folder: Path) -> Iterator[Cgroup]:
+    with Cgroup(str(fake.root), str(folder.relative_to(fake.root))) as opened:
+        yield opened
+
+
+def scopes(folder: Path) -> tuple[Path, Path]:
+    """The sandbox and the container of a FakeTree's pod."""
+    sandbox, container = sorted(folder.glob("*.scope"), key=lambda scope: (scope / "memory.oom.group").read_text())
+    return sandbox, container
+
+
+def killed(folder: Path) -> set[str]:
+    return {kill.parent.name for kill in folder.rglob("cgroup.kill") if kill.read_text() == "1\n"}
+
+
+@pytest.mark.parametrize("by", ["log links", "memory.oom.group"])
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_containers_of_a_captured_pod_are_killed_and_its_sandbox_is_not(tmp_path: Path, driver: str, by: str) -> None:
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    folder = root / CAPTURED_POD[driver]
+    for scope in folder.iterdir():
+        if scope.is_dir():
+            (scope / "cgroup.kill").touch()
+            if by == "log links":  # kubelet before 1.28 leaves it at 0 everywhere
+                (scope / "memory.oom.group").write_text("0\n")
+    names = read_names(str(log_dir)) if by == "log links" else NO_NAMES
+    with Cgroup(str(root), CAPTURED_POD[driver]) as pod:
+        assert set(kill_containers(pod, names)) == CAPTURED_CONTAINERS[driver]
+    assert {name.removeprefix("cri-containerd-").removesuffix(".scope") for name in killed(folder)} == (
+        CAPTURED_CONTAINERS[driver]
+    )
+
+
+def test_without_a_way_to_tell_the_sandbox_nobody_is_killed(folder: Path, pod: Cgroup) -> None:
+    for scope in scopes(folder):
+        (scope / "memory.oom.group").write_text("0\n")
+    with pytest.raises(CgpauseError, match="cannot tell its containers from its sandbox"):
+        kill_containers(pod, NO_NAMES)
+    assert killed(folder) == set()
+
+
+def test_monitors_and_strangers_are_not_killed(folder: Path, pod: Cgroup) -> None:
+    _, container = scopes(folder)
+    for name in (f"crio-conmon-{'a' * 64}.scope", "init.scope", "new\nline"):
+        shutil.copytree(container, folder / name)
+    kill_containers(pod, NO_NAMES)
+    assert killed(folder) == {container.name}
+
+
+def test_a_container_that_vanishes_meanwhile_saves_none_of_the_others(
+    folder: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, first = scopes(folder)
+    second, third = (folder / f"cri-containerd-{digit * 64}.scope" for digit in "12")
+    for copy in (second, third):
+        shutil.copytree(first, copy)
+    listed = pod.children()
+    shutil.rmtree(second)
+    monkeypatch.setattr(Cgroup, "children", lambda _: listed)
+    kill_containers(pod, NO_NAMES)
+    assert killed(folder) == {first.name, third.name}
+
+
+def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod: Cgroup) -> None:
+    """Before 5.14. Taken for a pod that is gone, nobody would ever hear that nothing was killed."""
+    (scopes(folder)[1] / "cgroup.kill").unlink()
+    with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
+        kill_containers(pod, NO_NAMES)
+
+
+@pytest.fixture
+def stubborn() -> Iterator[int]:
+    """A process that has SIGTERM blocked, as good as one that is held."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.write(told, b"x")
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(told)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("below", ["", "container", "container/inner"], ids=["scope", "crun", "two-levels-down"])
+def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
+    folder: Path, pod: Cgroup, stubborn: int, below: str
+) -> None:
+    place = scopes(folder)[1] / below
+    place.mkdir(parents=True, exist_ok=True)
+    (place.parent / "cgroup.procs").touch()  # every real cgroup has one
+    (place / "cgroup.procs").write_text(f"{stubborn}\n")
+    assert not is_terminating(pod)
+    os.kill(stubborn, signal.SIGTERM)
+    assert is_terminating(pod)
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "4194304999\n", "-1\n", "1" * 30])
+def test_processes_that_ended_or_never_were_are_not_terminating(folder: Path, pod: Cgroup, text: str) -> None:
+    (scopes(folder)[1] / "cgroup.procs").write_text(text)
+    assert not is_terminating(pod)
+
+
+def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    sandbox, container = scopes(folder)
+    (sandbox / "cgroup.procs").write_text("garbage\n")
+    (container / "cgroup.procs").write_text(f"{stubborn}\n")
+    os.kill(stubborn, signal.SIGTERM)
+    assert is_terminating(pod)

@@ -1,0 +1,124 @@
+"""Log lines: whatever is in a name, one event stays one line, and writing it never fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.logfmt import fields, set_up
+from cgpause.model import CpuMax, Mechanism
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param("default/web-0", "default/web-0", id="plain"),
+        pytest.param(5, "5", id="number"),
+        pytest.param(Mechanism.FREEZE, "freeze", id="enum"),
+        pytest.param(CpuMax(None, 100000), '"max 100000"', id="space"),
+        pytest.param("", '""', id="empty"),
+        pytest.param('a"b', r'"a\"b"', id="quote"),
+        pytest.param("a=b", '"a=b"', id="equals"),
+        pytest.param("a\\b", r'"a\\b"', id="backslash"),
+        pytest.param("a\nresumed pod=x", r'"a\nresumed pod=x"', id="newline"),
+        pytest.param("a\r\x1b[2J", r'"a\r\u001b[2J"', id="terminal-escape"),
+        pytest.param("\udcff", r'"\udcff"', id="not-utf8"),
+        pytest.param("a\u2028b\x85c", r'"a\u2028b\u0085c"', id="unicode-newlines"),
+        pytest.param("ä", r'"\u00e4"', id="not-ascii"),
+    ],
+)
+def test_a_value_is_quoted_unless_it_is_plain(value: object, text: str) -> None:
+    assert fields(key=value) == f"key={text}"
+
+
+def test_fields_keep_their_order_and_leave_out_what_is_none() -> None:
+    assert fields(b=1, a=None, c="x") == "b=1 c=x"
+
+
+@given(st.text(st.characters(codec=None)))
+def test_no_value_makes_two_lines_or_two_fields(text: str) -> None:
+    line = fields(pod=text, uid="u")
+    assert len(line.splitlines()) == 1
+    assert line.encode().decode() == line
+    assert line.startswith("pod=")
+    assert line.endswith(" uid=u")
+
+
+HOSTILE = os.fsdecode(b'web\n<0>forged pod="x"\xff\xfe')
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "utf-8:strict"])
+def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encoding: str) -> None:  # noqa: FBT001 - a table
+    code = (
+        "import logging, sys; from cgpause.logfmt import fields, set_up; set_up(verbose=False); "
+        "name = sys.argv[1]; log = logging.getLogger('x'); "
+        "log.warning('paused %s', fields(pod=name)); "
+        "log.error('raw %s', ascii(name))"
+    )
+    env = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C.UTF-8"}
+    env.pop("JOURNAL_STREAM", None)
+    if journal:
+        env["JOURNAL_STREAM"] = "8:1"
+    done = subprocess.run([sys.executable, "-c", code, HOSTILE], env=env, capture_output=True, check=True)
+    lines = done.stderr.decode("ascii").splitlines()
+    assert len(lines) == 2, lines
+    prefixes = ["<4>", "<3>"] if journal else ["warning: ", "error: "]
+    assert [line.startswith(prefix) for line, prefix in zip(lines, prefixes, strict=True)] == [True, True]
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_raw_surrogate_in_a_message_does_not_stop_the_daemon() -> None:
+    code = (
+        "import logging, sys; from cgpause.logfmt import set_up; set_up(verbose=False); "
+        "logging.getLogger('x').warning('%s', sys.argv[1]); print('alive')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, HOSTILE], capture_output=True, check=True)
+    assert done.stdout == b"alive\n"
+    assert b"--- Logging error ---" not in done.stderr
+
+
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize(
+    ("level", "prefix"),
+    [(logging.DEBUG, "<7>"), (logging.INFO, "<6>"), (logging.WARNING, "<4>"), (logging.ERROR, "<3>")],
+)
+def test_journald_is_told_the_priority_of_every_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: int, prefix: str
+) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "8:1")
+    set_up(verbose=True)
+    logging.getLogger("x").log(level, "one\ntwo")
+    assert capsys.readouterr().err.splitlines() == [f"{prefix}one", f"{prefix}two"]
+
+
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize(("verbose", "shown"), [(False, ["info: b"]), (True, ["debug: a", "info: b"])])
+def test_debug_lines_appear_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verbose: bool,  # noqa: FBT001 - a table
+    shown: list[str],
+) -> None:
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    set_up(verbose=verbose)
+    set_up(verbose=verbose)  # twice is not two handlers
+    logging.getLogger("x").debug("a")
+    logging.getLogger("x").info("b")
+    assert capsys.readouterr().err.splitlines() == shown

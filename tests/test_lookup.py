@@ -1,0 +1,138 @@
+"""Pod references as operators write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from cgpause.errors import PodLookupError
+from cgpause.lookup import find_pod
+from cgpause.model import CgroupId, Pod, QosClass
+
+ROOT = "/sys/fs/cgroup"
+BURSTABLE = "kubepods.slice/kubepods-burstable.slice"
+
+
+def make_pod(uid: str, name: str | None, namespace: str = "default") -> Pod:
+    path = f"{BURSTABLE}/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    return Pod(
+        cgroup=CgroupId(path, 1),
+        uid=uid,
+        qos=QosClass.BURSTABLE,
+        namespace=None if name is None else namespace,
+        name=name,
+        memory_max_bytes=None,
+        protected=None,
+    )
+
+
+WEB = make_pod("0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "web")
+OTHER_WEB = make_pod("0f9d1a2c-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "web", "prod")
+STATIC = make_pod("b1f4499cb83e8ce3e7de136e9e81cb0d", "etcd-node1", "kube-system")
+NAMELESS = make_pod("deadbeef-0000-4000-8000-000000000001", None)
+# Names may look like anything else that means a pod.
+LIKE_A_PREFIX = make_pod("11111111-0000-4000-8000-000000000001", "deadbeef")
+LIKE_A_UID = make_pod("22222222-0000-4000-8000-000000000001", "b1f4499cb83e8ce3e7de136e9e81cb0d")
+PODS = (WEB, OTHER_WEB, STATIC, NAMELESS, LIKE_A_PREFIX)
+
+
+@pytest.mark.parametrize(
+    ("ref", "pod"),
+    [
+        pytest.param("default/web", WEB, id="namespace-and-name"),
+        pytest.param("prod/web", OTHER_WEB, id="same-name-elsewhere"),
+        pytest.param("etcd-node1", STATIC, id="name"),
+        pytest.param("0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", WEB, id="uid"),
+        pytest.param("0f9d1a2b_3c4d_4e5f_8a6b_7c8d9e0f1a2b", WEB, id="uid-as-systemd-writes-it"),
+        pytest.param("0F9D1A2B-3C4D-4E5F-8A6B-7C8D9E0F1A2B", WEB, id="uid-in-upper-case"),
+        pytest.param("0F9D1A2B_3C4D_4E5F_8A6B_7C8D9E0F1A2B", WEB, id="uid-in-upper-case-with-underscores"),
+        pytest.param("b1f4499cb83e8ce3e7de136e9e81cb0d", STATIC, id="static-uid"),
+        pytest.param("B1F4499CB83E8CE3E7DE136E9E81CB0D", STATIC, id="static-uid-in-upper-case"),
+        pytest.param("b1f4", STATIC, id="static-prefix-of-four"),
+        pytest.param("0f9d1a2b", WEB, id="shortest-unique-prefix"),
+        pytest.param("0f9d1a2b_3c", WEB, id="prefix-with-underscore"),
+        pytest.param("0F9D1A2C", OTHER_WEB, id="prefix-in-upper-case"),
+        pytest.param("deadbeef-", NAMELESS, id="prefix-of-a-pod-without-a-name"),
+        pytest.param("deadbeef", LIKE_A_PREFIX, id="a-name-wins-over-another-pod's-prefix"),
+        pytest.param(WEB.cgroup.path, WEB, id="relative-path"),
+        pytest.param(f"{WEB.cgroup.path}/", WEB, id="relative-path-with-slash"),
+        pytest.param(f"/{WEB.cgroup.path}", WEB, id="path-as-in-proc-pid-cgroup"),
+        pytest.param(f"{ROOT}/{WEB.cgroup.path}", WEB, id="absolute-path"),
+        pytest.param(f"{ROOT}/{WEB.cgroup.path}/", WEB, id="absolute-path-with-slash"),
+    ],
+)
+def test_every_form_of_reference_finds_its_pod(ref: str, pod: Pod) -> None:
+    assert find_pod(ref, PODS, ROOT) is pod
+
+
+@pytest.mark.parametrize("root", ["/", "/sys/fs/cgroup/", "/tmp/tree"])
+def test_an_absolute_path_is_below_the_root_in_use(root: str) -> None:
+    assert find_pod(f"{root.rstrip('/')}/{WEB.cgroup.path}", PODS, root) is WEB
+
+
+def test_a_name_wins_over_another_pods_whole_uid() -> None:
+    assert find_pod(STATIC.uid, (*PODS, LIKE_A_UID), ROOT) is LIKE_A_UID
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("/", id="slash"),
+        pytest.param(" ", id="space"),
+        pytest.param("nothing", id="unknown"),
+        pytest.param("default/", id="namespace-alone"),
+        pytest.param("/web", id="name-alone-after-slash"),
+        pytest.param("default/web/", id="too-many-slashes"),
+        pytest.param("Default/web", id="names-are-lower-case"),
+        pytest.param("b1f", id="prefix-of-three"),
+        pytest.param("0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b0", id="longer-than-the-uid"),
+        pytest.param("None", id="not-the-name-of-the-nameless"),
+        pytest.param("None/None", id="nor-their-namespace"),
+        pytest.param("kubepods.slice", id="kubepods-itself"),
+        pytest.param(f"{ROOT}", id="the-root-itself"),
+        pytest.param(f"{WEB.cgroup.path}/cri-containerd-00.scope", id="a-container"),
+        pytest.param(f"/somewhere/else/{WEB.cgroup.path}", id="another-root"),
+        pytest.param("web\n", id="newline-at-the-end"),
+        pytest.param("default/web\nprod/web", id="newline-inside"),
+        pytest.param("\x1b[31mweb", id="control-characters"),
+        pytest.param("\udcff\udcfe", id="not-utf-8"),
+        pytest.param("*", id="no-globs"),
+        pytest.param("x" * 100_000, id="huge"),
+    ],
+)
+def test_what_means_no_pod_is_refused_in_one_printable_line(ref: str) -> None:
+    with pytest.raises(PodLookupError) as error:
+        find_pod(ref, PODS, ROOT)
+
+    message = str(error.value)
+    assert message.startswith("no pod matches ")
+    assert f"among the {len(PODS)} on this node" in message
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("ref", "pods", "matches"),
+    [
+        pytest.param("web", PODS, (WEB, OTHER_WEB), id="name"),
+        pytest.param("0f9d", PODS, (WEB, OTHER_WEB), id="prefix"),
+        pytest.param(
+            "default/web", (WEB, replace(OTHER_WEB, namespace="default")), (WEB, OTHER_WEB), id="a-pod-and-its-heir"
+        ),
+    ],
+)
+def test_an_ambiguous_reference_lists_all_matches(ref: str, pods: tuple[Pod, ...], matches: tuple[Pod, ...]) -> None:
+    with pytest.raises(PodLookupError) as error:
+        find_pod(ref, pods, ROOT)
+
+    first, *listed = str(error.value).splitlines()
+    assert first == f"{ref!r} matches {len(matches)} pods; name one of them:"
+    assert [re.findall(r"\(uid (.*)\)", line) for line in listed] == [[pod.uid] for pod in matches]
+    assert all(line.startswith("  ") for line in listed)
+
+
+def test_on_a_node_without_pods_nothing_matches() -> None:
+    with pytest.raises(PodLookupError, match="among the 0 on this node"):
+        find_pod("web", (), ROOT)

@@ -1,0 +1,134 @@
+"""sd_notify: what systemd hears, and that nothing systemd does can hurt."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cgpause.notify import Notifier
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+        bound.bind(str(tmp_path / "notify"))
+        bound.settimeout(0)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.delenv("WATCHDOG_USEC", raising=False)
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        yield bound
+
+
+@pytest.fixture
+def notifier(listener: socket.socket) -> Iterator[Notifier]:
+    made = Notifier()
+    yield made
+    if made._socket is not None:
+        made._socket.close()
+
+
+def test_assignments_are_one_datagram(listener: socket.socket, notifier: Notifier) -> None:
+    notifier.send("READY=1", "STATUS=fine")
+    assert listener.recv(1000) == b"READY=1\nSTATUS=fine"
+
+
+def test_an_abstract_socket_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"cgpause-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+        bound.bind(f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+        notifier = Notifier()
+        notifier.send("READY=1")
+        assert bound.recv(1000) == b"READY=1"
+        assert notifier._socket is not None
+        notifier._socket.close()
+
+
+def test_children_do_not_inherit_the_address(notifier: Notifier) -> None:
+    assert "NOTIFY_SOCKET" not in os.environ
+
+
+def test_the_status_is_sent_when_it_changes(listener: socket.socket, notifier: Notifier) -> None:
+    for text in ("3 pods", "3 pods", "4 pods"):
+        notifier.status(text)
+    assert [listener.recv(1000), listener.recv(1000)] == [b"STATUS=3 pods", b"STATUS=4 pods"]
+    with pytest.raises(BlockingIOError):
+        listener.recv(1000)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/cgroup\nMAINPID=1", id="newline"),
+        pytest.param("/cgroup\udcff", id="not-utf8"),
+        pytest.param("/cgroup\x00", id="nul"),
+    ],
+)
+def test_a_hostile_path_in_the_status_forges_no_assignment(
+    listener: socket.socket, notifier: Notifier, path: str
+) -> None:
+    """The status names the cgroup root, which comes from the command line."""
+    notifier.status(f"Waiting for kubepods to appear below {path}")
+    data = listener.recv(1000)
+    assert data.startswith(b"STATUS=Waiting for kubepods")
+    assert b"\n" not in data
+
+
+def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    notifier = Notifier()
+    notifier.send("READY=1")
+    notifier.status("x")
+    assert notifier.watchdog_s is None
+
+
+def test_a_socket_that_is_gone_is_no_error(listener: socket.socket, notifier: Notifier, tmp_path: Path) -> None:
+    listener.close()
+    notifier.send("READY=1")
+    (tmp_path / "notify").unlink()
+    notifier.send("WATCHDOG=1")
+
+
+def test_a_full_socket_never_blocks_the_loop(listener: socket.socket, notifier: Notifier) -> None:
+    """systemd may be stopped or slow; pods have to be resumed all the same."""
+
+    def flood() -> None:
+        for number in range(5000):
+            notifier.send(f"STATUS={number}" + "x" * 500)
+
+    flooding = threading.Thread(target=flood, daemon=True)
+    flooding.start()
+    flooding.join(timeout=10)
+    blocked = flooding.is_alive()
+    listener.close()  # lets a blocked one go
+    flooding.join(timeout=10)
+    assert not blocked
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "seconds"),
+    [
+        pytest.param("30000000", None, 15.0, id="half-of-what-systemd-wants"),
+        pytest.param("30000000", "ours", 15.0, id="for-us"),
+        pytest.param("30000000", "1", None, id="for-another-process"),
+        pytest.param(None, None, None, id="no-watchdog"),
+        pytest.param("", None, None, id="empty"),
+        pytest.param("-5", None, None, id="negative"),
+        pytest.param("soon", None, None, id="garbage"),
+        pytest.param("0", None, None, id="zero"),
+    ],
+)
+def test_the_watchdog_is_fed_twice_as_often_as_asked(
+    notifier: Notifier, monkeypatch: pytest.MonkeyPatch, usec: str | None, pid: str | None, seconds: float | None
+) -> None:
+    if usec is not None:
+        monkeypatch.setenv("WATCHDOG_USEC", usec)
+    if pid is not None:
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
+    assert notifier.watchdog_s == seconds

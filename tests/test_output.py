@@ -1,0 +1,297 @@
+"""What people read: one pod per line into a pipe, nothing that a terminal would obey, never a crash."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from cgpause import output
+from cgpause.check import Finding, Level
+from cgpause.config import Config
+from cgpause.errors import printable
+from cgpause.model import (
+    CgroupId,
+    CpuMax,
+    Headroom,
+    Mechanism,
+    Owner,
+    PauseRecord,
+    Pod,
+    PodUsage,
+    QosClass,
+    Sample,
+)
+from cgpause.policy import Verdict
+
+GIB = 1 << 30
+MIB = 1 << 20
+LONGEST_NAMESPACE = "n" * 63
+LONGEST_NAME = "p" * 253
+HOSTILE = "a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
+ESCAPED = r"a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
+Capture = pytest.CaptureFixture[str]
+
+
+def pod_values(**changes: object) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "uid": "00000001-0000-4000-8000-000000000001",
+        "namespace": "default",
+        "name": "web",
+        "qos": "Burstable",
+        "cgroup": "kubepods/burstable/pod00000001-0000-4000-8000-000000000001",
+        "memory_current_bytes": 100 * MIB,
+        "memory_max_bytes": 200 * MIB,
+        "cpu_max": "max 100000",
+        "protected": None,
+        "paused": None,
+        "error": None,
+    }
+    return values | changes
+
+
+def paused_values(**changes: object) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "mechanism": "throttle",
+        "owner": "daemon",
+        "reason": "memory use 91.0 % >= upper 90 %",
+        "since_s": 3.5,
+        "expires_in_s": None,
+        "original_cpu_max": "50000 100000",
+    }
+    return values | changes
+
+
+def status_values(*pods: dict[str, Any], **changes: object) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "schema": 1,
+        "node": {
+            "memory_total_bytes": 8 * GIB,
+            "memory_available_bytes": 6 * GIB,
+            "headroom_bytes": 512 * MIB,
+            "used_pct": 50.0,
+            "pressure": {"some_avg10": 1.25, "some_total_us": 62, "full_avg10": 0.5, "full_total_us": 41},
+        },
+        "kubepods": {
+            "cgroup": "kubepods",
+            "driver": "cgroupfs",
+            "memory_current_bytes": 600 * MIB,
+            "memory_used_bytes": 512 * MIB,
+            "memory_max_bytes": GIB,
+            "pressure": None,
+        },
+        "pods": list(pods),
+    }
+    return values | changes
+
+
+def shown(status: dict[str, Any], capsys: Capture) -> list[str]:
+    output.print_status(status)
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ""),
+        ("default/web-0.a", "default/web-0.a"),
+        ("übergröße 鯨", "übergröße 鯨"),
+        (HOSTILE, ESCAPED),
+        ("\x9b31m", r"\x9b31m"),
+        ("\u2028", r"\u2028"),
+        ("\ue000", r"\ue000"),
+        ("\U000e0001", r"\U000e0001"),
+        ("\ud800\udc00", r"\ud800\udc00"),
+    ],
+    ids=ascii,
+)
+def test_plain_keeps_what_prints_and_escapes_the_rest(text: str, expected: str) -> None:
+    assert printable(text) == expected
+    assert printable(text).isprintable()
+    printable(text).encode()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(None, "max"), (0, "0.0Mi"), (MIB, "1.0Mi"), (-MIB, "-1.0Mi"), (10**20, "95367431640625.0Mi"), (1572864, "1.5Mi")],
+)
+def test_mebibytes(count: int | None, expected: str) -> None:
+    assert output.mebibytes(count) == expected
+
+
+def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
+    lines = shown(
+        status_values(
+            pod_values(),
+            pod_values(name=None, namespace=None, memory_max_bytes=None, protected="its name is unknown"),
+            pod_values(name="db", namespace="prod", paused=paused_values()),
+            pod_values(name="job", paused=paused_values(mechanism="freeze", owner="manual", expires_in_s=59.6)),
+            pod_values(name="late", paused=paused_values(expires_in_s=-5.0)),
+            pod_values(name="bad", memory_current_bytes=None, cpu_max=None, error="malformed cpu.max: b''"),
+        ),
+        capsys,
+    )
+
+    assert [re.sub(r"  +", "  ", line).rstrip() for line in lines] == [
+        "node  total 8192.0Mi  available 6144.0Mi  headroom 512.0Mi  used 50.0 %  pressure some 1.25 % full 0.50 %",
+        "kubepods  kubepods  current 600.0Mi  max 1024.0Mi",
+        "POD  QOS  MEMORY  LIMIT  CPU.MAX  STATE",
+        "default/web  Burstable  100.0Mi  200.0Mi  max 100000  running",
+        "00000001-0000-4000-8000-000000000001  Burstable  100.0Mi  max  max 100000  protected: its name is unknown",
+        (
+            "prod/db  Burstable  100.0Mi  200.0Mi  max 100000  paused (throttle, daemon) for 4 s, "
+            "original 50000 100000: memory use 91.0 % >= upper 90 %"
+        ),
+        (
+            "default/job  Burstable  100.0Mi  200.0Mi  max 100000  paused (freeze, manual) for 4 s, 60 s left, "
+            "original 50000 100000: memory use 91.0 % >= upper 90 %"
+        ),
+        (
+            "default/late  Burstable  100.0Mi  200.0Mi  max 100000  paused (throttle, daemon) for 4 s, 0 s left, "
+            "original 50000 100000: memory use 91.0 % >= upper 90 %"
+        ),
+        "default/bad  Burstable  ?  200.0Mi  ?  error: malformed cpu.max: b''",
+    ]
+
+
+def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> None:
+    status = status_values(kubepods=None)
+    status["node"]["pressure"] = None
+
+    lines = shown(status, capsys)
+
+    assert lines[0].endswith("pressure unknown (psi=0)")
+    assert lines[1:] == ["kubepods  none on this node (yet)"]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(pod_values(namespace=LONGEST_NAMESPACE, name=LONGEST_NAME), id="longest-name"),
+        pytest.param(
+            pod_values(
+                namespace=LONGEST_NAMESPACE,
+                name=LONGEST_NAME,
+                error=f"cannot read /sys/fs/cgroup/{'x' * 180}/cpu.max: ENOENT (No such file or directory)",
+            ),
+            id="longest-name-with-an-error",
+        ),
+        pytest.param(pod_values(protected=f"rule 1 ([[pods]] match = '{'a*' * 400}')"), id="long-rule"),
+        pytest.param(pod_values(paused=paused_values(reason="because " * 200)), id="long-reason"),
+        pytest.param(pod_values(paused=paused_values(reason=HOSTILE)), id="hostile-reason"),
+        pytest.param(pod_values(name=HOSTILE), id="hostile-name"),
+        pytest.param(pod_values(error=HOSTILE), id="hostile-error"),
+        pytest.param(pod_values(memory_current_bytes=10**20, memory_max_bytes=10**20), id="huge-numbers"),
+    ],
+)
+def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Capture) -> None:
+    lines = shown(status_values(pod, pod_values()), capsys)
+
+    assert len(lines) == 5
+    assert all(line.isprintable() for line in lines)
+    label = printable(f"{pod['namespace']}/{pod['name']}")
+    assert lines[3].startswith(f"{label} ")
+    for text in (pod["error"], pod["protected"], (pod["paused"] or {}).get("reason")):
+        # Told apart from a cell that was cut with an ellipsis.
+        assert printable(text or "").rstrip() in lines[3]
+
+
+def test_a_hostile_cgroup_path_is_escaped(capsys: Capture) -> None:
+    status = status_values()
+    status["kubepods"]["cgroup"] = f"{HOSTILE}/kubepods"
+
+    assert shown(status, capsys)[1].startswith(f"kubepods  {ESCAPED}/kubepods  current ")
+
+
+def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | None = None) -> Pod:
+    return Pod(
+        cgroup=CgroupId(f"kubepods/burstable/{name}", 1),
+        uid=f"uid-of-{name}",
+        qos=QosClass.BURSTABLE,
+        namespace="default",
+        name=name,
+        memory_max_bytes=None,
+        protected=protected,
+        paused=paused,
+    )
+
+
+SAMPLE = Sample(5, Headroom(8 * GIB, 6 * GIB, GIB, 950 * MIB), ())
+VERDICTS = (
+    Verdict(PodUsage(10 * MIB, make_pod("small")), 1, "would pause (throttle): why"),
+    Verdict(PodUsage(20 * MIB, make_pod("safe", protected="a rule")), None, "runs: protected: a rule"),
+)
+
+
+def test_a_decision_reads_like_this(capsys: Capture) -> None:
+    output.print_explain(SAMPLE, VERDICTS, Config())
+
+    lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "policy watermark: memory 92.8 % used, 74.0Mi of headroom; pauses at 90 %, resumes at 80 %",
+        "RANK  POD  QOS  MEMORY  VERDICT",
+        "  1  default/small  Burstable  10.0Mi  would pause (throttle): why",
+        "  -  default/safe  Burstable  20.0Mi  runs: protected: a rule",
+    ]
+
+
+def test_the_json_of_a_decision() -> None:
+    assert output.explain_values(SAMPLE, VERDICTS, Config()) == {
+        "schema": 1,
+        "policy": "watermark",
+        "used_pct": 92.77,
+        "headroom_bytes": 77594624,
+        "pods": [
+            {
+                "rank": 1,
+                "uid": "uid-of-small",
+                "namespace": "default",
+                "name": "small",
+                "qos": "Burstable",
+                "memory_current_bytes": 10485760,
+                "verdict": "would pause (throttle): why",
+            },
+            {
+                "rank": None,
+                "uid": "uid-of-safe",
+                "namespace": "default",
+                "name": "safe",
+                "qos": "Burstable",
+                "memory_current_bytes": 20971520,
+                "verdict": "runs: protected: a rule",
+            },
+        ],
+    }
+
+
+def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
+    record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
+    text = f"stays paused by manual: {HOSTILE} {'because ' * 100}end"
+    output.print_explain(SAMPLE, (Verdict(PodUsage(MIB, make_pod("web", paused=record)), None, text),), Config())
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert ESCAPED in lines[2]
+    assert lines[2].rstrip().endswith("because end")
+
+
+def test_findings_are_printed_with_what_to_do_below(capsys: Capture) -> None:
+    output.print_findings(
+        [
+            Finding("kernel", Level.OK, "6.18.0"),
+            Finding("swap", Level.WARN, "[bold]on[/bold]", "turn it off"),
+            Finding("xattr", Level.FAIL, f"cannot {HOSTILE} {'x' * 600}", f"write {HOSTILE}"),
+        ]
+    )
+
+    assert capsys.readouterr().out.splitlines() == [
+        "ok   kernel      6.18.0",
+        "warn swap        [bold]on[/bold]",
+        "                 -> turn it off",
+        f"fail xattr       cannot {ESCAPED} {'x' * 600}",
+        f"                 -> write {ESCAPED}",
+    ]

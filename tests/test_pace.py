@@ -1,0 +1,90 @@
+"""When to look again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodes import START_NS, S
+
+from cgpause.config import SamplingConfig
+from cgpause.model import Headroom
+from cgpause.policy.pace import PRIOR_FILL_S, FillRate, interval_ns, learn
+
+SAMPLING = SamplingConfig(fast_ms=50, slow_s=2)
+TOTAL = 10**10
+"""10 GB, so the rate to expect without any experience is 1 GB/s."""
+FAST, SLOW = 50_000_000, 2 * S
+
+
+def node(used_pct: float) -> Headroom:
+    return Headroom(TOTAL, TOTAL - int(TOTAL * used_pct / 100), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "expected_ns"),
+    [
+        pytest.param(10, SLOW, id="far"),
+        pytest.param(50, SLOW, id="4-s-away-at-the-prior-rate"),
+        pytest.param(70, S, id="2-s-away"),
+        pytest.param(80, S // 2, id="1-s-away"),
+        pytest.param(89, FAST, id="a-tenth-of-a-second-away"),
+        pytest.param(90, FAST, id="at-the-threshold"),
+        pytest.param(99, FAST, id="beyond"),
+        pytest.param(150, FAST, id="over-the-limit"),
+    ],
+)
+def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
+    assert PRIOR_FILL_S == 10
+    assert interval_ns(FillRate(), node(used_pct), 90, SAMPLING) == pytest.approx(expected_ns, rel=0.01)
+
+
+def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> None:
+    rate = learn(FillRate(), START_NS, node(50))
+    rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
+    assert rate.bytes_per_s == pytest.approx(2e9)
+    assert interval_ns(rate, node(70), 90, SAMPLING) == pytest.approx(S // 2, rel=0.01)
+    rate = learn(rate, START_NS + 11 * S, node(70))
+    assert rate.bytes_per_s == pytest.approx(1e9)
+
+
+def test_shrinking_use_is_no_rate() -> None:
+    rate = learn(learn(FillRate(), START_NS, node(70)), START_NS + S, node(10))
+    assert rate.bytes_per_s == 0
+
+
+@pytest.mark.parametrize("at_ns", [START_NS, START_NS - S], ids=["the-same-instant", "an-earlier-one"])
+def test_a_clock_that_stands_still_gives_no_rate(at_ns: int) -> None:
+    rate = learn(learn(FillRate(), START_NS, node(10)), at_ns, node(90))
+    assert rate == FillRate(at_ns, node(90).available_bytes, 0.0)
+
+
+def test_a_limit_of_nothing_is_looked_at_often() -> None:
+    assert interval_ns(FillRate(), Headroom(TOTAL, TOTAL, 0, 0), 90, SAMPLING) == FAST
+
+
+headrooms = st.builds(
+    Headroom,
+    st.integers(1, 1 << 45),
+    st.integers(0, 1 << 45),
+    st.none() | st.integers(0, 1 << 45),
+    st.integers(0, 1 << 45),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100 * S), headrooms), min_size=1, max_size=8), st.floats(1, 100))
+def test_interval_stays_within_its_bounds_whatever_happened(
+    history: list[tuple[int, Headroom]], threshold_pct: float
+) -> None:
+    rate = FillRate()
+    for at_ns, headroom in history:
+        rate = learn(rate, at_ns, headroom)
+        assert rate.bytes_per_s >= 0
+        assert FAST <= interval_ns(rate, headroom, threshold_pct, SAMPLING) <= SLOW
+
+
+def test_less_room_never_means_a_longer_interval() -> None:
+    intervals = [interval_ns(FillRate(), node(pct), 90, SAMPLING) for pct in range(101)]
+    assert all(later <= earlier for earlier, later in pairwise(intervals))

@@ -1,0 +1,330 @@
+"""Kernel text: what a real node wrote (expected values typed in by hand), and what no kernel writes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trees import load_capture
+
+from cgpause.errors import MalformedError
+from cgpause.model import CpuMax, Pressure
+from cgpause.parse import (
+    MemInfo,
+    parse_cgroup2_mounts,
+    parse_cpu_max,
+    parse_flat_keyed,
+    parse_limit,
+    parse_meminfo,
+    parse_number,
+    parse_own_cgroup,
+    parse_pressure,
+    parse_reclaimable,
+    parse_termination_pending,
+)
+
+BURST_POD = {
+    "systemd": (
+        "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
+        16236544,
+    ),
+    "cgroupfs": ("kubepods/burstable/podc467c713f7198867c11de53e93050336", 16941056),
+}
+# MemTotal 3049668 kB on both; MemAvailable 2622652 kB and 2617568 kB.
+MEMINFO = {"systemd": MemInfo(3122860032, 2685595648), "cgroupfs": MemInfo(3122860032, 2680389632)}
+# inactive_file + active_file + slab_reclaimable of the kubepods root.
+RECLAIMABLE = {"systemd": ("kubepods.slice", 5264048), "cgroupfs": ("kubepods", 5274960)}
+DRIVERS = pytest.mark.parametrize("driver", ["systemd", "cgroupfs"])
+
+
+def captured(driver: str, path: str, file: str) -> bytes:
+    text: str = load_capture(driver)["cgroups"][path][file]
+    return text.encode()
+
+
+@DRIVERS
+def test_values_of_a_captured_pod_are_read(driver: str) -> None:
+    path, current = BURST_POD[driver]
+    assert parse_cpu_max(captured(driver, path, "cpu.max")) == CpuMax(75000, 100000)
+    assert parse_limit(captured(driver, path, "memory.max"), "memory.max") == 402653184
+    assert parse_number(captured(driver, path, "memory.current"), "memory.current") == current
+    assert parse_number(captured(driver, path, "cpu.max.burst"), "cpu.max.burst") == 0
+    assert parse_number(captured(driver, path, "cgroup.freeze"), "cgroup.freeze") == 0
+    events = parse_flat_keyed(captured(driver, path, "memory.events"), "memory.events")
+    assert events == {"low": 0, "high": 0, "max": 0, "oom": 0, "oom_kill": 0, "oom_group_kill": 0}
+    assert parse_flat_keyed(captured(driver, path, "cgroup.events"), "cgroup.events") == {"populated": 1, "frozen": 0}
+
+
+@DRIVERS
+def test_values_of_the_captured_kubepods_root_are_read(driver: str) -> None:
+    path, reclaimable = RECLAIMABLE[driver]
+    assert parse_cpu_max(captured(driver, path, "cpu.max")) == CpuMax(None, 100000)
+    assert parse_limit(captured(driver, path, "memory.max"), "memory.max") == 2598572032
+    assert parse_reclaimable(captured(driver, path, "memory.stat")) == reclaimable
+    assert parse_pressure(captured(driver, path, "memory.pressure")) == Pressure(0.0, 0, 0.0, 0)
+
+
+@DRIVERS
+def test_values_of_the_captured_node_are_read(driver: str) -> None:
+    capture: dict[str, Any] = load_capture(driver)
+    total_us = {"systemd": 62, "cgroupfs": 67}[driver]
+    assert parse_meminfo(capture["meminfo"].encode()) == MEMINFO[driver]
+    assert parse_pressure(capture["pressure"].encode()) == Pressure(0.0, total_us, 0.0, total_us)
+    assert parse_cgroup2_mounts("".join(capture["mountinfo"]).encode()) == ("/sys/fs/cgroup",)
+
+
+NOT_NUMBERS = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b"\n", id="newline-only"),
+    pytest.param(b"-1\n", id="negative"),
+    pytest.param(b"+1\n", id="plus"),
+    pytest.param(b"1_0\n", id="underscore"),
+    pytest.param(b" 1\n", id="leading-space"),
+    pytest.param(b"1 \n", id="trailing-space"),
+    pytest.param(b"1\n\n", id="two-newlines"),
+    pytest.param(b"1\n2\n", id="two-lines"),
+    pytest.param(b"1\x00", id="nul"),
+    pytest.param(b"1.0\n", id="fraction"),
+    pytest.param(b"0x10\n", id="hex"),
+    pytest.param(b"\xff\xfe\n", id="not-utf8"),
+    pytest.param("\u0661\n".encode(), id="arabic-digit"),
+    pytest.param(b"9" * 21, id="more-than-64-bit"),
+    pytest.param(b"9" * 5000, id="huge"),
+]
+
+
+@pytest.mark.parametrize("data", [*NOT_NUMBERS, pytest.param(b"max\n", id="max")])
+def test_number_refuses_anything_but_digits(data: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"memory\.current"):
+        parse_number(data, "memory.current")
+
+
+@pytest.mark.parametrize("data", [*NOT_NUMBERS, pytest.param(b"max 1\n", id="max-and-more")])
+def test_limit_refuses_anything_but_digits_and_max(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse_limit(data, "memory.max")
+
+
+@pytest.mark.parametrize("data", [b"18446744073709551615", b"18446744073709551615\n"])
+def test_the_largest_number_of_the_kernel_is_read(data: bytes) -> None:
+    assert parse_number(data, "memory.current") == 2**64 - 1
+    assert parse_limit(data, "memory.max") == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"max 100000\n", CpuMax(None, 100000)),
+        (b"50000 100000\n", CpuMax(50000, 100000)),
+        (b"200000 50000", CpuMax(200000, 50000)),
+        (b"1000 1000000\n", CpuMax(1000, 1000000)),
+    ],
+)
+def test_cpu_max_is_read_and_written_alike(data: bytes, value: CpuMax) -> None:
+    assert parse_cpu_max(data) == value
+    assert str(value) == data.decode().strip()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *NOT_NUMBERS,
+        pytest.param(b"max", id="no-period"),
+        pytest.param(b"1000", id="quota-only"),
+        pytest.param(b"100000 max\n", id="max-as-period"),
+        pytest.param(b"max max\n", id="max-twice"),
+        pytest.param(b"MAX 100000\n", id="upper-case"),
+        pytest.param(b"-1 100000\n", id="negative-quota"),
+        pytest.param(b"1000 -1\n", id="negative-period"),
+        pytest.param(b"1000 100000 5\n", id="three-fields"),
+        pytest.param(b"1000  100000\n", id="two-spaces"),
+        pytest.param(b"1000\n100000\n", id="newline-between"),
+        pytest.param(b"max 100000\n\n", id="two-newlines-at-end"),
+        pytest.param(b"max 100000\x00", id="nul-at-end"),
+        pytest.param(b"9" * 21 + b" 100000", id="huge-quota"),
+    ],
+)
+def test_cpu_max_refuses_what_the_kernel_never_writes(data: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"cpu\.max"):
+        parse_cpu_max(data)
+
+
+@given(quota=st.none() | st.integers(0, 2**64 - 1), period=st.integers(0, 2**64 - 1))
+def test_cpu_max_survives_the_round_trip(quota: int | None, period: int) -> None:
+    assert parse_cpu_max(f"{CpuMax(quota, period)}\n".encode()) == CpuMax(quota, period)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"oom_kill\n", id="no-value"),
+        pytest.param(b"oom_kill 1 2\n", id="two-values"),
+        pytest.param(b"oom_kill -1\n", id="negative"),
+        pytest.param(b"oom_kill max\n", id="max"),
+        pytest.param(b"oom_kill 1\n\noom 0\n", id="empty-line"),
+        pytest.param(b"oom_kill 1\x00\n", id="nul"),
+        pytest.param(b"oom_kill 999999999999999999999\n", id="huge"),
+    ],
+)
+def test_flat_keyed_file_with_a_bad_line_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"memory\.events"):
+        parse_flat_keyed(data, "memory.events")
+
+
+def test_flat_keyed_file_may_be_empty_and_hold_keys_we_do_not_know() -> None:
+    assert parse_flat_keyed(b"", "memory.events") == {}
+    assert parse_flat_keyed(b"n\xc3\xa4w 7\noom_kill 1\n", "memory.events")["oom_kill"] == 1
+
+
+def test_reclaimable_counts_neither_tmpfs_nor_unreclaimable_slab() -> None:
+    stat = b"file 1000\nshmem 900\ninactive_file 1\nactive_file 20\nslab_reclaimable 300\nslab_unreclaimable 4000\n"
+    assert parse_reclaimable(stat) == 321
+
+
+def test_reclaimable_finds_its_keys_in_any_order() -> None:
+    assert parse_reclaimable(b"slab_reclaimable 1\nactive_file 2\ninactive_file 3") == 6
+
+
+@pytest.mark.parametrize(
+    "stat",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"inactive_file 1\nactive_file 2\n", id="truncated-before-a-key"),
+        pytest.param(b"inactive_file 1\nactive_file 2\nslab_reclaimable ", id="truncated-before-a-value"),
+        pytest.param(b"inactive_file 1\nslab_reclaimable 2\n", id="inactive-is-not-active"),
+        pytest.param(b"inactive_file -1\nactive_file 2\nslab_reclaimable 3\n", id="negative"),
+        pytest.param(b"inactive_file max\nactive_file 2\nslab_reclaimable 3\n", id="max"),
+        pytest.param(b"inactive_file 1\nactive_file 2\nslab_reclaimable " + b"9" * 21 + b"\n", id="huge"),
+        pytest.param(b"inactive_file 1\x00\nactive_file 2\nslab_reclaimable 3\n", id="nul"),
+        pytest.param(b"inactive_file 1x\nactive_file 2\nslab_reclaimable 3\n", id="letters-behind-the-number"),
+    ],
+)
+def test_memory_stat_without_the_file_lru_and_slab_is_malformed(stat: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"memory\.stat"):
+        parse_reclaimable(stat)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"MemTotal:  100 kB\nMemFree: 5 kB\n", id="no-MemAvailable"),
+        pytest.param(b"MemAvailable: 100 kB\n", id="no-MemTotal"),
+        pytest.param(b"MemTotal: 100 kB\nMemAvailable:", id="truncated"),
+        pytest.param(b"MemTotal: 100 kB\nMemAvailable: 50", id="no-unit"),
+        pytest.param(b"MemTotal: 100 MB\nMemAvailable: 50 MB\n", id="another-unit"),
+        pytest.param(b"MemTotal: 0 kB\nMemAvailable: 0 kB\n", id="no-memory-at-all"),
+        pytest.param(b"MemTotal: -1 kB\nMemAvailable: 50 kB\n", id="negative"),
+        pytest.param(b"MemTotal: max kB\nMemAvailable: 50 kB\n", id="max"),
+        pytest.param(b"MemTotal: " + b"9" * 21 + b" kB\nMemAvailable: 50 kB\n", id="huge"),
+        pytest.param(b"MemTotal: 1\x00 kB\nMemAvailable: 50 kB\n", id="nul"),
+    ],
+)
+def test_meminfo_that_lacks_what_we_need_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="meminfo"):
+        parse_meminfo(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"full avg10=0.00 avg60=0.00 avg300=0.00 total=1\n", id="no-some"),
+        pytest.param(b"some avg10=0.00 avg60=0.00 avg300=0.00\n", id="no-total"),
+        pytest.param(b"some avg10=0.00 avg60=0.00 avg30", id="truncated"),
+        pytest.param(b"some avg10=-1.00 avg60=0.00 avg300=0.00 total=1\n", id="negative"),
+        pytest.param(b"some avg10=max avg60=0.00 avg300=0.00 total=1\n", id="max"),
+        pytest.param(b"some avg10=nan avg60=0.00 avg300=0.00 total=1\n", id="nan"),
+        pytest.param(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=999999999999999999999\n", id="huge"),
+        pytest.param(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1\x00\n", id="nul"),
+    ],
+)
+def test_pressure_that_the_kernel_never_writes_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="pressure"):
+        parse_pressure(data)
+
+
+def test_pressure_without_a_full_line_counts_it_as_zero() -> None:
+    data = b"some avg10=1.50 avg60=0.00 avg300=0.00 total=12345\n"
+    assert parse_pressure(data) == Pressure(1.5, 12345, 0.0, 0)
+
+
+MOUNT = b"32 24 0:27 / %s rw,relatime shared:8 - %s cgroup2 rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "mounts"),
+    [
+        pytest.param(b"", (), id="empty"),
+        pytest.param(MOUNT % (b"/sys/fs/cgroup", b"cgroup"), (), id="v1"),
+        pytest.param(
+            MOUNT % (b"/sys/fs/cgroup/cpu", b"cgroup") + MOUNT % (b"/sys/fs/cgroup/unified", b"cgroup2"),
+            ("/sys/fs/cgroup/unified",),
+            id="hybrid",
+        ),
+        pytest.param(MOUNT % (rb"/a\040b\012c\134d", b"cgroup2"), ("/a b\nc\\d",), id="escaped"),
+        pytest.param(MOUNT % (b"/a\xff", b"cgroup2"), ("/a\udcff",), id="not-utf8"),
+        pytest.param(MOUNT % (b"/a\rb", b"cgroup2"), ("/a\rb",), id="carriage-return-is-not-escaped"),
+        pytest.param(MOUNT % (b"/a", b"cgroup2") + MOUNT % (b"/b", b"cgroup2"), ("/a", "/b"), id="in-mount-order"),
+        pytest.param(b"32 24 0:27 / /a rw - cgroup2 cgroup2 rw", ("/a",), id="no-optional-fields-no-newline"),
+        pytest.param(b"32 24 0:27 / /a rw cgroup2 cgroup2 rw\n", (), id="no-separator"),
+        pytest.param(b"32 24 - cgroup2 cgroup2 rw\n", (), id="too-few-fields"),
+        pytest.param(b"32 24 0:27 / /a rw -", (), id="truncated"),
+    ],
+)
+def test_only_cgroup2_mounts_are_found(mountinfo: bytes, mounts: tuple[str, ...]) -> None:
+    assert parse_cgroup2_mounts(mountinfo) == mounts
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        pytest.param(b"0::/system.slice/cgpause.service\n", "system.slice/cgpause.service", id="v2"),
+        pytest.param(b"4:memory:/user\n0::/user.slice\n", "user.slice", id="hybrid"),
+        pytest.param(b"0::/\n", "", id="root"),
+        pytest.param(b"4:memory:/user\n", None, id="v1"),
+        pytest.param(b"", None, id="empty"),
+        pytest.param(b"0::/a\xff", "a\udcff", id="not-utf8"),
+        pytest.param(b"0::/a\rb\n", "a\rb", id="carriage-return"),
+        pytest.param(b"4:memory:/a\r0::/forged\n0::/real\n", "real", id="carriage-return-forges-nothing"),
+    ],
+)
+def test_own_cgroup_is_the_v2_line(data: bytes, path: str | None) -> None:
+    assert parse_own_cgroup(data) == path
+
+
+STATUS = b"Name:\tsh\nSigPnd:\t%s\nShdPnd:\t%s\nSigBlk:\t0000000000004000\n"
+NONE = b"0000000000000000"
+SIGTERM = b"0000000000004000"
+SIGKILL = b"0000000000000100"
+
+
+@pytest.mark.parametrize(
+    ("status", "pending"),
+    [
+        pytest.param(STATUS % (NONE, NONE), False, id="nothing"),
+        pytest.param(STATUS % (NONE, SIGTERM), True, id="sigterm"),
+        pytest.param(STATUS % (NONE, SIGKILL), True, id="sigkill"),
+        pytest.param(STATUS % (SIGTERM, NONE), True, id="sigterm-for-the-thread"),
+        pytest.param(STATUS % (NONE, b"ffffffffffffbeff"), False, id="everything-else"),
+        pytest.param(b"", False, id="empty"),
+        pytest.param(b"Name:\tsh\nShdPnd:\t0000", False, id="truncated"),
+        pytest.param(b"Name:\tx\nShdPnd:\tzzzzzzzzzzzzzzzz\n", False, id="not-hex"),
+        pytest.param(b"Name:\tShdPnd:\\n\\t0000000000004000\nShdPnd:\t" + NONE, False, id="in-the-process-name"),
+    ],
+)
+def test_pending_termination_is_read_from_the_masks(status: bytes, pending: bool) -> None:  # noqa: FBT001 - a table
+    assert parse_termination_pending(status) is pending
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_a_parser_fail_with_anything_but_malformed(data: bytes) -> None:
+    for parse in (parse_cpu_max, parse_reclaimable, parse_meminfo, parse_pressure):
+        with contextlib.suppress(MalformedError):
+            parse(data)
+    parse_cgroup2_mounts(data)
+    parse_own_cgroup(data)
+    parse_termination_pending(data)

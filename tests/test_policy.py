@@ -1,0 +1,336 @@
+"""What holds for every decision, on random nodes with random histories; and that `explain` tells the same story."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodes import MS, START_NS, Node, S, names, pod, record
+
+from cgpause.config import Config, HoldConfig, SamplingConfig, WatermarkConfig
+from cgpause.model import Owner, Pause, Pod, PodUsage, Resume, Sacrifice
+from cgpause.policy import Decision, State, decide, explain, rank
+
+MAX_PAUSE_S, MIN_RUN_S = 15, 12
+HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
+EXAMPLES = settings(max_examples=40, deadline=None)
+
+configs = st.builds(
+    Config,
+    hold=st.just(HOLD),
+    watermark=st.builds(
+        WatermarkConfig,
+        upper_pct=st.just(90.0),
+        lower_pct=st.just(80.0),
+        interval_s=st.sampled_from([0.05, 1.0, 4.0]),
+        patience=st.integers(1, 3),
+        batch=st.integers(1, 3),
+        sacrifice=st.booleans(),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One wake-up: an early one (PSI, inotify) or the timer's, the memory found, and what else happened."""
+
+    after_ms: int
+    used_pct: float
+    event: str
+    name: str
+
+
+NAMES = [f"pod{number}" for number in range(5)]
+EVENTS = [
+    "",
+    "",
+    "",
+    "",
+    "distress",
+    "vanish",
+    "appear",
+    "protect",
+    "operator-resumes",
+    "operator-pauses",
+    "operator-pauses-for-3s",
+]
+
+turns = st.builds(
+    Turn,
+    after_ms=st.integers(1, 6000),
+    used_pct=st.sampled_from([60.0, 80.0, 85.0, 89.5, 90.0, 95.0, 95.0, 99.0]),
+    event=st.sampled_from(EVENTS),
+    name=st.sampled_from(NAMES),
+)
+histories = st.lists(turns, min_size=25, max_size=60)
+
+kinds = st.sampled_from(["plain", "plain", "plain", "protected", "manual", "adopted", "adopted-late"])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    node = Node(draw(configs))
+    for name in NAMES:
+        kind = draw(kinds)
+        started = {
+            "protected": pod(name, protected="rule 1"),
+            "manual": pod(name, paused=record(START_NS - 100 * S, Owner.MANUAL)),
+            "adopted": pod(name, paused=record(START_NS - 3 * S)),
+            "adopted-late": pod(name, paused=record(START_NS - 100 * S)),
+        }.get(kind, pod(name))
+        node.add(started, draw(st.integers(1, 5)) << 20)
+    return node
+
+
+def happen(node: Node, turn: Turn) -> None:
+    """Let an outsider do something; what makes no sense now does not happen."""
+    found = node.pods.get(turn.name)
+    if found is None:
+        if turn.event == "appear":
+            node.add(pod(turn.name, settled_at_ns=node.at_ns + 5 * S))
+        return
+    held_by = None if found.paused is None else found.paused.owner
+    match turn.event, held_by:
+        case "distress", Owner.DAEMON:
+            node.pods[turn.name] = replace(found, distress="it is being terminated")
+        case "vanish", _:
+            node.remove(turn.name)
+        case "protect", _:
+            node.pods[turn.name] = replace(found, protected="rule 2")
+        case "operator-resumes", Owner():
+            node.resume(turn.name)
+        case "operator-pauses", None:
+            node.pause(turn.name, Owner.MANUAL)
+        case "operator-pauses-for-3s", None:
+            node.pause(turn.name, Owner.MANUAL, node.at_ns + 3 * S)
+
+
+def check_decision(node: Node, decision: Decision) -> None:
+    """What must be true of one decision, seen from the node before it is carried out."""
+    touched = [action.pod.uid for action in decision.actions]
+    assert len(touched) == len(set(touched)), "one pod, one action"
+    for action in decision.actions:
+        before = node.pods[action.pod.uid]
+        assert action.pod == before
+        assert action.reason
+        match action:
+            case Pause():
+                assert before.protected is None
+                assert before.distress is None
+                assert before.paused is None
+                assert node.at_ns >= before.settled_at_ns
+            case Sacrifice():
+                assert before.protected is None
+                assert before.paused is not None
+                assert before.paused.owner is Owner.DAEMON
+                assert node.config.watermark.sacrifice
+            case Resume():
+                assert before.paused is not None
+                expires_ns = before.paused.expires_ns
+                expired = expires_ns is not None and node.at_ns >= expires_ns
+                assert expired or before.paused.owner is Owner.DAEMON
+    ended = set(names(decision.actions, Resume)) | set(names(decision.actions, Sacrifice))
+    for name, found in node.pods.items():
+        if found.paused is None:
+            continue
+        if found.paused.owner is Owner.DAEMON and (found.distress or found.protected):
+            assert name in ended, "distress and protection end a pause at once"
+        if found.paused.expires_ns is not None and node.at_ns >= found.paused.expires_ns:
+            assert name in ended, "an expired pause ends"
+    assert 0 < decision.next_sample_ns <= node.config.sampling.slow_s * S
+
+
+def play(node: Node, history: list[Turn]) -> None:
+    """Run a history; the timer wakes in time, events wake earlier."""
+    for turn in history:
+        happen(node, turn)
+        decision = decide(node.state, node.sample(turn.used_pct), node.config)
+        check_decision(node, decision)
+        node.state = decision.state
+        for action in decision.actions:
+            node.carry_out(action)
+        node.at_ns += min(turn.after_ms * MS, decision.next_sample_ns)
+
+
+@EXAMPLES
+@given(nodes(), histories)
+def test_every_decision_keeps_the_rules(node: Node, history: list[Turn]) -> None:
+    play(node, history)
+
+
+@EXAMPLES
+@given(nodes(), histories)
+def test_each_pause_is_followed_by_exactly_one_restore(node: Node, history: list[Turn]) -> None:
+    play(node, history)
+    for name in list(node.held()):  # the daemon's shutdown, and an operator's `resume --all`
+        node.resume(name)
+    for intervals in node.holds.values():
+        assert all(end_ns is not None and since_ns <= end_ns for since_ns, end_ns in intervals)
+        assert all(one[1] is not None and one[1] <= other[0] for one, other in pairwise(intervals))
+
+
+def quiet(history: list[Turn]) -> list[Turn]:
+    """The same without operators, whose pauses may last for ever."""
+    return [replace(turn, event="" if turn.event.startswith("operator") else turn.event) for turn in history]
+
+
+def holds_by_daemon(node: Node) -> list[list[tuple[int, int]]]:
+    return [[(since, node.at_ns if end is None else end) for since, end in spans] for spans in node.holds.values()]
+
+
+@st.composite
+def fresh_nodes(draw: st.DrawFn) -> Node:
+    """Plain pods only: nothing inherited from before the first decision."""
+    node = Node(draw(configs))
+    for name in NAMES:
+        node.add(pod(name), draw(st.integers(1, 5)) << 20)
+    return node
+
+
+@EXAMPLES
+@given(fresh_nodes(), histories)
+def test_within_a_stretch_nobody_is_held_past_the_bound_and_then_runs_long_enough(
+    node: Node, history: list[Turn]
+) -> None:
+    play(node, quiet(history) * 3)
+    for spans in holds_by_daemon(node):
+        start_ns: int | None = None
+        for number, (since_ns, end_ns) in enumerate(spans):
+            ran_ns = None if number == 0 else since_ns - spans[number - 1][1]
+            if start_ns is None or ran_ns is None or ran_ns >= MIN_RUN_S * S:
+                start_ns = since_ns
+            # All pauses not separated by a full run share one budget.
+            assert end_ns - start_ns <= MAX_PAUSE_S * S
+
+
+@EXAMPLES
+@given(fresh_nodes(), histories)
+def test_of_probes_every_10_s_never_three_in_a_row_fall_into_pauses(node: Node, history: list[Turn]) -> None:
+    """Kubernetes' default liveness probe kills at the third failure."""
+    play(node, quiet(history) * 3)
+    for spans in holds_by_daemon(node):
+        for phase_ns in range(0, 10 * S, S // 4):
+            missed = 0
+            for at_ns in range(START_NS + phase_ns, node.at_ns, 10 * S):
+                missed = missed + 1 if any(since <= at_ns < end for since, end in spans) else 0
+                assert missed < 3
+
+
+@pytest.mark.parametrize("sacrifice", [False, True])
+@pytest.mark.parametrize("interval_s", [0.05, 1.0])
+def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: float, sacrifice: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(Config(hold=HOLD, watermark=WatermarkConfig(interval_s=interval_s, patience=1, sacrifice=sacrifice)))
+    for name in NAMES:
+        node.add(pod(name))
+    while node.at_ns < START_NS + 300 * S:
+        decision = node.step(97)
+        node.at_ns += decision.next_sample_ns
+    for spans in holds_by_daemon(node):
+        assert spans
+        held_ns = sum(end - since for since, end in spans)
+        assert held_ns <= 300 * S * MAX_PAUSE_S / (MAX_PAUSE_S + MIN_RUN_S) + MAX_PAUSE_S * S
+
+
+@EXAMPLES
+@given(nodes(), histories)
+def test_a_decision_depends_on_its_inputs_only_and_leaves_them_alone(node: Node, history: list[Turn]) -> None:
+    play(node, history)
+    state, sample = node.state, node.sample(history[-1].used_pct)
+    kept = copy.deepcopy(state)
+    first = decide(state, sample, node.config)
+    assert state == kept
+    assert decide(kept, copy.deepcopy(sample), node.config) == first == decide(state, sample, node.config)
+
+
+@EXAMPLES
+@given(nodes(), histories)
+def test_explain_says_something_for_each_pod_and_agrees_with_decide(node: Node, history: list[Turn]) -> None:
+    play(node, history)
+    sample = node.sample(history[-1].used_pct)
+    decision, verdicts = explain(node.state, sample, node.config)
+    assert decision == decide(node.state, sample, node.config)
+    assert [verdict.usage for verdict in verdicts] == rank(sample.pods)
+
+    actions = {action.pod.uid: action for action in decision.actions}
+    ranked = [verdict for verdict in verdicts if verdict.rank is not None]
+    assert [verdict.rank for verdict in ranked] == list(range(1, len(ranked) + 1))
+    for verdict in verdicts:
+        found = verdict.usage.pod
+        action = actions.get(found.uid)
+        match action:
+            case Pause():
+                assert verdict.text.startswith("would pause")
+                assert f"rank {verdict.rank} of {len(ranked)}" in verdict.text
+            case Resume():
+                assert verdict.text == f"would resume: {action.reason}"
+            case Sacrifice():
+                assert verdict.text.startswith("would kill its containers")
+            case None:
+                assert verdict.text.startswith("runs: " if found.paused is None else "stays paused by ")
+        assert (verdict.rank is None) or found.paused is None
+        if found.protected and found.paused is None:
+            assert verdict.text == f"runs: protected: {found.protected}"
+
+
+def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> None:
+    usages = (PodUsage(3, pod("c")), PodUsage(1, pod("b")), PodUsage(1, pod("a")))
+    assert [usage.pod.uid for usage in rank(usages)] == ["b", "a", "c"]
+
+
+def test_a_new_pod_is_left_alone_until_it_has_settled() -> None:
+    node = Node(Config())
+    node.add(pod("new", settled_at_ns=START_NS + 5 * S))
+    assert node.step(99).actions == ()
+    node.at_ns = START_NS + 5 * S - 1
+    assert node.step(99).actions == ()
+    node.at_ns += 1
+    assert names(node.step(99).actions, Pause) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "blocked_ms"),
+    [
+        pytest.param(pod("a", settled_at_ns=START_NS + 300 * MS), 300, id="settling"),
+        pytest.param(pod("a", paused=record(START_NS - (MAX_PAUSE_S * S))), 12_000, id="has-to-run-first"),
+    ],
+)
+def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:
+    """Above the upper mark, with nobody else to pause, the next look comes when the first pod becomes a candidate."""
+    node = Node(Config(hold=HOLD, sampling=SamplingConfig(fast_ms=50, slow_s=60)))
+    node.add(blocked)
+    while not names(node.step(99).actions, Pause):
+        node.at_ns += decide(node.state, node.sample(99), node.config).next_sample_ns
+    assert blocked_ms * MS <= node.at_ns - START_NS <= (blocked_ms + 100) * MS
+
+
+def test_a_node_full_of_protected_pods_is_looked_at_slowly() -> None:
+    node = Node(Config())
+    node.add(pod("a", protected="rule 1"))
+    assert node.step(99).next_sample_ns == 2 * S
+
+
+def test_while_somebody_is_held_the_next_look_is_a_second_away_at_most() -> None:
+    node = Node(Config())
+    node.add(pod("a", paused=record(START_NS)))
+    assert node.step(10).next_sample_ns == S
+
+
+@pytest.mark.parametrize(("left_ms", "next_ms"), [(500, 500), (20, 50), (0, 2000)])
+def test_the_end_of_a_hold_is_not_overslept(left_ms: int, next_ms: int) -> None:
+    node = Node(Config())
+    node.add(pod("a", paused=record(START_NS + left_ms * MS - 15 * S)))
+    assert node.step(10).next_sample_ns == next_ms * MS
+
+
+def test_an_expired_manual_pause_is_resumed_whatever_the_memory() -> None:
+    node = Node(Config())
+    node.add(pod("a", paused=record(START_NS - 10 * S, Owner.MANUAL, expires_ns=START_NS)))
+    assert names(node.step(99).actions, Resume) == ["a"]
+
+
+def test_the_first_state_is_empty() -> None:
+    assert decide(State(), Node(Config()).sample(99), Config()).actions == ()

@@ -1,0 +1,135 @@
+"""Protection: which rule wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from cgpause.config import Config, PodRule, ProtectConfig
+from cgpause.model import QosClass
+from cgpause.names import PodName
+from cgpause.protect import protection
+
+UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
+STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
+WEB = PodName("default", "web")
+BURSTABLE, GUARANTEED, BEST_EFFORT = QosClass.BURSTABLE, QosClass.GUARANTEED, QosClass.BEST_EFFORT
+ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False)
+
+
+def rule(match: str, *, protect: bool, qos: tuple[QosClass, ...] = ()) -> PodRule:
+    return PodRule(match=match, protect=protect, qos=qos)
+
+
+def reason(
+    uid: str = UUID,
+    qos: QosClass = BURSTABLE,
+    name: PodName | None = WEB,
+    config: Config | None = None,
+    opt_outs: tuple[str, ...] = (),
+    *,
+    holds_us: bool = False,
+) -> str | None:
+    return protection(uid=uid, qos=qos, name=name, opt_outs=opt_outs, holds_us=holds_us, config=config or Config())
+
+
+@pytest.mark.parametrize("qos", [BURSTABLE, BEST_EFFORT])
+def test_an_ordinary_pod_may_be_paused(qos: QosClass) -> None:
+    assert reason(qos=qos) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        pytest.param(reason(name=PodName("kube-system", "dns")), "kube-system", id="kube-system"),
+        pytest.param(reason(uid=STATIC), "static pod", id="static-pod"),
+        pytest.param(reason(qos=GUARANTEED), "Guaranteed", id="guaranteed"),
+        pytest.param(reason(name=None), "name is unknown", id="unnamed"),
+        pytest.param(reason(opt_outs=("user.oomd_omit",)), "user.oomd_omit", id="oomd_omit"),
+        pytest.param(reason(opt_outs=("user.oomd_avoid",)), "user.oomd_avoid", id="oomd_avoid"),
+        pytest.param(reason(holds_us=True), "cgpause itself", id="our-own"),
+    ],
+)
+def test_defaults_protect(found: str | None, words: str) -> None:
+    assert found is not None
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    ("uid", "qos", "name"),
+    [
+        (STATIC, BURSTABLE, WEB),
+        (UUID, GUARANTEED, WEB),
+        (UUID, BURSTABLE, None),
+        (UUID, BURSTABLE, PodName("kube-system", "dns")),
+    ],
+    ids=["static", "guaranteed", "unnamed", "kube-system"],
+)
+def test_each_default_can_be_turned_off(uid: str, qos: QosClass, name: PodName | None) -> None:
+    assert reason(uid, qos, name, Config(protect=ALLOW_ALL)) is None
+
+
+def test_a_rule_that_allows_wins_over_the_defaults() -> None:
+    config = Config(pods=(rule("kube-system/dns", protect=False),))
+    assert reason(STATIC, GUARANTEED, PodName("kube-system", "dns"), config) is None
+    assert reason(name=PodName("kube-system", "other"), config=config) is not None
+
+
+def test_the_first_rule_that_matches_wins() -> None:
+    config = Config(pods=(rule("default/web", protect=False), rule("default/*", protect=True)))
+    assert reason(config=config) is None
+    found = reason(name=PodName("default", "db"), config=config)
+    assert found == "rule 2 ([[pods]] match = 'default/*')"
+
+
+@pytest.mark.parametrize(
+    ("qos", "protected"),
+    [pytest.param(BURSTABLE, False, id="named-class"), pytest.param(BEST_EFFORT, True, id="another-class")],
+)
+def test_a_rule_for_some_classes_leaves_the_others_to_the_next(qos: QosClass, protected: bool) -> None:  # noqa: FBT001 - a table
+    config = Config(pods=(rule("*/*", protect=False, qos=(BURSTABLE,)), rule("*/*", protect=True)))
+    assert (reason(qos=qos, config=config) is not None) is protected
+
+
+@pytest.mark.parametrize(
+    ("match", "matches"),
+    [
+        ("default/web", True),
+        ("*/web", True),
+        ("default/w?b", True),
+        ("d*/[vw]eb", True),
+        ("default/we", False),
+        ("web/*", False),
+    ],
+)
+def test_rules_are_globs_on_namespace_and_name(match: str, matches: bool) -> None:  # noqa: FBT001 - a table
+    assert (reason(config=Config(pods=(rule(match, protect=True),))) is not None) is matches
+
+
+def test_namespaces_are_globs() -> None:
+    config = Config(protect=ProtectConfig(namespaces=("kube-*",)))
+    assert reason(name=PodName("kube-node-lease", "x"), config=config) is not None
+    assert reason(config=config) is None
+
+
+@pytest.mark.parametrize("protects", [{"holds_us": True}, {"opt_outs": ("user.oomd_omit",)}], ids=["our-own", "xattr"])
+def test_no_rule_allows_touching_ourselves_or_what_root_marked(protects: dict[str, object]) -> None:
+    config = Config(protect=ALLOW_ALL, pods=(rule("*/*", protect=False),))
+    assert reason(config=config) is None
+    assert (
+        protection(uid=UUID, qos=BURSTABLE, name=WEB, config=config, **{"opt_outs": (), "holds_us": False, **protects})  # type: ignore[arg-type] # a row of the table
+        is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "protected"),
+    [
+        pytest.param(Config(), True, id="a-namespace-is-protected"),
+        pytest.param(Config(protect=ProtectConfig(namespaces=())), False, id="nothing-depends-on-names"),
+        pytest.param(
+            Config(protect=ProtectConfig(namespaces=()), pods=(rule("a/b", protect=False),)), True, id="a-rule-does"
+        ),
+    ],
+)
+def test_a_pod_without_a_name_is_protected_while_names_matter(config: Config, protected: bool) -> None:  # noqa: FBT001 - a table
+    assert (reason(name=None, config=config) is not None) is protected

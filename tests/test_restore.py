@@ -1,0 +1,478 @@
+"""Undoing pauses with nothing but the tree: `resume_all`, the second source, and `python -m cgpause.restore`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from trees import CAPTURES, FakeTree, lay_out_capture, records_left
+
+from cgpause import restore
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
+from cgpause.ledger import PauseRequest, pause
+from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.restore import original_from_systemd, resume_all
+from cgpause.tree import walk
+
+ORIGINALS = ("max 100000", "50000 100000", "200000 50000")
+SLICE = "/sys/fs/cgroup/kubepods.slice/kubepods-pod00000001_0000_4000_8000_000000000001.slice"
+Patch = pytest.MonkeyPatch
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def quiet_logging() -> Iterator[None]:
+    """`main` sets logging up for the whole process; a test must not."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def no_systemd(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+
+
+def pause_pod(root: Path, pod: Path, mechanism: Mechanism = Mechanism.THROTTLE, owner: Owner = Owner.DAEMON) -> None:
+    request = PauseRequest(mechanism, CpuMax(1000, 100_000), owner, "test", since_ns=1)
+    with Cgroup(str(root), str(pod.relative_to(root))) as cgroup:
+        _, changed = pause(cgroup, request)
+    assert changed
+
+
+def damage(pod: Path) -> None:
+    os.setxattr(pod, "user.cgpause", b"rubbish")
+
+
+def cpu_max(pod: Path) -> str:
+    return (pod / "cpu.max").read_text().rstrip("\n")
+
+
+def test_every_pause_is_undone_to_its_own_original(tree: FakeTree) -> None:
+    pods = [tree.add_pod(f"pod-{n}", cpu_max=original) for n, original in enumerate(ORIGINALS)]
+    frozen = tree.add_pod("frozen", cpu_max="30000 100000", tier="besteffort")
+    guaranteed = tree.add_pod("guaranteed", cpu_max="40000 100000", tier="", static=True)
+    running = tree.add_pod("running", cpu_max="1000 100000")
+    for pod in (*pods, guaranteed):
+        pause_pod(tree.root, pod)
+    pause_pod(tree.root, frozen, Mechanism.FREEZE)
+
+    outcomes = resume_all(str(tree.root))
+
+    assert [cpu_max(pod) for pod in (*pods, frozen, guaranteed)] == [*ORIGINALS, "30000 100000", "40000 100000"]
+    assert (frozen / "cgroup.freeze").read_text() == "0\n"
+    assert cpu_max(running) == "1000 100000"
+    assert records_left(tree.root) == []
+    assert {outcome.path for outcome in outcomes} == {
+        str(pod.relative_to(tree.root)) for pod in (*pods, frozen, guaranteed)
+    }
+    assert all(outcome.error is None and outcome.resumed is not None for outcome in outcomes)
+    assert resume_all(str(tree.root)) == []
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_a_captured_tree_gets_everything_back(driver: str, tmp_path: Path) -> None:
+    root, _ = lay_out_capture(driver, tmp_path)
+    with Cgroup(str(root), "kubepods.slice" if driver == "systemd" else "kubepods") as kubepods:
+        pods = [root / pod.cgroup.path for pod in walk(kubepods)[0]]
+    before = {pod: (cpu_max(pod), (pod / "cgroup.freeze").read_text()) for pod in pods}
+    for number, pod in enumerate(pods):
+        pause_pod(root, pod, Mechanism.FREEZE if number % 2 else Mechanism.THROTTLE)
+
+    outcomes = resume_all(str(root))
+
+    assert len(pods) == len(outcomes) == 7
+    assert {pod: (cpu_max(pod), (pod / "cgroup.freeze").read_text()) for pod in pods} == before
+    assert records_left(root) == []
+
+
+def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
+    """An old kubelet, or another driver, leaves a second tree behind; its pods may be paused too."""
+    first = tree.add_pod("first", cpu_max="50000 100000")
+    places = ("kubepods/burstable", "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice")
+    others = []
+    for place in places:
+        (tree.root / place).mkdir(parents=True)
+        uid = "00000009-0000-4000-8000-000000000009"
+        name = f"pod{uid}" if "slice" not in place else f"kubelet-kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+        shutil.copytree(first, tree.root / place / name)
+        others.append(tree.root / place / name)
+    for pod in (first, *others):
+        pause_pod(tree.root, pod)
+
+    outcomes = resume_all(str(tree.root))
+
+    assert len(outcomes) == 3
+    assert [cpu_max(pod) for pod in (first, *others)] == ["50000 100000"] * 3
+    assert records_left(tree.root) == []
+
+
+@pytest.mark.parametrize("owner", [None, Owner.DAEMON, Owner.MANUAL], ids=["any", "daemon", "manual"])
+def test_only_the_pauses_of_the_owner_asked_for_are_undone(owner: Owner | None, tree: FakeTree) -> None:
+    pods = {owner: tree.add_pod(f"by-{owner}", cpu_max="50000 100000") for owner in Owner}
+    for by, pod in pods.items():
+        pause_pod(tree.root, pod, owner=by)
+
+    resume_all(str(tree.root), owner=owner)
+
+    for by, pod in pods.items():
+        assert cpu_max(pod) == ("50000 100000" if owner in (None, by) else "1000 100000")
+
+
+@pytest.mark.parametrize("bad", range(3), ids=["first", "middle", "last"])
+def test_one_that_fails_never_stops_the_others(bad: int, tree: FakeTree, no_systemd: None) -> None:
+    pods = [tree.add_pod(f"pod-{n}", cpu_max=original) for n, original in enumerate(ORIGINALS)]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+    damage(pods[bad])
+
+    outcomes = resume_all(str(tree.root))
+
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    assert [outcome.path for outcome in failed] == [str(pods[bad].relative_to(tree.root))]
+    assert isinstance(failed[0].error, RestoreError)
+    assert "setfattr -x user.cgpause" in str(failed[0].error)
+    assert [cpu_max(pod) == original for pod, original in zip(pods, ORIGINALS, strict=True)] == [
+        number != bad for number in range(3)
+    ]
+    assert records_left(tree.root) == [pods[bad]]
+
+
+@pytest.mark.parametrize("method", ["__init__", "get_xattr"])
+def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    """The kernel may refuse one directory (EACCES, EIO); it may hold a record, so it is a failure, not a detail."""
+    bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
+    pause_pod(tree.root, good)
+    real = getattr(Cgroup, method)
+
+    def refuse(self: Cgroup, *args: str) -> object:
+        if bad.name in (args[1] if method == "__init__" else self.path):
+            raise KernelReadError(str(bad), OSError(errno.EIO, ""))
+        return real(self, *args)
+
+    monkeypatch.setattr(Cgroup, method, refuse)
+    outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
+
+    assert cpu_max(good) == "50000 100000"
+    assert outcomes[str(good.relative_to(tree.root))] is None
+    assert isinstance(outcomes[str(bad.relative_to(tree.root))], KernelReadError)
+
+
+@pytest.mark.parametrize("place", ["kubepods.slice", "kubepods-burstable.slice"])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    """Saying "nothing is paused" of a folder nobody could look into would be a guess."""
+    pause_pod(tree.root, tree.add_pod("hidden"))
+    real = Cgroup.children
+
+    def refuse(self: Cgroup) -> list[tuple[str, int]]:
+        if self.path.endswith(place):
+            raise KernelReadError(self.path, OSError(errno.EIO, ""))
+        return real(self)
+
+    monkeypatch.setattr(Cgroup, "children", refuse)
+    try:
+        failed = any(outcome.error is not None for outcome in resume_all(str(tree.root)))
+    except KernelReadError:
+        failed = True
+
+    assert failed
+
+
+def test_a_pod_that_vanishes_while_its_folder_is_listed_does_not_hide_its_neighbours(
+    tree: FakeTree, monkeypatch: Patch
+) -> None:
+    gone, good = tree.add_pod("gone"), tree.add_pod("good", cpu_max="50000 100000")
+    pause_pod(tree.root, good)
+    real = os.scandir
+
+    class Racing:
+        """Lists the folder, and only then does the pod vanish."""
+
+        def __init__(self, fd: int) -> None:
+            self._entries = real(fd)
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            entries = list(self._entries)
+            if gone.name in [entry.name for entry in entries]:
+                gone.rename(tree.folder / "gone")
+            return entries
+
+        def __exit__(self, *_: object) -> None:
+            self._entries.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cgpause.cgroupfs.os.scandir", lambda fd: Racing(fd) if isinstance(fd, int) else real(fd))
+        resume_all(str(tree.root))
+
+    assert not gone.exists()
+    assert cpu_max(good) == "50000 100000"
+
+
+@pytest.mark.parametrize("step", ["opened", "locked"])
+def test_a_pod_that_vanishes_in_between_is_nobodys_failure(step: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    gone, good = tree.add_pod("gone"), tree.add_pod("good")
+    for pod in (gone, good):
+        pause_pod(tree.root, pod)
+
+    def vanish(*_: object, **__: object) -> NoReturn:
+        monkeypatch.undo()
+        raise CgroupGoneError(str(gone))
+
+    monkeypatch.setattr(Cgroup, "get_xattr" if step == "opened" else "locked", vanish)
+    outcomes = resume_all(str(tree.root))
+
+    assert [(outcome.path, outcome.error) for outcome in outcomes] == [(str(good.relative_to(tree.root)), None)]
+
+
+def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
+    locked, good = tree.add_pod("locked"), tree.add_pod("good")
+    for pod in (locked, good):
+        pause_pod(tree.root, pod)
+    fd = os.open(locked, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
+    finally:
+        os.close(fd)
+
+    assert "locked by another process" in str(outcomes[str(locked.relative_to(tree.root))])
+    assert outcomes[str(good.relative_to(tree.root))] is None
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        pytest.param(lambda root: None, id="no-kubepods"),
+        pytest.param(lambda root: (root / "kubepods").write_text(""), id="kubepods-is-a-file"),
+        pytest.param(lambda root: (root / "kubepods").symlink_to("kubepods"), id="kubepods-is-a-loop"),
+        pytest.param(lambda root: (root / "kubepods.slice").mkdir(), id="empty-kubepods"),
+        pytest.param(lambda root: (root / os.fsdecode(b"\xff\n\x1b")).mkdir(), id="odd-names"),
+    ],
+)
+def test_without_pods_nothing_is_paused(arrange: Callable[[Path], object], tmp_path: Path) -> None:
+    arrange(tmp_path)
+
+    assert resume_all(str(tmp_path)) == []
+    assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
+
+
+# --- the second source -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def systemctl(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """A `systemctl` that prints the file returned here, and writes down how it was called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "systemctl"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/called\ncat {folder}/output\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder / "output"
+
+
+def properties(quota: str, period: str = "infinity", state: str = "loaded") -> bytes:
+    return f"LoadState={state}\nCPUQuotaPerSecUSec={quota}\nCPUQuotaPeriodUSec={period}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        pytest.param(properties("750ms", "100ms"), CpuMax(75_000, 100_000), id="quota"),
+        pytest.param(properties("750ms"), CpuMax(75_000, 100_000), id="quota-of-the-default-period"),
+        pytest.param(properties("infinity"), CpuMax(None, 100_000), id="no-limit"),
+        pytest.param(properties("infinity", "50ms"), CpuMax(None, 50_000), id="no-limit-with-a-period"),
+        pytest.param(properties("4s", "50ms"), CpuMax(200_000, 50_000), id="four-cores"),
+        pytest.param(properties("1.5s"), CpuMax(150_000, 100_000), id="fraction"),
+        pytest.param(properties("1min 4s"), CpuMax(6_400_000, 100_000), id="64-cores"),
+        pytest.param(properties("20ms", "10ms"), CpuMax(200, 10_000), id="little"),
+        pytest.param(properties("750ms", state="not-found"), None, id="not-found"),
+        pytest.param(properties("750ms", state="error"), None, id="not-loaded"),
+        pytest.param(b"", None, id="nothing"),
+        pytest.param(b"LoadState=loaded\n", None, id="old-systemd-without-the-property"),
+        pytest.param(b"LoadState=loaded\nCPUQuotaPerSecUSec=750ms\n", None, id="truncated"),
+        pytest.param(properties(""), None, id="empty-quota"),
+        pytest.param(properties("rubbish"), None, id="garbage"),
+        pytest.param(properties("750"), None, id="without-unit"),
+        pytest.param(properties("-750ms"), None, id="negative"),
+        pytest.param(properties("9" * 400 + "s"), None, id="huge"),
+        pytest.param(properties("750ms", "9" * 400 + "s"), None, id="huge-period"),
+        pytest.param(b"\x00" * 100, None, id="zeros"),
+        pytest.param(b"LoadState=\xff\xfe\n", None, id="not-utf-8"),
+        pytest.param(b"=" * 100_000, None, id="long"),
+    ],
+)
+def test_systemd_knows_the_original_of_a_slice(shown: bytes, expected: CpuMax | None, systemctl: Path) -> None:
+    systemctl.write_bytes(shown)
+
+    assert original_from_systemd(SLICE) == expected
+    assert (systemctl.parent / "called").read_text().splitlines() == [
+        "show",
+        "--property=LoadState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec",
+        "--",
+        "kubepods-pod00000001_0000_4000_8000_000000000001.slice",
+    ]
+
+
+def test_a_systemctl_that_fails_knows_nothing(systemctl: Path) -> None:
+    # `cat` of a file that is not there exits with 1.
+    assert original_from_systemd(SLICE) is None
+    assert (systemctl.parent / "called").exists()
+
+
+def test_a_cgroup_that_is_no_slice_is_not_asked_about(systemctl: Path) -> None:
+    systemctl.write_bytes(properties("750ms"))
+
+    assert original_from_systemd("/sys/fs/cgroup/kubepods/burstable/pod1") is None
+    assert not (systemctl.parent / "called").exists()
+
+
+def test_without_systemd_nobody_knows(no_systemd: None) -> None:
+    assert original_from_systemd(SLICE) is None
+
+
+def test_a_systemctl_that_hangs_is_cut_off(systemctl: Path, monkeypatch: Patch) -> None:
+    (systemctl.parent / "systemctl").write_text("#!/bin/sh\nexec sleep 60\n")
+    real = subprocess.run
+    limits = []
+
+    def impatient(command: list[str], *, timeout: float, **options: bool) -> object:
+        limits.append(timeout)
+        return real(command, timeout=0.2, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(subprocess, "run", impatient)
+    started = time.monotonic()
+
+    assert original_from_systemd(SLICE) is None
+    assert time.monotonic() - started < 30
+    assert limits == [10]
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_a_damaged_record_is_replaced_by_what_systemd_knows(
+    mechanism: Mechanism, tree: FakeTree, systemctl: Path
+) -> None:
+    systemctl.write_bytes(properties("750ms", "100ms"))
+    pod = tree.add_pod("web", cpu_max="75000 100000")
+    pause_pod(tree.root, pod, mechanism)
+    damage(pod)
+
+    (outcome,) = resume_all(str(tree.root))
+
+    assert outcome.error is None
+    assert outcome.resumed is not None
+    assert outcome.resumed.record is None
+    assert cpu_max(pod) == "75000 100000"
+    assert (pod / "cgroup.freeze").read_text() == "0\n"
+    assert records_left(tree.root) == []
+
+
+# --- python -m cgpause.restore ---------------------------------------------------------------------------------------
+
+
+def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None:
+    pods = [tree.add_pod("daemon", cpu_max="50000 100000"), tree.add_pod("manual")]
+    pause_pod(tree.root, pods[0])
+    pause_pod(tree.root, pods[1], owner=Owner.MANUAL)
+
+    assert restore.main(["--cgroup-root", str(tree.root)]) == 0
+
+    assert records_left(tree.root) == []
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert f"resumed cgroup={pods[0].relative_to(tree.root)} cpu_max_to=" in lines[0]
+    assert '"50000 100000"' in lines[0]
+
+
+def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:
+    daemon, manual = tree.add_pod("daemon", cpu_max="50000 100000"), tree.add_pod("manual")
+    pause_pod(tree.root, daemon)
+    pause_pod(tree.root, manual, owner=Owner.MANUAL)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+
+    assert (cpu_max(daemon), cpu_max(manual)) == ("50000 100000", "1000 100000")
+    assert records_left(tree.root) == [manual]
+
+
+def test_daemon_only_takes_a_damaged_record_for_the_daemons(tree: FakeTree, no_systemd: None) -> None:
+    """Nobody can tell whose it was, and left paused is worse than resumed: so it is tried, and the failure is loud."""
+    pod = tree.add_pod("web")
+    damage(pod)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 6
+
+
+def test_main_exits_6_when_one_cannot_be_restored_and_restores_the_others(
+    tree: FakeTree, no_systemd: None, capsys: Capture
+) -> None:
+    bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
+    for pod in (bad, good):
+        pause_pod(tree.root, pod)
+    damage(bad)
+
+    assert restore.main(["--cgroup-root", str(tree.root)]) == 6
+
+    assert cpu_max(good) == "50000 100000"
+    assert f"could not resume cgroup={bad.relative_to(tree.root)} error=" in capsys.readouterr().err
+
+
+def test_main_exits_1_without_cgroup_v2(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr("cgpause.cgroupfs.open", lambda *_: io.BytesIO(b""), raising=False)
+
+    assert restore.main([]) == 1
+    assert "no cgroup v2 is mounted here" in capsys.readouterr().err
+
+
+def test_main_exits_1_without_its_cgroup_root(tmp_path: Path, capsys: Capture) -> None:
+    """As its docstring and `cgpause resume --all` have it."""
+    assert restore.main(["--cgroup-root", str(tmp_path / "absent")]) == 1
+    assert str(tmp_path / "absent") in capsys.readouterr().err
+
+
+def test_errors_with_control_characters_do_not_forge_log_lines(tmp_path: Path, capsys: Capture) -> None:
+    restore.main(["--cgroup-root", str(tmp_path / "absent\nresumed cgroup=all")])
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("module", ["cgpause.daemon", "cgpause.restore"])
+def test_what_stays_in_memory_imports_nothing_heavy(module: str) -> None:
+    heavy = {"typer", "rich", "click", "pydantic", "psutil"}
+    program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    loaded = set(done.stdout.split())
+    assert "cgpause" in loaded
+    assert loaded & heavy == set()
+
+
+def test_the_process_restores_and_exits_with_its_code(tree: FakeTree) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree.root, pod)
+    command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(tree.root), "--daemon-only"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, cpu_max(pod)) == (0, "50000 100000")
+    assert done.stdout == ""
+    assert done.stderr.startswith("info: resumed ")

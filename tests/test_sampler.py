@@ -1,0 +1,189 @@
+"""One sample: headroom of node and kubepods, and memory.current of each pod."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import CAPTURES, FakeTree, lay_out_capture
+
+from cgpause import sampler as sampler_module
+from cgpause.config import Config
+from cgpause.errors import CgpauseError, MalformedError
+from cgpause.parse import MemInfo
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree
+
+NODE = MemInfo(8 << 30, 6 << 30)
+
+
+@pytest.fixture(autouse=True)
+def meminfo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "parse_meminfo", lambda _: NODE)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path, memory_max="1000000")
+
+
+@pytest.fixture
+def tree(fake: FakeTree) -> Iterator[PodTree]:
+    made = PodTree(str(fake.root), str(fake.log_dir), Config())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sampler(tree: PodTree) -> Iterator[Sampler]:
+    with Sampler(tree) as made:
+        yield made
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# memory.current less inactive_file, active_file and slab_reclaimable of the captured root.
+USED = {"systemd": 76804096 - 5264048, "cgroupfs": 76238848 - 5274960}
+CURRENTS = {
+    "systemd": {"burst-knode": 16236544, "beff-knode": 9048064, "guar-knode": 8683520},
+    "cgroupfs": {"burst-knode": 16941056, "beff-knode": 8085504, "guar-knode": 8278016},
+}
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_a_captured_tree_is_sampled(tmp_path: Path, driver: str) -> None:
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    tree = PodTree(str(root), str(log_dir), Config())
+    tree.refresh(0)
+    with Sampler(tree) as sampler:
+        sample = sampler.sample(5)
+    tree.close()
+    assert sample.at_ns == 5
+    assert (sample.headroom.kubepods_max_bytes, sample.headroom.kubepods_used_bytes) == (2598572032, USED[driver])
+    assert (sample.headroom.node_total_bytes, sample.headroom.node_available_bytes) == NODE
+    currents = {usage.pod.name: usage.memory_current_bytes for usage in sample.pods}
+    assert len(currents) == 7
+    assert CURRENTS[driver].items() <= currents.items()
+
+
+def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
+    pod = fake.add_pod("web", current=5)
+    tree.refresh(0)
+    assert sampler.sample(1).pods[0].memory_current_bytes == 5
+    (pod / "memory.current").write_text("123456789\n")
+    fake.set_used(700000, reclaimable_bytes=100)
+    (fake.kubepods / "memory.max").write_text("max\n")
+    sample = sampler.sample(2)
+    assert sample.pods[0].memory_current_bytes == 123456789
+    assert (sample.headroom.kubepods_used_bytes, sample.headroom.kubepods_max_bytes) == (700000, None)
+
+
+def test_more_reclaimable_than_used_is_no_use(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
+    """Both files are read one after the other, so the difference can be negative for a moment."""
+    tree.refresh(0)
+    fake.set_used(0, reclaimable_bytes=500)
+    (fake.kubepods / "memory.current").write_text("100\n")
+    assert sampler.headroom().kubepods_used_bytes == 0
+
+
+@pytest.mark.parametrize("text", ["", "\n", "max\n", "garbage\n", "12 34\n", "1.5\n", "1\x002"])
+def test_a_pod_without_a_readable_memory_current_is_left_out(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, text: str
+) -> None:
+    fake.add_pod("good", current=7)
+    bad = fake.add_pod("bad")
+    tree.refresh(0)
+    (bad / "memory.current").write_text(text)
+    assert [(u.memory_current_bytes, u.pod.name) for u in sampler.sample(1).pods] == [(7, "good")]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("memory.max", ""),
+        ("memory.max", "-1\n"),
+        ("memory.max", "1\n2\n"),
+        ("memory.current", ""),
+        ("memory.current", "max\n"),
+        ("memory.current", "9" * 25),
+        ("memory.stat", ""),
+        ("memory.stat", "anon 5\n"),
+    ],
+)
+def test_a_kubepods_root_that_cannot_be_understood_is_an_error(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, file: str, text: str
+) -> None:
+    fake.add_pod("web")
+    tree.refresh(0)
+    sampler.sample(1)
+    (fake.kubepods / file).write_text(text)
+    with pytest.raises(MalformedError, match=file.replace(".", r"\.")):
+        sampler.sample(2)
+    (fake.kubepods / file).write_text(
+        "inactive_file 1\nactive_file 1\nslab_reclaimable 1\n" if "stat" in file else "5\n"
+    )
+    sampler.sample(3)
+
+
+def test_without_kubepods_the_node_is_what_is_left_to_watch(tmp_path: Path) -> None:
+    tree = PodTree(str(tmp_path), str(tmp_path), Config())
+    tree.refresh(0)
+    with Sampler(tree) as sampler:
+        headroom = sampler.headroom()
+    assert (headroom.kubepods_max_bytes, headroom.kubepods_used_bytes) == (None, 0)
+    assert headroom.used_pct == 25
+
+
+def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
+    tree.refresh(0)
+    assert sampler.headroom().kubepods_max_bytes == 1000000
+    before = open_descriptors()
+    fake.kubepods.rename(fake.folder / "away")
+    tree.refresh(1)
+    assert sampler.headroom().kubepods_max_bytes is None
+    shutil.copytree(fake.folder / "away", fake.kubepods)
+    (fake.kubepods / "memory.max").write_text("77\n")
+    tree.refresh(2)
+    assert sampler.headroom().kubepods_max_bytes == 77
+    assert open_descriptors() == before
+
+
+def test_a_missing_file_leaks_no_descriptor_however_often_it_is_missed(fake: FakeTree, tree: PodTree) -> None:
+    """The daemon tries again every second, so one descriptor a time would end it within minutes."""
+    tree.refresh(0)
+    (fake.kubepods / "memory.stat").unlink()
+    with Sampler(tree) as sampler:
+        before = open_descriptors()
+        for _ in range(5):
+            with pytest.raises(CgpauseError, match=r"memory\.stat"):
+                sampler.headroom()
+        assert open_descriptors() == before
+
+
+def test_closing_gives_every_descriptor_back(tree: PodTree) -> None:
+    tree.refresh(0)
+    before = open_descriptors()
+    with Sampler(tree) as sampler:
+        sampler.headroom()
+    assert open_descriptors() == before
+
+
+def test_a_cgroup_root_with_a_newline_in_its_path_forges_no_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = FakeTree(tmp_path / "x\nresumed pod=forged")
+    pod = fake.add_pod("web")
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    tree.refresh(0)
+    (pod / "memory.current").write_text("garbage")
+    with caplog.at_level(logging.DEBUG), Sampler(tree) as sampler:
+        sampler.sample(1)
+    tree.close()
+    assert caplog.records
+    assert all("\n" not in record.getMessage() for record in caplog.records)

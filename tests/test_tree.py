@@ -1,0 +1,438 @@
+"""The walk: both drivers as captured, everything strange beside them, and trees that come and go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import CAPTURES, FakeTree, lay_out_capture
+
+from cgpause import tree as tree_module
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config, ProtectConfig
+from cgpause.errors import CgroupGoneError, KernelReadError
+from cgpause.kubepods import CgroupDriver
+from cgpause.model import QosClass
+from cgpause.tree import PodTree, count_oom_kills, find_kubepods, kubepods_roots, walk
+
+S = 1_000_000_000
+ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
+
+# uid → namespace/name, QoS class, memory.max; from kubelet-facts.md section 2 and the captured JSON.
+CAPTURED = {
+    "513812ea7a43113e0918949487eacb9f": ("default/beff-knode", QosClass.BEST_EFFORT, None),
+    "4f3a77dd183a09ee693bcd2e11795b5f": ("default/probed-knode", QosClass.BURSTABLE, None),
+    "a5a88e9ec0e5dcf3aef7a5646a67fddd": ("default/burst-nolim-knode", QosClass.BURSTABLE, None),
+    "b34aec46c433bacf9596b73dc9987f3a": ("default/webprobed-knode", QosClass.BURSTABLE, None),
+    "c467c713f7198867c11de53e93050336": ("default/burst-knode", QosClass.BURSTABLE, 402653184),
+    "b1f4499cb83e8ce3e7de136e9e81cb0d": ("prod/guar-knode", QosClass.GUARANTEED, 134217728),
+    "d700ec1819f0109cb1dc603711ceec3d": ("prod/guar2-knode", QosClass.GUARANTEED, 134217728),
+}
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def labels(tree: PodTree) -> set[str]:
+    return {tracked.pod.label for tracked in tree.pods.values()}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def tree(fake: FakeTree) -> Iterator[PodTree]:
+    made = PodTree(str(fake.root), str(fake.log_dir), Config())
+    yield made
+    made.close()
+
+
+# --- captured trees ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_the_walk_finds_every_pod_of_a_captured_tree(tmp_path: Path, driver: str) -> None:
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    tree = PodTree(str(root), str(log_dir), Config())
+    appeared, gone = tree.refresh(0)
+    found = {t.pod.uid: (t.pod.label, t.pod.qos, t.pod.memory_max_bytes) for t in appeared}
+    assert found == CAPTURED
+    assert gone == []
+    assert tree.driver == CgroupDriver(driver)
+    assert tree.kubepods is not None
+    assert tree.kubepods.id.path == {"systemd": "kubepods.slice", "cgroupfs": "kubepods"}[driver]
+    assert len(tree.tiers) == 2
+    assert all(t.pod.protected == "static pod (protect.static_pods)" for t in appeared)
+    tree.close()
+
+
+# --- finding the root ----------------------------------------------------------------------------------------------
+
+
+def roots(folder: Path) -> list[str]:
+    return [path for path, _ in kubepods_roots(str(folder))]
+
+
+def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> None:
+    lay_out_capture("systemd", tmp_path / "plain")
+    nested = tmp_path / "cgroup" / "kubelet.slice" / "kubelet-kubepods.slice"
+    captured = tmp_path / "plain" / "cgroup" / "kubepods.slice"
+    for directory in [captured, *captured.rglob("*")]:
+        if directory.is_dir():
+            # With systemd a nested slice repeats its parents' names.
+            parts = [
+                part.replace("kubepods", "kubelet-kubepods") if "kubepods" in part else part
+                for part in directory.relative_to(captured).parts
+            ]
+            shutil.copytree(
+                directory,
+                nested.joinpath(*parts),
+                ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()],
+                dirs_exist_ok=True,
+            )
+    found = find_kubepods(str(tmp_path / "cgroup"))
+    assert found is not None
+    cgroup, driver = found
+    with cgroup:
+        assert (cgroup.id.path, driver) == ("kubelet.slice/kubelet-kubepods.slice", CgroupDriver.SYSTEMD)
+        pods, _ = walk(cgroup)
+        assert {pod.uid: pod.qos for pod in pods} == {uid: qos for uid, (_, qos, _) in CAPTURED.items()}
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_of_two_trees_the_populated_one_is_taken(tmp_path: Path, driver: str) -> None:
+    """kubelet 1.20 leaves an empty second tree with the same pods beside the real one."""
+    lay_out_capture("systemd", tmp_path)
+    root, _ = lay_out_capture("cgroupfs", tmp_path)
+    empty = root / {"systemd": "kubepods", "cgroupfs": "kubepods.slice"}[driver]
+    for events in empty.rglob("cgroup.events"):
+        events.write_text("populated 0\nfrozen 0\n")
+    found = find_kubepods(str(root))
+    assert found is not None
+    with found[0]:
+        assert found[1] == CgroupDriver(driver)
+
+
+def test_of_two_unpopulated_trees_the_one_with_pods_is_taken(fake: FakeTree) -> None:
+    (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    fake.add_pod("web")
+    (fake.root / "kubepods" / "burstable").mkdir(parents=True)
+    found = find_kubepods(str(fake.root))
+    assert found is not None
+    with found[0]:
+        assert found[0].id.path == "kubepods.slice"
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "populated", "populated 1\x00"])
+def test_a_tree_whose_events_cannot_be_read_is_still_found(fake: FakeTree, text: str) -> None:
+    (fake.kubepods / "cgroup.events").write_text(text)
+    found = find_kubepods(str(fake.root))
+    assert found is not None
+    found[0].close()
+
+
+def test_no_kubepods_yet_is_none_and_leaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "system.slice").mkdir()
+    before = open_descriptors()
+    assert find_kubepods(str(tmp_path)) is None
+    assert open_descriptors() == before
+
+
+def test_names_that_only_look_like_kubepods_are_not(tmp_path: Path) -> None:
+    for name in ("kubepods.slice.d", "xkubepods", "kubepods\n", "kubepods.slice ", "\udcffkubepods", "a/b/kubepods"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "kubepods").write_text("a file")
+    assert roots(tmp_path) == []
+
+
+def test_a_missing_cgroup_root_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CgroupGoneError):
+        find_kubepods(str(tmp_path / "nothing"))
+
+
+# --- strange neighbours --------------------------------------------------------------------------------------------
+
+
+def test_unknown_names_beside_real_pods_are_left_alone(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    for parent in (fake.root, fake.kubepods, pod.parent, pod):
+        for name in (
+            "with space",
+            "new\nline",
+            "\udcff\udcfe",
+            "kubepods-podxyz.slice",
+            "crio-conmon-" + "a" * 64 + ".scope",
+        ):
+            (parent / name / "inner").mkdir(parents=True)
+        (parent / "kubepods-pod").write_text("a file")
+    tree.refresh(0)
+    assert labels(tree) == {"default/web"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("memory.current", None, id="no-memory.current"),
+        pytest.param("memory.max", None, id="no-memory.max"),
+        pytest.param("memory.max", "", id="empty"),
+        pytest.param("memory.max", "garbage\n", id="garbage"),
+        pytest.param("memory.max", "-1\n", id="negative"),
+        pytest.param("memory.max", "9" * 30, id="huge"),
+        pytest.param("memory.max", "max\x00", id="nul"),
+    ],
+)
+def test_a_pod_that_cannot_be_read_is_left_alone_and_told_once(
+    fake: FakeTree, tree: PodTree, caplog: pytest.LogCaptureFixture, file: str, text: str | None
+) -> None:
+    fake.add_pod("good")
+    bad = fake.add_pod("bad")
+    if text is None:
+        (bad / file).unlink()
+    else:
+        (bad / file).write_text(text)
+    before = open_descriptors()
+    for at_ns in range(3):
+        tree.refresh(at_ns)
+    protected = {tracked.pod.label for tracked in tree.pods.values() if tracked.pod.protected is not None}
+    assert [labels(tree), protected] == [{"default/good", "default/bad"}, {"default/bad"}]
+    assert [record.getMessage().partition(" uid=")[0] for record in caplog.records] == ["pod left alone"]
+    # kubepods, and two for each pod, but for a memory.current that cannot be opened
+    assert open_descriptors() == before + 5 - (file == "memory.current")
+
+
+def test_a_pod_that_can_be_read_again_may_be_paused(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    (pod / "memory.max").write_text("garbage")
+    tree.refresh(0)
+    (pod / "memory.max").write_text("max\n")
+    tree.refresh(1)
+    assert [tracked.pod.protected for tracked in tree.pods.values()] == [None]
+
+
+def test_a_known_pod_that_can_no_longer_be_read_is_protected_until_it_can(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    tree.refresh(0)
+    (pod / "memory.max").write_text("garbage")
+    tree.refresh(1)
+    (tracked,) = tree.pods.values()
+    assert tracked.pod.protected is not None
+    assert "cannot be read" in tracked.pod.protected
+    (pod / "memory.max").write_text("5\n")
+    tree.refresh(2)
+    assert [tracked.pod.protected, tracked.pod.memory_max_bytes] == [None, 5]
+
+
+# --- pods and trees that come and go -------------------------------------------------------------------------------
+
+
+def test_pods_that_appear_and_vanish_are_told_apart(fake: FakeTree, tree: PodTree) -> None:
+    first = fake.add_pod("first")
+    assert [[t.pod.label for t in tree.refresh(0)[0]], labels(tree)] == [["default/first"], {"default/first"}]
+    fake.add_pod("second")
+    shutil.rmtree(first)
+    appeared, gone = tree.refresh(1)
+    assert [tracked.pod.label for tracked in appeared] == ["default/second"]
+    assert [pod.label for pod in gone] == ["default/first"]
+    assert tree.refresh(2) == ([], [])
+
+
+def test_a_pod_made_again_under_its_path_is_another_one(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    tree.refresh(0)
+    shutil.copytree(pod, pod.with_name("copy"))  # its own inode, as the kernel would give it
+    pod.rename(fake.folder / "old")
+    pod.with_name("copy").rename(pod)
+    appeared, gone = tree.refresh(1)
+    assert [pod.uid for pod in gone] == [tracked.pod.uid for tracked in appeared] == [fake.uids["web"]]
+    assert gone[0].cgroup != appeared[0].pod.cgroup
+
+
+def test_pods_there_at_the_start_are_settled_and_later_ones_are_not(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("early")
+    tree.refresh(100 * S)
+    fake.add_pod("late")
+    tree.refresh(200 * S)
+    settled = {tracked.pod.name: tracked.pod.settled_at_ns for tracked in tree.pods.values()}
+    assert settled == {"early": 0, "late": 205 * S}
+
+
+def test_a_node_without_kubepods_waits_for_it(tmp_path: Path) -> None:
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    tree = PodTree(str(root), str(tmp_path / "log"), Config())
+    assert tree.refresh(0) == ([], [])
+    assert (tree.kubepods, tree.driver, tree.tiers) == (None, None, [])
+    fake = FakeTree(tmp_path / "later")
+    fake.add_pod("web")
+    fake.kubepods.rename(root / "kubepods.slice")
+    appeared, _ = tree.refresh(S)
+    assert len(appeared) == 1
+    tree.close()
+
+
+def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web")
+    tree.refresh(0)
+    before = open_descriptors()
+    fake.kubepods.rename(fake.folder / "away")
+    _, gone = tree.refresh(S)
+    assert [pod.name for pod in gone] == ["web"]
+    assert tree.kubepods is None
+    (fake.folder / "away").rename(fake.kubepods)
+    appeared, _ = tree.refresh(2 * S)
+    assert [tracked.pod.name for tracked in appeared] == ["web"]
+    assert open_descriptors() == before
+
+
+def test_the_empty_tree_taken_first_is_given_up_for_the_real_one(fake: FakeTree, tree: PodTree) -> None:
+    (fake.root / "kubepods" / "burstable").mkdir(parents=True)
+    (fake.root / "kubepods" / "cgroup.events").write_text("populated 1\n")
+    (fake.kubepods / "cgroup.events").write_text("populated 0\n")
+    tree.refresh(0)
+    fake.add_pod("web")
+    (fake.kubepods / "cgroup.events").write_text("populated 1\n")
+    (fake.root / "kubepods" / "cgroup.events").write_text("populated 0\n")
+    tree.refresh(S)
+    assert labels(tree) == {"default/web"}
+
+
+def test_a_tier_that_vanishes_during_the_walk_is_empty(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_pod("web")
+    fake.add_pod("idle", tier="besteffort")
+    fail_on(monkeypatch, "kubepods-besteffort.slice", CgroupGoneError("x"))
+    tree.refresh(0)
+    assert labels(tree) == {"default/web"}
+
+
+def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EMFILE for a moment must not drop pods that are paused: nobody would resume them at the end."""
+    fake.add_pod("web")
+    fake.add_pod("idle", tier="besteffort")
+    tree.refresh(0)
+    with monkeypatch.context() as patched:
+        fail_on(patched, "kubepods-besteffort.slice", KernelReadError("x", OSError(24, "EMFILE")))
+        try:
+            _, gone = tree.refresh(S)
+        except KernelReadError:
+            gone = []
+    assert gone == []
+    assert labels(tree) == {"default/web", "default/idle"}
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
+    child = Cgroup.child
+
+    def fail(cgroup: Cgroup, wanted: str) -> Cgroup:
+        if wanted == name:
+            raise error
+        return child(cgroup, wanted)
+
+    monkeypatch.setattr(Cgroup, "child", fail)
+
+
+def test_closing_gives_every_descriptor_back(fake: FakeTree) -> None:
+    for number in range(5):
+        fake.add_pod(f"pod{number}")
+    before = open_descriptors()
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    tree.refresh(0)
+    tree.refresh(1)
+    tree.close()
+    assert open_descriptors() == before
+
+
+# --- facts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "protected"),
+    [
+        ({}, None),
+        ({"tier": "besteffort"}, None),
+        ({"tier": ""}, "QoS class Guaranteed (protect.guaranteed)"),
+        ({"static": True}, "static pod (protect.static_pods)"),
+        ({"namespace": "kube-system"}, "namespace kube-system (protect.namespaces)"),
+        ({"log": False}, "its name is unknown while rules depend on names (protect.unnamed)"),
+    ],
+    ids=["burstable", "besteffort", "guaranteed", "static", "kube-system", "unnamed"],
+)
+def test_protection_follows_from_the_tree(
+    fake: FakeTree, tree: PodTree, arguments: dict[str, object], protected: str | None
+) -> None:
+    fake.add_pod("web", **arguments)  # type: ignore[arg-type] # a row of the table
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.protected == protected
+
+
+@pytest.mark.parametrize(("value", "protects"), [(b"1", True), (b"", True), (b"0", False)])
+@pytest.mark.parametrize("xattr", ["user.oomd_omit", "user.oomd_avoid"])
+def test_the_marks_of_systemd_oomd_protect(
+    fake: FakeTree,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+    xattr: str,
+    value: bytes,
+    protects: bool,  # noqa: FBT001 - a table
+) -> None:
+    os.setxattr(fake.add_pod("web"), xattr, value)
+    (tracked,) = tree.refresh(0)[0]
+    assert (tracked.pod.protected is not None) is protects
+    monkeypatch.setattr(Cgroup, "owned_by_root", lambda _: False)  # anybody else may not opt out
+    tree.refresh(1)
+    assert tracked.pod.protected is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "protects"),
+    [("", True), ("/cri-containerd-x.scope", True), ("-and-more", False)],
+    ids=["itself", "below", "same-prefix"],
+)
+def test_the_pod_we_run_in_is_protected(
+    fake: FakeTree,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: str,
+    protects: bool,  # noqa: FBT001 - a table
+) -> None:
+    pod = fake.add_pod("web")
+    monkeypatch.setattr(tree_module, "own_cgroup", lambda: f"{pod}{inside}")
+    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+    (tracked,) = tree.refresh(0)[0]
+    assert (tracked.pod.protected == "cgpause itself runs in it") is protects
+    tree.close()
+
+
+def test_a_name_that_comes_later_is_found(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web", log=False)
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.label == fake.uids["web"]
+    (fake.log_dir / "pods" / f"default_web_{fake.uids['web']}").mkdir(parents=True)
+    tree.refresh(1)
+    assert (tracked.pod.label, tracked.pod.protected) == ("default/web", None)
+
+
+def test_a_changed_limit_is_read_again(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    (pod / "memory.max").write_text("123\n")
+    tree.refresh(1)
+    assert tracked.pod.memory_max_bytes == 123
+
+
+def test_oom_kills_are_counted(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert count_oom_kills(tracked.cgroup) == 0
+    (pod / "memory.events").write_text("oom 2\noom_kill 3\noom_group_kill 1\n")
+    assert count_oom_kills(tracked.cgroup) == 3
+    (pod / "memory.events").write_text("low 0\n")
+    assert count_oom_kills(tracked.cgroup) == 0

@@ -1,0 +1,447 @@
+"""`cgpause status --json`: a public contract, so keys and values are written out here by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid
+from typer.testing import CliRunner
+
+from cgpause.actuate import now_ns
+from cgpause.cgroupfs import Cgroup
+from cgpause.cli import app
+from cgpause.config import Config
+from cgpause.errors import MalformedError
+from cgpause.ledger import PauseRequest, pause
+from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.parse import MemInfo, parse_meminfo
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree
+from cgpause.view import read_status
+
+GIB = 1 << 30
+MIB = 1 << 20
+S = 1_000_000_000
+Patch = pytest.MonkeyPatch
+
+TOP_KEYS = ["schema", "node", "kubepods", "pods"]
+NODE_KEYS = ["memory_total_bytes", "memory_available_bytes", "headroom_bytes", "used_pct", "pressure"]
+PRESSURE_KEYS = ["some_avg10", "some_total_us", "full_avg10", "full_total_us"]
+KUBEPODS_KEYS = ["cgroup", "driver", "memory_current_bytes", "memory_used_bytes", "memory_max_bytes", "pressure"]
+POD_KEYS = [
+    "uid",
+    "namespace",
+    "name",
+    "qos",
+    "cgroup",
+    "memory_current_bytes",
+    "memory_max_bytes",
+    "cpu_max",
+    "protected",
+    "paused",
+    "error",
+]
+PAUSED_KEYS = ["mechanism", "owner", "reason", "since_s", "expires_in_s", "original_cpu_max"]
+
+
+@pytest.fixture(autouse=True)
+def node(monkeypatch: Patch) -> None:
+    """A node with 8 GiB of which 6 are available, and no pressure file."""
+    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    set_pressure(monkeypatch, None)
+
+
+def set_pressure(monkeypatch: Patch, text: bytes | None) -> None:
+    def fake_open(path: str, _: str) -> io.BytesIO:
+        assert path == "/proc/pressure/memory"
+        if text is None:
+            raise FileNotFoundError(path)
+        return io.BytesIO(text)
+
+    monkeypatch.setattr("cgpause.view.open", fake_open, raising=False)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@contextmanager
+def refreshed(root: Path, log_dir: Path, config: Config | None = None) -> Iterator[tuple[PodTree, Sampler]]:
+    tree = PodTree(str(root), str(log_dir), config or Config())
+    try:
+        tree.refresh(0)
+        with Sampler(tree) as sampler:
+            yield tree, sampler
+    finally:
+        tree.close()
+
+
+def status(root: Path, log_dir: Path, config: Config | None = None) -> dict[str, Any]:
+    with refreshed(root, log_dir, config) as (tree, sampler):
+        shown: dict[str, Any] = json.loads(json.dumps(read_status(tree, sampler)))
+    return shown
+
+
+def pods_of(tree: FakeTree) -> dict[str, dict[str, Any]]:
+    return {pod["name"]: pod for pod in status(tree.root, tree.log_dir)["pods"]}
+
+
+def pause_pod(tree: FakeTree, pod: Path, mechanism: Mechanism, expires_ns: int | None = None, **changes: Any) -> None:  # noqa: ANN401
+    request = PauseRequest(
+        mechanism=mechanism,
+        throttle=CpuMax(1000, 100_000),
+        owner=changes.get("owner", Owner.MANUAL),
+        reason=changes.get("reason", "test"),
+        since_ns=changes.get("since_ns", now_ns()),
+        expires_ns=expires_ns,
+    )
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        pause(cgroup, request)
+
+
+def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
+    """Every key, in order, and every value, worked out by hand."""
+    set_pressure(
+        monkeypatch,
+        b"some avg10=1.25 avg60=0.10 avg300=0.00 total=62\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=41\n",
+    )
+    tree.set_used(256 * MIB, reclaimable_bytes=64 * MIB)
+    (tree.kubepods / "memory.pressure").write_text(
+        "some avg10=3.00 avg60=0.00 avg300=0.00 total=7\nfull avg10=2.00 avg60=0.00 avg300=0.00 total=5\n"
+    )
+    web = tree.add_pod("web", 100 * MIB, cpu_max="50000 100000", memory_max=str(200 * MIB))
+    tree.add_pod("db", 50 * MIB, tier="", namespace="prod")
+
+    shown = status(tree.root, tree.log_dir)
+
+    assert list(shown) == TOP_KEYS
+    assert list(shown["node"]) == NODE_KEYS
+    assert list(shown["kubepods"]) == KUBEPODS_KEYS
+    assert [list(pod) for pod in shown["pods"]] == [POD_KEYS] * 2
+    assert shown == {
+        "schema": 1,
+        "node": {
+            "memory_total_bytes": 8589934592,
+            "memory_available_bytes": 6442450944,
+            "headroom_bytes": 805306368,  # 1 GiB - 256 MiB, tighter than the node's 6 GiB
+            "used_pct": 25.0,
+            "pressure": {"some_avg10": 1.25, "some_total_us": 62, "full_avg10": 0.5, "full_total_us": 41},
+        },
+        "kubepods": {
+            "cgroup": "kubepods.slice",
+            "driver": "systemd",
+            "memory_current_bytes": 335544320,
+            "memory_used_bytes": 268435456,
+            "memory_max_bytes": 1073741824,
+            "pressure": {"some_avg10": 3.0, "some_total_us": 7, "full_avg10": 2.0, "full_total_us": 5},
+        },
+        "pods": [  # the smallest first, as they would be paused
+            {
+                "uid": make_uid(2),
+                "namespace": "prod",
+                "name": "db",
+                "qos": "Guaranteed",
+                "cgroup": "kubepods.slice/kubepods-pod00000002_0000_4000_8000_000000000002.slice",
+                "memory_current_bytes": 52428800,
+                "memory_max_bytes": None,
+                "cpu_max": "max 100000",
+                "protected": "QoS class Guaranteed (protect.guaranteed)",
+                "paused": None,
+                "error": None,
+            },
+            {
+                "uid": make_uid(1),
+                "namespace": "default",
+                "name": "web",
+                "qos": "Burstable",
+                "cgroup": str(web.relative_to(tree.root)),
+                "memory_current_bytes": 104857600,
+                "memory_max_bytes": 209715200,
+                "cpu_max": "50000 100000",
+                "protected": None,
+                "paused": None,
+                "error": None,
+            },
+        ],
+    }
+
+
+def test_the_command_prints_the_same_json(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+    tree.add_pod("web", 5 * MIB)
+
+    result = CliRunner().invoke(
+        app, ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "status", "--json"]
+    )
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == status(tree.root, tree.log_dir)
+
+
+CAPTURED = {
+    "systemd": {
+        "node": {
+            "memory_total_bytes": 3122860032,
+            "memory_available_bytes": 2685595648,
+            "headroom_bytes": 2527031984,
+            "used_pct": 14.0,
+            "pressure": {"some_avg10": 0.0, "some_total_us": 62, "full_avg10": 0.0, "full_total_us": 62},
+        },
+        "kubepods": {
+            "cgroup": "kubepods.slice",
+            "driver": "systemd",
+            "memory_current_bytes": 76804096,
+            "memory_used_bytes": 71540048,
+            "memory_max_bytes": 2598572032,
+            "pressure": {"some_avg10": 0.0, "some_total_us": 0, "full_avg10": 0.0, "full_total_us": 0},
+        },
+        "pods": [
+            ("default/probed-knode", "Burstable", 8257536, None, "max 100000"),
+            ("default/burst-nolim-knode", "Burstable", 8318976, None, "max 100000"),
+            ("prod/guar-knode", "Guaranteed", 8683520, 134217728, "20000 100000"),
+            ("prod/guar2-knode", "Guaranteed", 8888320, 134217728, "20000 100000"),
+            ("default/beff-knode", "BestEffort", 9048064, None, "max 100000"),
+            ("default/burst-knode", "Burstable", 16236544, 402653184, "75000 100000"),
+            ("default/webprobed-knode", "Burstable", 17285120, None, "max 100000"),
+        ],
+    },
+    "cgroupfs": {
+        "node": {
+            "memory_total_bytes": 3122860032,
+            "memory_available_bytes": 2680389632,
+            "headroom_bytes": 2527608144,
+            "used_pct": 14.17,
+            "pressure": {"some_avg10": 0.0, "some_total_us": 67, "full_avg10": 0.0, "full_total_us": 67},
+        },
+        "kubepods": {
+            "cgroup": "kubepods",
+            "driver": "cgroupfs",
+            "memory_current_bytes": 76238848,
+            "memory_used_bytes": 70963888,
+            "memory_max_bytes": 2598572032,
+            "pressure": {"some_avg10": 0.0, "some_total_us": 0, "full_avg10": 0.0, "full_total_us": 0},
+        },
+        "pods": [
+            ("default/beff-knode", "BestEffort", 8085504, None, "max 100000"),
+            ("prod/guar-knode", "Guaranteed", 8278016, 134217728, "20000 100000"),
+            ("default/burst-nolim-knode", "Burstable", 8527872, None, "max 100000"),
+            ("prod/guar2-knode", "Guaranteed", 8556544, 134217728, "20000 100000"),
+            ("default/probed-knode", "Burstable", 8736768, None, "max 100000"),
+            ("default/burst-knode", "Burstable", 16941056, 402653184, "75000 100000"),
+            ("default/webprobed-knode", "Burstable", 17289216, None, "max 100000"),
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_captured_nodes_show_what_was_captured(driver: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    capture = load_capture(driver)
+    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: parse_meminfo(capture["meminfo"].encode()))
+    set_pressure(monkeypatch, capture["pressure"].encode())
+    root, log_dir = lay_out_capture(driver, tmp_path)
+
+    shown = status(root, log_dir)
+
+    expected = CAPTURED[driver]
+    assert shown["node"] == expected["node"]
+    assert shown["kubepods"] == expected["kubepods"]
+    assert [
+        (f"{p['namespace']}/{p['name']}", p["qos"], p["memory_current_bytes"], p["memory_max_bytes"], p["cpu_max"])
+        for p in shown["pods"]
+    ] == expected["pods"]
+    for pod in shown["pods"]:
+        assert pod["protected"] == "static pod (protect.static_pods)"
+        assert (pod["paused"], pod["error"]) == (None, None)
+        assert (root / pod["cgroup"] / "memory.current").exists()
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "expires_in_s", "cpu_max"),
+    [
+        pytest.param(Mechanism.THROTTLE, None, "1000 100000", id="throttle"),
+        pytest.param(Mechanism.FREEZE, None, "50000 100000", id="freeze"),
+        pytest.param(Mechanism.THROTTLE, 600, "1000 100000", id="with-an-end"),
+        pytest.param(Mechanism.THROTTLE, -60, "1000 100000", id="overdue"),
+    ],
+)
+def test_a_paused_pod_shows_who_holds_it_and_its_original(
+    mechanism: Mechanism, expires_in_s: int | None, cpu_max: str, tree: FakeTree, monkeypatch: Patch
+) -> None:
+    at_ns = 1000 * S
+    monkeypatch.setattr("cgpause.view.now_ns", lambda: at_ns)
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    expires_ns = None if expires_in_s is None else at_ns + expires_in_s * S
+    pause_pod(tree, web, mechanism, expires_ns, since_ns=at_ns - 12_345_678_901, owner=Owner.DAEMON, reason="why")
+
+    pod = pods_of(tree)["web"]
+
+    assert list(pod["paused"]) == PAUSED_KEYS
+    assert pod["paused"] == {
+        "mechanism": str(mechanism),
+        "owner": "daemon",
+        "reason": "why",
+        "since_s": 12.346,
+        "expires_in_s": None if expires_in_s is None else float(expires_in_s),
+        "original_cpu_max": "50000 100000",
+    }
+    assert pod["cpu_max"] == cpu_max
+    assert pod["error"] is None
+
+
+def test_without_kubepods_only_the_node_is_shown(tree: FakeTree) -> None:
+    shutil.rmtree(tree.kubepods)
+
+    shown = status(tree.root, tree.log_dir)
+
+    assert (shown["kubepods"], shown["pods"]) == (None, [])
+    assert shown["node"]["headroom_bytes"] == 6 * GIB
+    assert shown["node"]["used_pct"] == 25.0
+
+
+@pytest.mark.parametrize("pressure", [None, b"", b"rubbish", b"\xff" * 5000], ids=["none", "empty", "bad", "binary"])
+def test_without_psi_pressure_is_null(pressure: bytes | None, tree: FakeTree, monkeypatch: Patch) -> None:
+    set_pressure(monkeypatch, pressure)
+    if pressure is not None:
+        (tree.kubepods / "memory.pressure").write_bytes(pressure)
+
+    shown = status(tree.root, tree.log_dir)
+
+    assert shown["node"]["pressure"] is None
+    assert shown["kubepods"]["pressure"] is None
+
+
+@pytest.mark.parametrize("limit", [None, 0, GIB], ids=["max", "zero", "some"])
+def test_kubepods_limits(limit: int | None, tmp_path: Path) -> None:
+    tree = FakeTree(tmp_path, memory_max="max" if limit is None else str(limit))
+
+    shown = status(tree.root, tree.log_dir)
+
+    assert shown["kubepods"]["memory_max_bytes"] == limit
+    assert shown["node"]["headroom_bytes"] == (6 * GIB if limit is None else limit)
+
+
+def replace_with(content: bytes | None) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+
+    return damage
+
+
+def replace_with_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_with_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+DAMAGES = {
+    "missing": replace_with(None),
+    "empty": replace_with(b""),
+    "binary": replace_with(bytes(range(256))),
+    "words": replace_with(b"lots of it\n"),
+    "huge": replace_with(b"9" * 20_000),
+    "directory": replace_with_directory,
+    "symlink-loop": replace_with_loop,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", ["memory.current", "memory.max", "cpu.max"])
+def test_a_bad_file_is_that_pods_error_and_nobody_elses(file: str, damage: str, tree: FakeTree) -> None:
+    """A pod that cannot be read is what an operator looks for, so it is shown, with what is wrong."""
+    tree.add_pod("good", 5 * MIB, memory_max=str(9 * MIB))
+    bad = tree.add_pod("bad", 4 * MIB)
+    DAMAGES[damage](bad / file)
+
+    pods = pods_of(tree)
+
+    assert pods.keys() == {"good", "bad"}
+    assert list(pods["bad"]) == POD_KEYS
+    assert file in pods["bad"]["error"]
+    assert pods["good"]["error"] is None
+    assert pods["good"]["memory_current_bytes"] == 5 * MIB
+
+
+@pytest.mark.parametrize("record", [b"", b"\xff\xfe", b"{}", b'{"schema":2}', b"[" * 5000], ids=repr)
+def test_a_damaged_record_is_that_pods_error(record: bytes, tree: FakeTree) -> None:
+    tree.add_pod("good")
+    os.setxattr(tree.add_pod("bad"), "user.cgpause", record[:4000])
+
+    pods = pods_of(tree)
+
+    assert "user.cgpause" in pods["bad"]["error"]
+    assert pods["bad"]["memory_current_bytes"] == MIB
+    assert pods["good"]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("since_ns", "expires_ns"),
+    [
+        pytest.param(10**400, None, id="paused-in-an-unthinkable-future"),
+        pytest.param(-(10**400), None, id="paused-before-the-big-bang"),
+        pytest.param(1, 10**400, id="held-for-ever"),
+        pytest.param(2**63, 2**64, id="beyond-64-bit"),
+    ],
+)
+def test_times_beyond_reason_do_not_break_the_status(since_ns: int, expires_ns: int | None, tree: FakeTree) -> None:
+    tree.add_pod("good")
+    pause_pod(tree, tree.add_pod("bad"), Mechanism.THROTTLE, expires_ns, since_ns=since_ns)
+
+    pods = pods_of(tree)
+
+    assert pods["good"]["error"] is None
+    assert "bad" in pods
+
+
+def test_a_pod_that_vanishes_meanwhile_does_not_hide_the_others(tree: FakeTree) -> None:
+    tree.add_pod("good")
+    gone = tree.add_pod("gone")
+
+    with refreshed(tree.root, tree.log_dir) as (pod_tree, sampler):
+        shutil.rmtree(gone)
+        pods = {pod["name"]: pod for pod in read_status(pod_tree, sampler)["pods"]}
+
+    assert pods["good"]["error"] is None
+    assert "gone" not in pods or "is gone" in pods["gone"]["error"]
+
+
+def test_kubepods_that_vanishes_meanwhile_is_no_kubepods(tree: FakeTree) -> None:
+    tree.add_pod("web")
+
+    with refreshed(tree.root, tree.log_dir) as (pod_tree, sampler):
+        shutil.rmtree(tree.kubepods)
+        shown = read_status(pod_tree, sampler)
+
+    assert shown["kubepods"] is None
+
+
+@pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
+def test_memory_of_kubepods_that_cannot_be_understood_is_an_error(file: str, tree: FakeTree) -> None:
+    (tree.kubepods / file).write_text("lots\n")
+
+    with pytest.raises(MalformedError, match=file):
+        status(tree.root, tree.log_dir)
+
+
+def test_a_pod_of_unknown_name_is_shown_by_its_uid(tree: FakeTree) -> None:
+    tree.add_pod("nameless", log=False)
+
+    (pod,) = status(tree.root, tree.log_dir)["pods"]
+
+    assert (pod["uid"], pod["namespace"], pod["name"]) == (make_uid(1), None, None)
+    assert pod["protected"] == "its name is unknown while rules depend on names (protect.unnamed)"

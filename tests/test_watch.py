@@ -1,0 +1,185 @@
+"""inotify: which event means what, on ordinary directories, and what happens when there is no watch left."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from inotify_simple import Event, INotify, flags
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.watch import Changes, PodChange, Watch
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    made = Watch()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    made = tmp_path / "tier"
+    (made / "pod" / "container").mkdir(parents=True)
+    for name in ("cpu.max", "memory.events", "memory.max", "memory.current"):
+        (made / "pod" / name).write_text("0\n")
+    return made
+
+
+@pytest.fixture
+def pod(tmp_path: Path, tier: Path) -> Iterator[Cgroup]:
+    with Cgroup(str(tmp_path), "tier/pod") as opened:
+        yield opened
+
+
+def watch_tier(watch: Watch, tier: Path) -> None:
+    with Cgroup(str(tier.parent), tier.name) as opened:
+        watch.add_tier(opened)
+
+
+def test_nothing_happened_is_nothing(watch: Watch) -> None:
+    assert watch.read() == Changes()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kubepods-podx.slice", "with space", "new\nline", "\udcff\udcfe"],
+    ids=["pod", "space", "newline", "not-utf8"],
+)
+def test_cgroups_made_and_removed_in_a_tier_ask_for_a_walk(watch: Watch, tier: Path, name: str) -> None:
+    watch_tier(watch, tier)
+    (tier / name).mkdir()
+    assert watch.read() == Changes(tree=True)
+    (tier / name).rmdir()
+    assert watch.read() == Changes(tree=True)
+
+
+def test_files_in_a_tier_ask_for_nothing(watch: Watch, tier: Path) -> None:
+    watch_tier(watch, tier)
+    watch_tier(watch, tier)
+    (tier / "file").touch()
+    (tier / "file").write_text("x")
+    (tier / "file").unlink()
+    assert watch.read() == Changes()
+
+
+Change = Callable[[Path], object]
+
+
+def write(name: str) -> Change:
+    return lambda folder: (folder / name).write_text("1\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "running", "paused"),
+    [
+        pytest.param(write("cpu.max"), None, PodChange.CPU_MAX, id="cpu.max"),
+        pytest.param(write("memory.events"), None, PodChange.MEMORY, id="memory.events"),
+        pytest.param(write("memory.max"), None, PodChange.MEMORY, id="memory.max"),
+        pytest.param(write("memory.current"), None, None, id="another-file"),
+        pytest.param(lambda f: os.setxattr(f, "user.cgpause", b"x"), PodChange.RECORD, PodChange.RECORD, id="xattr"),
+        pytest.param(lambda f: os.setxattr(f / "cpu.max", "user.x", b"x"), None, None, id="xattr-of-a-file"),
+        pytest.param(lambda f: (f / "new").mkdir(), PodChange.CONTAINERS, PodChange.CONTAINERS, id="container-made"),
+        pytest.param(lambda f: (f / "container").rmdir(), PodChange.CONTAINERS, PodChange.CONTAINERS, id="removed"),
+        pytest.param(lambda f: (f / "file").touch(), None, None, id="file-made"),
+    ],
+)
+def test_changes_of_a_pod_are_told_apart_and_files_only_of_paused_ones(
+    watch: Watch,
+    tier: Path,
+    pod: Cgroup,
+    change: Change,
+    running: PodChange | None,
+    paused: PodChange | None,
+) -> None:
+    for is_paused, expected in ((False, running), (True, paused)):
+        watch.add_pod(pod, paused=is_paused)
+        shutil.rmtree(tier / "pod" / "new", ignore_errors=True)
+        (tier / "pod" / "container").mkdir(exist_ok=True)
+        (tier / "pod" / "file").unlink(missing_ok=True)
+        watch.read()
+        change(tier / "pod")
+        assert watch.read() == Changes(pods={} if expected is None else {pod.id: expected})
+
+
+def test_changes_add_up_until_they_are_read(watch: Watch, tier: Path, pod: Cgroup) -> None:
+    watch.add_pod(pod, paused=True)
+    write("cpu.max")(tier / "pod")
+    write("memory.events")(tier / "pod")
+    (tier / "pod" / "container").rmdir()
+    assert watch.read() == Changes(pods={pod.id: PodChange.CPU_MAX | PodChange.MEMORY | PodChange.CONTAINERS})
+    assert watch.read() == Changes()
+
+
+def test_a_resumed_pods_files_are_no_longer_watched(watch: Watch, tier: Path, pod: Cgroup) -> None:
+    watch.add_pod(pod, paused=True)
+    watch.add_pod(pod, paused=False)
+    write("memory.events")(tier / "pod")
+    assert watch.read() == Changes()
+
+
+def test_a_dropped_pod_is_silent_and_dropping_twice_is_harmless(watch: Watch, tier: Path, pod: Cgroup) -> None:
+    watch.add_pod(pod, paused=True)
+    watch.drop_pod(pod.id)
+    watch.drop_pod(pod.id)
+    write("cpu.max")(tier / "pod")
+    assert watch.read() == Changes()
+
+
+def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgroup) -> None:
+    watch_tier(watch, tier)
+    watch.add_pod(pod, paused=True)
+    descriptor = watch._descriptors[pod.id]
+    shutil.rmtree(tier / "pod")
+    pod.close()  # an ordinary directory lives on, and so does its watch, as long as it is held
+    assert watch.read().tree
+    watch.drop_pod(pod.id)
+    assert descriptor not in watch._pods
+    assert pod.id not in watch._descriptors
+
+
+def test_a_pod_that_is_gone_is_not_watched_and_no_reason_to_complain(
+    watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_watches(monkeypatch, errno.ENOENT)
+    watch.add_pod(pod, paused=True)
+    assert not watch.degraded
+    assert caplog.records == []
+
+
+def refuse_watches(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(INotify, "add_watch", refuse)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM], ids=lambda code: errno.errorcode[code])
+def test_without_watches_left_the_tree_is_walked_and_said_so_once(
+    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    refuse_watches(monkeypatch, code)
+    for _ in range(3):
+        watch.add_pod(pod, paused=True)
+        watch_tier(watch, tier)
+    assert watch.degraded
+    assert ["max_user_watches" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_an_overflowed_queue_asks_for_everything(
+    watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch.add_pod(pod, paused=True)
+    overflow = Event(wd=-1, mask=flags.Q_OVERFLOW, cookie=0, name="")
+    monkeypatch.setattr(INotify, "read", lambda *_, **__: [overflow])
+    with caplog.at_level(logging.WARNING):
+        changes = watch.read()
+    assert changes.tree
+    assert changes.pods.keys() == {pod.id}
+    assert all(kind in changes.pods[pod.id] for kind in PodChange)

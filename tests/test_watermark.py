@@ -1,0 +1,309 @@
+"""The paper's Algorithms 1 and 2, line by line (Kang & Yu 2024; the docstring of cgpause/policy/watermark.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodes import START_NS, Node, S, names, pod, record, sample
+
+from cgpause.config import Config, HoldConfig, WatermarkConfig
+from cgpause.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
+from cgpause.policy.watermark import WatermarkState, step, verdict
+
+RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)
+CONFIG = Config(watermark=RULES, hold=HoldConfig(max_pause_s=86400))
+NOW = START_NS
+
+
+def running(*currents: int) -> list[PodUsage]:
+    return [PodUsage(current, pod(f"r{number}")) for number, current in enumerate(currents)]
+
+
+def held(*ages_s: float) -> list[PodUsage]:
+    """Pods paused that long ago, oldest first."""
+    return [PodUsage(1, pod(f"p{n}", paused=record(NOW - int(age * S)))) for n, age in enumerate(ages_s)]
+
+
+def run(
+    state: WatermarkState,
+    used_pct: float,
+    candidates: list[PodUsage],
+    paused: list[PodUsage],
+    *,
+    all_paused: bool | None = None,
+    rules: WatermarkConfig = RULES,
+    at_ns: int = NOW,
+) -> tuple[WatermarkState, dict[str, list[str]]]:
+    """One step; the actions as names of pods by kind."""
+    after, actions = step(
+        state,
+        sample(at_ns, used_pct),
+        candidates=candidates,
+        paused=paused,
+        all_paused=not candidates if all_paused is None else all_paused,
+        config=replace(CONFIG, watermark=rules),
+    )
+    kinds = {"pause": Pause, "resume": Resume, "sacrifice": Sacrifice}
+    return after, {word: found for word, kind in kinds.items() if (found := names(actions, kind))}
+
+
+def looked(used_pct: float, intervals: int = 0, ago_s: float = 1) -> WatermarkState:
+    return WatermarkState(NOW - int(ago_s * S), used_pct, intervals)
+
+
+# Algorithm 1: "if usage >= Mupper: pause the R that use the least"
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "expected"),
+    [
+        pytest.param(89.5, {}, id="just-below"),
+        pytest.param(90, {"pause": ["r0", "r1"]}, id="at"),
+        pytest.param(90.5, {"pause": ["r0", "r1"]}, id="just-above"),
+        pytest.param(120, {"pause": ["r0", "r1"]}, id="over-the-limit"),
+    ],
+)
+def test_pausing_starts_at_the_upper_mark(used_pct: float, expected: dict[str, list[str]]) -> None:
+    state, done = run(WatermarkState(), used_pct, running(1, 2, 3), [])
+    assert done == expected
+    assert state == (WatermarkState(NOW, used_pct, 0) if expected else WatermarkState())
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [(1, ["r0"]), (2, ["r0", "r1"]), (3, ["r0", "r1", "r2"]), (4, ["r0", "r1", "r2"])],
+    ids=["R-1", "R-2", "R-is-all", "R-more-than-all"],
+)
+def test_r_pods_are_paused_at_a_time(batch: int, expected: list[str]) -> None:
+    _, done = run(WatermarkState(), 95, running(1, 2, 3), [], rules=replace(RULES, batch=batch))
+    assert done == {"pause": expected}
+
+
+def test_those_that_use_the_least_are_paused_first() -> None:
+    node = Node(CONFIG)
+    for name, current in (("big", 300), ("small", 100), ("middle", 200), ("tiny", 1)):
+        node.add(pod(name), current)
+    assert names(node.step(95).actions, Pause) == ["tiny", "small"]
+    assert node.held() == {"tiny", "small"}
+
+
+def test_of_pods_that_use_the_same_the_first_in_the_sample_are_paused() -> None:
+    node = Node(CONFIG)
+    for name in "dcba":
+        node.add(pod(name), 7)
+    assert names(node.step(95).actions, Pause) == ["d", "c"]
+
+
+@pytest.mark.parametrize("all_paused", [False, True])
+def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:  # noqa: FBT001 - a table
+    """Without a single pause of ours there is nothing that could be sacrificed."""
+    _, done = run(WatermarkState(), 99, [], [], all_paused=all_paused)
+    assert done == {}
+
+
+def test_a_pause_says_why_with_its_numbers_and_mechanism() -> None:
+    config = replace(CONFIG, mechanism=Mechanism.FREEZE)
+    _, actions = step(
+        WatermarkState(), sample(NOW, 91.5), candidates=running(5, 6, 7), paused=[], all_paused=False, config=config
+    )
+    first = actions[0]
+    assert isinstance(first, Pause)
+    assert first.reason == "memory use 91.5 % >= upper 90 %, rank 1 of 3 by memory.current"
+    assert (first.memory_current_bytes, first.mechanism) == (5, Mechanism.FREEZE)
+
+
+# Algorithm 2: "every interval"
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "due"), [(0.999, False), (1.0, True), (1.001, True)], ids=["just-before", "at", "just-after"]
+)
+def test_algorithm_2_looks_once_an_interval(ago_s: float, due: bool) -> None:  # noqa: FBT001 - a table
+    before = looked(95, ago_s=ago_s)
+    state, done = run(before, 10, running(1), held(1))
+    assert done == ({"resume": ["p0"]} if due else {})
+    assert state == (WatermarkState() if due else before)
+
+
+def test_between_intervals_not_even_the_upper_mark_pauses_more() -> None:
+    before = looked(95, intervals=2, ago_s=0.5)
+    assert run(before, 100, running(1, 2), held(1)) == (before, {})
+
+
+# Algorithm 2: "if usage <= Mlower: resume all"
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "resumes"),
+    [(79.5, True), (80, True), (80.5, False)],
+    ids=["just-below", "at", "just-above"],
+)
+def test_all_are_resumed_at_the_lower_mark(used_pct: float, resumes: bool) -> None:  # noqa: FBT001 - a table
+    state, done = run(looked(95), used_pct, running(1), held(3, 2, 1))
+    assert done == ({"resume": ["p0", "p1", "p2"]} if resumes else {})
+    if resumes:
+        assert state == WatermarkState()
+
+
+# Algorithm 2: "after T intervals without improvement: pause R more"
+
+
+@pytest.mark.parametrize(("intervals_before", "pauses"), [(1, False), (2, True), (3, True)], ids=["T-1", "T", "T+1"])
+def test_more_are_paused_after_t_intervals_without_improvement(intervals_before: int, pauses: bool) -> None:  # noqa: FBT001 - a table
+    state, done = run(looked(95, intervals_before), 95, running(1, 2, 3), held(3))
+    assert done == ({"pause": ["r0", "r1"]} if pauses else {})
+    assert state == WatermarkState(NOW, 95, 0 if pauses else intervals_before + 1)
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "intervals"),
+    [(94.5, 0), (95, 2), (95.5, 2)],
+    ids=["fell", "stayed", "rose"],
+)
+def test_only_falling_use_is_an_improvement(used_pct: float, intervals: int) -> None:
+    state, done = run(looked(95, 1), used_pct, running(1, 2), held(3))
+    assert done == {}
+    assert state == WatermarkState(NOW, used_pct, intervals)
+
+
+def test_improvement_is_measured_from_one_interval_to_the_next() -> None:
+    """Not from the best or the first value: falling once and rising again counts from one."""
+    state, _ = run(looked(95, 2), 85, running(1), held(3))
+    assert state.intervals == 0
+    state, _ = run(state, 86, running(1), held(3), at_ns=NOW + S)
+    assert state.intervals == 1
+
+
+def test_patience_of_one_pauses_more_at_every_interval_without_improvement() -> None:
+    _, done = run(looked(95, 0), 95, running(1, 2, 3), held(3), rules=replace(RULES, patience=1))
+    assert done == {"pause": ["r0", "r1"]}
+
+
+# Algorithm 2: "when nothing is left to pause: remove the R paused last"
+
+
+@pytest.mark.parametrize(
+    ("batch", "killed"), [(1, ["p2"]), (2, ["p1", "p2"]), (3, ["p0", "p1", "p2"]), (9, ["p0", "p1", "p2"])]
+)
+def test_with_everything_paused_the_last_paused_are_sacrificed(batch: int, killed: list[str]) -> None:
+    state, done = run(looked(95, 2), 95, [], held(3, 2, 1), rules=replace(RULES, batch=batch))
+    assert done == {"sacrifice": killed}
+    assert state == WatermarkState(NOW, 95, 0)
+
+
+def test_the_last_paused_are_told_by_time_not_by_memory() -> None:
+    node = Node(CONFIG)
+    node.add(pod("old", paused=record(NOW - 30 * S)), 1)
+    node.add(pod("new", paused=record(NOW - 10 * S)), 1)
+    node.add(pod("oldest", paused=record(NOW - 40 * S)), 500)
+    node.state = replace(node.state, watermark=looked(95, 2))
+    assert names(node.step(95).actions, Sacrifice) == ["old", "new"]
+
+
+@pytest.mark.parametrize(("intervals_before", "kills"), [(1, False), (2, True)], ids=["T-1", "T"])
+def test_nobody_is_sacrificed_before_t_intervals(intervals_before: int, kills: bool) -> None:  # noqa: FBT001 - a table
+    _, done = run(looked(95, intervals_before), 95, [], held(3))
+    assert ("sacrifice" in done) is kills
+
+
+@pytest.mark.parametrize(
+    ("candidates", "all_paused", "sacrifice"),
+    [
+        pytest.param([], True, False, id="turned-off"),
+        pytest.param([], False, True, id="somebody-can-be-paused-soon"),
+        pytest.param(running(1), False, True, id="somebody-can-be-paused-now"),
+    ],
+)
+def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacrifice: bool) -> None:  # noqa: FBT001 - a table
+    rules = replace(RULES, sacrifice=sacrifice)
+    _, done = run(looked(95, 2), 95, candidates, held(3), all_paused=all_paused, rules=rules)
+    assert "sacrifice" not in done
+
+
+def test_a_sacrifice_says_why() -> None:
+    _, actions = step(looked(95, 2), sample(NOW, 95), candidates=[], paused=held(3), all_paused=True, config=CONFIG)
+    assert actions[0].reason == ("memory use 95.0 %, no improvement for 3 intervals of 1 s, and every pod is paused")
+
+
+# What the paper does not know: predecessors, operators, pods that vanish
+
+
+def test_an_adopted_pause_gets_a_whole_interval_first() -> None:
+    state, done = run(WatermarkState(), 10, running(1), held(100))
+    assert (state, done) == (WatermarkState(NOW, 10, 0), {})
+    state, done = run(state, 10, running(1), held(100), at_ns=NOW + S)
+    assert done == {"resume": ["p0"]}
+
+
+def test_when_the_paused_pods_vanish_algorithm_1_watches_again() -> None:
+    state, done = run(looked(95, 2, ago_s=0.1), 95, running(1, 2, 3), [])
+    assert done == {"pause": ["r0", "r1"]}
+    assert state == WatermarkState(NOW, 95, 0)
+    assert run(looked(95, 2), 85, running(1), []) == (WatermarkState(), {})
+
+
+def test_a_whole_story_follows_the_paper() -> None:
+    """Five pods, use that never falls: R, T intervals, R more, T intervals, the last, T intervals, two are killed."""
+    node = Node(CONFIG)
+    for number in range(5):
+        node.add(pod(f"c{number}"), number + 1)
+    story = []
+    for second in range(14):
+        decision = node.step(95)
+        story += [(second, type(action).__name__, action.pod.uid) for action in decision.actions]
+        node.at_ns += S
+        if len(story) >= 7:
+            break
+    assert story == [
+        (0, "Pause", "c0"),
+        (0, "Pause", "c1"),
+        (3, "Pause", "c2"),
+        (3, "Pause", "c3"),
+        (6, "Pause", "c4"),
+        (9, "Sacrifice", "c3"),
+        (9, "Sacrifice", "c4"),
+    ]
+    assert node.held() == {"c0", "c1", "c2"}
+
+
+def test_pods_that_vanish_in_between_are_not_waited_for() -> None:
+    node = Node(CONFIG)
+    for number in range(4):
+        node.add(pod(f"c{number}"), number + 1)
+    node.step(95)
+    node.remove("c0")
+    node.remove("c2")
+    for _ in range(3):
+        node.at_ns += S
+        actions = node.step(95).actions
+    assert names(actions, Pause) == ["c3"]
+    node.remove("c1")
+    node.remove("c3")
+    node.at_ns += S
+    assert node.step(99).actions == ()
+
+
+def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
+    node = Node(CONFIG)
+    node.add(pod("manual", paused=record(NOW - 5 * S, Owner.MANUAL)))
+    node.add(pod("mine"), 5)
+    assert names(node.step(95).actions, Pause) == ["mine"]
+    for _ in range(3):
+        node.at_ns += S
+        actions = node.step(95).actions
+    assert names(actions, Sacrifice) == ["mine"]
+    node.at_ns += S
+    assert node.step(10).actions == ()
+    assert node.held() == {"manual"}
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "text"),
+    [
+        (89.5, "runs: memory use 89.5 % is below upper 90 %"),
+        (90, "runs: rank 3, and 2 are paused at a time"),
+    ],
+)
+def test_verdict_says_why_a_candidate_keeps_running(used_pct: float, text: str) -> None:
+    assert verdict(3, sample(NOW, used_pct), CONFIG) == text

@@ -1,0 +1,186 @@
+"""The pause protocol on a real kernel: every crash of tests/test_ledger.py, and the kernel's own rules it stands on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, check_every_crash, request
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.errors import CgroupGoneError, KernelWriteError, RestoreError
+from cgpause.model import Mechanism
+from cgpause.record import XATTR
+
+
+@pytest.fixture
+def pausable_cgroup() -> Iterator[PausableCgroup]:
+    root = find_cgroup_root()
+    # The kernel gives children the cpu files only when their parent hands the controller on.
+    Path(root, "cgroup.subtree_control").write_text("+cpu +memory\n")
+    path = f"cgpause-test-{os.getpid()}"
+    Path(root, path).mkdir()
+    yield PausableCgroup(root, path)
+    deadline = time.monotonic() + 30
+    while Path(root, path).exists():
+        try:
+            Path(root, path, "cgroup.kill").write_text("1\n")
+            Path(root, path).rmdir()
+        except OSError as e:
+            if e.errno != errno.EBUSY or time.monotonic() > deadline:  # killed processes take a moment to go
+                raise
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def cgroup(pausable_cgroup: PausableCgroup) -> Iterator[Cgroup]:
+    with pausable_cgroup.open() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+def test_whoever_dies_before_any_step_leaves_a_pod_that_resume_puts_right(
+    pausable_cgroup: PausableCgroup, scenario: Scenario
+) -> None:
+    check_every_crash(pausable_cgroup, scenario)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("999 100000", id="quota-below-1000"),
+        pytest.param("0 100000", id="no-quota"),
+        pytest.param("1000 999", id="period-below-1000"),
+        pytest.param("1000 1000001", id="period-above-a-second"),
+        pytest.param("-1 100000", id="negative"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_the_kernel_refuses(pausable_cgroup: PausableCgroup, cgroup: Cgroup, value: str) -> None:
+    pausable_cgroup.set("50000 100000")
+    with pytest.raises(KernelWriteError) as e:
+        cgroup.write("cpu.max", value)
+    assert e.value.errno == errno.EINVAL
+    assert pausable_cgroup.state().cpu_max == "50000 100000"
+
+
+@pytest.mark.parametrize("value", ["1000 100000", "1000 1000", "1000 1000000", "max 1000"])
+def test_the_kernel_takes(pausable_cgroup: PausableCgroup, cgroup: Cgroup, value: str) -> None:
+    pausable_cgroup.set("max 100000")
+    cgroup.write("cpu.max", value)
+    assert pausable_cgroup.state().cpu_max == value
+
+
+@pytest.mark.parametrize(("written", "found"), [("max", "max 1000000"), ("2000", "2000 1000000")])
+def test_a_bare_quota_keeps_the_period_so_both_are_always_written(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, written: str, found: str
+) -> None:
+    pausable_cgroup.set("1000 1000000")
+    cgroup.write("cpu.max", written)
+    assert pausable_cgroup.state().cpu_max == found
+
+
+def test_a_quota_below_the_burst_is_refused_so_the_burst_goes_first(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    with pytest.raises(KernelWriteError) as e:
+        cgroup.write("cpu.max", "19999 100000")
+    assert e.value.errno == errno.EINVAL
+
+    ledger.pause(cgroup, request())
+    assert pausable_cgroup.state().cpu_max == "1000 100000"
+    with pytest.raises(KernelWriteError) as e:
+        cgroup.write("cpu.max.burst", "1001")
+    assert e.value.errno == errno.EINVAL
+    ledger.resume(cgroup)
+    assert pausable_cgroup.state() == CgroupState("50000 100000", "20000", "0", None)
+
+
+def test_a_resize_below_the_old_burst_wins_over_the_burst(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    ledger.pause(cgroup, request())
+    pausable_cgroup.write("cpu.max", "10000 100000")
+    resumed = ledger.resume(cgroup)
+    assert resumed is not None
+    assert resumed.foreign
+    assert pausable_cgroup.state() == CgroupState("10000 100000", "0", "0", None)
+
+
+def test_a_record_the_kernel_will_not_restore_stays_and_is_loud(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    ledger.pause(cgroup, request())
+    data = os.getxattr(pausable_cgroup.folder, XATTR)
+    os.setxattr(pausable_cgroup.folder, XATTR, data.replace(b"50000 100000", b"999 100000"))
+    with pytest.raises(RestoreError, match="EINVAL"):
+        ledger.resume(cgroup)
+    assert pausable_cgroup.state().record is not None
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_held_process_stands_still_and_goes_on(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
+) -> None:
+    pausable_cgroup.set("200000 50000")
+    with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as busy:
+        try:
+            pausable_cgroup.write("cgroup.procs", str(busy.pid))
+            assert usage_in(1, cgroup) > 200_000
+            ledger.pause(cgroup, request(mechanism))
+            time.sleep(0.5)  # freezing takes a moment, and the running period is paid off first
+            assert usage_in(2, cgroup) < 100_000  # 1 % of 2 s is 20 ms
+            ledger.resume(cgroup)
+            assert usage_in(1, cgroup) > 200_000
+        finally:
+            busy.kill()
+
+
+def usage_in(seconds: float, cgroup: Cgroup) -> int:
+    """CPU time in µs used during some seconds."""
+
+    def usage() -> int:
+        return int(cgroup.read("cpu.stat").split()[1])
+
+    before = usage()
+    time.sleep(seconds)
+    return usage() - before
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_removed_cgroup_is_gone_for_whoever_holds_it(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    ledger.pause(cgroup, request(mechanism))
+    pausable_cgroup.folder.rmdir()
+    pausable_cgroup.folder.mkdir()  # made again under the same path: another cgroup
+    assert not cgroup.exists()
+    with pytest.raises(CgroupGoneError):
+        ledger.resume(cgroup)
+    assert pausable_cgroup.state() == CgroupState("max 100000", "0", "0", None)
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_removed_cgroup_cannot_be_paused(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism
+) -> None:
+    pausable_cgroup.folder.rmdir()
+    pausable_cgroup.folder.mkdir()
+    with pytest.raises(CgroupGoneError):
+        ledger.pause(cgroup, request(mechanism))
+    assert pausable_cgroup.state() == CgroupState("max 100000", "0", "0", None)
+
+
+def test_inodes_tell_a_cgroup_from_its_successor(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
+    pausable_cgroup.folder.rmdir()
+    pausable_cgroup.folder.mkdir()
+    with pausable_cgroup.open() as successor:
+        assert successor.id != cgroup.id
