@@ -6,6 +6,7 @@ ordinary directory tree) cgpause says so once and works from headroom alone.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -98,5 +99,10 @@ class PsiTriggers:
 
 
 def _complain(path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
-    advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
+    number = getattr(error, "errno", None)
+    if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
+        # Without CAP_SYS_RESOURCE the kernel takes windows that are multiples of 2 s only (6.1: EINVAL).
+        advice = "working from headroom alone; grant CAP_SYS_RESOURCE, or use a window that is a multiple of 2 s"
+    else:
+        advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
     log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))

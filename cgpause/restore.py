@@ -110,7 +110,8 @@ def original_from_systemd(cgroup_path: str) -> CpuMax | None:
     unit = os.path.basename(cgroup_path)
     if not unit.endswith(".slice"):
         return None
-    properties = "LoadState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec"
+    # Every *.slice is "loaded" and without a quota, even one that was never started; only an active one knows.
+    properties = "ActiveState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec"
     try:
         shown = subprocess.run(
             ["systemctl", "show", f"--property={properties}", "--", unit],
@@ -121,7 +122,7 @@ def original_from_systemd(cgroup_path: str) -> CpuMax | None:
             check=True,
         ).stdout
         values = dict(line.partition("=")[::2] for line in shown.splitlines())
-        if values["LoadState"] != "loaded":
+        if values["ActiveState"] != "active":
             return None
         per_second_us = parse_timespan(values["CPUQuotaPerSecUSec"])
         period_us = parse_timespan(values["CPUQuotaPeriodUSec"]) or _SYSTEMD_PERIOD_US

@@ -290,8 +290,8 @@ def systemctl(tmp_path: Path, monkeypatch: Patch) -> Path:
     return folder / "output"
 
 
-def properties(quota: str, period: str = "infinity", state: str = "loaded") -> bytes:
-    return f"LoadState={state}\nCPUQuotaPerSecUSec={quota}\nCPUQuotaPeriodUSec={period}\n".encode()
+def properties(quota: str, period: str = "infinity", state: str = "active") -> bytes:
+    return f"ActiveState={state}\nCPUQuotaPerSecUSec={quota}\nCPUQuotaPeriodUSec={period}\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -305,11 +305,11 @@ def properties(quota: str, period: str = "infinity", state: str = "loaded") -> b
         pytest.param(properties("1.5s"), CpuMax(150_000, 100_000), id="fraction"),
         pytest.param(properties("1min 4s"), CpuMax(6_400_000, 100_000), id="64-cores"),
         pytest.param(properties("20ms", "10ms"), CpuMax(200, 10_000), id="little"),
-        pytest.param(properties("750ms", state="not-found"), None, id="not-found"),
-        pytest.param(properties("750ms", state="error"), None, id="not-loaded"),
+        pytest.param(properties("750ms", state="inactive"), None, id="never-started"),
+        pytest.param(properties("750ms", state="failed"), None, id="failed"),
         pytest.param(b"", None, id="nothing"),
-        pytest.param(b"LoadState=loaded\n", None, id="old-systemd-without-the-property"),
-        pytest.param(b"LoadState=loaded\nCPUQuotaPerSecUSec=750ms\n", None, id="truncated"),
+        pytest.param(b"ActiveState=active\n", None, id="old-systemd-without-the-property"),
+        pytest.param(b"ActiveState=active\nCPUQuotaPerSecUSec=750ms\n", None, id="truncated"),
         pytest.param(properties(""), None, id="empty-quota"),
         pytest.param(properties("rubbish"), None, id="garbage"),
         pytest.param(properties("750"), None, id="without-unit"),
@@ -317,7 +317,7 @@ def properties(quota: str, period: str = "infinity", state: str = "loaded") -> b
         pytest.param(properties("9" * 400 + "s"), None, id="huge"),
         pytest.param(properties("750ms", "9" * 400 + "s"), None, id="huge-period"),
         pytest.param(b"\x00" * 100, None, id="zeros"),
-        pytest.param(b"LoadState=\xff\xfe\n", None, id="not-utf-8"),
+        pytest.param(b"ActiveState=\xff\xfe\n", None, id="not-utf-8"),
         pytest.param(b"=" * 100_000, None, id="long"),
     ],
 )
@@ -327,7 +327,7 @@ def test_systemd_knows_the_original_of_a_slice(shown: bytes, expected: CpuMax | 
     assert original_from_systemd(SLICE) == expected
     assert (systemctl.parent / "called").read_text().splitlines() == [
         "show",
-        "--property=LoadState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec",
+        "--property=ActiveState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec",
         "--",
         "kubepods-pod00000001_0000_4000_8000_000000000001.slice",
     ]

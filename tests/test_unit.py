@@ -1,0 +1,193 @@
+"""Unit file and shell scripts, as far as they can be checked without starting them (tests/vm/test_systemd.py does)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgpause import daemon, restore
+from cgpause.config import load_config
+
+REPO = Path(__file__).parent.parent
+UNIT = REPO / "systemd/cgpause.service"
+PREFIX = "/usr/local/lib/cgpause/current"
+DIRECTIVE = re.compile(r"(?P<key>[A-Z]\w+)=(?P<value>.*)")
+
+
+def directives() -> list[tuple[str, str]]:
+    return [
+        (found["key"], found["value"]) for found in map(DIRECTIVE.fullmatch, UNIT.read_text().splitlines()) if found
+    ]
+
+
+def values(key: str) -> list[str]:
+    return [value for found, value in directives() if found == key]
+
+
+def module_arguments(command: str, module: str) -> list[str]:
+    """Arguments that a `python ... -m MODULE` line gives to the module."""
+    words = shlex.split(command)
+    assert words[0] == f"{PREFIX}/bin/python"
+    at = words.index("-m")
+    assert words[at + 1] == module
+    assert "-I" in words[:at], "a working directory or environment could put other modules in front"
+    return words[at + 2 :]
+
+
+@pytest.fixture
+def unit_here(tmp_path: Path) -> Path:
+    """The unit with commands that exist on this machine."""
+    text = UNIT.read_text()
+    for command in ("python", "cgpause"):
+        text = text.replace(f"{PREFIX}/bin/{command}", sys.executable)
+    path = tmp_path / UNIT.name
+    path.write_text(text)
+    return path
+
+
+def analyze(*argv: str | Path) -> str:
+    assert shutil.which("systemd-analyze"), "systemd-analyze is missing: install systemd (scripts/test does)"
+    done = subprocess.run(["systemd-analyze", *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_systemd_finds_nothing_to_complain_about(unit_here: Path) -> None:
+    assert analyze("verify", unit_here) == ""
+
+
+def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
+    # What remains is the job (root, cgroup files, /proc) and is explained in the unit. systemd 252 says 1.7.
+    said = analyze("security", "--offline=yes", "--no-pager", "--threshold=20", unit_here)
+
+    assert "OK" in said
+
+
+def test_every_directive_has_its_reason() -> None:
+    """A comment comes right before it, or before the run of lines with the same key it belongs to."""
+    unexplained = []
+    previous, explained = "", False
+    for line in UNIT.read_text().splitlines():
+        found = DIRECTIVE.fullmatch(line)
+        if line.startswith("#"):
+            explained = True
+        elif found:
+            explained = explained if previous.startswith("#") else found["key"] == previous.partition("=")[0]
+            if not explained:
+                unexplained.append(line)
+        previous = line
+    obvious = ("Description=", "Documentation=", "WantedBy=")
+
+    assert [line for line in unexplained if not line.startswith(obvious)] == []
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["ProtectControlGroups", "ProtectProc", "ProcSubset", "PrivateUsers", "PrivateTmp", "User", "DynamicUser"],
+)
+def test_hardening_left_out_is_left_out_with_a_reason(directive: str) -> None:
+    comments = "\n".join(line for line in UNIT.read_text().splitlines() if line.startswith("#"))
+
+    assert values(directive) == []
+    assert re.search(rf"(Left out:|Not) [^.]*\b{directive}=", comments)
+
+
+def test_the_only_capability_is_the_one_psi_needs() -> None:
+    assert values("CapabilityBoundingSet") == ["CAP_SYS_RESOURCE"]
+    assert values("AmbientCapabilities") == []
+
+
+def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
+    [command] = values("ExecStart")
+    options = daemon.parse_options(module_arguments(command, "cgpause.daemon"))
+
+    assert options.config_path == daemon.DEFAULT_CONFIG
+    assert options.config_required, "a file that vanished must not become the defaults silently"
+    assert options.cgroup_root is None
+    assert options.log_dir == daemon.DEFAULT_LOG_DIR
+    assert not options.dry_run
+
+
+def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [command] = values("ExecStopPost")
+    arguments = module_arguments(command, "cgpause.restore")
+
+    assert arguments == ["--daemon-only"]
+    # An empty tree: nothing to resume, and every option is known.
+    assert restore.main([*arguments, "--cgroup-root", str(tmp_path)]) == 0
+    capsys.readouterr()
+
+
+def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals() -> None:
+    check, signal = values("ExecReload")
+
+    assert check == f"{PREFIX}/bin/cgpause --config {daemon.DEFAULT_CONFIG} config --check"
+    assert signal == "/bin/kill -HUP $MAINPID"
+
+
+def test_daemon_imports_neither_typer_nor_rich() -> None:
+    """Nor does what runs after its end: both have to be small."""
+    for module in ("cgpause.daemon", "cgpause.restore"):
+        code = f"import sys, {module}; print(*sorted({{'typer', 'rich', 'click', 'pydantic'}} & sys.modules.keys()))"
+        done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "", module
+
+
+def test_example_configuration_is_valid() -> None:
+    load_config(str(REPO / "systemd/config.toml"), must_exist=True)
+
+
+def test_installer_and_unit_agree_on_paths() -> None:
+    script = (REPO / "scripts/install").read_text()
+
+    assert f"DEFAULT_PREFIX={PREFIX.removesuffix('/current')} " in script
+    assert f"CONFIG={daemon.DEFAULT_CONFIG}\n" in script
+    assert [line for line in script.splitlines() if line.startswith("UNIT=")] == [
+        f"UNIT=/etc/systemd/system/{UNIT.name}"
+    ]
+
+
+def shell_scripts() -> list[Path]:
+    candidates = [*sorted((REPO / "scripts").iterdir()), REPO / ".ci/run"]
+    return [
+        path
+        for path in candidates
+        if path.is_file() and re.match(r"#!.*\bsh\b|#!.*\bbash\b|# shellcheck", path.read_text())
+    ]
+
+
+@pytest.mark.parametrize("script", shell_scripts(), ids=lambda path: str(path.relative_to(REPO)))
+def test_shellcheck_finds_nothing(script: Path) -> None:
+    assert shutil.which("shellcheck"), "shellcheck is missing (scripts/test installs it)"
+    done = subprocess.run(
+        ["shellcheck", "-x", str(script.relative_to(REPO))], cwd=REPO, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        pytest.param(["--help"], 0, "--uninstall", id="help"),
+        pytest.param(["--nonsense"], 2, "unknown argument: --nonsense", id="unknown"),
+        pytest.param(["--wheels"], 2, "--wheels wants a value", id="no-value"),
+        pytest.param(["--purge"], 2, "--purge goes with --uninstall", id="purge-alone"),
+        pytest.param(["--prefix", "/opt/with blank"], 2, "an absolute path of letters", id="prefix-with-blank"),
+        pytest.param(["--prefix=/root/cgpause"], 2, "cannot see /root/cgpause", id="prefix-in-a-home"),
+        pytest.param(["--wheels", "/nowhere"], 2, "no such folder", id="no-such-folder"),
+    ],
+)
+def test_installer_refuses_before_it_touches_anything(arguments: list[str], status: int, said: str) -> None:
+    done = subprocess.run(
+        [REPO / "scripts/install", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == status
+    assert said in done.stdout + done.stderr

@@ -1,0 +1,501 @@
+"""Unit and installer under a real systemd, on pods made the way kubelet makes them: slices with scopes in them.
+
+The tests are one story and build on each other: install, pressure, every way for a daemon to end, uninstall. They
+assert order and outcome, never speed; the guest may be ten times slower than a node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import make_uid, wait_until
+
+from cgpause.record import XATTR
+
+# It installs a daemon and makes pods at the real place, so nowhere but in a machine made for that.
+if os.environ.get("CGPAUSE_VM") != "1":
+    pytest.skip("runs in the VM only: scripts/vm run -- python3 -m pytest tests/vm", allow_module_level=True)
+
+REPO = Path(__file__).parents[2]
+CGROUP = Path("/sys/fs/cgroup")
+KUBEPODS = CGROUP / "kubepods.slice"
+POD_LOGS = Path("/var/log/pods")
+WHEELS = "/opt/cgpause/wheels"
+PREFIX = Path("/usr/local/lib/cgpause")
+COMMAND = Path("/usr/local/bin/cgpause")
+UNIT = Path("/etc/systemd/system/cgpause.service")
+UNIT_CGROUP = CGROUP / "cgpause.service"
+CONFIG = Path("/etc/cgpause/config.toml")
+LIMIT_MIB = 256
+CALM_MIB = 20
+"""What filler holds while nothing is wrong: with the other pods, half of the limit."""
+CONFIG_TEXT = """\
+[watermark]
+sacrifice = false
+[hold]
+max_pause_s = 600
+min_run_s = 1
+settle_s = 1
+[[pods]]
+match = "default/filler"
+protect = true
+"""
+PAUSED = "1000 100000"
+
+# Holds as many MiB as it is told to, touched, one mapping each, so that giving back is at once.
+HOG = """
+import mmap, sys
+held = []
+for line in sys.stdin:
+    while len(held) < int(line):
+        held.append(mmap.mmap(-1, 1 << 20))
+        for page in range(0, 1 << 20, 4096):
+            held[-1][page] = 1
+    while len(held) > int(line):
+        held.pop().close()
+    print("holding", len(held), flush=True)
+"""
+
+
+class Pod:
+    """A pod as the systemd driver makes it; its one container holds as much memory as it is told to."""
+
+    def __init__(self, number: int, name: str, *properties: str, tier: str = "burstable") -> None:
+        self.uid = make_uid(number)
+        self.slice = f"kubepods-{tier}-pod{self.uid.replace('-', '_')}.slice"
+        self.path = KUBEPODS / f"kubepods-{tier}.slice" / self.slice
+        self._log = POD_LOGS / f"default_{name}_{self.uid}"
+        self._log.mkdir(parents=True)
+        self._scope = f"cri-containerd-{number:064x}.scope"
+        container = ["systemd-run", "--scope", "--quiet", f"--unit={self._scope}", f"--slice={self.slice}"]
+        self._hog = subprocess.Popen(
+            [*container, sys.executable, "-I", "-S", "-c", HOG],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.hold(1)
+        # kubelet sets a weight on every pod, and only that makes systemd hand the cpu controller down to it.
+        run("systemctl", "set-property", "--runtime", self.slice, "CPUWeight=10", *properties)
+        self.original = self.cpu_max
+
+    def hold(self, mib: int) -> None:
+        """Returns once it does; so not for a paused pod."""
+        assert self._hog.stdin is not None
+        assert self._hog.stdout is not None
+        self._hog.stdin.write(f"{mib}\n")
+        self._hog.stdin.flush()
+        assert self._hog.stdout.readline() == f"holding {mib}\n"
+
+    @property
+    def cpu_max(self) -> str:
+        return (self.path / "cpu.max").read_text().strip()
+
+    @property
+    def record(self) -> dict[str, object] | None:
+        try:
+            found: dict[str, object] = json.loads(os.getxattr(self.path, XATTR))
+        except OSError:
+            return None
+        return found
+
+    def is_paused(self) -> bool:
+        return self.cpu_max == PAUSED and self.record is not None
+
+    def is_as_before(self) -> bool:
+        return self.cpu_max == self.original and self.record is None
+
+    def remove(self) -> None:
+        (self.path / "cgroup.kill").write_text("1\n")
+        self._hog.communicate()
+        shutil.rmtree(self._log)
+
+
+class Node:
+    """The pods of this node, in ascending order of memory, and filler, which makes it tight or comfortable."""
+
+    def __init__(self) -> None:
+        self.small = Pod(1, "small")
+        run("systemctl", "set-property", "--runtime", "kubepods.slice", f"MemoryMax={LIMIT_MIB}M")
+        self.medium = Pod(2, "medium", "CPUQuota=50%")
+        self.large = Pod(3, "large", "CPUQuota=400%", "CPUQuotaPeriodSec=50ms", tier="besteffort")
+        self.filler = Pod(4, "filler")
+        self.pods = [self.small, self.medium, self.large]
+        for pod, mib in zip([*self.pods, self.filler], (10, 20, 30, CALM_MIB), strict=True):
+            pod.hold(mib)
+
+    def tighten(self) -> None:
+        """Fill kubepods above the upper watermark; its processes use some memory as well."""
+        limit = int((KUBEPODS / "memory.max").read_text())
+        missing = int(limit * 0.94) - int((KUBEPODS / "memory.current").read_text())
+        self.filler.hold(CALM_MIB + (missing >> 20))
+
+    def relax(self) -> None:
+        self.filler.hold(CALM_MIB)
+
+    def all_paused(self) -> bool:
+        return all(pod.is_paused() for pod in self.pods)
+
+    def all_as_before(self) -> bool:
+        return all(pod.is_as_before() for pod in [*self.pods, self.filler])
+
+    def wait_paused(self) -> None:
+        wait_until(self.all_paused, "all pods to be paused", 120)
+
+    def wait_as_before(self) -> None:
+        wait_until(self.all_as_before, "all pods to be as they were", 120)
+
+
+def run(*argv: str | Path, status: int = 0) -> str:
+    """Run a command, expecting a status; returns all it printed."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=env,
+    )
+    assert done.returncode == status, f"{argv} ended with {done.returncode}, not {status}:\n{done.stdout}"
+    return done.stdout
+
+
+def install(*options: str, status: int = 0) -> str:
+    return run(REPO / "scripts/install", *options, status=status)
+
+
+def show(name: str) -> str:
+    return run("systemctl", "show", "--value", f"--property={name}", "cgpause").strip()
+
+
+def main_pid() -> int:
+    return int(show("MainPID"))
+
+
+class Journal:
+    """What the unit logs from here on."""
+
+    def __init__(self) -> None:
+        run("journalctl", "--sync")
+        # The same entries as below: journalctl skips one after the cursor, also when the filter has no place for it.
+        last = run("journalctl", "-n1", "-o", "cat", "--unit=cgpause", "--show-cursor")
+        self._cursor = last.rpartition("cursor: ")[2].strip()
+
+    def text(self) -> str:
+        run("journalctl", "--sync")
+        return run("journalctl", "-q", "-o", "cat", "--unit=cgpause", f"--after-cursor={self._cursor}")
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self.text(), f"{text!r} in the journal", 120)
+
+
+def kill_and_wait_for_the_next(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_for_another(pid)
+
+
+def wait_for_another(pid: int) -> None:
+    def is_there() -> bool:
+        return show("ActiveState") == "active" and main_pid() not in (0, pid)
+
+    wait_until(is_there, "systemd to start the daemon again", 180)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    assert not KUBEPODS.exists(), "another test has left its kubepods.slice behind"
+    node = Node()
+    yield node
+    for pod in [*node.pods, node.filler]:
+        pod.remove()
+    run("systemctl", "stop", "kubepods.slice")
+    for kept in Path("/run/systemd/system.control").glob("kubepods*"):
+        shutil.rmtree(kept)
+    run("systemctl", "daemon-reload")
+
+
+@pytest.fixture(scope="module")
+def installed(node: Node) -> str:  # pods first: one that appears later is left alone for a while
+    """What the installer said on a node that never had cgpause."""
+    said = install("--wheels", WHEELS)
+    assert CONFIG.read_bytes() == (REPO / "systemd/config.toml").read_bytes()
+    return said
+
+
+@pytest.fixture
+def calm(node: Node, installed: str) -> Iterator[Node]:
+    """The node before and after a test: enough memory, and nobody paused."""
+    node.wait_as_before()
+    yield node
+    node.relax()
+    node.wait_as_before()
+
+
+def test_installer_says_what_a_node_lacks(tmp_path: Path) -> None:
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\necho is Python 3.9.2\nexit 1\n")
+    old.chmod(0o755)
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    no_systemd = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /run/systemd && exec "$0"')
+
+    assert "as root" in run(*nobody, REPO / "scripts/install", status=1)
+    assert "systemd is not running" in run(*no_systemd, REPO / "scripts/install", status=1)
+    assert "is Python 3.9.2" in install("--python", str(old), status=1)
+    assert "no such folder" in install("--wheels", "/nowhere", status=2)
+    assert "no wheel of cgpause" in install("--wheels", str(tmp_path), status=2)
+    assert "cannot see" in install("--prefix", "/root/cgpause", status=2)
+    assert not UNIT.exists()
+    assert not PREFIX.exists()
+
+
+def test_uninstall_where_nothing_is_installed_is_no_error() -> None:
+    assert "nothing of cgpause is left" in install("--uninstall")
+
+
+def test_install_starts_the_daemon_and_says_what_to_look_at(installed: str) -> None:
+    assert show("ActiveState") == "active"
+    assert show("UnitFileState") == "enabled"
+    for command in ("systemctl status cgpause", "cgpause check", "journalctl -u cgpause"):
+        assert command in installed
+
+
+def test_daemon_has_what_its_unit_promises(installed: str) -> None:
+    process = Path(f"/proc/{main_pid()}")
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines() if ":\t" in line)
+
+    assert (process / "oom_score_adj").read_text().strip() == "-999"
+    assert (UNIT_CGROUP / "memory.min").read_text().strip() == str(32 << 20)
+    assert (UNIT_CGROUP / "cpu.weight").read_text().strip() == "1000"
+    assert int(status["CapEff"], 16) == 1 << 24, "CAP_SYS_RESOURCE, and nothing else"
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    assert int(status["VmLck"].split()[0]) > 0, "mlockall works without CAP_IPC_LOCK"
+    assert int(status["VmRSS"].split()[0]) < 40 << 10, "a bound on leaks; scripts/bench has the real figure"
+    assert os.readlink(process / "ns/net") != os.readlink("/proc/self/ns/net")
+    mounts = {line.split()[4]: line.split()[5] for line in (process / "mountinfo").read_text().splitlines()}
+    writable = {path for path, options in mounts.items() if options.split(",")[0] == "rw"}
+    # systemd leaves /sys/fs/selinux to SELinux's own rules.
+    assert {path for path in writable if path.startswith("/sys")} - {"/sys/fs/selinux"} == {"/sys/fs/cgroup"}
+    assert not {path for path in writable if not path.startswith(("/sys", "/dev", "/proc"))}
+    assert mounts["/proc/sys"].startswith("ro")
+
+
+def test_hardening_takes_nothing_away_that_the_daemon_misses(installed: str) -> None:
+    this_run = f"_SYSTEMD_INVOCATION_ID={show('InvocationID')}"
+    said = run("journalctl", "-q", "-o", "cat", "--priority=warning", this_run)
+
+    assert said == "", "no PSI trigger refused, memory locked, inotify there"
+
+
+def test_second_install_keeps_the_configuration_and_changes_nothing(calm: Node) -> None:
+    CONFIG.write_text(CONFIG_TEXT)
+    before = main_pid()
+
+    assert "in place already" in install("--wheels", WHEELS)
+
+    assert CONFIG.read_text() == CONFIG_TEXT
+    assert main_pid() == before
+
+
+def test_install_over_a_bad_configuration_changes_nothing(calm: Node) -> None:
+    before = (main_pid(), os.readlink(PREFIX / "current"))
+    CONFIG.write_text(f"{CONFIG_TEXT}[watermark]\n")
+    try:
+        said = install("--wheels", WHEELS, status=2)
+    finally:
+        CONFIG.write_text(CONFIG_TEXT)
+
+    assert f"{CONFIG}:" in said
+    assert "nothing was changed" in said
+    assert (main_pid(), os.readlink(PREFIX / "current")) == before
+
+
+def test_reload_takes_a_good_configuration_and_keeps_the_old_one_over_a_bad_one(calm: Node) -> None:
+    before = main_pid()
+    journal = Journal()
+    run("systemctl", "reload", "cgpause")
+    journal.wait_for("configuration reloaded")
+
+    CONFIG.write_text('policy = "nonsense"\n')
+    try:
+        journal = Journal()
+        run("systemctl", "reload", "cgpause", status=1)
+        journal.wait_for(f"{CONFIG}:1: policy: found")
+        # Also when the signal comes without systemctl's check before it.
+        run("systemctl", "kill", "--kill-who=main", "--signal=HUP", "cgpause")
+        journal.wait_for(f"the old one stays: {CONFIG}:1: policy: found")
+    finally:
+        CONFIG.write_text(CONFIG_TEXT)
+
+    assert show("ActiveState") == "active"
+    assert main_pid() == before
+
+
+def test_status_shows_how_the_node_is(calm: Node) -> None:
+    assert re.search(
+        r'Status: "4 pods, 0 paused; memory [0-9.]+ % used, \d+ MiB left;', run("systemctl", "status", "cgpause")
+    )
+
+
+def test_pressure_pauses_in_ascending_order_and_recovery_restores_what_differs(calm: Node) -> None:
+    journal = Journal()
+    calm.tighten()
+    calm.wait_paused()
+
+    assert calm.filler.is_as_before(), "a rule protects it"
+    assert [pod.record and pod.record["original_cpu_max"] for pod in calm.pods] == [
+        "max 100000",
+        "50000 100000",
+        "200000 50000",
+    ]
+    paused = re.findall(r"^paused pod=default/(\w+) .*cpu_max_to=\"1000 100000\"", journal.text(), re.MULTILINE)
+    assert paused == ["small", "medium", "large"]
+    wait_until(lambda: "4 pods, 3 paused" in show("StatusText"), "the status line to say so")
+
+    calm.relax()
+    calm.wait_as_before()
+
+
+def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
+    calm.tighten()
+    calm.wait_paused()
+    journal = Journal()
+
+    # systemd writes its units' own quotas when, after a daemon-reload, any sibling is realized.
+    run("systemctl", "daemon-reload")
+    run("systemctl", "set-property", "--runtime", calm.filler.slice, "CPUWeight=50")
+
+    journal.wait_for("asserted again pod=default/medium")
+    calm.wait_paused()
+    calm.relax()
+    calm.wait_as_before()
+
+
+def test_killed_daemon_leaves_nobody_paused_and_comes_back(calm: Node) -> None:
+    calm.tighten()
+    calm.wait_paused()
+    pid = main_pid()
+    # Held first, so that it cannot be the daemon itself that resumes.
+    os.kill(pid, signal.SIGSTOP)
+    calm.relax()
+    assert calm.all_paused()
+    journal = Journal()
+
+    kill_and_wait_for_the_next(pid)
+
+    calm.wait_as_before()
+    said = journal.text()
+    assert said.count("resumed cgroup=") == 3, "ExecStopPost= did it"
+    assert said.index("resumed cgroup=") < said.index("started version=")
+
+
+def test_daemon_killed_under_pressure_pauses_anew_and_keeps_the_originals(calm: Node) -> None:
+    calm.tighten()
+    calm.wait_paused()
+
+    kill_and_wait_for_the_next(main_pid())
+
+    calm.wait_paused()
+    calm.relax()
+    calm.wait_as_before()
+
+
+def test_daemon_that_hangs_is_ended_by_the_watchdog_and_leaves_nobody_paused(calm: Node) -> None:
+    calm.tighten()
+    calm.wait_paused()
+    pid = main_pid()
+    os.kill(pid, signal.SIGSTOP)
+    calm.relax()
+    journal = Journal()
+
+    wait_for_another(pid)
+
+    calm.wait_as_before()
+    said = journal.text()
+    assert "Watchdog timeout" in said
+    assert "Fatal Python error: Aborted" in said, "the traceback shows where it hung"
+    assert "resumed cgroup=" in said
+
+
+def test_stop_resumes_the_daemons_pauses_and_a_manual_pause_outlives_it(calm: Node) -> None:
+    assert "paused" in run(COMMAND, "pause", "default/small")
+    calm.tighten()
+    calm.wait_paused()
+
+    run("systemctl", "restart", "cgpause")
+    assert calm.small.is_paused()
+    calm.wait_paused()
+    run("systemctl", "stop", "cgpause")
+
+    assert calm.medium.is_as_before()
+    assert calm.large.is_as_before()
+    assert calm.small.is_paused()
+    assert calm.small.record is not None
+    assert calm.small.record["owner"] == "manual"
+    assert show("Result") == "success"
+
+    calm.relax()
+    run("systemctl", "start", "cgpause")
+    assert calm.small.is_paused(), "the daemon never resumes what an operator paused"
+    run(COMMAND, "resume", "default/small")
+
+
+def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None:
+    """ExecStopPost= asks systemctl, from within the unit's sandbox."""
+    os.setxattr(calm.medium.path, XATTR, b"damaged")
+    (calm.medium.path / "cpu.max").write_text(PAUSED)
+
+    run("systemctl", "stop", "cgpause")
+
+    assert calm.medium.cpu_max == "50000 100000"
+    assert XATTR not in os.listxattr(calm.medium.path)
+    run("systemctl", "start", "cgpause")
+
+
+def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node) -> None:
+    # Beside the tree in use, and unknown to systemd, so that there is no second source for what was damaged.
+    damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
+    damaged.mkdir(parents=True)
+    os.setxattr(damaged, XATTR, b"damaged")
+    try:
+        said = install("--uninstall", status=6)
+    finally:
+        damaged.rmdir()
+        damaged.parent.rmdir()
+        damaged.parents[1].rmdir()
+
+    assert str(damaged) in said
+    assert "nothing was removed" in said
+    assert UNIT.exists()
+    run("systemctl", "start", "cgpause")
+    assert calm.all_as_before()
+
+
+def test_uninstall_resumes_manual_pauses_and_removes_all_but_the_configuration(calm: Node) -> None:
+    run(COMMAND, "pause", "default/large")
+
+    install("--uninstall")
+
+    assert calm.all_as_before()
+    assert not any(path.exists() for path in (UNIT, COMMAND, PREFIX, UNIT_CGROUP))
+    assert show("LoadState") == "not-found"
+    assert list(Path("/etc/systemd/system").rglob("*cgpause*")) == []
+    assert CONFIG.read_text() == CONFIG_TEXT
+
+
+def test_uninstall_again_is_no_error_and_purge_takes_the_configuration_too() -> None:
+    install("--uninstall")
+    assert CONFIG.exists()
+    install("--uninstall", "--purge")
+    assert not CONFIG.parent.exists()
