@@ -1,0 +1,120 @@
+"""A kubepods tree on a real kernel, with processes that really hold memory, and a daemon that watches over it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.kubepods import Container, Kubepods, PodSpec, Tier, make_uid
+from trees import wait_until
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+MIB = 1 << 20
+LIMIT_MIB = 400
+FULL_MIB = 370  # above the upper watermark, with what the processes need themselves still below the limit
+PAUSED = "1000 100000"
+QUICK = """
+[sampling]
+fast_ms = 20
+[watermark]
+interval_s = 0.3
+patience = 1
+batch = 1
+sacrifice = false
+"""
+NOT_HELD_LONG = "[hold]\nmax_pause_s = 3600\n"
+
+
+@dataclass
+class Node:
+    """A kubepods tree in a slice of its own, and the processes in it."""
+
+    folder: Path
+    kubepods: Kubepods
+    specs: dict[str, PodSpec] = field(default_factory=dict)
+    containers: dict[str, Container] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        """What the daemon gets as --cgroup-root."""
+        return self.kubepods.parent
+
+    def add(self, name: str, mib: int, *, namespace: str = "default", cpu_max: str = "max 100000") -> Path:
+        """Start a pod whose container holds `mib`; returns its cgroup."""
+        spec = PodSpec(name, make_uid(name), None, Tier.BURSTABLE, namespace, cpu_max=cpu_max)
+        self.specs[name] = spec
+        path = self.kubepods.add_pod(spec)
+        self.start_container(name, mib)
+        return path
+
+    def start_container(self, name: str, mib: int) -> None:
+        """Start the container of a pod that is there."""
+        control = self.control(name)
+        control.write_text(str(mib))
+        control.with_suffix(".held").unlink(missing_ok=True)
+        holder = Path(__file__).with_name("holder.py")
+        argv = [sys.executable, "-S", str(holder), str(control)]
+        self.containers[name] = self.kubepods.start_container(self.specs[name], argv)
+        self.wait_held(name, mib)
+
+    def control(self, name: str) -> Path:
+        return self.folder / f"{name}.mib"
+
+    def resize(self, name: str, mib: int) -> None:
+        """Tell a pod's process how much to hold from now on."""
+        self.control(name).write_text(str(mib))
+        os.kill(self.containers[name].pid, signal.SIGUSR1)
+
+    def held(self, name: str) -> int | None:
+        try:
+            return int(self.control(name).with_suffix(".held").read_text() or -1)
+        except FileNotFoundError:
+            return None
+
+    def wait_held(self, name: str, mib: int) -> None:
+        wait_until(lambda: self.held(name) == mib, f"{name} to hold {mib} MiB", 120)
+
+    def wait_until_cpu_max(self, pod: Path, value: str) -> None:
+        wait_until(lambda: cpu_max(pod) == value, f"cpu.max to be {value}", 120)
+
+
+@dataclass
+class Daemon:
+    """A daemon process on a node."""
+
+    node: Node
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    @property
+    def log(self) -> str:
+        text: str = self.log_path.read_text()
+        return text
+
+    def wait_for_log(self, text: str) -> None:
+        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log", 120)
+        assert text in self.log, self.log
+
+    def paused(self) -> list[str]:
+        """Names in the order in which they were paused."""
+        return [line.split("pod=")[1].split()[0] for line in self.log.splitlines() if " paused pod=" in line]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(120)
+
+
+Start = Callable[..., Daemon]
+
+
+def cpu_max(pod: Path) -> str:
+    return (pod / "cpu.max").read_text().strip()
+
+
+def frozen(pod: Path) -> bool:
+    return "frozen 1" in (pod / "cgroup.events").read_text()
