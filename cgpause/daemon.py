@@ -300,10 +300,10 @@ class Daemon:
         return watch
 
     def _on_signal(self, number: int, _frame: object) -> None:
+        # Nothing but flags: a handler that logs can interrupt the very write of another log line, which raises.
         if number == signal.SIGHUP:
             self._reload = True
         else:
-            log.info("stopping %s", fields(signal=signal.Signals(number).name))
             self._stop = True
 
     def _load_config(self) -> None:
@@ -358,6 +358,7 @@ class Daemon:
         return left
 
     def _shut_down(self) -> int:
+        log.info("stopping")
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", wait_s=ledger.LOCK_WAIT_S)
         log.info("stopped %s", fields(left_paused=left))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.vm_host import REPO, LabError
 
-SOURCE = Path(__file__).with_name("worker.c")
+PROGRAMS = ("worker", "readloop")
 BUILD = REPO / "build"
 _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-std=c11")
 
@@ -45,15 +45,11 @@ def ensure_program(name: str, build: Path = BUILD) -> Path:
     return program
 
 
-def ensure_worker(build: Path = BUILD) -> Path:
-    """Path of the worker."""
-    return ensure_program("worker", build)
-
-
 def main() -> int:
-    """Compile and print the path."""
+    """Compile them all."""
     try:
-        print(ensure_worker())
+        for name in PROGRAMS:
+            ensure_program(name)
     except LabError as e:
         print(f"build: {e}", file=sys.stderr)
         return 1

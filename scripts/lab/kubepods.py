@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 
 from lab.vm_host import LabError
 
 CONTROLLERS = ("cpu", "memory")
 MIB = 1024 * 1024
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A shell, because a fork of this Python takes up to a quarter of a second where the CPU is emulated, and could be
+# interrupted by a signal of ours before it is somebody else.
+_ENTER = 'echo 0 >"$0" && exec "$@"'
 _REMOVE_SECONDS = 20.0
 """A killed process that was throttled in the kernel takes its time to die; emulated, more."""
 _REMOVE_POLL_SECONDS = 0.02
@@ -93,7 +95,10 @@ def read_keyed(path: Path) -> dict[str, int]:
 
 
 class Kubepods:
-    """The tree `<parent>/kubepods.slice`; use it as a context manager. `parent` must exist already."""
+    """The tree `<parent>/kubepods.slice`; use it as a context manager.
+
+    `parent` must exist already; `sandbox` is what sleeps in each pod.
+    """
 
     def __init__(self, parent: Path, log_dir: Path, memory_max_bytes: int, sandbox: Sequence[str]) -> None:
         self.parent = parent
@@ -220,12 +225,19 @@ def write(path: Path, value: str) -> None:
         raise LabError(f"cannot write {value!r} to {path}: {e.strerror}") from e
 
 
-def enable_controllers(cgroup: Path) -> None:
-    """Let the children of a cgroup be limited."""
+def enable_controllers(cgroup: Path) -> list[str]:
+    """Let the children of a cgroup be limited; returns which controllers were not enabled before."""
     enabled = (cgroup / "cgroup.subtree_control").read_text().split()
     missing = [name for name in CONTROLLERS if name not in enabled]
     if missing:
         write(cgroup / "cgroup.subtree_control", " ".join(f"+{name}" for name in missing))
+    return missing
+
+
+def disable_controllers(cgroup: Path, names: Sequence[str]) -> None:
+    """Undo `enable_controllers`."""
+    if names:
+        write(cgroup / "cgroup.subtree_control", " ".join(f"-{name}" for name in names))
 
 
 def make_cgroup(path: Path) -> None:
@@ -238,35 +250,21 @@ def spawn_into(
     cgroup: Path, argv: Sequence[str], log: Path | None = None, env: Mapping[str, str] | None = None
 ) -> tuple[int, int]:
     """Start a process that is in `cgroup` before it runs its program; returns its pid and a pidfd."""
-    procs = os.open(cgroup / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-    out = os.open(os.devnull if log is None else log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    # A signal that came between fork and exec would raise in the child, and it would clean up what is ours.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        pid = os.fork()
-        if pid == 0:
-            _become(procs, out, argv, os.environ if env is None else env)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        os.close(procs)
-        os.close(out)
+    out = os.devnull if log is None else str(log)
+    pid = os.posix_spawn(
+        "/bin/sh",
+        ["sh", "-c", _ENTER, str(cgroup / "cgroup.procs"), *argv],
+        dict(os.environ if env is None else env),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_APPEND, 0),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,  # Ctrl-C is for us; we end our children ourselves
+        setsigmask=(),
+        setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    )
     return pid, os.pidfd_open(pid)
-
-
-def _become(procs: int, out: int, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    try:
-        os.write(procs, b"0")
-        os.setsid()  # Ctrl-C is for us; we end our children ourselves
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        os.execve(argv[0], list(argv), dict(env))
-    finally:
-        os._exit(127)
 
 
 def reap(container: Container) -> None:

@@ -1,0 +1,317 @@
+"""What a kubelet does to a queue of jobs: admit a pod when its request fits, run its container, restart it when killed.
+
+The pure parts (back-off, admission) stand first; `Kubelet` runs them on a `Kubepods` tree. It sleeps in poll(2) on its
+children's pidfds and its next timer, and never looks at anything in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from lab.kubepods import Container, Kubepods, PodSpec, make_uid, read_keyed
+from lab.vm_host import LabError
+
+# kubelet's MaxContainerBackOff and its first step (pkg/kubelet/kubelet.go); a container that ran twice as long as the
+# longest back-off starts from the first step again (client-go util/flowcontrol/backoff.go).
+FIRST_BACKOFF_S: Final = 10.0
+LONGEST_BACKOFF_S: Final = 300.0
+RESET_AFTER_S: Final = 2 * LONGEST_BACKOFF_S
+
+_LINGER_POLL_S: Final = 0.1
+
+
+@dataclass(slots=True)
+class Backoff:
+    """CrashLoopBackOff of one container, every duration multiplied by `scale`."""
+
+    scale: float = 1.0
+    _last_s: float = 0.0
+
+    def after_kill(self, ran_s: float) -> float:
+        """Seconds to wait before the next start, for a container that ran for `ran_s` and was killed."""
+        if self._last_s == 0 or ran_s >= RESET_AFTER_S * self.scale:
+            self._last_s = FIRST_BACKOFF_S
+        else:
+            self._last_s = min(2 * self._last_s, LONGEST_BACKOFF_S)
+        return self._last_s * self.scale
+
+
+def request_bytes(limit_bytes: int, oversubscription: float) -> int:
+    """What a job asks the scheduler for: less than its limit where the node is oversubscribed."""
+    return int(limit_bytes / oversubscription)
+
+
+def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
+    """Whether one more request fits beside those admitted."""
+    return sum(admitted_bytes) + request <= capacity_bytes
+
+
+def count_oom_kills(memory_events: dict[str, int]) -> int:
+    """OOM kills in a `memory.events`: group kills, where there are any.
+
+    `oom_kill` counts processes, and the chosen one of a group twice: once when it is chosen and once with its group
+    (mm/oom_kill.c, oom_kill_process; measured on 6.1 and 6.12). `oom_group_kill` (kernel 5.17) counts each group once,
+    and all our containers are groups.
+    """
+    return memory_events.get("oom_group_kill", memory_events.get("oom_kill", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of the queue."""
+
+    name: str
+    limit_bytes: int
+    argv: tuple[str, ...]
+    cpu_max: str = "max 100000"
+
+
+class EventKind(StrEnum):
+    """What `on_event` is told."""
+
+    ADMITTED = "admitted"
+    STARTED = "started"
+    KILLED = "killed"
+    FINISHED = "finished"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a job's pod, `at_s` seconds into the run."""
+
+    kind: EventKind
+    at_s: float
+    job: Job
+    pod: PodSpec
+    settled: bool = True
+    """REMOVED only: whether `may_remove` had agreed, or patience had ended."""
+
+
+@dataclass(slots=True)
+class JobTimes:
+    """How one job fared. Waiting: for admission or in back-off; running: until it finished or was killed."""
+
+    waiting_s: float = 0.0
+    running_s: float = 0.0
+    restarts: int = 0
+    lost_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run."""
+
+    finished: int
+    total_s: float
+    restarts: int
+    oom_kills: int
+    """Containers the kernel killed for want of memory; see `count_oom_kills`."""
+    lost_cpu_s: float
+    jobs: dict[str, JobTimes]
+
+
+@dataclass(slots=True)
+class _Running:
+    job: Job
+    pod: PodSpec
+    backoff: Backoff
+    times: JobTimes
+    since_s: float = 0.0
+    container: Container | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How this kubelet runs jobs."""
+
+    oversubscription: float
+    backoff_scale: float
+    linger_s: float = 5.0
+    """A pod whose job is done is removed once `may_remove` agrees, or after this long."""
+    tick_s: float = 0.5
+    """How often `on_tick` is called."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands."""
+
+    at_s: float = 0.0
+    total: int = 0
+    waiting: int = 0
+    running: int = 0
+    backing_off: int = 0
+    finished: int = 0
+    restarts: int = 0
+
+
+class Kubelet:
+    """Runs jobs on a tree; one use only. What still runs after `run` stays, for the tree to remove."""
+
+    def __init__(
+        self,
+        tree: Kubepods,
+        policy: Policy,
+        *,
+        on_event: Callable[[Event], None] = lambda _: None,
+        on_tick: Callable[[Progress], None] = lambda _: None,
+        may_remove: Callable[[PodSpec], bool] = lambda _: True,
+        run_id: str = "",
+    ) -> None:
+        self._tree = tree
+        self._policy = policy
+        self._on_event = on_event
+        self._on_tick = on_tick
+        self._may_remove = may_remove
+        self._run_id = run_id
+        self._poll = select.poll()
+        self._by_fd: dict[int, _Running] = {}
+        self._admitted: dict[str, _Running] = {}
+        self._queue: deque[Job] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_ids = 0
+        self._start_s = time.monotonic()
+        self._last_finish_s = 0.0
+        self._times: dict[str, JobTimes] = {}
+        self._finished = 0
+        self._total = 0
+        self._stopped = False
+
+    @property
+    def pods(self) -> list[PodSpec]:
+        """The pods admitted now."""
+        return [running.pod for running in self._admitted.values()]
+
+    def stop(self) -> None:
+        """Make `run` return as soon as it can, from a callback; pods stay as they are."""
+        self._stopped = True
+
+    def run(self, jobs: Iterable[Job], *, timeout_s: float) -> Outcome:
+        """Run all jobs to their end, or until `timeout_s`; then `Outcome.finished` tells how many were done."""
+        self._queue.extend(jobs)
+        self._total = len(self._queue)
+        self._start_s = time.monotonic()
+        oom_before = self._oom_kills()
+        self._tick()
+        self._admit()
+        while (self._admitted or self._queue) and not self._stopped:
+            left_s = timeout_s - self._now()
+            if left_s <= 0:
+                break
+            self._turn(left_s)
+        return Outcome(
+            finished=self._finished,
+            total_s=self._last_finish_s if self._finished == self._total else self._now(),
+            restarts=sum(times.restarts for times in self._times.values()),
+            oom_kills=self._oom_kills() - oom_before,
+            lost_cpu_s=sum(times.lost_cpu_s for times in self._times.values()),
+            jobs=self._times,
+        )
+
+    def _turn(self, left_s: float) -> None:
+        due_s = self._timers[0][0] - self._now() if self._timers else left_s
+        # Rounded up: poll(2) counts in ms, and waking early would only mean sleeping again.
+        for fd, _ in self._poll.poll(max(0, int(min(due_s, left_s) * 1000) + 1)):
+            self._on_exit(fd)
+        while self._timers and self._timers[0][0] <= self._now() and not self._stopped:
+            heapq.heappop(self._timers)[2]()
+
+    def _now(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._timer_ids += 1  # equal times: first come, first served
+        heapq.heappush(self._timers, (self._now() + seconds, self._timer_ids, action))
+
+    def _tell(self, kind: EventKind, running: _Running, *, settled: bool = True) -> None:
+        self._on_event(Event(kind, self._now(), running.job, running.pod, settled))
+
+    def _tick(self) -> None:
+        running = sum(one.container is not None for one in self._admitted.values())
+        self._on_tick(
+            Progress(
+                at_s=self._now(),
+                total=self._total,
+                waiting=len(self._queue),
+                running=running,
+                backing_off=len(self._admitted) - running,
+                finished=self._finished,
+                restarts=sum(times.restarts for times in self._times.values()),
+            )
+        )
+        self._after(self._policy.tick_s, self._tick)
+
+    def _oom_kills(self) -> int:
+        return count_oom_kills(read_keyed(self._tree.root / "memory.events"))
+
+    def _admit(self) -> None:
+        """Admit the next job of the queue if it fits, as a scheduler with one node: one that does not blocks the rest.
+
+        One at a time: making a pod takes a while, and what ends meanwhile does not wait for all of them.
+        """
+        if not self._queue:
+            return
+        job = self._queue[0]
+        requests = (self._request(one.job) for one in self._admitted.values())
+        if not fits(requests, self._request(job), self._tree.memory_max_bytes):
+            return
+        self._queue.popleft()
+        pod = PodSpec(job.name, make_uid(self._run_id, job.name), job.limit_bytes, cpu_max=job.cpu_max)
+        running = _Running(job, pod, Backoff(self._policy.backoff_scale), JobTimes(waiting_s=self._now()))
+        self._times[job.name] = running.times
+        self._admitted[job.name] = running
+        self._tree.add_pod(pod)
+        self._tell(EventKind.ADMITTED, running)
+        self._start_container(running)
+        self._after(0, self._admit)
+
+    def _request(self, job: Job) -> int:
+        return request_bytes(job.limit_bytes, self._policy.oversubscription)
+
+    def _start_container(self, running: _Running) -> None:
+        running.container = container = self._tree.start_container(running.pod, running.job.argv)
+        running.since_s = self._now()
+        self._by_fd[container.pidfd] = running
+        self._poll.register(container.pidfd, select.POLLIN)
+        self._tell(EventKind.STARTED, running)
+
+    def _on_exit(self, fd: int) -> None:
+        running = self._by_fd.pop(fd)
+        self._poll.unregister(fd)
+        container, running.container = running.container, None
+        assert container is not None
+        ran_s = self._now() - running.since_s
+        running.times.running_s += ran_s
+        code, used_usec = self._tree.remove_container(running.pod, container)
+        if code > 0:
+            raise LabError(f"job {running.job.name} failed by itself, with exit code {code}")
+        if code == 0:
+            self._finished += 1
+            self._last_finish_s = self._now()
+            self._tell(EventKind.FINISHED, running)
+            self._remove_pod(running, self._now() + self._policy.linger_s)
+            return
+        running.times.restarts += 1
+        running.times.lost_cpu_s += used_usec / 1e6
+        wait_s = running.backoff.after_kill(ran_s)
+        running.times.waiting_s += wait_s
+        self._tell(EventKind.KILLED, running)
+        self._after(wait_s, lambda: self._start_container(running))
+
+    def _remove_pod(self, running: _Running, patience_ends_s: float) -> None:
+        settled = self._may_remove(running.pod)
+        if not settled and self._now() < patience_ends_s:
+            self._after(_LINGER_POLL_S, lambda: self._remove_pod(running, patience_ends_s))
+            return
+        self._tell(EventKind.REMOVED, running, settled=settled)
+        self._tree.remove_pod(running.pod)
+        del self._admitted[running.job.name]
+        self._admit()

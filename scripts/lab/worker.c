@@ -1,0 +1,158 @@
+/*
+ * The container program of Kang & Yu 2024, section 6.2: memory that comes and goes.
+ *
+ *     worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED    the job; exit status 0 when all rounds are done
+ *     worker measure WORK                               print the CPU time, in ns, of WORK iterations
+ *     worker pause                                      hold nothing and sleep, like a pod's sandbox
+ *
+ * The job always holds LIMIT/2, touched. In each round it allocates unit by unit, up to a random point between LIMIT/2
+ * and LIMIT, touches every page, works for WORK iterations after each unit, and gives all of it back to the kernel.
+ * WORK counts iterations, not time, so a slowed-down or paused job has as much left to do as any other. The same
+ * arguments make the same sequence of allocations on every machine.
+ *
+ * "Never more than its limit" includes what the kernel charges to the job's cgroup besides: page tables (64 KiB for
+ * 32 MiB), kernel stack and task (about 64 KiB), stack, heap and binary (under 200 KiB), and per-CPU batches of charges
+ * (256 KiB each, taken back when a limit is near). OVERHEAD bytes below the limit are left for it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OVERHEAD (1UL << 20)
+
+static uint64_t random_state;
+
+/* splitmix64 (Steele, Lea, Flood 2014): small, and good for any seed. */
+static uint64_t next_random(void)
+{
+    uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static volatile uint64_t sink;
+
+static void work(uint64_t iterations)
+{
+    uint64_t x = sink | 1;
+    for (uint64_t i = 0; i < iterations; i++) {
+        x ^= x << 13; /* xorshift: each step needs the one before, so no compiler shortens it */
+        x ^= x >> 7;
+        x ^= x << 17;
+    }
+    sink = x;
+}
+
+static void touch(char *start, size_t length, size_t page)
+{
+    for (size_t at = 0; at < length; at += page)
+        ((volatile char *)start)[at] = 1;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "worker: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+/* Without a handler a container's PID 1 would ignore SIGTERM. */
+static void on_term(int number)
+{
+    _exit(128 + number);
+}
+
+static uint64_t parse(const char *text, const char *name)
+{
+    char *end;
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10);
+    if (errno || end == text || *end || text[0] == '-') {
+        fprintf(stderr, "worker: %s: not a number: %s\n", name, text);
+        exit(2);
+    }
+    return value;
+}
+
+static int measure(uint64_t iterations)
+{
+    struct timespec start, end;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    work(iterations);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    printf("%" PRId64 "\n", (int64_t)(end.tv_sec - start.tv_sec) * 1000000000 + (end.tv_nsec - start.tv_nsec));
+    return 0;
+}
+
+/* "VmHWM:" of this process; getrusage would answer with the maximum of whoever called exec. */
+static uint64_t peak_rss_bytes(void)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    if (!status)
+        die("/proc/self/status");
+    while (fgets(line, sizeof line, status))
+        if (sscanf(line, "VmHWM: %llu", &kib) == 1)
+            break;
+    fclose(status);
+    return kib * 1024;
+}
+
+int main(int argc, char **argv)
+{
+    struct sigaction action = {.sa_handler = on_term};
+    sigaction(SIGTERM, &action, NULL);
+    if (argc == 2 && !strcmp(argv[1], "pause"))
+        for (;;)
+            pause();
+    if (argc == 3 && !strcmp(argv[1], "measure"))
+        return measure(parse(argv[2], "WORK"));
+    if (argc != 6) {
+        fprintf(stderr, "usage: worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED | measure WORK | pause\n");
+        return 2;
+    }
+    uint64_t limit = parse(argv[1], "LIMIT_BYTES"), unit = parse(argv[2], "UNIT_BYTES");
+    uint64_t rounds = parse(argv[3], "ROUNDS"), iterations = parse(argv[4], "WORK");
+    random_state = parse(argv[5], "SEED");
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (limit < 4 * OVERHEAD || unit < page) {
+        fprintf(stderr, "worker: LIMIT_BYTES must be at least %lu and UNIT_BYTES %zu\n", 4 * OVERHEAD, page);
+        return 2;
+    }
+    uint64_t hold = limit / 2 / page * page, most = (limit - OVERHEAD) / page * page - hold;
+    char *memory = mmap(NULL, hold + most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        die("mmap");
+    /* A huge page would take 2 MiB where one page was touched. EINVAL: this kernel has none. */
+    if (madvise(memory, hold + most, MADV_NOHUGEPAGE) && errno != EINVAL)
+        die("madvise");
+    touch(memory, hold, page);
+    uint64_t units = 0, peak = 0, sum = 0;
+    for (uint64_t round = 0; round < rounds; round++) {
+        uint64_t target = next_random() % (most / page + 1) * page, held = 0;
+        while (held < target) {
+            uint64_t step = target - held < unit ? target - held : unit;
+            touch(memory + hold + held, step, page);
+            held += step;
+            units++;
+            work(iterations);
+        }
+        if (held > peak)
+            peak = held;
+        sum = sum * 31 + target;
+        if (held && madvise(memory + hold, held, MADV_DONTNEED))
+            die("madvise");
+    }
+    printf("rounds=%" PRIu64 " units=%" PRIu64 " peak_bytes=%" PRIu64 " rss_bytes=%" PRIu64 " checksum=%" PRIx64 "\n",
+           rounds, units, hold + peak, peak_rss_bytes(), sum);
+    return 0;
+}

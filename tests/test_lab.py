@@ -1,0 +1,285 @@
+"""The lab's pure parts, and its worker run natively."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lab.build import ensure_program
+from lab.demo import CONFIG, ORIGINALS, make_jobs
+from lab.demo_daemon import DaemonLog, parse_fields
+from lab.demo_progress import Reporter, describe
+from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
+from lab.kubelet import Backoff, Progress, count_oom_kills, fits, request_bytes
+from lab.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
+from rich.console import Console
+
+from cgpause import kubepods, logfmt
+from cgpause.config import parse_config
+from cgpause.model import Mechanism
+from cgpause.names import parse_container_log, parse_pod_log_dir
+
+
+def test_backoff_doubles_from_ten_seconds_up_to_five_minutes() -> None:
+    backoff = Backoff()
+
+    assert [backoff.after_kill(ran_s=1) for _ in range(7)] == [10, 20, 40, 80, 160, 300, 300]
+
+
+def test_backoff_scales_every_duration() -> None:
+    backoff = Backoff(scale=0.05)
+
+    assert [backoff.after_kill(ran_s=1) for _ in range(3)] == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "wait_s"),
+    [
+        pytest.param(599.9, 40, id="just-below"),
+        pytest.param(600.0, 10, id="at-ten-minutes"),
+        pytest.param(600.1, 10, id="just-above"),
+    ],
+)
+def test_backoff_starts_anew_after_ten_minutes_of_running(ran_s: float, wait_s: float) -> None:
+    backoff = Backoff()
+    backoff.after_kill(ran_s=1)
+    backoff.after_kill(ran_s=1)
+
+    assert wait_s == backoff.after_kill(ran_s)
+
+
+@pytest.mark.parametrize(
+    ("admitted", "fit"),
+    [pytest.param(10, True, id="room"), pytest.param(11, True, id="the-last"), pytest.param(12, False, id="full")],
+)
+def test_a_job_is_admitted_while_its_request_fits(admitted: int, fit: bool) -> None:  # noqa: FBT001
+    request = request_bytes(32 * MIB, oversubscription=1.5)
+
+    assert fit is fits([request] * admitted, request, 256 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("events", "kills"),
+    [
+        pytest.param({"oom": 1, "oom_kill": 2, "oom_group_kill": 1}, 1, id="group-kill-counts-its-process-twice"),
+        pytest.param({"oom": 1, "oom_kill": 3}, 3, id="kernel-without-group-counter"),
+        pytest.param({}, 0, id="nothing"),
+    ],
+)
+def test_oom_kills_are_counted_once_each(events: dict[str, int], kills: int) -> None:
+    assert kills == count_oom_kills(events)
+
+
+@pytest.mark.parametrize("tier", list(Tier))
+def test_the_trees_names_are_those_cgpause_knows(tier: Tier) -> None:
+    uid = make_uid("a", 1)
+    spec = PodSpec("job-01", uid, 32 * MIB, tier)
+    path = pod_slice(spec)
+
+    assert uid == kubepods.pod_uid(path.name)
+    assert len(path.parts) == (1 if tier is Tier.GUARANTEED else 2)
+    if tier is not Tier.GUARANTEED:
+        assert kubepods.tier_class(path.parts[0]) is not None
+    assert kubepods.container_id(scope_name("0" * 64)) == "0" * 64
+
+
+def test_uids_are_uuids_and_repeatable() -> None:
+    assert make_uid("x", 1) == make_uid("x", 1)
+    assert make_uid("x", 1) != make_uid("x", 2)
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", make_uid("x"))
+
+
+def test_the_log_folders_names_are_those_cgpause_reads() -> None:
+    uid = make_uid("x")
+
+    assert parse_pod_log_dir(f"demo_job-01_{uid}") == (uid, ("demo", "job-01"))
+    assert parse_container_log(f"job-01_demo_worker-{'0' * 64}.log") == ("0" * 64, "worker")
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_the_demos_configuration_is_valid(mechanism: Mechanism) -> None:
+    config = parse_config(CONFIG.format(mechanism=mechanism), "demo")
+
+    assert config.mechanism is mechanism
+    assert config.watermark.batch < Plan().at_once
+
+
+def test_jobs_are_the_same_for_a_seed_and_others_for_another() -> None:
+    plan = Plan(seed=3)
+
+    assert make_jobs(plan, Path("w"), 100) == make_jobs(plan, Path("w"), 100)
+    assert make_jobs(plan, Path("w"), 100) != make_jobs(replace(plan, seed=4), Path("w"), 100)
+    assert set(ORIGINALS) == {job.cpu_max for job in make_jobs(plan, Path("w"), 100)}
+
+
+def test_the_daemons_log_is_counted_as_it_is_written() -> None:
+    log = DaemonLog()
+    paused = logfmt.fields(pod="demo/a", uid="u1", reason='memory "use" >= upper')
+    for line in (
+        "info: started version=0.1.0",
+        f"info: paused {paused}",
+        "<6>paused pod=demo/b uid=u2 reason=x",
+        "info: resumed pod=demo/a uid=u1 held_s=1.5 reason=y",
+        "info: asserted again pod=demo/b uid=u2",
+        "warning: sacrificed pod=demo/b uid=u2",
+        "",
+    ):
+        log.take(line)
+
+    assert (log.started, log.pauses, log.resumes, log.sacrifices) == (True, 2, 1, 1)
+    assert log.held_s == [1.5]
+    assert {"u2"} == log.held_now
+
+
+def test_log_fields_are_read_as_logfmt_writes_them() -> None:
+    values = {"pod": "demo/a", "reason": 'says "no"\nand = more', "empty": ""}
+
+    assert values == parse_fields(logfmt.fields(**values))
+
+
+def test_progress_is_told_in_one_line() -> None:
+    text = describe(
+        Progress(total=30, running=15, backing_off=3, restarts=7), DaemonLog(started=True, pauses=9, held_now={"u"})
+    )
+
+    assert text == "14 running, 1 paused (9 pauses so far), 7 killed so far, 3 to be restarted or removed"
+
+
+@pytest.mark.parametrize("terminal", [pytest.param(True, id="terminal"), pytest.param(False, id="pipe")])
+def test_a_run_is_shown_while_it_goes_on(terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: FBT001
+    console = Console(file=sys.stderr, force_terminal=terminal, width=120)
+    reporter = Reporter(console)
+    with reporter.showing("with cgpause", 30):
+        for at_s in (0.0, 0.5, 5.5):
+            reporter.update("with cgpause", Progress(at_s=at_s, total=30, finished=int(at_s)), DaemonLog())
+
+    shown = capsys.readouterr().err
+
+    if terminal:
+        assert "5/30" in shown
+    else:
+        lines = shown.splitlines()
+        assert [line.split(":")[1].split(", ")[1].strip() for line in lines] == ["0 s", "6 s"]  # not one a tick
+
+
+def make_result() -> Result:
+    """A demo in which all claims hold."""
+    arm = Arm(30, 60.0, 26, 26, 12.5, 10.0, 20.0, Restored(30))
+    return Result(
+        plan=Plan(),
+        config=CONFIG,
+        machine=Machine("6.1.0", "in a VM, emulated (TCG)", 2),
+        work=1000,
+        without=arm,
+        with_cgpause=replace(arm, total_s=48.0, oom_kills=2, restarts=2, lost_cpu_s=0.5),
+        daemon=Daemon(120, 210.0, 6.1, 0, 0, 8, Restored(18)),
+        seconds=120.0,
+    )
+
+
+def test_nothing_fails_when_every_claim_holds() -> None:
+    assert broken_claims(make_result()) == []
+    assert to_json(make_result())["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "says"),
+    [
+        pytest.param("without", {"finished": 29}, "all 30 jobs finish", id="unfinished-without"),
+        pytest.param("with_cgpause", {"finished": 29}, "all 30 jobs finish", id="unfinished-with"),
+        pytest.param("without", {"oom_kills": 0, "restarts": 0}, "OOM-killed", id="no-pressure"),
+        pytest.param("with_cgpause", {"restarts": 26}, "fewer restarts", id="no-fewer-restarts"),
+        pytest.param("with_cgpause", {"ended": Restored(30, ("job-07",))}, "job-07", id="wrong-at-end"),
+        pytest.param("daemon", {"after_stop": Restored(18, ("stop-02",))}, "stop-02", id="wrong-after-stop"),
+        pytest.param("daemon", {"after_stop": Restored(0)}, "after the daemon stopped", id="nobody-to-look-at"),
+        pytest.param("daemon", {"held_at_stop": 0}, "while it held pods", id="held-none"),
+        pytest.param("daemon", {"pauses": 0}, "paused somebody", id="no-pauses"),
+        pytest.param("daemon", {"exit_code": 6}, "exits with 0", id="exit-code"),
+    ],
+)
+def test_each_broken_claim_is_named(part: str, changes: dict[str, object], says: str) -> None:
+    result = make_result()
+    result = replace(result, **{part: replace(getattr(result, part), **changes)})
+
+    broken = broken_claims(result)
+
+    assert any(says in text for text in broken)
+    assert to_json(result)["ok"] is False
+    assert f"FAILED: {broken[0]}" in render(result)
+
+
+def test_the_table_stands_in_columns() -> None:
+    text = render(make_result())
+    table = text.split("\n\n", maxsplit=1)[0].splitlines()
+
+    assert len({len(line) for line in table}) == 1
+    assert re.search(r"container restarts +26 +2$", text, re.MULTILINE)
+    assert "92% fewer restarts and 20% less total time" in text
+    assert "seed 1" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("cc") is None:
+        pytest.fail("no C compiler: install gcc and libc6-dev")
+    return ensure_program("worker", tmp_path_factory.mktemp("build"))
+
+
+def run_worker(worker: Path, *numbers: int) -> dict[str, str]:
+    done = subprocess.run([worker, *map(str, numbers)], capture_output=True, text=True, check=True)
+    return dict(field.split("=") for field in done.stdout.split())
+
+
+@pytest.mark.parametrize("limit_mib", [4, 8, 32])
+def test_the_worker_stays_below_its_limit_and_comes_near_it(worker: Path, limit_mib: int) -> None:
+    limit = limit_mib * MIB
+    said = run_worker(worker, limit, limit // 8, 60, 10, 1)
+
+    assert int(said["rss_bytes"]) <= limit
+    assert limit // 2 < int(said["peak_bytes"]) <= limit - MIB
+    # 60 random points in the volatile half: one of them is in its upper tenth but once in 500 seeds.
+    assert int(said["peak_bytes"]) > limit // 2 + 0.9 * (limit // 2 - MIB)
+
+
+def test_the_worker_does_the_same_for_the_same_seed(worker: Path) -> None:
+    def checksum(seed: int) -> tuple[str, str]:
+        said = run_worker(worker, 8 * MIB, MIB, 20, 10, seed)
+        return said["checksum"], said["units"]
+
+    assert checksum(5) == checksum(5)
+    assert checksum(5) != checksum(6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param([], id="none"),
+        pytest.param(["33554432", "4096", "1", "1"], id="one-too-few"),
+        pytest.param(["33554432", "4096", "1", "1", "x"], id="not-a-number"),
+        pytest.param(["-1", "4096", "1", "1", "1"], id="negative"),
+        pytest.param(["99999999999999999999999", "4096", "1", "1", "1"], id="too-large"),
+        pytest.param(["1048576", "4096", "1", "1", "1"], id="limit-too-small"),
+        pytest.param(["33554432", "0", "1", "1", "1"], id="unit-of-nothing"),
+    ],
+)
+def test_the_worker_refuses_arguments_it_cannot_keep(worker: Path, arguments: list[str]) -> None:
+    done = subprocess.run([worker, *arguments], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr
+
+
+def test_sigterm_ends_the_worker(worker: Path) -> None:
+    child = subprocess.Popen([worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1"])
+    try:
+        # Until its handler is in place, SIGTERM ends it as well, but as a signal.
+        child.terminate()
+        assert child.wait(timeout=30) in (128 + 15, -15)
+    finally:
+        child.kill()

@@ -1,0 +1,236 @@
+"""The lab on a real kernel: its tree, its kubelet, and a demo that is interrupted. Its worker comes in build/."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from lab.build import ensure_program
+from lab.demo import FOLDER, SLICE
+from lab.kubelet import Event, EventKind, Job, Kubelet, Policy
+from lab.kubepods import MIB, Kubepods, PodSpec, Tier, enable_controllers, make_uid, read_keyed, remove_tree
+from trees import wait_until
+
+from cgpause.config import Config
+from cgpause.tree import PodTree
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture(scope="module")
+def worker() -> str:
+    return str(ensure_program("worker"))
+
+
+@pytest.fixture
+def parent() -> Iterator[Path]:
+    path = CGROUP_ROOT / "cgpause-lab-test.slice"
+    remove_tree(path)
+    enable_controllers(CGROUP_ROOT)
+    path.mkdir()
+    yield path
+    remove_tree(path)
+
+
+def has_process(cgroup: Path) -> bool:
+    return (cgroup / "cgroup.procs").read_text() != ""
+
+
+def test_the_tree_is_as_kubelet_makes_it_and_cgpause_reads_it(parent: Path, tmp_path: Path, worker: str) -> None:
+    specs = [
+        PodSpec(f"job-{tier or 'guaranteed'}", make_uid(tier), 8 * MIB, tier, cpu_max="150000 100000") for tier in Tier
+    ]
+    with Kubepods(parent, tmp_path, 128 * MIB, (worker, "pause")) as tree:
+        for spec in specs:
+            path = tree.add_pod(spec)
+            container = tree.start_container(spec, (worker, "pause"))
+            wait_until(partial(has_process, container.scope), "its process")
+
+            assert (path / "cpu.max").read_text() == "150000 100000\n"
+            assert (path / "memory.max").read_text() == f"{8 * MIB}\n"
+            assert (container.scope / "memory.oom.group").read_text() == "1\n"
+            assert (container.scope / "memory.max").read_text() == f"{8 * MIB}\n"
+            groups = sorted((scope / "memory.oom.group").read_text() for scope in path.glob("*.scope"))
+            assert groups == ["0\n", "1\n"]
+        pods = PodTree(str(parent), str(tmp_path), Config())
+        pods.refresh(0)
+        try:
+            labels = sorted(tracked.pod.label for tracked in pods.pods.values())
+            assert labels == sorted(f"demo/{spec.name}" for spec in specs)
+            assert len(pods.names.containers) == len(specs)
+        finally:
+            pods.close()
+
+    assert [path.name for path in parent.iterdir() if path.is_dir()] == []
+
+
+def test_a_tree_of_paused_pods_is_removed_at_once(parent: Path, tmp_path: Path, worker: str) -> None:
+    """What the daemon may have left when both were killed: throttled to 1 %, or frozen."""
+    with Kubepods(parent, tmp_path, 128 * MIB, (worker, "pause")) as tree:
+        for number, (name, value) in enumerate((("cpu.max", "1000 100000"), ("cgroup.freeze", "1"))):
+            spec = PodSpec(f"job-{number}", make_uid(number), 8 * MIB)
+            path = tree.add_pod(spec)
+            tree.start_container(spec, (worker, str(8 * MIB), str(MIB), str(10**9), "100000", "1"))
+            (path / name).write_text(value)
+
+    assert not tree.root.exists()
+
+
+def test_a_job_that_finishes_is_removed_and_the_next_is_admitted(parent: Path, tmp_path: Path, worker: str) -> None:
+    argv = (worker, str(8 * MIB), str(MIB), "3", "1000", "1")
+    events: list[tuple[EventKind, str]] = []
+    with Kubepods(parent, tmp_path, 16 * MIB, (worker, "pause")) as tree:
+        kubelet = Kubelet(tree, Policy(1.0, 0.01), on_event=lambda e: events.append((e.kind, e.job.name)))
+        outcome = kubelet.run([Job(name, 8 * MIB, argv) for name in ("a", "b", "c")], timeout_s=120)
+
+        assert list(tree.root.glob("*/*pod*")) == []
+        assert list((tmp_path / "containers").iterdir()) == []
+    assert (outcome.finished, outcome.restarts, outcome.oom_kills) == (3, 0, 0)
+    admitted_c = events.index((EventKind.ADMITTED, "c"))
+    assert any(kind is EventKind.REMOVED for kind, _ in events[:admitted_c])  # two fit at a time
+
+
+def test_a_worker_never_reaches_its_own_limit(parent: Path, tmp_path: Path, worker: str) -> None:
+    peaks: list[int] = []
+    with Kubepods(parent, tmp_path, 256 * MIB, (worker, "pause")) as tree:
+
+        def on_event(event: Event) -> None:
+            if event.kind is EventKind.FINISHED:
+                peaks.append(read_keyed(tree.pod_path(event.pod) / "memory.events")["max"])
+
+        kubelet = Kubelet(tree, Policy(1.0, 0.01), on_event=on_event)
+        jobs = [Job(f"j{n}", 16 * MIB, (worker, str(16 * MIB), str(2 * MIB), "30", "1000", str(n))) for n in range(4)]
+        outcome = kubelet.run(jobs, timeout_s=120)
+
+    assert (outcome.finished, outcome.restarts) == (4, 0)
+    assert len(peaks) == 4
+
+
+def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
+    parent: Path, tmp_path: Path, worker: str
+) -> None:
+    """Two jobs that together do not fit: whoever is killed waits 0.1, 0.2, 0.4 s …, and both finish in the end."""
+    events: list[Event] = []
+    argv = (worker, str(32 * MIB), str(4 * MIB), "8", "300000")
+    with Kubepods(parent, tmp_path, 40 * MIB, (worker, "pause")) as tree:
+        kubelet = Kubelet(tree, Policy(1.6, 0.01), on_event=events.append)
+        outcome = kubelet.run([Job(f"j{n}", 32 * MIB, (*argv, str(n))) for n in range(2)], timeout_s=240)
+
+    killed = [event for event in events if event.kind is EventKind.KILLED]
+    assert outcome.finished == 2
+    assert outcome.restarts == len(killed) > 0
+    assert outcome.oom_kills == outcome.restarts
+    assert outcome.lost_cpu_s > 0
+    for name in ("j0", "j1"):
+        waits = []
+        for number, event in enumerate(events):
+            if event.kind is EventKind.KILLED and event.job.name == name:
+                again = next(e for e in events[number:] if e.kind is EventKind.STARTED and e.job.name == name)
+                waits.append(again.at_s - event.at_s)
+        # No run lasts 6 s (ten minutes, scaled) before it is killed, so nothing resets the back-off.
+        for times, wait_s in enumerate(waits):
+            assert wait_s >= min(10 * 2**times, 300) * 0.01
+
+
+def demo_processes() -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if words and (words[0].endswith(b"/build/worker") or b"cgpause.daemon" in words):
+            found.append(entry.name)
+    return found
+
+
+def leftovers() -> list[str]:
+    return [str(path) for path in (CGROUP_ROOT / SLICE, FOLDER) if path.exists()] + demo_processes()
+
+
+def start_demo(*arguments: str) -> subprocess.Popen[str]:
+    """A demo with less to do."""
+    code = (
+        "import sys; from lab.demo import main; from lab.demo_report import Plan; "
+        "sys.exit(main(sys.argv[1:], Plan(jobs=20, rounds=1)))"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_run(demo: subprocess.Popen[str], which: str) -> None:
+    """Wait until one of the demo's runs is under way."""
+    assert demo.stderr is not None
+    told: list[str] = []
+    for line in demo.stderr:
+        told.append(line)
+        if which in line:
+            break
+    else:
+        pytest.fail("".join(told))
+    wait_until(lambda: len(list((CGROUP_ROOT / SLICE).glob("kubepods.slice/*/*pod*"))) > 2, "some pods", 60)
+
+
+@pytest.mark.parametrize(
+    ("number", "during"),
+    [
+        pytest.param(signal.SIGINT, "first run", id="ctrl-c-in-the-first-run"),
+        pytest.param(signal.SIGTERM, "second run", id="sigterm-in-the-second-run"),
+    ],
+)
+def test_an_interrupted_demo_leaves_nothing(worker: str, number: signal.Signals, during: str) -> None:
+    assert worker
+    assert leftovers() == []
+    demo = start_demo()
+    try:
+        wait_for_run(demo, during)
+        demo.send_signal(number)
+        demo.wait(120)
+    finally:
+        demo.kill()
+        _, told = demo.communicate()
+
+    assert demo.returncode == 128 + number, told
+    assert leftovers() == []
+
+
+def test_what_a_killed_demo_left_is_removed_by_the_next(worker: str) -> None:
+    assert worker
+    demo = start_demo()
+    try:
+        wait_for_run(demo, "second run")
+    finally:
+        demo.kill()
+        demo.communicate()
+    assert leftovers() != []
+
+    again = start_demo("--json")
+    shown = json.loads(again.communicate(timeout=300)[0])
+
+    # So short a run may see no restart at all; but what was held when the daemon stopped is restored in any case.
+    assert shown["daemon"]["held_at_stop"] > 0
+    assert shown["daemon"]["exit_code"] == 0
+    assert (shown["daemon"]["after_stop"]["wrong"], shown["with"]["ended"]["wrong"]) == ([], [])
+    assert leftovers() == []
+
+
+def test_only_one_demo_runs_at_a_time(worker: str) -> None:
+    assert worker
+    fd = os.open(CGROUP_ROOT, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        demo = start_demo()
+        _, told = demo.communicate(timeout=120)
+    finally:
+        os.close(fd)
+
+    assert demo.returncode == 1
+    assert "another demo is running" in told
