@@ -40,8 +40,10 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
-_WALK_NS = 10 * NS_PER_S
+_WALK_NS = 60 * NS_PER_S
 """Walk the tree this often even when inotify is silent: also reads limits, names and marks again."""
+_UNNAMED_WALK_NS = 10 * NS_PER_S
+"""Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
 """Try again this long after the node's memory could not be read."""
@@ -180,6 +182,7 @@ class Daemon:
             if tracked is None:
                 continue
             if PodChange.RECORD in change:
+                self.tree.update_facts(tracked, at_ns)
                 self._actuator.read_record(tracked)
             if PodChange.CPU_MAX in change:
                 self._actuator.answer_drift(tracked, self.config)
@@ -258,14 +261,19 @@ class Daemon:
         self._sample_at_ns = at_ns + _BLIND_NS
 
     def _refresh(self, at_ns: int) -> None:
-        self._walk_at_ns = at_ns + (NS_PER_S if self._watch is None or self._watch.degraded else _WALK_NS)
+        self._walk_at_ns = at_ns + _UNNAMED_WALK_NS
         try:
             appeared, gone = self.tree.refresh(at_ns)
         except CgpauseError as e:
             log.warning("tree cannot be walked %s", fields(error=e))
             return
+        if self._watch is None or self._watch.degraded or self.tree.kubepods is None:
+            self._walk_at_ns = at_ns + NS_PER_S
+        elif all(tracked.pod.name is not None for tracked in self.tree.pods.values()):
+            self._walk_at_ns = at_ns + _WALK_NS
         if self._watch is not None:
-            self._watch_tiers(self._watch)
+            if self._watch_tiers(self._watch):
+                self._walk_at_ns = at_ns  # once more: what came between the walk and the new watch was not seen
             for pod in gone:
                 self._watch.drop_pod(pod.cgroup)
             for tracked in appeared:
@@ -279,15 +287,16 @@ class Daemon:
             log.debug("pod gone %s", fields(pod=pod.label))
         self._psi.follow(self.tree.kubepods)
 
-    def _watch_tiers(self, watch: Watch) -> None:
-        watch.add_tier(self._root)
+    def _watch_tiers(self, watch: Watch) -> bool:
+        """Watch what the last walk found; returns whether any of it was not watched before."""
+        new = watch.add_tier(self._root)
         kubepods = self.tree.kubepods
-        if kubepods is None:
-            return
-        watch.add_tier(kubepods)
-        for name in self.tree.tiers:
-            with contextlib.suppress(CgroupGoneError), kubepods.child(name) as tier:
-                watch.add_tier(tier)
+        if kubepods is not None:
+            new = watch.add_tier(kubepods) or new
+            for name in self.tree.tiers:
+                with contextlib.suppress(CgroupGoneError), kubepods.child(name) as tier:
+                    new = watch.add_tier(tier) or new
+        return new
 
     def _open_watch(self) -> Watch | None:
         try:

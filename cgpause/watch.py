@@ -64,6 +64,7 @@ class Watch:
     def __init__(self) -> None:
         """Raises OSError when the node has no inotify instance left."""
         self._inotify = INotify(nonblocking=True)
+        self._tiers: set[int] = set()
         self._pods: dict[int, CgroupId] = {}
         self._descriptors: dict[CgroupId, int] = {}
         self.degraded = False
@@ -76,9 +77,13 @@ class Watch:
         """Drop all watches."""
         self._inotify.close()
 
-    def add_tier(self, cgroup: Cgroup) -> None:
-        """Watch for cgroups made and removed in a directory; adding it again changes nothing."""
-        self._add(cgroup, _TREE)
+    def add_tier(self, cgroup: Cgroup) -> bool:
+        """Watch for cgroups made and removed in a directory; returns whether it was not watched before."""
+        descriptor = self._add(cgroup, _TREE)
+        if descriptor is None or descriptor in self._tiers:
+            return False
+        self._tiers.add(descriptor)
+        return True
 
     def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
         """Watch a pod's directory, and for a paused pod its files; calling it again changes what is watched."""
@@ -106,6 +111,7 @@ class Watch:
                 continue
             pod = self._pods.get(event.wd)
             if event.mask & flags.IGNORED:  # the cgroup is gone, and its watch with it
+                self._tiers.discard(event.wd)
                 if pod is not None:
                     del self._pods[event.wd]
                     self._descriptors.pop(pod, None)

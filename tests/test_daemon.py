@@ -408,3 +408,15 @@ def hold(tree: FakeTree, pod: Path, owner: Owner, expires_ns: int | None = None)
     request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "a test", now_ns(), expires_ns)
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
         pause(cgroup, request)
+
+
+def test_an_operators_mark_protects_a_pod_at_once(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    os.setxattr(pod, "user.oomd_omit", b"1")
+
+    daemon.wait_for_log('reason="now protected: xattr user.oomd_omit is set on its cgroup"')
+    assert cpu_max(pod) == "50000 100000\n"

@@ -56,18 +56,30 @@ def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
 
 def decide(state: State, sample: Sample, config: Config) -> Decision:
     """Choose what to pause, resume and sacrifice, and when to look again."""
+    fill = pace.learn(state.fill, sample.at_ns, sample.headroom)
+    next_ns = pace.interval_ns(fill, sample.headroom, config.watermark.upper_pct, config.sampling)
+    if (
+        not state.stretches
+        and sample.headroom.used_pct < config.watermark.upper_pct
+        and not [None for _, pod in sample.pods if pod.paused is not None]
+    ):
+        # Nothing is held and nothing asks for it: the ordinary tick ends here, before ranking anybody.
+        if not _may_touch_any(sample.pods):
+            next_ns = int(config.sampling.slow_s * hold.NS_PER_S)
+        return Decision(State(fill=fill), (), next_ns)
+    return _decide_in_full(state, sample, config, fill, next_ns)
+
+
+def _decide_in_full(state: State, sample: Sample, config: Config, fill: pace.FillRate, next_ns: int) -> Decision:
     at_ns = sample.at_ns
-    fill = pace.learn(state.fill, at_ns, sample.headroom)
     stretches = hold.follow(state.stretches, sample.pods, at_ns, config.hold)
     ended: list[Action] = []
     paused: list[PodUsage] = []
     candidates: list[PodUsage] = []
     all_paused = True
-    touchable = False
     for usage in rank(sample.pods):
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
-        touchable = touchable or pod.protected is None
         if pod.paused is not None:
             reason = hold.must_end(pod, stretch, at_ns, config.hold)
             if reason is not None:
@@ -88,16 +100,19 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
     for action in actions:
         if not isinstance(action, Pause) and action.pod.cgroup in stretches:
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True)
-    next_ns = pace.interval_ns(fill, sample.headroom, config.watermark.upper_pct, config.sampling)
     if paused:
         next_ns = min(next_ns, _PAUSED_LOOK_NS)
         for usage in paused:
             due_ns = hold.end_ns(stretches[usage.pod.cgroup], config.hold) - at_ns
             next_ns = min(next_ns, max(due_ns, config.sampling.fast_ms * 1_000_000))
-    elif not touchable:
-        # Nothing could be done however often we looked: a node full of protected pods costs nothing.
+    elif not _may_touch_any(sample.pods):
         next_ns = int(config.sampling.slow_s * hold.NS_PER_S)
     return Decision(State(stretches, policy_state, fill), actions, next_ns)
+
+
+def _may_touch_any(pods: tuple[PodUsage, ...]) -> bool:
+    # Where nothing could be done however often we looked, a node full of protected pods costs nothing.
+    return any(pod.protected is None for _, pod in pods)
 
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:

@@ -114,11 +114,18 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh -ec 'mount /dev/vdc /opt/cgpause; tar -x --no-same-owner -f /dev/vdb -C /opt/cgpause'
 """,
+    # One group that always has a quota, as every node has. Without it each first pause and last resume makes the kernel
+    # patch its own code (the static key of CFS bandwidth control), which an emulated guest does not always survive.
+    "etc/systemd/system/vm-quota.service": """\
+[Service]
+ExecStart=/bin/sleep infinity
+CPUQuota=50%
+""",
     # OOM dumps on an emulated serial line cost seconds: from here on only emergencies reach it.
     "etc/systemd/system/vm-ready.service": f"""\
 [Unit]
-After=vm-payload.service vm-network.service ssh.service
-Requires=vm-payload.service vm-network.service ssh.service
+After=vm-payload.service vm-network.service vm-quota.service ssh.service
+Requires=vm-payload.service vm-network.service vm-quota.service ssh.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
