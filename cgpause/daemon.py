@@ -329,6 +329,8 @@ class Daemon:
         self._notifier.send("READY=1")
 
     def _report(self, at_ns: int) -> None:
+        if not self._notifier.connected:
+            return
         watchdog_s = self._notifier.watchdog_s
         if watchdog_s is not None and at_ns >= self._alive_at_ns:
             self._notifier.send("WATCHDOG=1")

@@ -21,15 +21,13 @@ class Notifier:
         self._status = ""
         if self._address.startswith("@"):  # an abstract socket
             self._address = "\0" + self._address[1:]
+        self.watchdog_s = _watchdog_s() if self._address else None
+        """How often systemd wants to hear from us at the latest (half of WatchdogSec=), or None."""
 
     @property
-    def watchdog_s(self) -> float | None:
-        """How often systemd wants to hear from us at the latest (half of WatchdogSec=), or None."""
-        usec = os.environ.get("WATCHDOG_USEC", "")
-        ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        if self._socket is None or not ours or not (usec.isascii() and usec.isdigit() and int(usec)):
-            return None
-        return int(usec) / 2_000_000
+    def connected(self) -> bool:
+        """Whether anybody listens."""
+        return self._socket is not None
 
     def send(self, *assignments: str) -> None:
         """Send `KEY=value` lines; a full or missing socket is logged, never fatal."""
@@ -48,3 +46,11 @@ class Notifier:
         if text != self._status:
             self._status = text
             self.send(f"STATUS={text}")
+
+
+def _watchdog_s() -> float | None:
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    if not ours or not (usec.isascii() and usec.isdigit() and int(usec)):
+        return None
+    return int(usec) / 2_000_000
