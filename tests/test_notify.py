@@ -132,4 +132,7 @@ def test_the_watchdog_is_fed_twice_as_often_as_asked(
     if pid is not None:
         monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
     del listener  # what matters is that somebody listens
-    assert Notifier().watchdog_s == seconds
+    notifier = Notifier()
+    assert notifier._socket is not None
+    notifier._socket.close()
+    assert notifier.watchdog_s == seconds
