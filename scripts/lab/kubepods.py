@@ -283,10 +283,11 @@ def remove_tree(path: Path) -> None:
     if not path.exists():
         return
     _release(path)
-    with contextlib.suppress(LabError):  # gone meanwhile; if not, rmdir will say so
-        write(path / "cgroup.kill", "1")
     deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
+        # Each time: a container's shell may have joined its cgroup since the last one.
+        with contextlib.suppress(LabError):  # gone meanwhile; if not, rmdir will say so
+            write(path / "cgroup.kill", "1")
         try:
             for cgroup in _bottom_up(path):
                 cgroup.rmdir()
