@@ -11,11 +11,12 @@ from typing import Protocol
 from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config
 from cgpause.containers import kill_containers
-from cgpause.errors import BusyError, CgpauseError, CgroupGoneError
+from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
 from cgpause.model import Action, CgroupId, CpuMax, Mechanism, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
 from cgpause.names import read_names
+from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.watch import Watch
 
@@ -145,6 +146,9 @@ class Actuator:
             record = self._ledger.read_record(tracked.cgroup)
         except CgroupGoneError:
             return
+        except DamagedRecordError as e:
+            self._resume_damaged(tracked, e)
+            return
         except CgpauseError as e:
             self._set_aside(tracked, "record cannot be read", e)
             return
@@ -152,7 +156,25 @@ class Actuator:
             tracked.oom_kills = _oom_kills(tracked)
             if self._watch is not None:
                 self._watch.add_pod(tracked.cgroup, paused=True)
-        tracked.pod = replace(tracked.pod, paused=record)
+        elif record is None and tracked.pod.paused is not None:
+            tracked.drifts = 0
+            self._unwatch(tracked)
+        tracked.damaged = False
+        tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if record else None)
+
+    def _resume_damaged(self, tracked: TrackedPod, damage: DamagedRecordError) -> None:
+        """Put the original back that systemd knows; left paused would be worse than resumed."""
+        try:
+            resumed = self._ledger.resume(tracked.cgroup, wait_s=_BUSY_WAIT_S, second_source=original_from_systemd)
+        except CgroupGoneError:
+            return
+        except CgpauseError as e:
+            tracked.damaged = True
+            self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
+            return
+        tracked.damaged = False
+        cpu_max = None if resumed is None else resumed.cpu_max
+        log.warning("resumed %s", fields(pod=tracked.pod.label, cpu_max_to=cpu_max, reason=damage))
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
         """Assert a throttled pod's quota again after somebody else wrote its cpu.max; a bounded number of times."""
@@ -161,8 +183,11 @@ class Actuator:
             return
         try:
             if tracked.drifts >= _MAX_DRIFTS:
-                if paused.owner is Owner.DAEMON and self.resume(tracked, "another writer keeps changing cpu.max"):
-                    self._set_aside(tracked, "left alone", CgpauseError("another writer keeps changing cpu.max"))
+                trouble = CgpauseError("another writer keeps changing cpu.max")
+                if paused.owner is Owner.MANUAL:
+                    self._complain(tracked, "pause given up", trouble)
+                elif self.resume(tracked, str(trouble)):
+                    self._set_aside(tracked, "left alone", trouble)
                 return
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
@@ -264,8 +289,8 @@ class Actuator:
         if self._watch is not None:
             self._watch.add_pod(tracked.cgroup, paused=False)
 
-    def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError) -> None:
-        self._complain(tracked, what, error)
+    def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
+        self._complain(tracked, what, error, level)
         tracked.failure = f"{what}: {error}"
         tracked.retry_at_ns = now_ns() + _RETRY_NS
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)

@@ -41,8 +41,10 @@ from cgpause.lookup import find_pod
 from cgpause.model import Mechanism, Owner, PauseRecord
 from cgpause.policy import State
 from cgpause.policy import explain as explain_decision
-from cgpause.restore import original_from_systemd, paused_cgroups, resume_all
+from cgpause.policy.watermark import WatermarkState
+from cgpause.restore import paused_cgroups, resume_all
 from cgpause.sampler import Sampler
+from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod
 from cgpause.view import read_status
 
@@ -201,7 +203,9 @@ def explain(context: typer.Context, as_json: Json = False) -> None:
             for tracked in tree.pods.values():
                 tracked.pod = output.with_record(tracked)
             sample = sampler.sample(now_ns())
-            _, verdicts = explain_decision(State(), sample, config)
+            # As if the daemon looked now: what it remembers (how long, how often) is known to it alone.
+            looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
+            _, verdicts = explain_decision(State(watermark=looked), sample, config)
     if as_json:
         _print_json(output.explain_values(sample, verdicts, config))
     else:

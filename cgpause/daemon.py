@@ -44,6 +44,7 @@ _WALK_NS = 60 * NS_PER_S
 """Walk the tree this often even when inotify is silent: also reads limits, names and marks again."""
 _UNNAMED_WALK_NS = 10 * NS_PER_S
 """Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
+_SPARE_FDS = 8
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
 """Try again this long after the node's memory could not be read."""
@@ -85,6 +86,8 @@ class Daemon:
         self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run)
         self._notifier = Notifier()
         self._psi = PsiTriggers(self._epoll, self.config.psi)
+        # Kept back, so that a resume can open what it needs even when the process is out of descriptors.
+        self._spare_fds = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_FDS)]
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop = False
         self._reload = False
@@ -99,15 +102,17 @@ class Daemon:
         self._blind = False
 
     def run(self) -> int:
-        """Run until told to stop; returns the exit code: 0, or 6 when a pause could not be undone."""
+        """Run until told to stop; returns 0, 1 after a failure, or 6 when a pause could not be undone."""
+        failed = False
         try:
             self._set_up()
             while not self._stop:
                 self._turn()
-        finally:
-            # Also when we fail: whatever happens, nobody stays paused because of us.
-            left = self._shut_down()
-        return 6 if left else 0
+        except Exception:  # a bug, or a node beyond all bounds: whatever it is, nobody stays paused because of us
+            log.exception("failed")
+            failed = True
+        left = self._shut_down()
+        return 6 if left else int(failed)
 
     def _set_up(self) -> None:
         raise_descriptor_limit()
@@ -187,6 +192,7 @@ class Daemon:
             if PodChange.CPU_MAX in change:
                 self._actuator.answer_drift(tracked, self.config)
             if PodChange.MEMORY in change:
+                self.tree.update_facts(tracked, at_ns)
                 urgent = self._check_oom(tracked) or urgent
             if PodChange.CONTAINERS in change:
                 urgent = self._on_containers(tracked, at_ns) or urgent
@@ -219,16 +225,24 @@ class Daemon:
             return
         self._scan_at_ns = at_ns + NS_PER_S
         for tracked in self.tree.pods.values():
+            degraded = self._watch is None or self._watch.degraded
+            if degraded:
+                self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None:
+                tracked.children = None
                 continue
             try:
+                if degraded:
+                    children = frozenset(name for name, _ in tracked.cgroup.children())
+                    if tracked.children not in (None, children):
+                        self._on_containers(tracked, at_ns)
+                    tracked.children = children
                 if paused.owner is Owner.DAEMON and is_terminating(tracked.cgroup):
                     self._distress(tracked, "it is being terminated")
             except CgpauseError:
                 continue
-            if self._watch is None or self._watch.degraded:
-                self._actuator.read_record(tracked)
+            if degraded:
                 self._actuator.answer_drift(tracked, self.config)
                 self._check_oom(tracked)
 
@@ -293,9 +307,18 @@ class Daemon:
         kubepods = self.tree.kubepods
         if kubepods is not None:
             new = watch.add_tier(kubepods) or new
-            for name in self.tree.tiers:
-                with contextlib.suppress(CgroupGoneError), kubepods.child(name) as tier:
-                    new = watch.add_tier(tier) or new
+            names = [os.path.join(kubepods.id.path, name) for name in self.tree.tiers]
+            if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from, and comes back to, its parent
+                names.append(os.path.dirname(kubepods.id.path))
+            for name in names:
+                try:
+                    with Cgroup(self.tree.root, name) as tier:
+                        new = watch.add_tier(tier) or new
+                except CgroupGoneError:
+                    continue
+                except CgpauseError as e:
+                    log.warning("not watched %s", fields(cgroup=name, error=e))
+                    watch.degraded = True
         return new
 
     def _open_watch(self) -> Watch | None:
@@ -357,6 +380,7 @@ class Daemon:
         """Resume every pause of the daemon; returns how many could not be undone."""
         left = 0
         for tracked in list(self.tree.pods.values()):
+            left += tracked.damaged
             if tracked.pod.paused is None or tracked.pod.paused.owner is not Owner.DAEMON:
                 continue
             try:
@@ -370,6 +394,8 @@ class Daemon:
 
     def _shut_down(self) -> int:
         log.info("stopping")
+        for fd in self._spare_fds:
+            os.close(fd)
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", wait_s=ledger.LOCK_WAIT_S)
         log.info("stopped %s", fields(left_paused=left))

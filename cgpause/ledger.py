@@ -181,7 +181,10 @@ def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
     # beside a record is such a write of ours, so it is written again.
     if record.written is None:
         _thaw(cgroup)
-        current = parse_cpu_max(cgroup.read("cpu.max"))
+        try:
+            current = parse_cpu_max(cgroup.read("cpu.max"))
+        except MalformedError:
+            current = record.original  # not ours to write: it was never touched
         foreign = False
     else:
         current, foreign = _restore_cpu_max(cgroup, record.written, record.original)

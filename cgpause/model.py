@@ -127,7 +127,7 @@ class Pod:
 
 
 class PodUsage(NamedTuple):
-    """A pod with its `memory.current`; tuples of these sort in ascending order of use."""
+    """A pod with its `memory.current`."""
 
     memory_current_bytes: int
     pod: Pod
@@ -152,7 +152,7 @@ class Headroom:
 
     @property
     def capacity_bytes(self) -> int:
-        """The capacity that `room_below` and `used_pct` speak of at most: node, or kubepods if smaller."""
+        """The memory that can fill up: the node's, or the kubepods limit where that is smaller."""
         if self.kubepods_max_bytes is None:
             return self.node_total_bytes
         return min(self.node_total_bytes, self.kubepods_max_bytes)

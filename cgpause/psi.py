@@ -66,6 +66,8 @@ class PsiTriggers:
         """Whether an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
         if mask & select.EPOLLERR:
             self._disarm(fd)
+            if fd == self._kubepods[1]:
+                self._kubepods = (None, None)  # armed again by the next walk, should it still be there
             return False
         log.debug("pressure %s", fields(path=self._paths.get(fd)))
         return True

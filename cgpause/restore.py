@@ -11,25 +11,21 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cgpause import logfmt
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, MalformedError, printable
+from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, printable
 from cgpause.ledger import Resumed, read_record, resume
 from cgpause.logfmt import fields
-from cgpause.model import CpuMax, Owner
-from cgpause.parse import parse_timespan
+from cgpause.model import Owner
 from cgpause.record import XATTR
+from cgpause.systemd import original_from_systemd
 from cgpause.tree import kubepods_roots, walk
 
 log = logging.getLogger(__name__)
-
-_SYSTEMD_PERIOD_US = 100_000
-"""systemd's period where CPUQuotaPeriodSec= is not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
 
     `on_error` is told of what could not be looked at: it may hold a record.
     """
-    for path, _ in kubepods_roots(root):
+    for path, _ in kubepods_roots(root, on_error):
         try:
             with Cgroup(root, path) as kubepods:
                 pods, _ = walk(kubepods, on_error)
@@ -103,32 +99,6 @@ def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
     except DamagedRecordError:
         return True  # nobody can tell, and left paused is worse than resumed
     return record is not None and record.owner is owner
-
-
-def original_from_systemd(cgroup_path: str) -> CpuMax | None:
-    """A pod's own cpu.max as systemd's unit has it, for when a record is damaged; None where systemd does not know."""
-    unit = os.path.basename(cgroup_path)
-    if not unit.endswith(".slice"):
-        return None
-    # Every *.slice is "loaded" and without a quota, even one that was never started; only an active one knows.
-    properties = "ActiveState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec"
-    try:
-        shown = subprocess.run(
-            ["systemctl", "show", f"--property={properties}", "--", unit],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=10,
-            check=True,
-        ).stdout
-        values = dict(line.partition("=")[::2] for line in shown.splitlines())
-        if values["ActiveState"] != "active":
-            return None
-        per_second_us = parse_timespan(values["CPUQuotaPerSecUSec"])
-        period_us = parse_timespan(values["CPUQuotaPeriodUSec"]) or _SYSTEMD_PERIOD_US
-    except (OSError, subprocess.SubprocessError, KeyError, MalformedError):
-        return None
-    return CpuMax(None if per_second_us is None else per_second_us * period_us // 1_000_000, period_us)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,12 +5,14 @@ This is the tick, so it is written for speed: pread on open files, bytes parsed 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+from dataclasses import replace
 from typing import Self
 
 from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError, CgroupGoneError, HostError
+from cgpause.errors import CgpauseError, CgroupGoneError, HostError, KernelReadError
 from cgpause.logfmt import fields
 from cgpause.model import CgroupId, Headroom, PodUsage, Sample
 from cgpause.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
@@ -45,7 +47,9 @@ class _KubepodsFiles:
             current = parse_number(os.pread(current_fd, 32, 0), f"{self.path}/memory.current")
             reclaimable = parse_reclaimable(os.pread(stat_fd, 8192, 0))
         except OSError as e:
-            raise CgroupGoneError(self.path) from e
+            if e.errno in (errno.ENODEV, errno.ENOENT):
+                raise CgroupGoneError(self.path) from e
+            raise KernelReadError(self.path, e) from e
         return limit, max(current - reclaimable, 0)
 
 
@@ -77,7 +81,10 @@ class Sampler:
         Raises:
             MalformedError, KernelReadError: a file cannot be understood or read.
         """
-        node = parse_meminfo(os.pread(self._meminfo_fd, 4096, 0))
+        try:
+            node = parse_meminfo(os.pread(self._meminfo_fd, 4096, 0))
+        except OSError as e:
+            raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
         return Headroom(node.total_bytes, node.available_bytes, limit, used)
 
@@ -96,6 +103,10 @@ class Sampler:
                 pods.append(new(usage, (int(pread(tracked.current_fd, 32, 0)), tracked.pod)))
             except (OSError, ValueError) as e:
                 # ENODEV: removed, and the walk will drop it. Anything else: leave it alone for this tick.
+                if tracked.pod.paused is not None:
+                    # What cannot be seen must not stay held.
+                    blind = replace(tracked.pod, distress="its memory.current cannot be read")
+                    pods.append(PodUsage(0, blind))
                 log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
         return Sample(at_ns, headroom, tuple(pods))
 

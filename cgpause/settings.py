@@ -76,7 +76,7 @@ class WatermarkConfig:
     sacrifice: bool = field(
         default=True,
         metadata=option(
-            "When everything that may be paused is paused and memory use does not fall, kill the "
+            "When everything that may be paused is paused and memory use stays at or above upper_pct, kill the "
             "containers of the `batch` pods paused last; kubelet restarts them.",
             paper="removeContainer",
         ),

@@ -41,6 +41,10 @@ class TrackedPod:
     failure: str | None = None
     """Why the kernel refused to pause it; it is left alone until `retry_at_ns`."""
     retry_at_ns: int = 0
+    children: frozenset[str] | None = None
+    """Child cgroups at the last look, where inotify does not tell of them."""
+    damaged: bool = False
+    """Its record could neither be read nor be replaced by a second source."""
     trouble: str | None = None
     """What could not be read at the last look, said once."""
 
@@ -60,7 +64,11 @@ class Found:
     qos: QosClass
 
 
-def kubepods_roots(root: str) -> list[tuple[str, CgroupDriver]]:
+OnError = Callable[[str, CgpauseError], None]
+"""Told of the path and error of what is there but cannot be listed."""
+
+
+def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str, CgroupDriver]]:
     """Paths, relative to `root`, of everything named like a kubepods root, at most two levels deep."""
     found = []
     with Cgroup(root, "") as top:
@@ -72,7 +80,11 @@ def kubepods_roots(root: str) -> list[tuple[str, CgroupDriver]]:
             try:
                 with top.child(name) as middle:
                     inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
-            except CgpauseError:
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                if on_error is not None:
+                    on_error(name, e)
                 continue
             found += [(path, driver) for path, driver in inner if driver is not None]
     return sorted(found)
@@ -84,13 +96,17 @@ def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
-    best: tuple[tuple[bool, int], Cgroup, CgroupDriver] | None = None
+    best: tuple[tuple[bool, int, bool], Cgroup, CgroupDriver] | None = None
     for path, driver in kubepods_roots(root):
         try:
             cgroup = Cgroup(root, path)
         except CgpauseError:
             continue
-        key = (_is_populated(cgroup), len(walk(cgroup)[0]))
+        try:
+            pods = len(walk(cgroup)[0])
+        except CgpauseError:
+            pods = 0  # it may still be the one in use: whoever walks it next will say what is wrong
+        key = (_is_populated(cgroup), pods, driver is CgroupDriver.SYSTEMD)
         if best is None or key > best[0]:
             if best is not None:
                 best[1].close()
@@ -100,9 +116,7 @@ def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
     return None if best is None else best[1:]
 
 
-def walk(
-    kubepods: Cgroup, on_error: Callable[[str, CgpauseError], None] | None = None
-) -> tuple[list[Found], list[str]]:
+def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[str]]:
     """Pods below a kubepods root, and the names of its tiers; a tier that vanishes meanwhile is empty.
 
     A tier that is there but cannot be listed is an error, or told to `on_error` and passed over: never taken for empty.
@@ -221,7 +235,8 @@ class PodTree:
         if self.kubepods is not None and not self.kubepods.exists():
             self.kubepods.close()
             self.kubepods = None
-        if self.kubepods is None or not self.pods:  # also: an empty tree may be the wrong one of two
+        # Also while it is empty: it may be the wrong one of two, made before the other came into use.
+        if self.kubepods is None or not self.pods or not _is_populated(self.kubepods):
             if self.kubepods is not None:
                 self.kubepods.close()
             self.kubepods, self.driver = find_kubepods(self.root) or (None, None)

@@ -107,11 +107,14 @@ class Watch:
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
                 changes.tree = True
-                changes.pods = {pod: ~PodChange(0) for pod in self._descriptors}
+                # Whether containers changed is not known, and guessing so would resume every pod.
+                changes.pods = dict.fromkeys(self._descriptors, ~PodChange.CONTAINERS)
                 continue
             pod = self._pods.get(event.wd)
             if event.mask & flags.IGNORED:  # the cgroup is gone, and its watch with it
-                self._tiers.discard(event.wd)
+                if event.wd in self._tiers:
+                    self._tiers.discard(event.wd)
+                    changes.tree = True
                 if pod is not None:
                     del self._pods[event.wd]
                     self._descriptors.pop(pod, None)

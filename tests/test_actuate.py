@@ -257,7 +257,8 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
     assert bench.held() == ["b"]
     assert bench.tracked("a").pod.protected is not None
     assert all("\n" not in line for line in lines(caplog))
-    assert len(lines(caplog, "record cannot be read")) == 1
+    assert len(lines(caplog, "could not resume")) == 1
+    assert bench.tracked("a").damaged
     assert os.getxattr(bench.folders["a"], "user.cgpause") == b"\xff\nforged"
 
 

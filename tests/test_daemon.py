@@ -27,13 +27,15 @@ NO_SACRIFICE = QUICK + "sacrifice = false\n"
 class Running:
     """A daemon process with its log."""
 
-    def __init__(self, tree: FakeTree, config: str, *options: str) -> None:
+    def __init__(self, tree: FakeTree, config: str, *options: str, descriptors: int | None = None) -> None:
         self.tree = tree
         self.config = tree.folder / "config.toml"
         self.config.write_text(config)
         self.log_path = tree.folder / "daemon.log"
         command = [sys.executable, "-m", "cgpause.daemon", "--config", str(self.config), "--verbose", *options]
         command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+        if descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
 
@@ -367,8 +369,8 @@ def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> Non
 def test_everything_paused_and_no_better_sacrifices_the_last_paused_but_not_its_sandbox(
     tree: FakeTree, start: Start
 ) -> None:
-    tree.add_pod("small", 1)
-    last = tree.add_pod("last", 2)
+    tree.add_pod("small", 100 << 20)
+    last = tree.add_pod("last", 200 << 20)
     tree.set_used(HIGH)
 
     daemon = start(QUICK + "batch = 1\n[hold]\nmax_pause_s = 3600\n")
@@ -420,3 +422,55 @@ def test_an_operators_mark_protects_a_pod_at_once(tree: FakeTree, start: Start) 
 
     daemon.wait_for_log('reason="now protected: xattr user.oomd_omit is set on its cgroup"')
     assert cpu_max(pod) == "50000 100000\n"
+
+
+def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    (pod / "memory.current").write_text("garbage\n")
+
+    daemon.wait_for_log('reason="its memory.current cannot be read"')
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\nmin_run_s = 3600\n")
+    daemon.wait_for_log("paused pod=default/web")
+
+    (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
+    daemon.wait_for_log('reason="a process in it was OOM-killed"')
+
+    # A pod that appears makes the daemon walk and decide again.
+    tree.add_pod("witness")
+    daemon.wait_for_log("pod appeared pod=default/witness")
+    assert daemon.log.count(" paused pod=default/web") == 1
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None:
+    pods = [tree.add_pod(f"web-{number}") for number in range(4)]
+    tree.set_used(HIGH)
+    daemon = Running(tree, NO_SACRIFICE + "batch = 10\n", descriptors=60)
+    daemon.wait_for_log("paused pod=default/web-3")
+
+    for number in range(60):
+        tree.add_pod(f"more-{number}")
+    daemon.wait_for_log("Too many open files")
+
+    assert daemon.stop() == 0
+    assert {cpu_max(pod) for pod in pods} == {"max 100000\n"}
+    assert records_left(tree.root) == []
+
+
+def test_a_damaged_record_that_nobody_can_replace_is_not_called_resumed(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    os.setxattr(pod, "user.cgpause", b'{"schema": 2}')
+    daemon = start()
+
+    assert daemon.stop() == 6
+    assert daemon.log.count("could not resume pod=default/web") == 1

@@ -23,7 +23,8 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.ledger import PauseRequest, pause
 from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.restore import original_from_systemd, resume_all
+from cgpause.restore import resume_all
+from cgpause.systemd import original_from_systemd
 from cgpause.tree import walk
 
 ORIGINALS = ("max 100000", "50000 100000", "200000 50000")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nodes import START_NS, Node, S, names, pod, record, sample
+from nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
 
 from cgpause.config import Config, HoldConfig, WatermarkConfig
 from cgpause.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
@@ -22,7 +22,7 @@ def running(*currents: int) -> list[PodUsage]:
 
 def held(*ages_s: float) -> list[PodUsage]:
     """Pods paused that long ago, oldest first."""
-    return [PodUsage(1, pod(f"p{n}", paused=record(NOW - int(age * S)))) for n, age in enumerate(ages_s)]
+    return [PodUsage(TOTAL_BYTES, pod(f"p{n}", paused=record(NOW - int(age * S)))) for n, age in enumerate(ages_s)]
 
 
 def run(
@@ -194,7 +194,7 @@ def test_with_everything_paused_the_last_paused_are_sacrificed(batch: int, kille
 
 def test_the_last_paused_are_told_by_time_not_by_memory() -> None:
     node = Node(CONFIG)
-    node.add(pod("old", paused=record(NOW - 30 * S)), 1)
+    node.add(pod("old", paused=record(NOW - 30 * S)), TOTAL_BYTES)
     node.add(pod("new", paused=record(NOW - 10 * S)), 1)
     node.add(pod("oldest", paused=record(NOW - 40 * S)), 500)
     node.state = replace(node.state, watermark=looked(95, 2))
@@ -219,6 +219,20 @@ def test_nobody_is_sacrificed(candidates: list[PodUsage], all_paused: bool, sacr
     rules = replace(RULES, sacrifice=sacrifice)
     _, done = run(looked(95, 2), 95, candidates, held(3), all_paused=all_paused, rules=rules)
     assert "sacrifice" not in done
+
+
+@pytest.mark.parametrize(
+    ("used_pct", "held_bytes", "kills"),
+    [
+        pytest.param(89.5, TOTAL_BYTES, False, id="just-below-the-upper-mark"),
+        pytest.param(90, TOTAL_BYTES, True, id="at-the-upper-mark"),
+        pytest.param(95, TOTAL_BYTES * 5 // 100, False, id="would-not-bring-it-below"),
+        pytest.param(95, TOTAL_BYTES * 5 // 100 + 1, True, id="would-just-bring-it-below"),
+    ],
+)
+def test_nobody_is_killed_where_it_would_not_help(used_pct: float, held_bytes: int, kills: bool) -> None:  # noqa: FBT001 - a table
+    _, done = run(looked(used_pct, 2), used_pct, [], [PodUsage(held_bytes, held(3)[0].pod)])
+    assert ("sacrifice" in done) is kills
 
 
 def test_a_sacrifice_says_why() -> None:
@@ -247,7 +261,7 @@ def test_a_whole_story_follows_the_paper() -> None:
     """Five pods, use that never falls: R, T intervals, R more, T intervals, the last, T intervals, two are killed."""
     node = Node(CONFIG)
     for number in range(5):
-        node.add(pod(f"c{number}"), number + 1)
+        node.add(pod(f"c{number}"), TOTAL_BYTES + number)
     story = []
     for second in range(14):
         decision = node.step(95)
@@ -287,7 +301,7 @@ def test_pods_that_vanish_in_between_are_not_waited_for() -> None:
 def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
     node = Node(CONFIG)
     node.add(pod("manual", paused=record(NOW - 5 * S, Owner.MANUAL)))
-    node.add(pod("mine"), 5)
+    node.add(pod("mine"), TOTAL_BYTES)
     assert names(node.step(95).actions, Pause) == ["mine"]
     for _ in range(3):
         node.at_ns += S

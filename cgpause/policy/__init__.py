@@ -98,7 +98,10 @@ def _decide_in_full(state: State, sample: Sample, config: Config, fill: pace.Fil
     )
     actions = (*ended, *chosen)
     for action in actions:
-        if not isinstance(action, Pause) and action.pod.cgroup in stretches:
+        # A pod in distress is not released but let go: its budget is spent, so that it runs for min_run_s, through its
+        # termination or until what was killed has freed its memory.
+        let_go = isinstance(action, Pause) or action.pod.distress is not None
+        if not let_go and action.pod.cgroup in stretches:
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True)
     if paused:
         next_ns = min(next_ns, _PAUSED_LOOK_NS)

@@ -6,7 +6,8 @@ when nothing is left to pause it removes the R paused last.
 
 Two choices where we had to read the paper's intent: an interval is "without improvement" when use did not fall since
 the interval before, and a removed container's pod is resumed, since a container cannot be restarted inside a paused
-pod. The paper restores a constant quota CPUd; we restore each pod's original.
+pod. And two departures: the paper restores a constant quota CPUd, we restore each pod's original; and we remove nothing
+while use is below Mupper, or where killing all that is paused would not bring it there.
 """
 
 from __future__ import annotations
@@ -66,11 +67,16 @@ def step(
     if intervals < rules.patience:
         return WatermarkState(at_ns, used_pct, intervals), ()
     reason = f"{usage}, no improvement for {intervals} intervals of {rules.interval_s:g} s"
-    if not candidates and all_paused and rules.sacrifice:
+    if not candidates and all_paused and rules.sacrifice and _can_help(sample, paused, rules.upper_pct):
         last = paused[-rules.batch :]
         killed = tuple(Sacrifice(pod, current, f"{reason}, and every pod is paused") for current, pod in last)
         return WatermarkState(at_ns, used_pct), killed
     return WatermarkState(at_ns, used_pct), _pause(candidates, config, reason)
+
+
+def _can_help(sample: Sample, paused: Sequence[PodUsage], upper_pct: float) -> bool:
+    """Whether killing all that is paused would bring use below Mupper, and use is not below it anyway."""
+    return 0 <= -sample.headroom.room_below_bytes(upper_pct) < sum(current for current, _ in paused)
 
 
 def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple[Action, ...]:

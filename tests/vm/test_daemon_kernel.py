@@ -155,10 +155,10 @@ def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> 
 
 
 def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start: Start) -> None:
-    pod = node.add("web", 20)
+    pod = node.add("web", 80)
     node.add("filler", 10, namespace="kube-system")
     daemon = start(QUICK.replace("sacrifice = false", "sacrifice = true") + NOT_HELD_LONG)
-    node.resize("filler", FULL_MIB - 30)
+    node.resize("filler", FULL_MIB - 90)
 
     daemon.wait_for_log("sacrificed pod=default/web")
 
