@@ -172,7 +172,7 @@ class SamplingConfig:
         metadata=option("Shortest sampling interval, used near the limit.", unit="ms", low=5, high=1000),
     )
     slow_s: float = field(
-        default=3.0,
+        default=2.0,
         metadata=option("Longest sampling interval, used with comfortable headroom.", unit="s", low=1, high=60),
     )
 
