@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -169,9 +168,6 @@ def test_packages_key_depends_on_requirements_and_python() -> None:
     assert len({packages_key(one, "3.11"), packages_key(two, "3.11"), packages_key(one, "3.13")}) == 3
 
 
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-
-
 def checkout(path: Path) -> None:
     subprocess.run(["git", "init", "-q", path], check=True)
     (path / ".gitignore").write_text("build/\n*.log\n")
@@ -183,7 +179,7 @@ def plain_folder(path: Path) -> None:
     (path / ".gitignore").touch()
 
 
-@pytest.mark.parametrize(("make", "logs"), [pytest.param(checkout, [], marks=needs_git), (plain_folder, ["noise.log"])])
+@pytest.mark.parametrize(("make", "logs"), [(checkout, []), (plain_folder, ["noise.log"])])
 def test_payload_is_the_working_tree_and_build(tmp_path: Path, make: Callable[[Path], None], logs: list[str]) -> None:
     make(tmp_path)
     for name in ("new name.py", "noise.log", "build/helper", ".venv/bin/python"):
@@ -194,7 +190,6 @@ def test_payload_is_the_working_tree_and_build(tmp_path: Path, make: Callable[[P
     assert source_files(tmp_path) == [".gitignore", "build/helper", "new name.py", *logs]
 
 
-@needs_git
 def test_payload_leaves_out_what_was_deleted_but_not_yet_committed(tmp_path: Path) -> None:
     checkout(tmp_path)
     (tmp_path / ".gitignore").unlink()

@@ -23,7 +23,7 @@ from cgpause.record import XATTR
 
 # It installs a daemon and makes pods at the real place, so nowhere but in a machine made for that.
 if os.environ.get("CGPAUSE_VM") != "1":
-    pytest.skip("runs in the VM only: scripts/vm run -- python3 -m pytest tests/vm", allow_module_level=True)
+    raise RuntimeError("runs in the VM only: scripts/vm run -- python3 -m pytest tests/vm")
 
 REPO = Path(__file__).parents[2]
 CGROUP = Path("/sys/fs/cgroup")
