@@ -14,7 +14,7 @@ from cgpause.containers import kill_containers
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
-from cgpause.model import Action, CgroupId, CpuMax, Mechanism, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
+from cgpause.model import Action, CgroupId, CpuMax, Freeze, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
 from cgpause.names import read_names
 from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
@@ -39,6 +39,9 @@ class Ledger(Protocol):
     def pause(self, cgroup: Cgroup, request: PauseRequest, /, *, wait_s: float) -> tuple[PauseRecord, bool]:
         """Pause a pod."""
 
+    def freeze(self, cgroup: Cgroup, reason: str, /, *, wait_s: float) -> tuple[PauseRecord | None, bool]:
+        """Freeze a throttled pod."""
+
     def resume(
         self, cgroup: Cgroup, /, *, wait_s: float, second_source: Callable[[str], CpuMax | None] | None = None
     ) -> Resumed | None:
@@ -59,6 +62,7 @@ class Counts:
 
     pauses: int = 0
     resumes: int = 0
+    freezes: int = 0
     sacrifices: int = 0
     drifts: int = 0
 
@@ -88,6 +92,8 @@ class Actuator:
                         self._pause(tracked, action, config, used)
                     case Resume(reason=reason):
                         self.resume(tracked, reason, used_pct=used)
+                    case Freeze():
+                        self._freeze(tracked, action, used)
                     case Sacrifice():
                         self._sacrifice(tracked, action, config, used)
             except CgroupGoneError:
@@ -179,7 +185,7 @@ class Actuator:
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
         """Assert a throttled pod's quota again after somebody else wrote its cpu.max; a bounded number of times."""
         paused = tracked.pod.paused
-        if paused is None or paused.mechanism is not Mechanism.THROTTLE:
+        if paused is None or paused.written is None:
             return
         try:
             if tracked.drifts >= _MAX_DRIFTS:
@@ -249,6 +255,32 @@ class Actuator:
                 cpu_max_from=record.original,
                 cpu_max_to=record.written,
                 memory_current_bytes=action.memory_current_bytes,
+                used_pct=used,
+                reason=action.reason,
+            ),
+        )
+
+    def _freeze(self, tracked: TrackedPod, action: Freeze, used: str) -> None:
+        try:
+            record, changed = self._ledger.freeze(tracked.cgroup, action.reason, wait_s=_BUSY_WAIT_S)
+        except (CgroupGoneError, BusyError):
+            raise
+        except CgpauseError as e:
+            # Not set aside: that would end the pause, and throttled it grows more slowly than running.
+            self._complain(tracked, "could not freeze", e)
+            self.read_record(tracked)
+            return
+        if record is None or not changed:
+            self.read_record(tracked)  # an operator was faster
+            return
+        tracked.pod = replace(tracked.pod, paused=record)
+        self.counts.freezes += 1
+        log.info(
+            "%s %s",
+            "would have frozen" if self._dry_run else "froze",
+            fields(
+                pod=tracked.pod.label,
+                uid=tracked.pod.uid,
                 used_pct=used,
                 reason=action.reason,
             ),

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import psutil
 
-from cgpause.cgroupfs import find_cgroup_root, read_controllers
+from cgpause.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, HostError
 from cgpause.ledger import read_burst_us
@@ -58,7 +58,7 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
     tree = PodTree(root, log_dir, config)
     try:
         tree.refresh(0)
-        findings += list(_kubepods(tree, log_dir))
+        findings += list(_kubepods(tree, log_dir, config))
     except CgpauseError as e:
         advice = "run as root, and name the cgroup v2 mount with --cgroup-root"
         findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
@@ -113,7 +113,7 @@ def _psi() -> Finding:
     return Finding("psi", Level.OK, f"{NODE_PRESSURE} is there")
 
 
-def _kubepods(tree: PodTree, log_dir: str) -> Iterator[Finding]:
+def _kubepods(tree: PodTree, log_dir: str, config: Config) -> Iterator[Finding]:
     kubepods = tree.kubepods
     if kubepods is None:
         advice = "start kubelet, or name the tree that holds kubepods with --cgroup-root; the daemon waits for it"
@@ -139,6 +139,19 @@ def _kubepods(tree: PodTree, log_dir: str) -> Iterator[Finding]:
     else:
         yield Finding("names", Level.OK, f"all pods have names in {log_dir}/pods")
     yield _burst(tree)
+    yield _memory_high(kubepods, config)
+
+
+def _memory_high(kubepods: Cgroup, config: Config) -> Finding:
+    if not config.memory_high.enabled:
+        return Finding("memory.high", Level.OK, "left alone: memory_high.enabled is false")
+    try:
+        os.close(kubepods.open("memory.high", os.O_WRONLY))
+        now = kubepods.read("memory.high").decode("ascii", "replace").strip()
+    except CgpauseError as e:
+        advice = "cgpause works without: it samples more often, and bursts have no brake"
+        return Finding("memory.high", Level.WARN, str(e), advice)
+    return Finding("memory.high", Level.OK, f"memory.high of kubepods can be written (now {now})")
 
 
 def _burst(tree: PodTree) -> Finding:

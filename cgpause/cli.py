@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from cgpause import __version__, ledger, output
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.check import Level, run_checks
-from cgpause.config import Config, load_config, render_config
+from cgpause.config import Config, Policy, load_config, render_config
 from cgpause.daemon import DEFAULT_CONFIG, DEFAULT_LOG_DIR
 from cgpause.errors import (
     CgpauseError,
@@ -41,6 +42,8 @@ from cgpause.lookup import find_pod
 from cgpause.model import Mechanism, Owner, PauseRecord
 from cgpause.policy import State
 from cgpause.policy import explain as explain_decision
+from cgpause.policy.growth import Growths, learn
+from cgpause.policy.reserve import ReserveState
 from cgpause.policy.watermark import WatermarkState
 from cgpause.restore import paused_cgroups, resume_all
 from cgpause.sampler import Sampler
@@ -194,18 +197,35 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
 
 @app.command()
-def explain(context: typer.Context, as_json: Json = False) -> None:
-    """Show one decision at this instant: every pod in rank order, what would be done to it and why; writes nothing."""
+def explain(
+    context: typer.Context,
+    as_json: Json = False,
+    watch: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="Watch the pods grow for this long first (1s, 10s, 1m).")
+    ] = "1s",
+) -> None:
+    """Show one decision at this instant: every pod in the policy's order, what would be done to it and why.
+
+    Writes nothing. The reserve policy needs growth rates, so it watches first; the daemon has watched for longer.
+    """
     given: Globals = context.obj
+    watch_s = _parse_duration(watch) or 0
     with _exits():
         config = given.config()
         with given.tree(config) as tree, Sampler(tree) as sampler:
             for tracked in tree.pods.values():
                 tracked.pod = output.with_record(tracked)
+            tree.read_details(now_ns())
+            growths = Growths()
+            deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
+            while time.monotonic() < deadline:
+                at_ns = now_ns()
+                growths = learn(growths, sampler.sample(at_ns).pods, at_ns)
+                time.sleep(config.sampling.fast_ms / 1000)
             sample = sampler.sample(now_ns())
             # As if the daemon looked now: what it remembers (how long, how often) is known to it alone.
             looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
-            _, verdicts = explain_decision(State(watermark=looked), sample, config)
+            _, verdicts = explain_decision(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
     if as_json:
         _print_json(output.explain_values(sample, verdicts, config))
     else:

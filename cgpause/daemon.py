@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from cgpause import __version__, ledger, logfmt
 from cgpause.actuate import Actuator, Ledger, now_ns
+from cgpause.brake import Brake
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.config import load_config
 from cgpause.containers import is_terminating
@@ -84,6 +85,7 @@ class Daemon:
         if options.dry_run:
             kept = DryLedger()
         self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run)
+        self._brake = Brake(self.tree, self._watch, dry_run=options.dry_run)
         self._notifier = Notifier()
         self._psi = PsiTriggers(self._epoll, self.config.psi)
         # Kept back, so that a resume can open what it needs even when the process is out of descriptors.
@@ -99,6 +101,8 @@ class Daemon:
         self._alive_at_ns = 0
         self._linger_until_ns = 0
         self._scan_at_ns = 0
+        self._close = False
+        self._details_at_ns = 0
         self._blind = False
 
     def run(self) -> int:
@@ -181,7 +185,7 @@ class Daemon:
         """Follow what inotify (or the walk's timer) says; returns whether a decision cannot wait."""
         if changes.tree or at_ns >= self._walk_at_ns:
             self._refresh(at_ns)
-        urgent = False
+        urgent = changes.high and self._brake.answer_drift(at_ns)
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)
             if tracked is None:
@@ -189,6 +193,8 @@ class Daemon:
             if PodChange.RECORD in change:
                 self.tree.update_facts(tracked, at_ns)
                 self._actuator.read_record(tracked)
+                if tracked.pod.paused is not None:  # by an operator, while we sleep
+                    self._sample_at_ns = min(self._sample_at_ns, at_ns + self._slow_ns())
             if PodChange.CPU_MAX in change:
                 self._actuator.answer_drift(tracked, self.config)
             if PodChange.MEMORY in change:
@@ -248,6 +254,9 @@ class Daemon:
 
     def _decide(self, at_ns: int) -> None:
         self._scan_paused(at_ns)
+        if self._close and at_ns >= self._details_at_ns:
+            self._details_at_ns = at_ns + NS_PER_S
+            self.tree.read_details(at_ns)
         try:
             sample = self._sampler.sample(at_ns)
         except CgpauseError as e:
@@ -259,12 +268,29 @@ class Daemon:
         decision: Decision = decide(self._state, sample, self.config)
         self._state = decision.state
         self._sample = sample
+        self._close = decision.close
         self._actuator.apply(decision.actions, sample, self.config)
+        self._brake.apply(sample.headroom, at_ns, close=decision.close, care_bytes=decision.care_bytes)
         next_ns = decision.next_sample_ns
-        comfortable_ns = int(self.config.sampling.slow_s * NS_PER_S)
-        if at_ns < self._linger_until_ns and next_ns < comfortable_ns:
-            next_ns = self.config.sampling.fast_ms * 1_000_000
+        sleep_ns = self._sleep_ns(sample)
+        if at_ns < self._linger_until_ns:
+            if next_ns < self._slow_ns():
+                next_ns = self.config.sampling.fast_ms * 1_000_000
+        elif sleep_ns is not None:
+            next_ns = sleep_ns
+            reserve = replace(self._state.reserve, due_ns=at_ns + sleep_ns)  # whoever sleeps is not late
+            self._state = replace(self._state, reserve=reserve)
         self._sample_at_ns = at_ns + next_ns
+
+    def _sleep_ns(self, sample: Sample) -> int | None:
+        """How long the kernel can be relied on to wake us; None where it cannot."""
+        # Nobody tells that an operator's pause expires: it is looked for.
+        if not self._psi.on_kubepods or any(pod.paused is not None for _, pod in sample.pods):
+            return None
+        return self._brake.sleep_ns(sample.headroom)
+
+    def _slow_ns(self) -> int:
+        return int(self.config.sampling.slow_s * NS_PER_S)
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
         """Without a sample nobody can say when a pause should end, so all of them end now."""
@@ -300,6 +326,7 @@ class Daemon:
             self._actuator.forget(pod.cgroup)
             log.debug("pod gone %s", fields(pod=pod.label))
         self._psi.follow(self.tree.kubepods)
+        self._brake.follow()
 
     def _watch_tiers(self, watch: Watch) -> bool:
         """Watch what the last walk found; returns whether any of it was not watched before."""
@@ -348,6 +375,7 @@ class Daemon:
         else:
             self.config = self.tree.config = config
             self._psi.configure(config.psi, self.tree.kubepods)
+            self._sampler.read_eviction_threshold()
             log.info("configuration reloaded %s", fields(file=self._options.config_path))
         self._notifier.send("READY=1")
 
@@ -377,7 +405,7 @@ class Daemon:
         )
 
     def _resume_all(self, reason: str, *, wait_s: float = 0.05) -> int:
-        """Resume every pause of the daemon; returns how many could not be undone."""
+        """Undo every pause of the daemon, and memory.high; returns how many could not be undone."""
         left = 0
         for tracked in list(self.tree.pods.values()):
             left += tracked.damaged
@@ -390,7 +418,8 @@ class Daemon:
             except BusyError as e:
                 log.error("could not resume %s", fields(pod=tracked.pod.label, error=e))
                 left += 1
-        return left
+        # Last: while pods come back, it keeps them from filling the node at once.
+        return left + (not self._brake.release(reason, wait_s=wait_s))
 
     def _shut_down(self) -> int:
         log.info("stopping")

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from cgpause import ledger
 from cgpause.cgroupfs import Cgroup
 from cgpause.ledger import PauseRequest, Resumed
-from cgpause.model import CgroupId, CpuMax, Mechanism, PauseRecord
-from cgpause.parse import parse_cpu_max
+from cgpause.model import CgroupId, CpuMax, PauseRecord
 
 
 class DryLedger:
@@ -30,17 +29,17 @@ class DryLedger:
         existing = self.read_record(cgroup)
         if existing is not None:
             return existing, False
-        throttled = request.mechanism is Mechanism.THROTTLE
-        record = PauseRecord(
-            mechanism=request.mechanism,
-            owner=request.owner,
-            reason=request.reason,
-            since_ns=request.since_ns,
-            expires_ns=request.expires_ns,
-            original=parse_cpu_max(cgroup.read("cpu.max")),
-            original_burst_us=0,
-            written=request.throttle if throttled else None,
-        )
+        record = ledger.plan_pause(cgroup, request)
+        self._records[cgroup.id] = record
+        return record, True
+
+    def freeze(self, cgroup: Cgroup, reason: str, *, wait_s: float = 0) -> tuple[PauseRecord | None, bool]:
+        """Remember that a throttled pod is frozen."""
+        del wait_s
+        existing = self.read_record(cgroup)
+        record = ledger.plan_freeze(cgroup, existing, reason)
+        if record is None:
+            return existing, False
         self._records[cgroup.id] = record
         return record, True
 

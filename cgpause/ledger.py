@@ -1,6 +1,7 @@
 """The pause protocol: record, write, verify, restore; used alike by the daemon and the CLI.
 
     pause:   flock → read cpu.max → set record → write → read back
+    freeze:  flock → get record → set record → freeze → read back (a throttled pod that grows all the same)
     resume:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
 
 The record lives on the pod's cgroup itself, so it cannot outlive or miss it. Whoever dies between any two steps leaves
@@ -9,6 +10,7 @@ a cgroup that is either untouched or carries the record that undoes it (tests/te
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -74,24 +76,13 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
         existing = read_record(cgroup)
         if existing is not None:
             return existing, False
-        original = parse_cpu_max(cgroup.read("cpu.max"))
-        throttled = request.mechanism is Mechanism.THROTTLE
-        if not throttled and _is_frozen(cgroup):
-            raise CgpauseError(f"{cgroup.path} is already frozen, and not by cgpause: left to whoever froze it")
-        record = PauseRecord(
-            mechanism=request.mechanism,
-            owner=request.owner,
-            reason=request.reason,
-            since_ns=request.since_ns,
-            expires_ns=request.expires_ns,
-            original=original,
-            original_burst_us=read_burst_us(cgroup) if throttled else 0,
-            # A pod that is allowed less than our quota must not get more by being paused.
-            written=_tighter(request.throttle, original) if throttled else None,
-        )
+        record = plan_pause(cgroup, request)
         _set_record(cgroup, record)
         try:
-            _write_hold(cgroup, record)
+            if record.written is None:
+                _write_freeze(cgroup)
+            else:
+                _write_quota(cgroup, record.written, record.original_burst_us)
         except CgroupGoneError:
             raise
         except CgpauseError as e:
@@ -103,6 +94,70 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
                 ) from undo
             raise
         return record, True
+
+
+def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple[PauseRecord | None, bool]:
+    """Freeze a pod the daemon holds by throttling; returns the record in force now and whether anything changed.
+
+    Its quota stays written: every write refills the bandwidth pool. Any other pod (running, frozen already, paused by
+    an operator) is left as it is.
+
+    Raises:
+        CgpauseError: the pod could not be frozen, or somebody else froze it; it is still throttled, and what undoes
+            that is recorded.
+    """
+    with cgroup.locked(wait_s=wait_s):
+        existing = read_record(cgroup)
+        record = plan_freeze(cgroup, existing, reason)
+        if existing is None or record is None:
+            return existing, False
+        _set_record(cgroup, record)
+        try:
+            _write_freeze(cgroup)
+        except CgroupGoneError:
+            raise
+        except CgpauseError:
+            # Should this fail too, nothing is lost: the record that is there then undoes the freeze and the quota.
+            with contextlib.suppress(CgpauseError):
+                _thaw(cgroup)
+                _set_record(cgroup, existing)
+            raise
+        return record, True
+
+
+def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
+    """Say what a pause would record on a pod that is not paused; reads, and writes nothing.
+
+    Raises:
+        CgpauseError: the pod cannot be paused: frozen by somebody else, or its values cannot be understood.
+    """
+    original = parse_cpu_max(cgroup.read("cpu.max"))
+    throttled = request.mechanism is Mechanism.THROTTLE
+    if not throttled:
+        _refuse_frozen(cgroup)
+    return PauseRecord(
+        mechanism=request.mechanism,
+        owner=request.owner,
+        reason=request.reason,
+        since_ns=request.since_ns,
+        expires_ns=request.expires_ns,
+        original=original,
+        original_burst_us=read_burst_us(cgroup) if throttled else 0,
+        # A pod that is allowed less than our quota must not get more by being paused.
+        written=_tighter(request.throttle, original) if throttled else None,
+    )
+
+
+def plan_freeze(cgroup: Cgroup, existing: PauseRecord | None, reason: str) -> PauseRecord | None:
+    """Say what `freeze` would record, or None when there is nothing to freeze; reads, and writes nothing.
+
+    Raises:
+        CgpauseError: somebody else froze the pod, or that cannot be told.
+    """
+    if existing is None or existing.owner is not Owner.DAEMON or existing.mechanism is not Mechanism.THROTTLE:
+        return None
+    _refuse_frozen(cgroup)
+    return replace(existing, mechanism=Mechanism.FREEZE, reason=reason)
 
 
 def resume(
@@ -134,8 +189,8 @@ def resume(
 def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
     """Answer a foreign write to a throttled pod's cpu.max while the pause is wanted; None when nothing was foreign.
 
-    The original value again is systemd re-applying its unit, not a wish to resume; any other value is a new wish (a
-    resize) and becomes the original (design: who else writes cpu.max).
+    A pod that was frozen on top stays frozen. The original value again is systemd re-applying its unit, not a wish to
+    resume; any other value is a new wish (a resize) and becomes the original (design: who else writes cpu.max).
     """
     with cgroup.locked(wait_s=wait_s):
         record = read_record(cgroup)
@@ -144,15 +199,11 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
         current = parse_cpu_max(cgroup.read("cpu.max"))
         if current == record.written:
             return None
-        burst_us = read_burst_us(cgroup)
-        record = replace(
-            record,
-            original=current,
-            original_burst_us=burst_us or record.original_burst_us,
-            written=_tighter(throttle, current),
-        )
+        burst_us = read_burst_us(cgroup) or record.original_burst_us
+        written = _tighter(throttle, current)
+        record = replace(record, original=current, original_burst_us=burst_us, written=written)
         _set_record(cgroup, record)
-        _write_hold(cgroup, record)
+        _write_quota(cgroup, written, burst_us)
         return record
 
 
@@ -161,26 +212,28 @@ def _set_record(cgroup: Cgroup, record: PauseRecord) -> None:
     cgroup.set_xattr(XATTR, encode_record(record))
 
 
-def _write_hold(cgroup: Cgroup, record: PauseRecord) -> None:
-    if record.written is None:
-        cgroup.write("cgroup.freeze", "1")
-        return
-    if record.original_burst_us:
+def _write_quota(cgroup: Cgroup, written: CpuMax, burst_us: int) -> None:
+    if burst_us:
         # The kernel refuses a quota below cpu.max.burst (EINVAL).
         cgroup.write("cpu.max.burst", "0")
-    cgroup.write("cpu.max", str(record.written))
+    cgroup.write("cpu.max", str(written))
     found = parse_cpu_max(cgroup.read("cpu.max"))
-    if found != record.written:
-        raise CgpauseError(
-            f"wrote {record.written} to {cgroup.path}/cpu.max and read {found}: another writer is at work"
-        )
+    if found != written:
+        raise CgpauseError(f"wrote {written} to {cgroup.path}/cpu.max and read {found}: another writer is at work")
+
+
+def _write_freeze(cgroup: Cgroup) -> None:
+    cgroup.write("cgroup.freeze", "1")
+    if not _is_frozen(cgroup):
+        raise CgpauseError(f"wrote 1 to {cgroup.path}/cgroup.freeze and read 0: another writer is at work")
 
 
 def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
     # On an ordinary tree a writer can die between truncating a file and writing it. A file that cannot be understood
     # beside a record is such a write of ours, so it is written again.
-    if record.written is None:
+    if record.mechanism is Mechanism.FREEZE:
         _thaw(cgroup)
+    if record.written is None:
         try:
             current = parse_cpu_max(cgroup.read("cpu.max"))
         except MalformedError:
@@ -245,6 +298,11 @@ def _thaw(cgroup: Cgroup) -> None:
         frozen = True  # see _undo
     if frozen:
         cgroup.write("cgroup.freeze", "0")
+
+
+def _refuse_frozen(cgroup: Cgroup) -> None:
+    if _is_frozen(cgroup):
+        raise CgpauseError(f"{cgroup.path} is already frozen, and not by cgpause: left to whoever froze it")
 
 
 def _is_frozen(cgroup: Cgroup) -> bool:

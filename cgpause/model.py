@@ -33,6 +33,13 @@ class Owner(StrEnum):
     MANUAL = "manual"
 
 
+class Workload(StrEnum):
+    """What a pod does, as far as the kernel can tell: a service may be probed; in batch nothing listens."""
+
+    BATCH = "batch"
+    SERVICE = "service"
+
+
 class PsiKind(StrEnum):
     """Which line of a pressure file: some task stalled, or all of them (accounting/psi.rst)."""
 
@@ -99,7 +106,7 @@ class PauseRecord:
     original: CpuMax
     original_burst_us: int
     written: CpuMax | None
-    """The `cpu.max` we wrote; None under the freeze mechanism, which leaves cpu.max alone."""
+    """The `cpu.max` we wrote; None when it was frozen from the beginning, which leaves cpu.max alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,13 @@ class Pod:
     paused: PauseRecord | None = None
     distress: str | None = None
     """Why a pause must end at once (termination, OOM kill, containers changed), or None."""
+    workload: Workload = Workload.BATCH
+    priority: int = 0
+    """The operator's: of two pods the one with the higher priority is paused later, whatever else they are."""
+    reclaimable_bytes: int = 0
+    """Page cache and reclaimable slab in `memory.current`, as last read (near the limit once a second)."""
+    cpu_usage_usec: int | None = None
+    """CPU time its running containers have used (`cpu.stat`), or None while that was not read."""
 
     @property
     def label(self) -> str:
@@ -142,6 +156,8 @@ class Headroom:
     kubepods_max_bytes: int | None
     kubepods_used_bytes: int
     """memory.current less what can be reclaimed: file LRU and reclaimable slab."""
+    eviction_bytes: int = 0
+    """kubelet evicts pods once less than this is available (its hard eviction threshold)."""
 
     @property
     def available_bytes(self) -> int:
@@ -213,4 +229,12 @@ class Sacrifice:
     reason: str
 
 
-Action = Pause | Resume | Sacrifice
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Freeze a pod that is held by throttling and grows all the same; its resume undoes both."""
+
+    pod: Pod
+    reason: str
+
+
+Action = Pause | Resume | Sacrifice | Freeze

@@ -1,7 +1,8 @@
 """Options described once, on the fields of frozen dataclasses; reading and writing them are generic over that.
 
 A field whose type is a dataclass is a section (`[watermark]`), a tuple of dataclasses is an array of sections
-(`[[pods]]`), everything else is an option: bool, int, float, str, a string enum, or a tuple of those. The types must be
+(`[[pods]]`), everything else is an option: bool, int, float, str, a string enum, or a tuple of those; `X | None` with
+the default None may stay unset. A field whose name Python has taken ends in an underscore (`class_`). The types must be
 real when read, so a module with such dataclasses does without `from __future__ import annotations`.
 
 This module knows no option of cgpause (those are in `config`) and opens no file. `optionstext` writes them.
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
 from cgpause.tomllines import Path
@@ -68,6 +70,7 @@ class Conflict(NamedTuple):
     """Values that are allowed each by itself, but not together."""
 
     names: tuple[str, ...]
+    """As written in a file."""
     message: str
 
 
@@ -87,9 +90,12 @@ class Finding(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A field of a dataclass of options; `default` is dataclasses.MISSING where one must be given."""
+    """A field of a dataclass of options; `default` is dataclasses.MISSING where one must be given, None for unset."""
 
     name: str
+    """As written in a file."""
+    field: str
+    """As the dataclass has it."""
     kind: Kind
     option: Option
     default: Any
@@ -117,9 +123,23 @@ class Entry(NamedTuple):
 def entries(kind: Kind, base: object = None) -> tuple[Entry, ...]:
     """List the fields of a dataclass of options; defaults come from `base` if there is one."""
     return tuple(
-        Entry(f.name, f.type, f.metadata["option"], f.default if base is None else getattr(base, f.name))
+        Entry(
+            f.name.removesuffix("_"),
+            f.name,
+            _set_kind(f.type),
+            f.metadata["option"],
+            f.default if base is None else getattr(base, f.name),
+        )
         for f in dataclasses.fields(kind)
     )
+
+
+def _set_kind(kind: Kind) -> Kind:
+    """The type of an option once it is set: `int` for `int | None`."""
+    if not isinstance(kind, UnionType):
+        return kind
+    (set_kind,) = (part for part in get_args(kind) if part is not NoneType)
+    return set_kind
 
 
 def walk(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
@@ -156,11 +176,11 @@ class _Reader:
             before = len(self.findings)
             where = (*path, entry.name)
             if entry.name in table:
-                values[entry.name] = self._value(entry, table[entry.name], where)
+                values[entry.field] = self._value(entry, table[entry.name], where)
             elif entry.default is dataclasses.MISSING:
-                values[entry.name] = self._find(where, f"missing; allowed: {entry.allowed()}")
+                values[entry.field] = self._find(where, f"missing; allowed: {entry.allowed()}")
             else:
-                values[entry.name] = entry.default
+                values[entry.field] = entry.default
             if len(self.findings) > before:
                 doubtful.add(entry.name)
         if any(value is _BAD for value in values.values()):
@@ -178,7 +198,8 @@ class _Reader:
 
     def _conflict(self, conflict: Conflict, table: Mapping[str, object], path: Path) -> None:
         given = [name for name in conflict.names if name in table]
-        absent = "".join(f"; {name} is not set here" for name in conflict.names if name not in table)
+        # Where none is given, the message itself says so.
+        absent = "".join(f"; {name} is not set here" for name in conflict.names if given and name not in table)
         self._find((*path, *(given or conflict.names)[:1]), conflict.message + absent)
 
     def _value(self, entry: Entry, value: object, path: Path) -> object:

@@ -30,6 +30,7 @@ def table(defaults: object) -> str:
         if entry.section is None:
             where = header(path[:-1], type(defaults)) if path[:-1] else ""
             default = "(required)" if entry.default is dataclasses.MISSING else f"`{_toml(entry.default)}`"
+            default = "(unset)" if entry.default is None else default
             paper = f"`{entry.option.paper}`" if entry.option.paper else ""
             name = f"`{where} {entry.name}`" if where else f"`{entry.name}`"
             rows.append((name, default, _with_unit(entry), paper, _full_doc(entry)))
@@ -42,13 +43,13 @@ def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind
     for entry in described:
         if entry.section is None:
             yield from _comment(_option_comment(entry))
-            yield f"{entry.name} = {_toml(getattr(value, entry.name))}"
+            yield f"{entry.name} = {_toml(getattr(value, entry.field))}"
             yield ""
     for entry in described:
         if entry.section is None:
             continue
         where = (*path, entry.name)
-        inner = getattr(value, entry.name)
+        inner = getattr(value, entry.field)
         yield from _comment(entry.option.doc)
         if entry.item is None:
             # [psi] has only sections in it, so it needs no header of its own.
@@ -66,7 +67,7 @@ def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Kind) -> I
         yield ""
         yield header(path, root)
         for inner in entries(entry.section):
-            value = getattr(rule, inner.name)
+            value = getattr(rule, inner.field)
             if value != inner.default:
                 yield f"{inner.name} = {_toml(value)}"
 
@@ -83,9 +84,14 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
 
 
 def _option_comment(entry: Entry) -> str:
-    default = "Required" if entry.default is dataclasses.MISSING else f"Default: {_toml(entry.default)}"
     paper = f" In the paper: {entry.option.paper}." if entry.option.paper else ""
-    return f"{_full_doc(entry)}\nAllowed: {_with_unit(entry)}. {default}.{paper}"
+    return f"{_full_doc(entry)}\nAllowed: {_with_unit(entry)}. {_default(entry)}.{paper}"
+
+
+def _default(entry: Entry) -> str:
+    if entry.default is dataclasses.MISSING:
+        return "Required"
+    return "Unset by default" if entry.default is None else f"Default: {_toml(entry.default)}"
 
 
 def _full_doc(entry: Entry) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import sys
 from dataclasses import asdict, replace
@@ -13,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cgpause.check import Finding, Level
-from cgpause.config import Config
+from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
 from cgpause.ledger import read_record
 from cgpause.model import Pod, Sample
 from cgpause.policy import Verdict
+from cgpause.policy.reserve import Place, room_bytes
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -78,13 +80,14 @@ def print_status(status: dict[str, Any]) -> None:
         f"max {mebibytes(kubepods['memory_max_bytes'])}",
         soft_wrap=True,
     )
-    table = _table("POD", "QOS", "MEMORY", "LIMIT", "CPU.MAX", "STATE", right=("MEMORY", "LIMIT"))
+    table = _table("POD", "QOS", "CLASS", "MEMORY", "LIMIT", "CPU.MAX", "STATE", right=("MEMORY", "LIMIT"))
     for pod in status["pods"]:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
         current = pod["memory_current_bytes"]
         table.add_row(
             printable(label),
             pod["qos"],
+            f"{pod['workload']} {pod['priority']:+d}" if pod["priority"] else pod["workload"],
             "?" if current is None else mebibytes(current),
             mebibytes(pod["memory_max_bytes"]),
             pod["cpu_max"] or "?",
@@ -123,9 +126,21 @@ def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config
                 "qos": verdict.usage.pod.qos,
                 "memory_current_bytes": verdict.usage.memory_current_bytes,
                 "verdict": verdict.text,
+                "reserve": None if verdict.place is None else _place_values(verdict.place),
             }
             for verdict in verdicts
         ],
+    }
+
+
+def _place_values(place: Place) -> dict[str, Any]:
+    return {
+        "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
+        "rate_bytes_per_s": round(place.rate),
+        "time_s": round(place.time_s, 3),
+        "need_bytes": round(place.need),
+        "left_bytes": round(place.left),
+        "first": place.first,
     }
 
 
@@ -133,16 +148,30 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     """Print one decision."""
     console = _console()
     headroom = sample.headroom
-    console.print(
-        f"policy {config.policy}: memory {headroom.used_pct:.1f} % used, {mebibytes(headroom.available_bytes)} of "
-        f"headroom; pauses at {config.watermark.upper_pct:g} %, resumes at {config.watermark.lower_pct:g} %",
-        soft_wrap=True,
-    )
-    table = _table("RANK", "POD", "QOS", "MEMORY", "VERDICT", right=("RANK", "MEMORY"))
+    available = mebibytes(headroom.available_bytes)
+    state = f"policy {config.policy}: memory {headroom.used_pct:.1f} % used, {available} of headroom"
+    if config.policy is Policy.WATERMARK:
+        rules = config.watermark
+        console.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %", soft_wrap=True)
+    else:
+        console.print(
+            f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away", soft_wrap=True
+        )
+    with_places = any(verdict.place is not None for verdict in verdicts)
+    numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places else ()
+    table = _table("RANK", "POD", "QOS", "CLASS", "MEMORY", *numbers, "VERDICT", right=("RANK", "MEMORY", *numbers))
     for verdict in verdicts:
         current, pod = verdict.usage
         rank = "-" if verdict.rank is None else str(verdict.rank)
-        table.add_row(rank, printable(pod.label), pod.qos, mebibytes(current), printable(verdict.text))
+        cells = [rank, printable(pod.label), pod.qos, pod.workload, mebibytes(current)]
+        place = verdict.place
+        if place is not None:
+            claim = "no limit" if math.isinf(place.claim) else mebibytes(round(place.claim))
+            cells += [claim, *(mebibytes(round(amount)) for amount in (place.rate, place.need, place.left))]
+        else:
+            cells += ["-"] * len(numbers)
+        text = verdict.text if place is None else verdict.what
+        table.add_row(*cells, printable(text))
     console.print(table)
 
 

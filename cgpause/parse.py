@@ -18,6 +18,12 @@ _NUMBER = re.compile(rb"[0-9]{1,20}")
 _NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
 _CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
 _PRESSURE_LINE = re.compile(rb"(some|full) avg10=(\d+\.\d+) avg60=\d+\.\d+ avg300=\d+\.\d+ total=(\d{1,20})")
+# proc_net_tcp.rst: "sl: local_address:port rem_address:port st", where st is a state of include/net/tcp_states.h.
+_SOCKET = re.compile(
+    rb" *\d+: (?:[0-9A-F]{8}|[0-9A-F]{32}):[0-9A-F]{4} (?:[0-9A-F]{8}|[0-9A-F]{32}):[0-9A-F]{4} ([0-9A-F]{2}) "
+)
+_TCP_LISTEN = b"0A"
+_TCP_IN_USE = re.compile(rb"^TCP6?: inuse ([0-9]{1,20})(?= |\n|\Z)", re.MULTILINE)
 _HEX_MASK = re.compile(rb"[0-9a-f]{16}")
 _TERMINATION_BITS = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGKILL - 1)
 
@@ -77,6 +83,11 @@ def parse_reclaimable(memory_stat: bytes) -> int:
         + _find(memory_stat, b"active_file ", "memory.stat")
         + _find(memory_stat, b"slab_reclaimable ", "memory.stat")
     )
+
+
+def parse_cpu_usage(cpu_stat: bytes) -> int:
+    """CPU time in µs of a `cpu.stat`; every cgroup but the root has it, also without the cpu controller."""
+    return _find(cpu_stat, b"usage_usec ", "cpu.stat")
 
 
 class MemInfo(NamedTuple):
@@ -142,6 +153,29 @@ def parse_termination_pending(proc_status: bytes) -> bool:
         if start >= 0 and _HEX_MASK.fullmatch(mask) and int(mask, 16) & _TERMINATION_BITS:
             return True
     return False
+
+
+def parse_tcp_in_use(sockstat: bytes) -> int:
+    """TCP sockets of a network namespace that listen, connect or are connected (`/proc/<pid>/net/sockstat[6]`)."""
+    match = _TCP_IN_USE.search(sockstat)
+    if match is None:
+        raise MalformedError("sockstat (no TCP)", sockstat)
+    return int(match[1])
+
+
+def parse_first_listens(proc_net_tcp: bytes) -> bool:
+    """Whether the first socket of a `/proc/<pid>/net/tcp` or `tcp6` listens; what follows it may be cut off.
+
+    The kernel lists those that listen before all others (tcp_seek_last_pos in net/ipv4/tcp_ipv4.c), so when the first
+    does not, none does.
+    """
+    header, _, sockets = proc_net_tcp.partition(b"\n")
+    if not header.startswith(b"  sl "):
+        raise MalformedError("/proc/net/tcp", header[:60])
+    match = _SOCKET.match(sockets)
+    if sockets and match is None:
+        raise MalformedError("/proc/net/tcp", sockets[:60])
+    return match is not None and match[1] == _TCP_LISTEN
 
 
 # How systemctl writes a time span (format_timespan in systemd's src/basic/time-util.c).

@@ -62,6 +62,11 @@ class PsiTriggers:
                 _complain(path, e)
         self._kubepods = (key, fd)
 
+    @property
+    def on_kubepods(self) -> bool:
+        """Whether pressure in kubepods wakes us."""
+        return self._kubepods[1] is not None
+
     def on_event(self, fd: int, mask: int) -> bool:
         """Whether an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
         if mask & select.EPOLLERR:

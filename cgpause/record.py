@@ -57,7 +57,7 @@ def decode_record(data: bytes) -> PauseRecord:
             original_burst_us=_typed(fields["original_cpu_max_burst"], int),
             written=None if written is None else _cpu_max(written),
         )
-        if record.original_burst_us < 0 or (record.written is None) != (record.mechanism is Mechanism.FREEZE):
+        if record.original_burst_us < 0 or (record.written is None and record.mechanism is Mechanism.THROTTLE):
             raise ValueError("its values do not fit together")
     except (KeyError, TypeError, ValueError, RecursionError, MalformedError) as e:
         raise DamagedRecordError(f"xattr {XATTR} is damaged ({e!r}): {ascii(data)[:200]}") from e

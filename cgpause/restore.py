@@ -1,4 +1,4 @@
-"""Undoes pauses with nothing but the cgroup tree: no daemon, no file, no name is needed.
+"""Undoes pauses, and memory.high of kubepods, with nothing but the cgroup tree: no daemon, no file, no name is needed.
 
     python -m cgpause.restore [--cgroup-root DIR] [--daemon-only]
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cgpause import logfmt
+from cgpause import high, logfmt
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, printable
 from cgpause.ledger import Resumed, read_record, resume
@@ -74,6 +74,9 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
 def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
     """Resume every paused pod (of one owner, or of any); one that fails never stops the others.
 
+    memory.high of every kubepods root is the daemon's, and released with its pauses: it has an outcome only when that
+    fails.
+
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
@@ -90,7 +93,37 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
         else:
             if resumed is not None:
                 outcomes.append(Outcome(cgroup.id.path, resumed, None))
+    if owner is not Owner.MANUAL:
+        # Last: while pods come back, it keeps them from filling the node at once.
+        outcomes += _release_high(root)
     return outcomes
+
+
+def _release_high(root: str) -> list[Outcome]:
+    failed = []
+    for path, _ in kubepods_roots(root):
+        try:
+            kubepods = Cgroup(root, path)
+        except CgpauseError:
+            continue  # gone, or told by `paused_cgroups`, as is what cannot be listed
+        with kubepods:
+            try:
+                released = high.release(kubepods)
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                failed.append(Outcome(path, None, e))
+                continue
+        if released is not None:
+            log.info(
+                "released memory.high %s",
+                fields(
+                    cgroup=path,
+                    memory_high_to=high.text(released.high_bytes),
+                    foreign="yes" if released.foreign else None,
+                ),
+            )
+    return failed
 
 
 def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:

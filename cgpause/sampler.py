@@ -13,6 +13,7 @@ from typing import Self
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError, CgroupGoneError, HostError, KernelReadError
+from cgpause.kubeletconfig import KUBELET_CONFIG, eviction_bytes, read_eviction_hard
 from cgpause.logfmt import fields
 from cgpause.model import CgroupId, Headroom, PodUsage, Sample
 from cgpause.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
@@ -56,13 +57,19 @@ class _KubepodsFiles:
 class Sampler:
     """Samples one tree; call `close` or use it as a context manager."""
 
-    def __init__(self, tree: PodTree) -> None:
+    def __init__(self, tree: PodTree, kubelet_config: str = KUBELET_CONFIG) -> None:
         try:
             self._meminfo_fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
             raise HostError(f"cannot read /proc/meminfo: {e.strerror}") from e
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
+        self._kubelet_config = kubelet_config
+        self.read_eviction_threshold()
+
+    def read_eviction_threshold(self) -> None:
+        """Take in kubelet's configuration as it is now; what cannot be read of it is logged, never raised."""
+        self._eviction_hard = read_eviction_hard(self._kubelet_config)
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -86,7 +93,11 @@ class Sampler:
         except OSError as e:
             raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
-        return Headroom(node.total_bytes, node.available_bytes, limit, used)
+        headroom = Headroom(node.total_bytes, node.available_bytes, limit, used)
+        threshold_bytes = eviction_bytes(
+            self._eviction_hard, node_total_bytes=node.total_bytes, capacity_bytes=headroom.capacity_bytes
+        )
+        return replace(headroom, eviction_bytes=threshold_bytes)
 
     def sample(self, at_ns: int) -> Sample:
         """Read everything one decision needs; a pod that vanishes meanwhile is left out.

@@ -32,7 +32,58 @@ def _is_pod_glob(text: str) -> bool:
 class Policy(StrEnum):
     """Who decides which pods are paused."""
 
+    RESERVE = "reserve"
     WATERMARK = "watermark"
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveConfig:
+    """The reserve policy's few constants."""
+
+    margin_pct: float = field(
+        default=1.0,
+        metadata=option(
+            "Memory that is never given away, in percent of the capacity, on top of kubelet's hard eviction threshold.",
+            unit="%",
+            low=0,
+            high=50,
+        ),
+    )
+    horizon_s: float = field(
+        default=10.0,
+        metadata=option(
+            "How far ahead the growth of the pod that goes first, and of pods that cannot be paused, is reserved. "
+            "It is never more than what their limits leave them.",
+            unit="s",
+            low=0.1,
+            high=3600,
+        ),
+    )
+    resume_pct: float = field(
+        default=2.0,
+        metadata=option(
+            "A paused pod is resumed once this much is left beyond what it and all before it need, in percent of the "
+            "capacity.",
+            unit="%",
+            low=0,
+            high=50,
+        ),
+    )
+    freeze_growing: bool = field(
+        default=True,
+        metadata=option(
+            "Freeze a pod that is held by throttling and goes on growing (at 1 % of a CPU it can still fill a GiB a "
+            "minute)."
+        ),
+    )
+    sacrifice: bool = field(
+        default=False,
+        metadata=option(
+            "When everything that may be paused is paused and even the pod that goes first has no room left, kill the "
+            "containers of the pod that loses least: lowest priority first, then least CPU time used. kubelet restarts "
+            "them."
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +186,18 @@ class HoldConfig:
     max_pause_s: float = field(
         default=15.0,
         metadata=option(
-            "Longest time a pod is held at a stretch. Kubernetes' default HTTP liveness probe kills a paused pod after "
-            "24 s (measured).",
+            "Longest time a service is held at a stretch. Kubernetes' default HTTP liveness probe kills a paused pod "
+            "after 24 s (measured).",
+            unit="s",
+            low=1,
+            high=86400,
+        ),
+    )
+    batch_max_pause_s: float = field(
+        default=600.0,
+        metadata=option(
+            "The same for batch: pods in which nothing listens on a TCP port, so that no HTTP, TCP or gRPC probe can "
+            "miss them. Under the reserve policy those that are due take turns.",
             unit="s",
             low=1,
             high=86400,
@@ -149,6 +210,16 @@ class HoldConfig:
             unit="s",
             low=0,
             high=86400,
+        ),
+    )
+    starting_s: float = field(
+        default=30.0,
+        metadata=option(
+            "A pod counts as a service this long after it appeared, for it may yet begin to listen (Kubernetes' default "
+            "liveness probe allows as long).",
+            unit="s",
+            low=0,
+            high=3600,
         ),
     )
     settle_s: float = field(
@@ -174,6 +245,36 @@ class SamplingConfig:
     slow_s: float = field(
         default=2.0,
         metadata=option("Longest sampling interval, used with comfortable headroom.", unit="s", low=1, high=60),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHighConfig:
+    """The brake on kubepods."""
+
+    enabled: bool = field(
+        default=True,
+        metadata=option("Whether memory.high of kubepods is set while the daemon runs; its original is put back."),
+    )
+    airbag_pct: float = field(
+        default=99.0,
+        metadata=option(
+            "Memory use at which the kernel slows pods down that grow faster than the daemon can act, in percent of "
+            "the capacity less kubelet's hard eviction threshold.",
+            unit="%",
+            low=80,
+            high=100,
+        ),
+    )
+    sleep_s: float = field(
+        default=30.0,
+        metadata=option(
+            "Longest sampling interval while the kernel itself wakes the daemon: nothing is held, memory.high is the "
+            "tripwire, and PSI works. Instead of sampling.slow_s.",
+            unit="s",
+            low=1,
+            high=600,
+        ),
     )
 
 
@@ -259,9 +360,17 @@ class ProtectConfig:
     )
 
 
+class PodClass(StrEnum):
+    """What a rule says that pods are; AUTO leaves it to what the kernel shows."""
+
+    AUTO = "auto"
+    BATCH = "batch"
+    SERVICE = "service"
+
+
 @dataclass(frozen=True, slots=True)
 class PodRule:
-    """One [[pods]] rule."""
+    """One [[pods]] rule; what it leaves unset it does not decide."""
 
     match: str = field(
         metadata=option(
@@ -270,23 +379,55 @@ class PodRule:
             allowed=f'a glob on "namespace/name", with exactly one / ({_GLOB_CHARACTERS})',
         ),
     )
-    protect: bool = field(metadata=option("Whether they are protected (true) or may be paused (false)."))
+    protect: bool | None = field(
+        default=None, metadata=option("Whether they are protected (true) or may be paused (false).")
+    )
+    class_: PodClass | None = field(
+        default=None,
+        metadata=option(
+            "What they are: batch is paused before services and held longer. auto, which is also what no rule means, "
+            "takes for batch what has nothing that listens on TCP (docs/configuration.md)."
+        ),
+    )
+    priority: int | None = field(
+        default=None,
+        metadata=option(
+            "Of two pods the one with the higher priority is paused later, whatever else they are; 0 where no rule "
+            "says otherwise.",
+            low=-1000,
+            high=1000,
+        ),
+    )
     qos: tuple[QosClass, ...] = field(
         default=(),
         metadata=option("Only pods of these QoS classes.", empty="An empty list means all."),
     )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A rule must decide something."""
+        if self.protect is None and self.class_ is None and self.priority is None:
+            yield Conflict(
+                ("protect", "class", "priority"),
+                "the rule decides nothing; allowed: at least one of protect, class and priority",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """Everything an operator can set; `Config()` is the default."""
 
-    policy: Policy = field(default=Policy.WATERMARK, metadata=option("The policy that decides which pods are paused."))
+    policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
     mechanism: Mechanism = field(
         default=Mechanism.THROTTLE,
         metadata=option(
             "How a pod is held: throttle lowers its cpu.max, so that it goes on at a crawl and can answer a patient "
             "probe; freeze stops it completely (cgroup.freeze)."
+        ),
+    )
+    reserve: ReserveConfig = field(
+        default=ReserveConfig(),
+        metadata=option(
+            "The reserve policy: pods run while what they can take before the next look still fits (docs/policies.md)."
         ),
     )
     watermark: WatermarkConfig = field(
@@ -298,6 +439,13 @@ class Config:
     )
     hold: HoldConfig = field(default=HoldConfig(), metadata=option("How long pods are held."))
     sampling: SamplingConfig = field(default=SamplingConfig(), metadata=option("How often memory use is read."))
+    memory_high: MemoryHighConfig = field(
+        default=MemoryHighConfig(),
+        metadata=option(
+            "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "
+            "the limit (docs/memory-high.md)."
+        ),
+    )
     psi: PsiConfig = field(
         default=PsiConfig(),
         metadata=option(
@@ -310,8 +458,9 @@ class Config:
     pods: tuple[PodRule, ...] = field(
         default=(),
         metadata=option(
-            "Rules for single pods, each under its own [[pods]], in order: the first that matches wins, also over "
-            "[protect]. For example, to allow pausing batch jobs even when they are Guaranteed:\n"
+            "Rules for single pods, each under its own [[pods]], in order: for each of protect, class and priority the "
+            "first that matches and sets it wins, and protect wins over [protect]. For example, to allow pausing batch "
+            "jobs even when they are Guaranteed:\n"
             "    [[pods]]\n"
             '    match = "batch/*"\n'
             "    protect = false"

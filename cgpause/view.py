@@ -65,6 +65,8 @@ def _pod(tracked: TrackedPod) -> dict[str, Any]:
         "memory_current_bytes": None,
         "memory_max_bytes": pod.memory_max_bytes,
         "cpu_max": None,
+        "workload": pod.workload,
+        "priority": pod.priority,
         "protected": pod.protected,
         "paused": None,
         "error": tracked.trouble,

@@ -1,4 +1,4 @@
-"""inotify on the kubepods tiers and on each pod's directory → what changed.
+"""inotify on the kubepods tiers, on each pod's directory and on kubepods' memory.high → what changed.
 
 One watch a tier and one a pod, none for containers. Seen on real cgroupfs: IN_CREATE and IN_DELETE for cgroups,
 IN_MODIFY for every write to an interface file and when the kernel raises a counter of memory.events, IN_ATTRIB for an
@@ -56,6 +56,8 @@ class Changes:
     tree: bool = False
     """A pod, a tier or the kubepods root came or went (or events were lost): walk the tree."""
     pods: dict[CgroupId, PodChange] = field(default_factory=dict)
+    high: bool = False
+    """Somebody wrote memory.high of the kubepods root, perhaps we."""
 
 
 class Watch:
@@ -67,6 +69,7 @@ class Watch:
         self._tiers: set[int] = set()
         self._pods: dict[int, CgroupId] = {}
         self._descriptors: dict[CgroupId, int] = {}
+        self._high: int | None = None
         self.degraded = False
 
     def fileno(self) -> int:
@@ -84,6 +87,17 @@ class Watch:
             return False
         self._tiers.add(descriptor)
         return True
+
+    def add_high(self, kubepods: Cgroup) -> None:
+        """Watch memory.high of the kubepods root, instead of that of the one before.
+
+        The file and not its directory: there, memory.events changes up to a hundred times a second (cgroup.c,
+        CGROUP_FILE_NOTIFY_MIN_INTV) while any pod is at its own limit.
+        """
+        if self._high is not None:
+            with contextlib.suppress(OSError):  # EINVAL: the kernel was first
+                self._inotify.rm_watch(self._high)
+        self._high = self._add(kubepods, flags.MODIFY, "/memory.high")
 
     def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
         """Watch a pod's directory, and for a paused pod its files; calling it again changes what is watched."""
@@ -106,9 +120,15 @@ class Watch:
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
-                changes.tree = True
+                changes.tree = changes.high = True
                 # Whether containers changed is not known, and guessing so would resume every pod.
                 changes.pods = dict.fromkeys(self._descriptors, ~PodChange.CONTAINERS)
+                continue
+            if event.wd == self._high:
+                if event.mask & flags.IGNORED:
+                    self._high = None
+                else:
+                    changes.high = True
                 continue
             pod = self._pods.get(event.wd)
             if event.mask & flags.IGNORED:  # the cgroup is gone, and its watch with it
@@ -126,9 +146,9 @@ class Watch:
                     changes.pods[pod] = changes.pods.get(pod, PodChange(0)) | change
         return changes
 
-    def _add(self, cgroup: Cgroup, mask: int) -> int | None:
+    def _add(self, cgroup: Cgroup, mask: int, file: str = "") -> int | None:
         try:
-            descriptor = self._inotify.add_watch(cgroup.fd_path, mask)
+            descriptor = self._inotify.add_watch(cgroup.fd_path + file, mask)
         except OSError as e:
             if e.errno in (errno.ENOENT, errno.ENODEV):
                 return None  # gone already; the walk will notice

@@ -140,10 +140,26 @@ def _pause(mechanism: Mechanism) -> Callable[[Cgroup], object]:
     return lambda cgroup: ledger.pause(cgroup, request(mechanism))
 
 
-def _paused(mechanism: Mechanism, foreign: str | None = None) -> Callable[[PausableCgroup], object]:
+def freeze(cgroup: Cgroup) -> object:
+    return ledger.freeze(cgroup, "it grows")
+
+
+def throttle_and_freeze(cgroup: Cgroup) -> None:
+    ledger.pause(cgroup, request())
+    freeze(cgroup)
+
+
+HOLDS: dict[str, Callable[[Cgroup], object]] = {
+    "throttle": _pause(Mechanism.THROTTLE),
+    "freeze": _pause(Mechanism.FREEZE),
+    "throttle-and-freeze": throttle_and_freeze,
+}
+
+
+def _held(hold: str, foreign: str | None = None) -> Callable[[PausableCgroup], object]:
     def prepare(cgroup: PausableCgroup) -> None:
         with cgroup.open() as opened:
-            ledger.pause(opened, request(mechanism))
+            HOLDS[hold](opened)
         if foreign is not None:
             cgroup.write("cpu.max", foreign)
 
@@ -172,15 +188,23 @@ def _scenarios() -> Iterator[Scenario]:
         name = cpu_max.replace(" ", "/") + (f"+{burst}" if burst else "")
         for mechanism in Mechanism:
             yield Scenario(f"pause-{mechanism}-{name}", cpu_max, burst, lambda _: None, _pause(mechanism), cpu_max)
-            yield Scenario(f"resume-{mechanism}-{name}", cpu_max, burst, _paused(mechanism), ledger.resume, cpu_max)
-        for foreign in (cpu_max, "60000 100000", "max 50000"):
-            if foreign == TIGHT:
-                continue  # what is held is the original itself, so nobody can tell
-            foreign_name = foreign.replace(" ", "/")
-            prepare = _paused(Mechanism.THROTTLE, foreign)
-            yield Scenario(f"reassert-{name}-now-{foreign_name}", cpu_max, burst, prepare, _reassert, foreign)
-        prepare = _paused(Mechanism.THROTTLE, "60000 100000")
-        yield Scenario(f"resume-{name}-resized", cpu_max, burst, prepare, ledger.resume, "60000 100000")
+        yield Scenario(f"freeze-{name}", cpu_max, burst, _held("throttle"), freeze, cpu_max)
+        for hold in HOLDS:
+            yield Scenario(f"resume-{hold}-{name}", cpu_max, burst, _held(hold), ledger.resume, cpu_max)
+        for hold, foreigns in (
+            ("throttle", (cpu_max, "60000 100000", "max 50000")),
+            ("throttle-and-freeze", (cpu_max, "60000 100000")),
+        ):
+            for foreign in foreigns:
+                if foreign == TIGHT:
+                    continue  # what is held is the original itself, so nobody can tell
+                foreign_name = foreign.replace(" ", "/")
+                prepare = _held(hold, foreign)
+                yield Scenario(
+                    f"reassert-{hold}-{name}-now-{foreign_name}", cpu_max, burst, prepare, _reassert, foreign
+                )
+            prepare = _held(hold, "60000 100000")
+            yield Scenario(f"resume-{hold}-{name}-resized", cpu_max, burst, prepare, ledger.resume, "60000 100000")
 
 
 SCENARIOS = list(_scenarios())

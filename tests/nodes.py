@@ -21,6 +21,7 @@ from cgpause.model import (
     Resume,
     Sacrifice,
     Sample,
+    Workload,
 )
 from cgpause.policy import Decision, State, decide
 
@@ -52,6 +53,7 @@ def pod(
     paused: PauseRecord | None = None,
     settled_at_ns: int = 0,
     distress: str | None = None,
+    workload: Workload = Workload.SERVICE,
 ) -> Pod:
     return Pod(
         cgroup=CgroupId(f"kubepods/pod{name}", sum(map(ord, name))),
@@ -64,6 +66,7 @@ def pod(
         settled_at_ns=settled_at_ns,
         paused=paused,
         distress=distress,
+        workload=workload,
     )
 
 

@@ -20,7 +20,7 @@ from cgpause.config import Config
 from cgpause.dryrun import DryLedger
 from cgpause.errors import CgroupGoneError, KernelWriteError
 from cgpause.ledger import PauseRequest
-from cgpause.model import Action, CpuMax, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
+from cgpause.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
 from cgpause.policy import State, decide
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod
@@ -59,6 +59,12 @@ class Bench:
 
     def sacrifice(self, *names: str) -> None:
         self.apply(*(Sacrifice(self.tracked(name).pod, 1, "test") for name in names))
+
+    def freeze(self, *names: str) -> None:
+        self.apply(*(Freeze(self.tracked(name).pod, "it grows") for name in names))
+
+    def frozen(self) -> list[str]:
+        return [name for name, folder in self.folders.items() if (folder / "cgroup.freeze").read_text() == "1\n"]
 
     def cpu_max(self) -> list[str]:
         return [(folder / "cpu.max").read_text().strip() for folder in self.folders.values()]
@@ -331,6 +337,93 @@ def test_trouble_while_answering_a_drift_is_never_raised(
     assert (bench.cpu_max()[1], records_left(bench.fake.root)) == ("30000 100000", [])
 
 
+# --- freeze --------------------------------------------------------------------------------------------------------
+
+
+def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a", "b")
+    bench.freeze("b")
+    assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["b"], ["a", "b"], 1)
+    paused = bench.tracked("b").pod.paused
+    assert paused is not None
+    assert (paused.mechanism, paused.reason) == (Mechanism.FREEZE, "it grows")
+    assert lines(caplog)[-1] == f'froze pod=default/b uid={bench.fake.uids["b"]} used_pct=95.0 reason="it grows"'
+    bench.resume("a", "b")
+    assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+    assert "mechanism=freeze" in lines(caplog, "resumed pod=default/b")[0]
+
+
+def test_freezing_a_frozen_pod_again_says_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("b")
+    for _ in range(3):
+        bench.freeze("b")
+    assert (len(lines(caplog, "froze")), bench.actuator.counts.freezes) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "code", [errno.EINVAL, errno.EACCES, errno.ENODEV, errno.EIO], ids=lambda code: errno.errorcode[code]
+)
+def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    bench.pause("a", "b", "c")
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["b"], code, ("cgroup.freeze",))
+        for _ in range(3):
+            bench.freeze("a", "b", "c")
+    assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["a", "c"], ["a", "b", "c"], 2)
+    assert len(lines(caplog, "could not freeze")) == (code != errno.ENODEV)
+    assert bench.tracked("b").pod.protected is None  # set aside, it would run again
+    bench.resume("a", "b", "c")
+    assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+
+
+def test_a_pod_frozen_by_somebody_else_is_told_once_and_left_to_them(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("b")
+    (bench.folders["b"] / "cgroup.freeze").write_text("1\n")
+    for _ in range(3):
+        bench.freeze("b")
+    assert [line.split(" pod=")[0] for line in lines(caplog)] == ["paused", "could not freeze"]
+    bench.resume("b")
+    assert (bench.frozen(), bench.cpu_max()) == (["b"], ORIGINALS)
+
+
+def test_a_busy_pod_is_frozen_by_a_later_decision(bench: Bench) -> None:
+    bench.pause("b")
+    with locked(bench, "b"):
+        bench.freeze("b")
+    assert bench.frozen() == []
+    bench.freeze("b")
+    assert bench.frozen() == ["b"]
+
+
+@pytest.mark.parametrize("owner", [None, Owner.MANUAL], ids=["resumed", "paused-by-hand"])
+def test_an_operator_who_was_faster_than_a_freeze_has_the_pod(
+    bench: Bench, caplog: pytest.LogCaptureFixture, owner: Owner | None
+) -> None:
+    bench.pause("b")
+    tracked = bench.tracked("b")
+    ledger.resume(tracked.cgroup)
+    if owner is not None:
+        ledger.pause(tracked.cgroup, PauseRequest(Mechanism.THROTTLE, THROTTLE, owner, "mine", since_ns=1))
+    bench.freeze("b")
+    assert (bench.frozen(), bench.actuator.counts.freezes, len(lines(caplog))) == ([], 0, 1)
+    assert (tracked.pod.paused and tracked.pod.paused.owner) is owner
+
+
+def test_a_foreign_write_to_a_frozen_pod_is_answered(bench: Bench) -> None:
+    bench.pause("b")
+    bench.freeze("b")
+    drift(bench, 1)
+    assert (bench.cpu_max()[1], bench.frozen(), bench.actuator.counts.drifts) == ("1000 100000", ["b"], 1)
+    bench.resume("b")
+    assert (bench.cpu_max()[1], bench.frozen()) == ("30000 100000", [])
+
+
 # --- sacrifice -----------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +522,8 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, caplog: py
     bench.pause("b")
     assert bench.held() == ["a", "b"]
     bench.resume("a")
+    bench.freeze("a", "b")
+    bench.freeze("b")
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     bench.sacrifice("b")
     bench.actuator.read_record(bench.tracked("c"))
@@ -439,6 +534,7 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, caplog: py
         "would have paused pod=default/a",
         "would have paused pod=default/b",
         "would have resumed pod=default/a",
+        "would have frozen pod=default/b",
         "would have sacrificed pod=default/b",
         "would have resumed pod=default/b",
     ]
@@ -459,6 +555,19 @@ def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
     assert whole_tree(bench.fake.root) == before
     assert [line.split(" uid=")[0] for line in lines(caplog)] == ["would have resumed pod=default/a"]
     bench.tree.close()
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("cpu_max", ["max 100000", "50000 100000", "2000 1000000"])
+def test_a_dry_run_remembers_what_a_pause_would_have_recorded(bench: Bench, cpu_max: str, mechanism: Mechanism) -> None:
+    (bench.folders["b"] / "cpu.max").write_text(f"{cpu_max}\n")
+    (bench.folders["b"] / "cpu.max.burst").write_text("2000\n")
+    cgroup = bench.tracked("b").cgroup
+    request = PauseRequest(mechanism, THROTTLE, Owner.DAEMON, "test", since_ns=1)
+    dry = DryLedger()
+    pretended = [dry.pause(cgroup, request), dry.freeze(cgroup, "it grows"), dry.freeze(cgroup, "again")]
+    real = [ledger.pause(cgroup, request), ledger.freeze(cgroup, "it grows"), ledger.freeze(cgroup, "again")]
+    assert pretended == real
 
 
 # --- watches -------------------------------------------------------------------------------------------------------

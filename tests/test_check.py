@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from cgpause.cgroupfs import Cgroup
 from cgpause.check import Finding, Level, run_checks
 from cgpause.cli import app
-from cgpause.config import Config
+from cgpause.config import Config, MemoryHighConfig
 from cgpause.errors import KernelReadError, KernelWriteError
 
 NAMES = [
@@ -35,6 +35,7 @@ NAMES = [
     "flock",
     "names",
     "burst",
+    "memory.high",
     "swap",
     "writers",
     "unit",
@@ -65,6 +66,7 @@ def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     """A node on which every check is well."""
     tree = FakeTree(tmp_path)
     tree.add_pod("web")
+    (tree.kubepods / "memory.high").write_text("max\n")
     pressure = tmp_path / "memory.pressure"
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     monkeypatch.setattr("cgpause.check.NODE_PRESSURE", str(pressure))
@@ -171,6 +173,21 @@ def burst(tree: FakeTree, _: Patch) -> None:
     (tree.add_pod("bursty") / "cpu.max.burst").write_text("20000\n")
 
 
+def no_memory_high(tree: FakeTree, _: Patch) -> None:
+    (tree.kubepods / "memory.high").unlink()
+
+
+def read_only_memory_high(_: FakeTree, patch: Patch) -> None:
+    real = Cgroup.open
+
+    def refuse(self: Cgroup, name: str, flags: int = os.O_RDONLY) -> int:
+        if name == "memory.high" and flags & os.O_WRONLY:
+            raise KernelReadError(f"{self.path}/{name}", OSError(errno.EROFS, ""))
+        return real(self, name, flags)
+
+    patch.setattr(Cgroup, "open", refuse)
+
+
 def swap(_: FakeTree, patch: Patch) -> None:
     patch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(total=2 << 30))
 
@@ -234,6 +251,8 @@ def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
         pytest.param(no_flock, "flock", Level.FAIL, "ENOLCK", id="no-flock"),
         pytest.param(no_names, "names", Level.WARN, "1 pods have no name", id="no-names"),
         pytest.param(burst, "burst", Level.WARN, "default/bursty", id="burst"),
+        pytest.param(no_memory_high, "memory.high", Level.WARN, "not on this kernel", id="no-memory-high"),
+        pytest.param(read_only_memory_high, "memory.high", Level.WARN, "EROFS", id="memory-high-read-only"),
         pytest.param(swap, "swap", Level.WARN, "2048 MiB", id="swap"),
         pytest.param(swap_unreadable, "swap", Level.WARN, "", id="swap-unreadable"),
         pytest.param(koordlet, "writers", Level.WARN, "koordlet runs here", id="koordlet"),
@@ -333,6 +352,18 @@ def test_one_bad_pod_does_not_hide_the_others_burst(burst: str, healthy: FakeTre
     found = {finding.name: finding for finding in findings_of(healthy)}["burst"]
 
     assert found.message == "cpu.max.burst is set on default/bursty"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_memory_high_is_looked_at_where_it_is_wanted(enabled: bool, healthy: FakeTree) -> None:  # noqa: FBT001 - a table
+    (healthy.kubepods / "memory.high").write_text("1048576\n")
+    config = Config(memory_high=MemoryHighConfig(enabled=enabled))
+
+    findings = {finding.name: finding for finding in run_checks(str(healthy.root), str(healthy.log_dir), config)}
+
+    assert findings["memory.high"].level is Level.OK
+    assert ("now 1048576" in findings["memory.high"].message) == enabled
+    assert (healthy.kubepods / "memory.high").read_text() == "1048576\n"
 
 
 def test_nothing_is_left_behind(healthy: FakeTree) -> None:

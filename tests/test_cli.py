@@ -28,7 +28,7 @@ from cgpause import __version__, ledger
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.cli import Exit, app, exit_code
-from cgpause.config import Config, parse_config
+from cgpause.config import Config, Policy, parse_config
 from cgpause.errors import CgpauseError, KernelWriteError
 from cgpause.ledger import PauseRequest
 from cgpause.model import CgroupId, CpuMax, Headroom, Mechanism, Owner, PauseRecord, Pod, PodUsage, QosClass, Sample
@@ -1059,9 +1059,10 @@ def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
             PodUsage(15 * MIB, pod_values(tree, held, "held", paused=record_of(tree, held))),
         ),
     )
-    _, verdicts = explain_decision(State(), sample, Config())
+    _, verdicts = explain_decision(State(), sample, Config(policy=Policy.WATERMARK))
+    policy = with_config(tree, 'policy = "watermark"\n')
 
-    result = run(tree, "explain", "--json")
+    result = run(tree, *policy, "explain", "--json")
 
     shown = json.loads(result.stdout)
     assert shown == {
@@ -1078,6 +1079,7 @@ def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
                 "qos": str(verdict.usage.pod.qos),
                 "memory_current_bytes": verdict.usage.memory_current_bytes,
                 "verdict": verdict.text,
+                "reserve": None,
             }
             for verdict in verdicts
         ],
@@ -1085,11 +1087,33 @@ def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
     assert [pod["name"] for pod in shown["pods"]] == ["guarded", "a", "held", "b", "c", "d"]
     would_pause = [pod["name"] for pod in shown["pods"] if pod["verdict"].startswith("would pause")]
     assert would_pause == (["a", "b"] if used_pct >= 90 else [])
-    lines = run(tree, "explain").stdout.splitlines()
+    lines = run(tree, *policy, "explain").stdout.splitlines()
     assert len(lines) == 2 + len(verdicts)
     for verdict, line in zip(verdicts, lines[2:], strict=True):
         assert verdict.usage.pod.label in line
         assert verdict.text in line
+
+
+def test_explain_shows_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
+    tree.set_used(GIB - 30 * MIB)
+    big = tree.add_pod("big", 500 * MIB)
+    tree.add_pod("small", 100 * MIB)
+    (big / "memory.max").write_text(f"{600 * MIB}\n")
+
+    shown = json.loads(run(tree, "explain", "--json").stdout)
+
+    assert shown["policy"] == "reserve"
+    numbers = {pod["name"]: pod["reserve"] for pod in shown["pods"]}
+    assert numbers["big"]["claim_bytes"] == 100 * MIB
+    assert numbers["small"]["claim_bytes"] is None
+    assert all(pod["left_bytes"] <= 30 * MIB and 0 <= pod["time_s"] <= 10 for pod in numbers.values())
+
+
+@pytest.mark.parametrize("value", ["0", "1x", "-1", "500ms", ""])
+def test_explain_refuses_a_time_it_cannot_watch_for(value: str, tree: FakeTree) -> None:
+    result = run(tree, "explain", "--for", value)
+    assert result.exit_code == 2
+    assert "give a time of at least a second" in result.stderr
 
 
 def test_explain_shows_a_damaged_record(tree: FakeTree) -> None:

@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.config import (
     Config,
     HoldConfig,
+    MemoryHighConfig,
+    PodClass,
     PodRule,
     Policy,
     ProtectConfig,
     PsiConfig,
     PsiTriggerConfig,
+    ReserveConfig,
     SamplingConfig,
     ThrottleConfig,
     WatermarkConfig,
@@ -70,16 +73,18 @@ def test_text_that_sets_nothing_means_the_defaults(text: str) -> None:
 
 def test_the_defaults_are_the_documented_ones() -> None:
     assert Config() == Config(
-        policy=Policy.WATERMARK,
+        policy=Policy.RESERVE,
         mechanism=Mechanism.THROTTLE,
+        reserve=ReserveConfig(margin_pct=1.0, horizon_s=10.0, resume_pct=2.0, freeze_growing=True, sacrifice=False),
         watermark=WatermarkConfig(upper_pct=90.0, lower_pct=80.0, interval_s=1.0, patience=3, batch=2, sacrifice=True),
         throttle=ThrottleConfig(quota_us=1000, period_us=100_000),
-        hold=HoldConfig(max_pause_s=15.0, min_run_s=12.0, settle_s=5.0),
+        hold=HoldConfig(max_pause_s=15.0, batch_max_pause_s=600.0, min_run_s=12.0, starting_s=30.0, settle_s=5.0),
         sampling=SamplingConfig(fast_ms=50, slow_s=2.0),
         psi=PsiConfig(
             node=PsiTriggerConfig(kind=PsiKind.SOME, stall_us=100_000, window_us=1_000_000),
             kubepods=PsiTriggerConfig(kind=PsiKind.SOME, stall_us=50_000, window_us=500_000),
         ),
+        memory_high=MemoryHighConfig(enabled=True, airbag_pct=99.0, sleep_s=30.0),
         protect=ProtectConfig(namespaces=("kube-system",), static_pods=True, guaranteed=True, unnamed=True),
         pods=(),
     )
@@ -119,6 +124,27 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest() -> None:
     )
 
 
+def test_a_rule_sets_what_it_names_and_decides_nothing_else() -> None:
+    text = """
+        [[pods]]
+        match = "a/b"
+        class = "auto"
+        [[pods]]
+        match = "a/c"
+        class = "service"
+        priority = -5
+        [[pods]]
+        match = "a/d"
+        priority = 0
+    """
+
+    assert parse_config(text, "test.toml").pods == (
+        PodRule(match="a/b", protect=None, class_=PodClass.AUTO, priority=None),
+        PodRule(match="a/c", protect=None, class_=PodClass.SERVICE, priority=-5),
+        PodRule(match="a/d", protect=None, class_=None, priority=0),
+    )
+
+
 def test_values_have_the_types_their_fields_declare() -> None:
     parsed = parse_config('policy = "watermark"\n[watermark]\nupper_pct = 90\n[psi.node]\nkind = "full"', "test.toml")
 
@@ -143,6 +169,9 @@ def test_inline_tables_and_dotted_keys_mean_the_same_as_sections() -> None:
 
 LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     # section, option, allowed at and just inside the limits, refused just outside
+    ("reserve", "margin_pct", ["0", "50"], ["-0.001", "50.001"]),
+    ("reserve", "horizon_s", ["0.1", "3600"], ["0.099", "3600.001"]),
+    ("reserve", "resume_pct", ["0", "50"], ["-0.001", "50.001"]),
     ("watermark", "upper_pct", ["80.001", "100", "100.0"], ["0", "0.0", "-1", "100.001", "101"]),
     ("watermark", "lower_pct", ["0", "-0.0", "0.001", "89.999"], ["-0.001", "90", "100", "100.001"]),
     ("watermark", "interval_s", ["0.05", "60"], ["0.0499", "60.001", "0", "-1"]),
@@ -151,7 +180,9 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("throttle", "quota_us", ["1000", "1_000_000"], ["999", "0", "-1", "1_000_001"]),
     ("throttle", "period_us", ["1000", "100_000"], ["999", "100_001", "1_000_001"]),
     ("hold", "max_pause_s", ["1", "86400"], ["0.999", "86400.001"]),
+    ("hold", "batch_max_pause_s", ["1", "86400"], ["0.999", "86400.001"]),
     ("hold", "min_run_s", ["0", "86400"], ["-0.001", "86400.001"]),
+    ("hold", "starting_s", ["0", "3600"], ["-0.001", "3600.001"]),
     ("hold", "settle_s", ["0", "3600"], ["-0.001", "3600.001"]),
     ("sampling", "fast_ms", ["5", "1000"], ["4", "1001"]),
     ("sampling", "slow_s", ["1", "60"], ["0.999", "60.001"]),
@@ -159,6 +190,8 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("psi.node", "window_us", ["500_000", "10_000_000"], ["499_999", "10_000_001"]),
     ("psi.kubepods", "stall_us", ["1", "500_000"], ["0", "500_001", "10_000_001"]),
     ("psi.kubepods", "window_us", ["500_000", "10_000_000"], ["499_999", "10_000_001"]),
+    ("memory_high", "airbag_pct", ["80", "100"], ["79.999", "100.001"]),
+    ("memory_high", "sleep_s", ["1", "600"], ["0.999", "600.001"]),
 ]
 
 
@@ -190,10 +223,21 @@ def test_a_value_outside_a_limit_is_refused_at_its_line(section: str, option: st
     assert [(2, f"{section}.{option}")] == problems(f"[{section}]\n{option} = {value}\n")
 
 
+@pytest.mark.parametrize(
+    ("value", "accepted"),
+    [("-1000", True), ("1000", True), ("0", True), ("-1001", False), ("1001", False), ("1.0", False), ("true", False)],
+)
+def test_a_priority_is_a_whole_number_up_to_1000_either_way(value: str, accepted: bool) -> None:  # noqa: FBT001
+    found = problems(f"[[pods]]\nmatch = 'a/b'\npriority = {value}\n")
+
+    assert ([] if accepted else [(3, "pods[1].priority")]) == found
+
+
 def test_every_number_has_its_limits_tested() -> None:
     numbers = {path for path, entry in walk(Config, Config()) if entry.kind in (int, float)}
 
-    assert numbers == {(*section.split("."), option) for section, option, _, _ in LIMITS}
+    tested = {(*section.split("."), option) for section, option, _, _ in LIMITS}
+    assert numbers == tested | {("pods", "priority")}
 
 
 @pytest.mark.parametrize(
@@ -312,8 +356,12 @@ def test_namespaces_are_a_list_of_globs(value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("[[pods]]\n", [(1, "pods[1].match"), (1, "pods[1].protect")], id="empty-rule"),
-        pytest.param("[[pods]]\nmatch='a/b'\n", [(1, "pods[1].protect")], id="no-protect"),
+        pytest.param("[[pods]]\n", [(1, "pods[1].match")], id="empty-rule"),
+        pytest.param("[[pods]]\nmatch='a/b'\n", [(1, "pods[1].protect")], id="decides-nothing"),
+        pytest.param("[[pods]]\nmatch='a/b'\nqos=['Burstable']\n", [(1, "pods[1].protect")], id="only-whom"),
+        pytest.param("[[pods]]\nmatch='a/b'\nprotect=1\n", [(3, "pods[1].protect")], id="decides-wrongly"),
+        pytest.param("[[pods]]\nmatch='a/b'\nclass='Batch'\n", [(3, "pods[1].class")], id="unknown-class"),
+        pytest.param("[[pods]]\nmatch='a/b'\nclass_='batch'\npriority=1\n", [(3, "pods[1].class_")], id="underscore"),
         pytest.param("[[pods]]\nprotect=true\n", [(1, "pods[1].match")], id="no-match"),
         pytest.param("[pods]\nmatch='a/b'\nprotect=true\n", [(1, "pods")], id="section-instead-of-list"),
         pytest.param("pods = 1\n", [(1, "pods")], id="number"),
@@ -341,7 +389,7 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         pytest.param(
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
-            "policy, mechanism, watermark, throttle, hold, sampling, psi, protect, pods",
+            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, protect, pods",
             id="section",
         ),
         pytest.param(
@@ -374,6 +422,17 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
             id="value",
         ),
         pytest.param("watermark = 3\n", "found 3; allowed: a section with options in it", id="value-for-a-section"),
+        pytest.param(
+            "[[pods]]\nmatch = 'a/b'\n",
+            "the rule decides nothing; allowed: at least one of protect, class and priority",
+            id="rule-without-effect",
+        ),
+        pytest.param(
+            "[[pods]]\nmatch = 'a/b'\nclass = 'servce'\n",
+            'found "servce"; allowed: "auto" or "batch" or "service"; did you mean "service"?',
+            id="class",
+        ),
+        pytest.param("class = 'batch'\n", "unknown option here; it belongs in [[pods]]", id="class-outside-a-rule"),
     ],
 )
 def test_a_message_says_what_was_found_and_what_is_allowed(text: str, message: str) -> None:
@@ -671,11 +730,27 @@ CONFIGS = st.builds(
     Config,
     policy=st.sampled_from(Policy),
     mechanism=st.sampled_from(Mechanism),
+    reserve=st.builds(
+        ReserveConfig,
+        margin_pct=floats(0, 50),
+        horizon_s=floats(0.1, 3600),
+        resume_pct=floats(0, 50),
+        freeze_growing=st.booleans(),
+        sacrifice=st.booleans(),
+    ),
     watermark=watermarks(),
     throttle=throttles(),
-    hold=st.builds(HoldConfig, max_pause_s=floats(1, 86400), min_run_s=floats(0, 86400), settle_s=floats(0, 3600)),
+    hold=st.builds(
+        HoldConfig,
+        max_pause_s=floats(1, 86400),
+        batch_max_pause_s=floats(1, 86400),
+        min_run_s=floats(0, 86400),
+        starting_s=floats(0, 3600),
+        settle_s=floats(0, 3600),
+    ),
     sampling=st.builds(SamplingConfig, fast_ms=st.integers(5, 1000), slow_s=floats(1, 60)),
     psi=st.builds(PsiConfig, node=triggers(), kubepods=triggers()),
+    memory_high=st.builds(MemoryHighConfig, enabled=st.booleans(), airbag_pct=floats(80, 100), sleep_s=floats(1, 600)),
     protect=st.builds(
         ProtectConfig,
         namespaces=st.lists(GLOBS, max_size=3).map(tuple),
@@ -687,21 +762,24 @@ CONFIGS = st.builds(
         st.builds(
             PodRule,
             match=st.builds("{}/{}".format, GLOBS, GLOBS),
-            protect=st.booleans(),
+            protect=st.none() | st.booleans(),
+            class_=st.none() | st.sampled_from(PodClass),
+            priority=st.none() | st.integers(-1000, 1000),
             qos=st.lists(st.sampled_from(QosClass), max_size=4).map(tuple),
-        ),
+        ).filter(lambda rule: not list(rule.conflicts())),
         max_size=3,
     ).map(tuple),
 )
 
 
+@settings(deadline=None)  # a machine at work on something else is no failure
 @given(CONFIGS)
 def test_what_is_written_reads_back_the_same(config: Config) -> None:
     assert config == parse_config(render_config(config), "rendered")
 
 
 def test_a_written_file_names_and_explains_every_option() -> None:
-    rule = PodRule(match="a/b", protect=True, qos=(QosClass.BURSTABLE,))
+    rule = PodRule(match="a/b", protect=True, class_=PodClass.BATCH, priority=1, qos=(QosClass.BURSTABLE,))
     text = render_config(dataclasses.replace(Config(), pods=(rule,)))
     lines = key_lines(text)
     words = " ".join(line.removeprefix("#").strip() for line in text.splitlines())

@@ -20,7 +20,7 @@ from cgpause.model import CpuMax, Mechanism, Owner
 GIB = 1 << 30
 HIGH = int(0.95 * GIB)
 PAUSED = "1000 100000\n"
-QUICK = "[sampling]\nfast_ms = 10\n[watermark]\ninterval_s = 0.1\npatience = 1\n"
+QUICK = 'policy = "watermark"\n' + "[sampling]\nfast_ms = 10\n[watermark]\ninterval_s = 0.1\npatience = 1\n"
 NO_SACRIFICE = QUICK + "sacrifice = false\n"
 
 
@@ -346,7 +346,7 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     assert f"{daemon.config}:4: watermark.batch" in daemon.log
     assert cpu_max(pod) == "max 100000\n"
 
-    daemon.config.write_text("[watermark]\nupper_pct = 60\nlower_pct = 50\n")
+    daemon.config.write_text('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')
     daemon.process.send_signal(signal.SIGHUP)
     daemon.wait_for_log("configuration reloaded")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause the new file asks for")
@@ -403,6 +403,90 @@ def test_a_cgroup_root_that_is_missing_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert str(tmp_path / "none") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def braked(tree: FakeTree) -> Path:
+    """memory.high of a tree that has one, as real ones do."""
+    path = tree.kubepods / "memory.high"
+    path.write_text("max\n")
+    return path
+
+
+def is_braked(path: Path) -> bool:
+    return path.read_text() not in ("max\n", "") and "user.cgpause.high" in os.listxattr(path.parent)
+
+
+def is_released(path: Path) -> bool:
+    return path.read_text() == "max\n" and "user.cgpause.high" not in os.listxattr(path.parent)
+
+
+def test_memory_high_is_set_while_it_runs(tree: FakeTree, braked: Path, start: Start) -> None:
+    tree.add_pod("web")
+    daemon = start()
+    daemon.wait_for_log("armed memory.high cgroup=kubepods.slice")
+    tripwire = int(braked.read_text())
+
+    tree.set_used(HIGH)
+    daemon.wait_for_log("level=airbag")
+    wait_until(lambda: int(braked.read_text() or 0) > tripwire, "the airbag")
+
+    assert is_braked(braked)
+    assert daemon.stop() == 0
+    assert is_released(braked)
+
+
+def test_memory_high_that_somebody_writes_is_asserted_again(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+
+    braked.write_text("max\n")
+
+    daemon.wait_for_log("asserted again cgroup=kubepods.slice memory_high_from=max")
+    wait_until(lambda: is_braked(braked), "the level to be back")
+    assert daemon.stop() == 0
+    assert is_released(braked)
+
+
+def test_memory_that_cannot_be_read_releases_memory_high(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+
+    (tree.kubepods / "memory.stat").write_text("garbage\n")
+
+    daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="memory cannot be read"')
+    assert is_released(braked)
+    tree.set_used(0)
+    wait_until(lambda: is_braked(braked), "memory.high to be set again")
+
+
+def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+
+    daemon.config.write_text("[memory_high]\nenabled = false\n")
+    daemon.process.send_signal(signal.SIGHUP)
+
+    daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="switched off"')
+    assert is_released(braked)
+
+
+def test_memory_high_that_cannot_be_put_back_is_an_exit_code(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+    os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
+
+    assert daemon.stop() == 6
+    assert "could not release memory.high" in daemon.log
+
+
+def test_dry_run_leaves_memory_high_alone(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start(NO_SACRIFICE, "--dry-run")
+
+    daemon.wait_for_log("would have set memory.high cgroup=kubepods.slice")
+
+    assert daemon.stop() == 0
+    assert is_released(braked)
 
 
 def hold(tree: FakeTree, pod: Path, owner: Owner, expires_ns: int | None = None) -> None:

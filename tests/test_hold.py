@@ -8,8 +8,8 @@ import pytest
 from nodes import START_NS, S, pod, record
 
 from cgpause.config import HoldConfig
-from cgpause.model import Owner, PodUsage
-from cgpause.policy.hold import Stretch, end_ns, follow, must_end, must_run
+from cgpause.model import Owner, PodUsage, Workload
+from cgpause.policy.hold import Stretch, end_ns, follow, is_spent, must_end, must_run, spent_text
 
 HOLD = HoldConfig(max_pause_s=15, min_run_s=12, settle_s=5)
 NOW = START_NS
@@ -77,9 +77,21 @@ def test_a_manual_pause_has_no_stretch() -> None:
 )
 def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
     stretch = Stretch(NOW - held_ns)
-    found = must_end(pod("a", paused=record(NOW - held_ns)), stretch, NOW, HOLD)
-    assert (found == "held for the longest time allowed (15 s)") is ends
-    assert (end_ns(stretch, HOLD) <= NOW) is ends
+    held = pod("a", paused=record(NOW - held_ns))
+    assert is_spent(held, stretch, NOW, HOLD) is ends
+    assert (end_ns(held, stretch, HOLD) <= NOW) is ends
+    assert spent_text(held, HOLD) == "held for the longest time allowed (15 s)"
+
+
+@pytest.mark.parametrize(("held_ns", "ends"), [(600 * S - 1, False), (600 * S, True)], ids=["just-below", "at"])
+def test_batch_is_held_longer(held_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
+    held = pod("a", paused=record(NOW - held_ns), workload=Workload.BATCH)
+    assert is_spent(held, Stretch(NOW - held_ns), NOW, HOLD) is ends
+    assert spent_text(held, HOLD) == "held for the longest time allowed (600 s)"
+
+
+def test_a_manual_pause_is_never_spent() -> None:
+    assert not is_spent(pod("a", paused=record(0, Owner.MANUAL)), Stretch(0), NOW, HOLD)
 
 
 @pytest.mark.parametrize(
@@ -88,20 +100,20 @@ def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None: 
 @pytest.mark.parametrize("owner", Owner)
 def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
     held = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
-    assert (must_end(held, None, NOW, HOLD) == "pause expired") is ends
+    assert (must_end(held, NOW) == "pause expired") is ends
 
 
 def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
     manual = pod("a", paused=record(NOW - 1000 * S, Owner.MANUAL), distress="dying", protected="static")
-    assert must_end(manual, Stretch(NOW - 1000 * S), NOW, HOLD) is None
+    assert must_end(manual, NOW) is None
 
 
 def test_distress_and_new_protection_end_a_pause() -> None:
     held = pod("a", paused=record(NOW))
-    assert must_end(replace(held, distress="it is being terminated"), None, NOW, HOLD) == "it is being terminated"
-    assert must_end(replace(held, protected="rule 1"), None, NOW, HOLD) == "now protected: rule 1"
-    assert must_end(held, None, NOW, HOLD) is None
-    assert must_end(pod("a", distress="dying"), None, NOW, HOLD) is None
+    assert must_end(replace(held, distress="it is being terminated"), NOW) == "it is being terminated"
+    assert must_end(replace(held, protected="rule 1"), NOW) == "now protected: rule 1"
+    assert must_end(held, NOW) is None
+    assert must_end(pod("a", distress="dying"), NOW) is None
 
 
 def test_protection_and_distress_forbid_a_pause() -> None:

@@ -7,11 +7,14 @@ import fcntl
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from crashing import (
+    HOLDS,
     SCENARIOS,
     THROTTLE,
     CgroupState,
@@ -20,10 +23,15 @@ from crashing import (
     SteppedCgroup,
     check_every_crash,
     count_steps,
+    freeze,
+    kill_before_step,
     request,
+    throttle_and_freeze,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cgpause import ledger
+from cgpause import ledger, restore
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import (
     BusyError,
@@ -41,13 +49,17 @@ from cgpause.record import XATTR
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 
 
-@pytest.fixture
-def pausable_cgroup(tmp_path: Path) -> PausableCgroup:
-    folder = tmp_path / "pod"
-    folder.mkdir()
+def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
+    folder = root / path
+    folder.mkdir(parents=True)
     for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze"):
         (folder / name).touch()
-    return PausableCgroup(str(tmp_path), "pod")
+    return PausableCgroup(str(root), path)
+
+
+@pytest.fixture
+def pausable_cgroup(tmp_path: Path) -> PausableCgroup:
+    return make_cgroup(tmp_path)
 
 
 @pytest.fixture
@@ -72,6 +84,22 @@ def test_whoever_dies_inside_any_write_leaves_a_pod_that_resume_puts_right(
 ) -> None:
     """An ordinary file is empty between its truncation and its write; a kernel file never is."""
     check_every_crash(pausable_cgroup, scenario, torn=True)
+
+
+def test_a_daemon_killed_at_any_step_of_a_freeze_leaves_what_restore_undoes_without_it(tmp_path: Path) -> None:
+    pod = make_cgroup(tmp_path, "kubepods.slice/kubepods-podb1f4499cb83e8ce3e7de136e9e81cb0d.slice")
+    scenario = Scenario("", "50000 100000", 20000, lambda cgroup: hold(cgroup, "throttle"), freeze, "")
+    for number in range(len(count_steps(pod, scenario))):
+        scenario.set_up(pod)
+        kill_before_step(pod, freeze, number, torn=False)
+        assert pod.state().record is not None
+        assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
+        assert pod.state() == CgroupState("50000 100000", "20000", "0", None), f"step {number}"
+
+
+def hold(cgroup: PausableCgroup, how: str) -> None:
+    with cgroup.open() as opened:
+        HOLDS[how](opened)
 
 
 # --- restore -------------------------------------------------------------------------------------------------------
@@ -245,6 +273,146 @@ def test_throttling_a_pod_frozen_by_somebody_else_leaves_it_frozen(
     assert pausable_cgroup.state() == before
 
 
+# --- freeze --------------------------------------------------------------------------------------------------------
+
+
+def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    before = pausable_cgroup.state()
+    throttled, _ = ledger.pause(cgroup, request())
+
+    record, changed = ledger.freeze(cgroup, "it grows")
+    assert changed
+    assert record == replace(throttled, mechanism=FREEZE, reason="it grows")
+    assert ledger.read_record(cgroup) == record
+    state = pausable_cgroup.state()
+    assert (state.cpu_max, state.burst, state.freeze) == ("1000 100000", "0", "1")
+
+    resumed = ledger.resume(cgroup)
+    assert resumed is not None
+    assert (resumed.record, resumed.cpu_max, resumed.foreign) == (record, CpuMax(50000, 100000), False)
+    assert pausable_cgroup.state() == before
+
+
+def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(pausable_cgroup: PausableCgroup) -> None:
+    """A write of the quota would refill the pool of the very pod that grows."""
+    pausable_cgroup.set("50000 100000", 20000)
+    hold(pausable_cgroup, "throttle")
+    steps: list[str] = []
+
+    def note(_: Cgroup, step: str, name: str) -> None:
+        if step in (*CHANGES, "lock"):
+            steps.append(name or step)
+
+    with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, note) as stepped:
+        freeze(stepped)
+        ledger.resume(stepped)
+    assert steps == ["lock", XATTR, "cgroup.freeze", "lock", "cgroup.freeze", "cpu.max", "cpu.max.burst", XATTR]
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param(lambda _: None, id="running"),
+        pytest.param(HOLDS["freeze"], id="paused-by-the-freezer"),
+        pytest.param(throttle_and_freeze, id="frozen-on-top"),
+        pytest.param(lambda cgroup: ledger.pause(cgroup, replace(request(), owner=Owner.MANUAL)), id="by-an-operator"),
+    ],
+)
+def test_only_a_pod_the_daemon_throttles_is_frozen(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, prepare: Callable[[Cgroup], object]
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    prepare(cgroup)
+    before = pausable_cgroup.state()
+    assert ledger.freeze(cgroup, "again") == (ledger.read_record(cgroup), False)
+    assert pausable_cgroup.state() == before
+
+
+def test_a_throttled_pod_frozen_by_somebody_else_is_left_to_them(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    ledger.pause(cgroup, request())
+    pausable_cgroup.write("cgroup.freeze", "1")
+    before = pausable_cgroup.state()
+    with pytest.raises(CgpauseError, match="already frozen"):
+        ledger.freeze(cgroup, "it grows")
+    assert pausable_cgroup.state() == before
+    ledger.resume(cgroup)
+    assert pausable_cgroup.state() == CgroupState("50000 100000", "0", "1", None)
+
+
+def test_a_frozen_pod_somebody_thawed_gets_its_quota_back_all_the_same(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    throttle_and_freeze(cgroup)
+    pausable_cgroup.write("cgroup.freeze", "0")
+    ledger.resume(cgroup)
+    assert pausable_cgroup.state() == CgroupState("50000 100000", "20000", "0", None)
+
+
+@pytest.mark.parametrize("trouble", ["refused", "another-writer"])
+def test_a_pod_that_cannot_be_frozen_stays_throttled(pausable_cgroup: PausableCgroup, trouble: str) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    hold(pausable_cgroup, "throttle")
+    before = pausable_cgroup.state()
+    reads = 0
+
+    def interfere(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        nonlocal reads
+        if name != "cgroup.freeze":
+            return
+        if trouble == "refused" and step == "write":
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, os.strerror(errno.EIO)), "1")
+        reads += step == "read"
+        if trouble == "another-writer" and reads == 2:
+            pausable_cgroup.write("cgroup.freeze", "0")
+
+    with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, interfere) as interfered:
+        with pytest.raises(CgpauseError, match="EIO" if trouble == "refused" else "another writer"):
+            freeze(interfered)
+        assert pausable_cgroup.state() == before
+
+
+WISHES = ["50000 100000", "max 100000", "200000 50000", "3000 250000"]
+STEPS = ["pause", "pause by freezer", "freeze", "reassert", "resume", *WISHES]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(WISHES), st.sampled_from([0, 3000]), st.lists(st.sampled_from(STEPS), max_size=12))
+def test_in_whatever_order_things_happen_the_last_wish_of_others_is_what_a_resume_leaves(
+    cpu_max: str, burst_us: int, steps: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pod = make_cgroup(Path(folder))
+        pod.set(cpu_max, burst_us)
+        wish = cpu_max
+        with pod.open() as cgroup:
+            for step in steps:
+                match step:
+                    case "pause":
+                        ledger.pause(cgroup, request())
+                    case "pause by freezer":
+                        ledger.pause(cgroup, request(FREEZE))
+                    case "freeze":
+                        freeze(cgroup)
+                    case "reassert":
+                        ledger.reassert(cgroup, THROTTLE)
+                    case "resume":
+                        ledger.resume(cgroup)
+                    case _:
+                        wish = step
+                        pod.write("cpu.max", wish)
+                record = ledger.read_record(cgroup)
+                assert (pod.state().freeze == "1") is (record is not None and record.mechanism is FREEZE)
+            ledger.resume(cgroup)
+        assert pod.state() == CgroupState(wish, str(burst_us), "0", None)
+
+
 # --- reassert ------------------------------------------------------------------------------------------------------
 
 
@@ -297,12 +465,28 @@ def test_a_resize_to_less_than_our_quota_is_kept(pausable_cgroup: PausableCgroup
     assert pausable_cgroup.state() == CgroupState("1000 1000000", "0", "0", None)
 
 
+@pytest.mark.parametrize("foreign", ["50000 100000", "30000 50000"], ids=["original", "resize"])
+def test_a_foreign_write_to_a_pod_frozen_on_top_is_answered_and_it_stays_frozen(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, foreign: str
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    throttle_and_freeze(cgroup)
+    pausable_cgroup.write("cpu.max", foreign)
+    record = ledger.reassert(cgroup, THROTTLE)
+    assert record is not None
+    assert (record.mechanism, str(record.original), record.written) == (FREEZE, foreign, THROTTLE)
+    assert ledger.read_record(cgroup) == record
+    state = pausable_cgroup.state()
+    assert (state.cpu_max, state.freeze) == ("1000 100000", "1")
+    ledger.resume(cgroup)
+    assert pausable_cgroup.state() == CgroupState(foreign, "20000", "0", None)
+
+
 @pytest.mark.parametrize(
     "prepare",
     [
         pytest.param(lambda _: None, id="running"),
-        pytest.param(lambda cgroup: ledger.pause(cgroup, request()), id="nothing-changed"),
-        pytest.param(lambda cgroup: ledger.pause(cgroup, request(FREEZE)), id="frozen"),
+        *(pytest.param(how, id=f"{name}-and-nothing-changed") for name, how in HOLDS.items()),
     ],
 )
 def test_nothing_foreign_is_not_answered(
@@ -338,6 +522,8 @@ def test_a_damaged_record_is_never_guessed_at(pausable_cgroup: PausableCgroup, c
         ledger.pause(cgroup, request())
     with pytest.raises(DamagedRecordError):
         ledger.reassert(cgroup, THROTTLE)
+    with pytest.raises(DamagedRecordError):
+        freeze(cgroup)
     with pytest.raises(RestoreError, match="setfattr"):
         ledger.resume(cgroup)
     with pytest.raises(RestoreError):
@@ -426,6 +612,7 @@ def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
         lambda: ledger.pause(cgroup, request(), wait_s=0.02),
         lambda: ledger.resume(cgroup, wait_s=0.02),
         lambda: ledger.reassert(cgroup, THROTTLE, wait_s=0),
+        lambda: ledger.freeze(cgroup, "it grows", wait_s=0),
     ]
     for operation in operations:
         with pytest.raises(BusyError, match="locked by another process"):
@@ -444,6 +631,7 @@ def test_the_lock_is_given_back_after_success_and_after_failure(
     with pausable_cgroup.open() as other:
         ledger.pause(cgroup, request(), wait_s=0)
         ledger.reassert(other, THROTTLE, wait_s=0)
+        ledger.freeze(cgroup, "it grows", wait_s=0)
         os.setxattr(pausable_cgroup.folder, XATTR, b"damaged")
         with pytest.raises(RestoreError):
             ledger.resume(other, wait_s=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from cgpause import output
 from cgpause.check import Finding, Level
-from cgpause.config import Config
+from cgpause.config import Config, Policy
 from cgpause.errors import printable
 from cgpause.model import (
     CgroupId,
@@ -24,6 +25,7 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.policy import Verdict
+from cgpause.policy.reserve import Place
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -44,6 +46,8 @@ def pod_values(**changes: object) -> dict[str, Any]:
         "memory_current_bytes": 100 * MIB,
         "memory_max_bytes": 200 * MIB,
         "cpu_max": "max 100000",
+        "workload": "service",
+        "priority": 0,
         "protected": None,
         "paused": None,
         "error": None,
@@ -128,8 +132,13 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
             pod_values(),
             pod_values(name=None, namespace=None, memory_max_bytes=None, protected="its name is unknown"),
             pod_values(name="db", namespace="prod", paused=paused_values()),
-            pod_values(name="job", paused=paused_values(mechanism="freeze", owner="manual", expires_in_s=59.6)),
-            pod_values(name="late", paused=paused_values(expires_in_s=-5.0)),
+            pod_values(
+                name="job",
+                paused=paused_values(mechanism="freeze", owner="manual", expires_in_s=59.6),
+                workload="batch",
+                priority=-5,
+            ),
+            pod_values(name="late", paused=paused_values(expires_in_s=-5.0), priority=10),
             pod_values(name="bad", memory_current_bytes=None, cpu_max=None, error="malformed cpu.max: b''"),
         ),
         capsys,
@@ -138,22 +147,25 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
     assert [re.sub(r"  +", "  ", line).rstrip() for line in lines] == [
         "node  total 8192.0Mi  available 6144.0Mi  headroom 512.0Mi  used 50.0 %  pressure some 1.25 % full 0.50 %",
         "kubepods  kubepods  current 600.0Mi  max 1024.0Mi",
-        "POD  QOS  MEMORY  LIMIT  CPU.MAX  STATE",
-        "default/web  Burstable  100.0Mi  200.0Mi  max 100000  running",
-        "00000001-0000-4000-8000-000000000001  Burstable  100.0Mi  max  max 100000  protected: its name is unknown",
+        "POD  QOS  CLASS  MEMORY  LIMIT  CPU.MAX  STATE",
+        "default/web  Burstable  service  100.0Mi  200.0Mi  max 100000  running",
         (
-            "prod/db  Burstable  100.0Mi  200.0Mi  max 100000  paused (throttle, daemon) for 4 s, "
+            "00000001-0000-4000-8000-000000000001  Burstable  service  100.0Mi  max  max 100000  "
+            "protected: its name is unknown"
+        ),
+        (
+            "prod/db  Burstable  service  100.0Mi  200.0Mi  max 100000  paused (throttle, daemon) for 4 s, "
             "original 50000 100000: memory use 91.0 % >= upper 90 %"
         ),
         (
-            "default/job  Burstable  100.0Mi  200.0Mi  max 100000  paused (freeze, manual) for 4 s, 60 s left, "
-            "original 50000 100000: memory use 91.0 % >= upper 90 %"
+            "default/job  Burstable  batch -5  100.0Mi  200.0Mi  max 100000  "
+            "paused (freeze, manual) for 4 s, 60 s left, original 50000 100000: memory use 91.0 % >= upper 90 %"
         ),
         (
-            "default/late  Burstable  100.0Mi  200.0Mi  max 100000  paused (throttle, daemon) for 4 s, 0 s left, "
-            "original 50000 100000: memory use 91.0 % >= upper 90 %"
+            "default/late  Burstable  service +10  100.0Mi  200.0Mi  max 100000  "
+            "paused (throttle, daemon) for 4 s, 0 s left, original 50000 100000: memory use 91.0 % >= upper 90 %"
         ),
-        "default/bad  Burstable  ?  200.0Mi  ?  error: malformed cpu.max: b''",
+        "default/bad  Burstable  service  ?  200.0Mi  ?  error: malformed cpu.max: b''",
     ]
 
 
@@ -220,6 +232,20 @@ def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | N
 
 
 SAMPLE = Sample(5, Headroom(8 * GIB, 6 * GIB, GIB, 950 * MIB), ())
+WATERMARK = Config(policy=Policy.WATERMARK)
+PLACES = (
+    Place(
+        PodUsage(30 * MIB, make_pod("big")),
+        40.0 * MIB,
+        100.0 * MIB,
+        10.0,
+        40.0 * MIB,
+        64.0 * MIB,
+        runs=True,
+        first=True,
+    ),
+    Place(PodUsage(10 * MIB, make_pod("small")), math.inf, 50.0 * MIB, 0.1, 5.0 * MIB, 4.0 * MIB, runs=False),
+)
 VERDICTS = (
     Verdict(PodUsage(10 * MIB, make_pod("small")), 1, "would pause (throttle): why"),
     Verdict(PodUsage(20 * MIB, make_pod("safe", protected="a rule")), None, "runs: protected: a rule"),
@@ -227,19 +253,54 @@ VERDICTS = (
 
 
 def test_a_decision_reads_like_this(capsys: Capture) -> None:
-    output.print_explain(SAMPLE, VERDICTS, Config())
+    output.print_explain(SAMPLE, VERDICTS, WATERMARK)
 
     lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "policy watermark: memory 92.8 % used, 74.0Mi of headroom; pauses at 90 %, resumes at 80 %",
-        "RANK  POD  QOS  MEMORY  VERDICT",
-        "  1  default/small  Burstable  10.0Mi  would pause (throttle): why",
-        "  -  default/safe  Burstable  20.0Mi  runs: protected: a rule",
+        "RANK  POD  QOS  CLASS  MEMORY  VERDICT",
+        "  1  default/small  Burstable  batch  10.0Mi  would pause (throttle): why",
+        "  -  default/safe  Burstable  batch  20.0Mi  runs: protected: a rule",
+    ]
+
+
+def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> None:
+    verdicts = (
+        Verdict(PLACES[0].usage, 1, "runs first", "numbers", PLACES[0]),
+        Verdict(PLACES[1].usage, 2, "would pause (throttle)", "numbers", PLACES[1]),
+    )
+    output.print_explain(SAMPLE, verdicts, Config())
+
+    lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "policy reserve: memory 92.8 % used, 74.0Mi of headroom, 63.8Mi of it to give away",
+        "RANK  POD  QOS  CLASS  MEMORY  CLAIM  RATE/s  NEED  LEFT  VERDICT",
+        "  1  default/big  Burstable  batch  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
+        "  2  default/small  Burstable  batch  10.0Mi  no limit  50.0Mi  5.0Mi  4.0Mi  would pause (throttle)",
+    ]
+    values = output.explain_values(SAMPLE, verdicts, Config())
+    assert [pod["reserve"] for pod in values["pods"]] == [
+        {
+            "claim_bytes": 40 * MIB,
+            "rate_bytes_per_s": 100 * MIB,
+            "time_s": 10.0,
+            "need_bytes": 40 * MIB,
+            "left_bytes": 64 * MIB,
+            "first": True,
+        },
+        {
+            "claim_bytes": None,
+            "rate_bytes_per_s": 50 * MIB,
+            "time_s": 0.1,
+            "need_bytes": 5 * MIB,
+            "left_bytes": 4 * MIB,
+            "first": False,
+        },
     ]
 
 
 def test_the_json_of_a_decision() -> None:
-    assert output.explain_values(SAMPLE, VERDICTS, Config()) == {
+    assert output.explain_values(SAMPLE, VERDICTS, WATERMARK) == {
         "schema": 1,
         "policy": "watermark",
         "used_pct": 92.77,
@@ -253,6 +314,7 @@ def test_the_json_of_a_decision() -> None:
                 "qos": "Burstable",
                 "memory_current_bytes": 10485760,
                 "verdict": "would pause (throttle): why",
+                "reserve": None,
             },
             {
                 "rank": None,
@@ -262,6 +324,7 @@ def test_the_json_of_a_decision() -> None:
                 "qos": "Burstable",
                 "memory_current_bytes": 20971520,
                 "verdict": "runs: protected: a rule",
+                "reserve": None,
             },
         ],
     }

@@ -38,14 +38,16 @@ def node(used_pct: float) -> Headroom:
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
     assert PRIOR_FILL_S == 10
-    assert interval_ns(FillRate(), node(used_pct), 90, SAMPLING) == pytest.approx(expected_ns, rel=0.01)
+    assert interval_ns(FillRate(), node(used_pct), node(used_pct).room_below_bytes(90), SAMPLING) == pytest.approx(
+        expected_ns, rel=0.01
+    )
 
 
 def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> None:
     rate = learn(FillRate(), START_NS, node(50))
     rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
     assert rate.bytes_per_s == pytest.approx(2e9)
-    assert interval_ns(rate, node(70), 90, SAMPLING) == pytest.approx(S // 2, rel=0.01)
+    assert interval_ns(rate, node(70), node(70).room_below_bytes(90), SAMPLING) == pytest.approx(S // 2, rel=0.01)
     rate = learn(rate, START_NS + 11 * S, node(70))
     assert rate.bytes_per_s == pytest.approx(1e9)
 
@@ -62,7 +64,7 @@ def test_a_clock_that_stands_still_gives_no_rate(at_ns: int) -> None:
 
 
 def test_a_limit_of_nothing_is_looked_at_often() -> None:
-    assert interval_ns(FillRate(), Headroom(TOTAL, TOTAL, 0, 0), 90, SAMPLING) == FAST
+    assert interval_ns(FillRate(), Headroom(TOTAL, TOTAL, 0, 0), 0, SAMPLING) == FAST
 
 
 headrooms = st.builds(
@@ -82,9 +84,9 @@ def test_interval_stays_within_its_bounds_whatever_happened(
     for at_ns, headroom in history:
         rate = learn(rate, at_ns, headroom)
         assert rate.bytes_per_s >= 0
-        assert FAST <= interval_ns(rate, headroom, threshold_pct, SAMPLING) <= SLOW
+        assert FAST <= interval_ns(rate, headroom, headroom.room_below_bytes(threshold_pct), SAMPLING) <= SLOW
 
 
 def test_less_room_never_means_a_longer_interval() -> None:
-    intervals = [interval_ns(FillRate(), node(pct), 90, SAMPLING) for pct in range(101)]
+    intervals = [interval_ns(FillRate(), node(pct), node(pct).room_below_bytes(90), SAMPLING) for pct in range(101)]
     assert all(later <= earlier for earlier, later in pairwise(intervals))

@@ -16,6 +16,8 @@ from cgpause.parse import (
     MemInfo,
     parse_cgroup2_mounts,
     parse_cpu_max,
+    parse_cpu_usage,
+    parse_first_listens,
     parse_flat_keyed,
     parse_limit,
     parse_meminfo,
@@ -23,6 +25,7 @@ from cgpause.parse import (
     parse_own_cgroup,
     parse_pressure,
     parse_reclaimable,
+    parse_tcp_in_use,
     parse_termination_pending,
 )
 
@@ -320,9 +323,117 @@ def test_pending_termination_is_read_from_the_masks(status: bytes, pending: bool
     assert parse_termination_pending(status) is pending
 
 
+# What 6.18 wrote for a process of its own network namespace that listens and is connected to itself.
+SOCKSTAT = b"""sockets: used 4
+TCP: inuse 3 orphan 0 tw 0 alloc 3 mem 0
+UDP: inuse 0 mem 0
+UDPLITE: inuse 0
+RAW: inuse 0
+FRAG: inuse 0 memory 0
+"""
+SOCKSTAT6 = b"TCP6: inuse 1\nUDP6: inuse 7\nUDPLITE6: inuse 0\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "in_use"),
+    [
+        pytest.param(SOCKSTAT, 3, id="ipv4"),
+        pytest.param(SOCKSTAT6, 1, id="ipv6"),
+        pytest.param(b"TCP: inuse 0 orphan 5 tw 9\n", 0, id="only-remains"),
+        pytest.param(b"TCP6: inuse 12", 12, id="no-newline"),
+    ],
+)
+def test_tcp_sockets_in_use_are_read(data: bytes, in_use: int) -> None:
+    assert parse_tcp_in_use(data) == in_use
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"UDP: inuse 1\n",
+        b"TCP: inuse -1 orphan 0\n",
+        b"TCP: inuse x\n",
+        b"xTCP: inuse 1\n",
+        b"TCP: inuse " + b"1" * 21,
+    ],
+    ids=["empty", "no-tcp", "negative", "word", "another-key", "huge"],
+)
+def test_a_sockstat_without_a_count_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="sockstat"):
+        parse_tcp_in_use(data)
+
+
+TCP = (
+    b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
+    + b"\n"
+)
+TCP6 = (
+    b"  sl  local_address                         remote_address                        "
+    b"st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+)
+REST = b" 00000000:00000000 00:00000000 00000000     0        0 15716 1 0000000000000000 100 0 0 10 0"
+LISTENS = b"   0: 0100007F:1F90 00000000:0000 0A" + REST.ljust(113) + b"\n"
+CONNECTED = b"   1: 0100007F:1F90 0100007F:C350 01" + REST.ljust(113) + b"\n"
+LISTENS6 = b"   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A" + REST + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "listens"),
+    [
+        pytest.param(TCP, False, id="nothing"),
+        pytest.param(TCP6, False, id="nothing-on-ipv6"),
+        pytest.param(TCP + LISTENS, True, id="listens"),
+        pytest.param(TCP6 + LISTENS6, True, id="listens-on-ipv6"),
+        pytest.param(TCP + LISTENS + CONNECTED, True, id="listens-and-is-connected"),
+        pytest.param(TCP + CONNECTED, False, id="only-connected"),
+        pytest.param((TCP + LISTENS)[:256], True, id="cut-off-where-we-stop"),
+        pytest.param((TCP6 + LISTENS6)[:256], True, id="cut-off-on-ipv6"),
+        pytest.param((TCP + CONNECTED)[:256], False, id="cut-off-and-only-connected"),
+    ],
+)
+def test_the_first_socket_tells_whether_anybody_listens(data: bytes, listens: bool) -> None:  # noqa: FBT001 - a table
+    assert parse_first_listens(data) is listens
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(LISTENS, id="no-header"),
+        pytest.param(b"cpu.max\n" + LISTENS, id="another-header"),
+        pytest.param(TCP + LISTENS[:30], id="cut-off-before-the-state"),
+        pytest.param(TCP + LISTENS.replace(b" 0A ", b" 0G "), id="not-hex"),
+        pytest.param(TCP + LISTENS.replace(b"0100007F", b"0100007F0"), id="no-address"),
+        pytest.param(TCP + LISTENS.replace(b"   0:", b"\x00  0:"), id="nul"),
+        pytest.param(TCP + b"\n" + LISTENS, id="empty-line"),
+    ],
+)
+def test_a_table_of_sockets_that_the_kernel_never_writes_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="/proc/net/tcp"):
+        parse_first_listens(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"user_usec 1\n", b"usage_usec \n", b"usage_usec -1\n", b"usage_usec max\n"])
+def test_a_cpu_stat_without_its_usage_is_malformed(data: bytes) -> None:
+    assert parse_cpu_usage(b"usage_usec 123456\nuser_usec 100000\nsystem_usec 23456\n") == 123456
+    with pytest.raises(MalformedError, match=r"cpu\.stat"):
+        parse_cpu_usage(data)
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_parser_fail_with_anything_but_malformed(data: bytes) -> None:
-    for parse in (parse_cpu_max, parse_reclaimable, parse_meminfo, parse_pressure):
+    parsers = (
+        parse_cpu_max,
+        parse_reclaimable,
+        parse_meminfo,
+        parse_pressure,
+        parse_cpu_usage,
+        parse_tcp_in_use,
+        parse_first_listens,
+        lambda data: parse_first_listens(TCP + data),
+    )
+    for parse in parsers:
         with contextlib.suppress(MalformedError):
             parse(data)
     parse_cgroup2_mounts(data)

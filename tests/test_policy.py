@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodes import MS, START_NS, Node, S, names, pod, record
 
-from cgpause.config import Config, HoldConfig, SamplingConfig, WatermarkConfig
+from cgpause.config import Config, HoldConfig, Policy, SamplingConfig, WatermarkConfig
 from cgpause.model import Owner, Pause, Pod, PodUsage, Resume, Sacrifice
 from cgpause.policy import Decision, State, decide, explain, rank
 
 MAX_PAUSE_S, MIN_RUN_S = 15, 12
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
+WATERMARK = Config(policy=Policy.WATERMARK)
 EXAMPLES = settings(max_examples=40, deadline=None)
 
 configs = st.builds(
     Config,
+    policy=st.just(Policy.WATERMARK),
     hold=st.just(HOLD),
     watermark=st.builds(
         WatermarkConfig,
@@ -223,7 +225,9 @@ def test_of_probes_every_10_s_never_three_in_a_row_fall_into_pauses(node: Node, 
 @pytest.mark.parametrize("sacrifice", [False, True])
 @pytest.mark.parametrize("interval_s", [0.05, 1.0])
 def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: float, sacrifice: bool) -> None:  # noqa: FBT001 - a table
-    node = Node(Config(hold=HOLD, watermark=WatermarkConfig(interval_s=interval_s, patience=1, sacrifice=sacrifice)))
+    node = Node(
+        replace(WATERMARK, hold=HOLD, watermark=WatermarkConfig(interval_s=interval_s, patience=1, sacrifice=sacrifice))
+    )
     for name in NAMES:
         node.add(pod(name))
     while node.at_ns < START_NS + 300 * S:
@@ -282,7 +286,7 @@ def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> No
 
 
 def test_a_new_pod_is_left_alone_until_it_has_settled() -> None:
-    node = Node(Config())
+    node = Node(WATERMARK)
     node.add(pod("new", settled_at_ns=START_NS + 5 * S))
     assert node.step(99).actions == ()
     node.at_ns = START_NS + 5 * S - 1
@@ -300,7 +304,7 @@ def test_a_new_pod_is_left_alone_until_it_has_settled() -> None:
 )
 def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:
     """Above the upper mark, with nobody else to pause, the next look comes when the first pod becomes a candidate."""
-    node = Node(Config(hold=HOLD, sampling=SamplingConfig(fast_ms=50, slow_s=60)))
+    node = Node(replace(WATERMARK, hold=HOLD, sampling=SamplingConfig(fast_ms=50, slow_s=60)))
     node.add(blocked)
     while not names(node.step(99).actions, Pause):
         node.at_ns += decide(node.state, node.sample(99), node.config).next_sample_ns
@@ -308,29 +312,29 @@ def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocke
 
 
 def test_a_node_full_of_protected_pods_is_looked_at_slowly() -> None:
-    node = Node(Config())
+    node = Node(WATERMARK)
     node.add(pod("a", protected="rule 1"))
     assert node.step(99).next_sample_ns == 2 * S
 
 
 def test_while_somebody_is_held_the_next_look_is_a_second_away_at_most() -> None:
-    node = Node(Config())
+    node = Node(WATERMARK)
     node.add(pod("a", paused=record(START_NS)))
-    assert node.step(10).next_sample_ns == S
+    assert node.step(10).next_sample_ns <= S
 
 
-@pytest.mark.parametrize(("left_ms", "next_ms"), [(500, 500), (20, 50), (0, 2000)])
-def test_the_end_of_a_hold_is_not_overslept(left_ms: int, next_ms: int) -> None:
-    node = Node(Config())
+@pytest.mark.parametrize(("left_ms", "next_ms"), [(500, 500), (20, 50), (0, 781.25)])
+def test_the_end_of_a_hold_is_not_overslept(left_ms: int, next_ms: float) -> None:
+    node = Node(WATERMARK)
     node.add(pod("a", paused=record(START_NS + left_ms * MS - 15 * S)))
     assert node.step(10).next_sample_ns == next_ms * MS
 
 
 def test_an_expired_manual_pause_is_resumed_whatever_the_memory() -> None:
-    node = Node(Config())
+    node = Node(WATERMARK)
     node.add(pod("a", paused=record(START_NS - 10 * S, Owner.MANUAL, expires_ns=START_NS)))
     assert names(node.step(99).actions, Resume) == ["a"]
 
 
 def test_the_first_state_is_empty() -> None:
-    assert decide(State(), Node(Config()).sample(99), Config()).actions == ()
+    assert decide(State(), Node(WATERMARK).sample(99), WATERMARK).actions == ()

@@ -1,13 +1,13 @@
-"""Protection: which rule wins."""
+"""What the rules say about a pod: which one wins, for protection, class and priority."""
 
 from __future__ import annotations
 
 import pytest
 
-from cgpause.config import Config, PodRule, ProtectConfig
+from cgpause.config import Config, PodClass, PodRule, ProtectConfig
 from cgpause.model import QosClass
 from cgpause.names import PodName
-from cgpause.protect import protection
+from cgpause.protect import pod_class, priority, protection
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
@@ -16,8 +16,15 @@ BURSTABLE, GUARANTEED, BEST_EFFORT = QosClass.BURSTABLE, QosClass.GUARANTEED, Qo
 ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False)
 
 
-def rule(match: str, *, protect: bool, qos: tuple[QosClass, ...] = ()) -> PodRule:
-    return PodRule(match=match, protect=protect, qos=qos)
+def rule(
+    match: str,
+    *,
+    protect: bool | None = None,
+    class_: PodClass | None = None,
+    priority: int | None = None,
+    qos: tuple[QosClass, ...] = (),
+) -> PodRule:
+    return PodRule(match=match, protect=protect, class_=class_, priority=priority, qos=qos)
 
 
 def reason(
@@ -133,3 +140,56 @@ def test_no_rule_allows_touching_ourselves_or_what_root_marked(protects: dict[st
 )
 def test_a_pod_without_a_name_is_protected_while_names_matter(config: Config, protected: bool) -> None:  # noqa: FBT001 - a table
     assert (reason(name=None, config=config) is not None) is protected
+
+
+# --- class and priority --------------------------------------------------------------------------------------------
+
+
+def test_without_rules_the_kernel_decides_on_the_class_and_nobody_has_priority() -> None:
+    assert pod_class(BURSTABLE, WEB, Config()) is PodClass.AUTO
+    assert priority(BURSTABLE, WEB, Config()) == 0
+
+
+def test_for_each_of_the_three_the_first_rule_that_sets_it_wins() -> None:
+    config = Config(
+        pods=(
+            rule("default/web", priority=7),
+            rule("other/*", protect=True, class_=PodClass.SERVICE, priority=8),
+            rule("default/*", class_=PodClass.BATCH, priority=9),
+            rule("*/*", protect=True, class_=PodClass.SERVICE),
+        )
+    )
+    assert priority(BURSTABLE, WEB, config) == 7
+    assert pod_class(BURSTABLE, WEB, config) is PodClass.BATCH
+    assert reason(config=config) == "rule 4 ([[pods]] match = '*/*')"
+
+
+def test_a_rule_that_does_not_decide_protection_leaves_it_to_the_defaults() -> None:
+    config = Config(pods=(rule("*/*", class_=PodClass.BATCH, priority=1),))
+    assert reason(config=config) is None
+    assert reason(qos=GUARANTEED, config=config) == "QoS class Guaranteed (protect.guaranteed)"
+    assert reason(name=PodName("kube-system", "dns"), config=config) == "namespace kube-system (protect.namespaces)"
+
+
+def test_auto_ends_the_search_for_a_class() -> None:
+    config = Config(pods=(rule("default/web", class_=PodClass.AUTO), rule("*/*", class_=PodClass.SERVICE)))
+    assert pod_class(BURSTABLE, WEB, config) is PodClass.AUTO
+    assert pod_class(BURSTABLE, PodName("default", "db"), config) is PodClass.SERVICE
+
+
+def test_a_priority_of_zero_ends_the_search_for_one() -> None:
+    config = Config(pods=(rule("default/web", priority=0), rule("*/*", priority=-3)))
+    assert [priority(BURSTABLE, name, config) for name in (WEB, PodName("default", "db"))] == [0, -3]
+
+
+def test_class_and_priority_can_be_for_some_classes_of_qos_only() -> None:
+    config = Config(pods=(rule("*/*", class_=PodClass.BATCH, priority=-1, qos=(BEST_EFFORT,)),))
+    assert [pod_class(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [PodClass.BATCH, PodClass.AUTO]
+    assert [priority(qos, WEB, config) for qos in (BEST_EFFORT, BURSTABLE)] == [-1, 0]
+
+
+def test_a_pod_without_a_name_matches_no_rule() -> None:
+    config = Config(protect=ALLOW_ALL, pods=(rule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
+    assert pod_class(BURSTABLE, None, config) is PodClass.AUTO
+    assert priority(BURSTABLE, None, config) == 0
+    assert reason(name=None, config=config) is None

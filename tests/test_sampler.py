@@ -44,6 +44,46 @@ def sampler(tree: PodTree) -> Iterator[Sampler]:
         yield made
 
 
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("config", "memory_max", "expected"),
+    [
+        pytest.param("evictionHard:\n  memory.available: 300Mi\n", str(4 << 30), 300 * MIB, id="bytes"),
+        # kubelet takes it of the node's capacity, not of the limit of kubepods.
+        pytest.param("evictionHard: {memory.available: '25%'}\n", str(4 << 30), 2 << 30, id="percent"),
+        pytest.param("evictionHard: {}\n", str(4 << 30), 0, id="none"),
+        pytest.param("kind: KubeletConfiguration\n", str(4 << 30), 100 * MIB, id="kubelets-default"),
+        pytest.param("kind: KubeletConfiguration\n", str(400 * MIB), 100 * MIB, id="kubelets-default-on-a-small-node"),
+        pytest.param(None, "max", 100 * MIB, id="no-file"),
+        pytest.param(None, str(400 * MIB), 10 * MIB, id="no-file-and-small-kubepods"),
+        pytest.param("evictionHard: lots\n", str(400 * MIB), 10 * MIB, id="odd-file-and-small-kubepods"),
+    ],
+)
+def test_headroom_says_below_what_kubelet_evicts(
+    fake: FakeTree, tree: PodTree, config: str | None, memory_max: str, expected: int
+) -> None:
+    (fake.kubepods / "memory.max").write_text(f"{memory_max}\n")
+    path = fake.folder / "config.yaml"
+    if config is not None:
+        path.write_text(config)
+    tree.refresh(0)
+    with Sampler(tree, str(path)) as sampler:
+        assert sampler.headroom().eviction_bytes == expected
+        assert sampler.sample(1).headroom.eviction_bytes == expected
+
+
+def test_kubelets_configuration_is_read_again_only_when_told(fake: FakeTree, tree: PodTree) -> None:
+    path = fake.folder / "config.yaml"
+    path.write_text("evictionHard: {memory.available: 300Mi}\n")
+    with Sampler(tree, str(path)) as sampler:
+        path.write_text("evictionHard: {memory.available: 500Mi}\n")
+        assert sampler.headroom().eviction_bytes == 300 * MIB
+        sampler.read_eviction_threshold()
+        assert sampler.headroom().eviction_bytes == 500 * MIB
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 

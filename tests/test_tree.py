@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,10 @@ from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause import tree as tree_module
 from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, ProtectConfig
+from cgpause.config import Config, PodClass, PodRule, ProtectConfig
 from cgpause.errors import CgroupGoneError, KernelReadError
 from cgpause.kubepods import CgroupDriver
-from cgpause.model import QosClass
+from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, QosClass, Workload
 from cgpause.tree import PodTree, count_oom_kills, find_kubepods, kubepods_roots, walk
 
 S = 1_000_000_000
@@ -436,3 +437,203 @@ def test_oom_kills_are_counted(fake: FakeTree, tree: PodTree) -> None:
     assert count_oom_kills(tracked.cgroup) == 3
     (pod / "memory.events").write_text("low 0\n")
     assert count_oom_kills(tracked.cgroup) == 0
+
+
+# --- class and priority --------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """Stands for `listens`: answers as set for each pod, and counts who was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bool | None] = {}
+        self.pods: list[str] = []
+
+    def __call__(self, cgroup: Cgroup) -> bool | None:
+        self.pods.append(cgroup.path)
+        return self.answers.get(cgroup.path)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    made = Asked()
+    monkeypatch.setattr(tree_module, "listens", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("answer", "workload"),
+    [(True, Workload.SERVICE), (False, Workload.BATCH), (None, Workload.SERVICE)],
+    ids=["listens", "does-not", "cannot-be-told"],
+)
+def test_a_pod_in_which_nothing_listens_is_batch(
+    fake: FakeTree,
+    tree: PodTree,
+    asked: Asked,
+    answer: bool | None,  # noqa: FBT001 - a table
+    workload: Workload,
+) -> None:
+    asked.answers[str(fake.add_pod("web"))] = answer
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.workload is workload
+
+
+def test_a_pod_whose_processes_cannot_be_found_is_a_service(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.workload is Workload.SERVICE
+
+
+def test_rules_come_before_what_the_kernel_shows(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    tree.config = Config(
+        pods=(
+            PodRule(match="default/a", class_=PodClass.SERVICE, priority=3),
+            PodRule(match="default/b", class_=PodClass.BATCH),
+            PodRule(match="default/c", class_=PodClass.AUTO, priority=-3),
+        )
+    )
+    asked.answers = {str(fake.add_pod("a")): False, str(fake.add_pod("b")): True, str(fake.add_pod("c")): False}
+    tree.refresh(0)
+    found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
+    assert found == {"a": (Workload.SERVICE, 3), "b": (Workload.BATCH, 0), "c": (Workload.BATCH, -3)}
+    assert len(asked.pods) == 1  # whose class a rule decides is not asked
+
+    tree.config = Config()
+    tree.refresh(S)
+    found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
+    assert found == {"a": (Workload.BATCH, 0), "b": (Workload.SERVICE, 0), "c": (Workload.BATCH, 0)}
+
+
+def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    late, early = str(fake.add_pod("late")), str(fake.add_pod("early"))
+    asked.answers = {late: False, early: True}
+    tree.refresh(0)
+    asked.answers = {late: True, early: False}
+    asked.pods.clear()
+    tree.refresh(10 * S - 1)
+    assert [asked.pods, workloads(tree)] == [[], {"late": Workload.BATCH, "early": Workload.SERVICE}]
+    tree.refresh(10 * S)
+    assert [asked.pods, workloads(tree)] == [[late], {"late": Workload.SERVICE, "early": Workload.SERVICE}]
+    tree.refresh(100 * S)
+    assert asked.pods == [late]
+
+
+def workloads(tree: PodTree) -> dict[str | None, Workload]:
+    return {tracked.pod.name: tracked.pod.workload for tracked in tree.pods.values()}
+
+
+def test_a_pod_that_had_no_process_yet_is_asked_again_after_1_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    path = str(fake.add_pod("web"))
+    tree.refresh(0)
+    asked.answers[path] = False
+    tree.read_details(S - 1)
+    assert workloads(tree) == {"web": Workload.SERVICE}
+    tree.read_details(S)
+    assert workloads(tree) == {"web": Workload.BATCH}
+
+
+def test_a_new_pod_is_asked_at_once_and_known_ones_in_turns(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    paths = {str(fake.add_pod(f"pod{number}")) for number in range(20)}
+    asked.answers = dict.fromkeys(paths, False)
+    tree.refresh(0)
+    assert set(asked.pods) == paths
+    asked.pods.clear()
+    tree.read_details(10 * S)
+    assert len(asked.pods) == 16
+    tree.read_details(11 * S)
+    assert set(asked.pods) == paths  # the four that had to wait; nobody twice
+    assert len(asked.pods) == 20
+
+
+def test_a_pod_that_is_held_is_not_asked(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    asked.answers[str(fake.add_pod("web"))] = False
+    (tracked,) = tree.refresh(0)[0]
+    record = PauseRecord(Mechanism.FREEZE, Owner.DAEMON, "test", 0, None, CpuMax(None, 100_000), 0, None)
+    tracked.pod = replace(tracked.pod, paused=record)
+    tree.read_details(100 * S)
+    assert len(asked.pods) == 1
+    tracked.pod = replace(tracked.pod, paused=None)
+    tree.read_details(101 * S)
+    assert len(asked.pods) == 2
+
+
+# --- details -------------------------------------------------------------------------------------------------------
+
+
+def write_stats(pod: Path, reclaimable: int, *usages: int) -> None:
+    (pod / "memory.stat").write_text(f"anon 5\ninactive_file {reclaimable}\nactive_file 0\nslab_reclaimable 0\n")
+    (pod / "cpu.stat").write_text("usage_usec 999999999\nuser_usec 1\n")
+    for scope, usage in zip(sorted(path for path in pod.iterdir() if path.is_dir()), usages, strict=True):
+        (scope / "cpu.stat").write_text(f"usage_usec {usage}\nuser_usec 1\nsystem_usec 2\n")
+
+
+def details(tree: PodTree) -> dict[str | None, tuple[int, int | None]]:
+    return {t.pod.name: (t.pod.reclaimable_bytes, t.pod.cpu_usage_usec) for t in tree.pods.values()}
+
+
+def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have_used(
+    fake: FakeTree, tree: PodTree
+) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 4096, 1000, 20)
+    tree.refresh(0)
+    assert details(tree) == {"web": (0, None)}
+    tree.read_details(S)
+    assert details(tree) == {"web": (4096, 1020)}
+    write_stats(pod, 0, 1500, 30)
+    tree.read_details(2 * S)
+    assert details(tree) == {"web": (0, 1530)}
+    tree.refresh(3 * S)
+    assert details(tree) == {"web": (0, 1530)}
+
+
+def test_a_container_that_ended_no_longer_counts_and_a_new_one_does(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 0, 1000, 20)
+    tree.refresh(0)
+    tree.read_details(0)
+    shutil.rmtree(next(path for path in pod.iterdir() if path.is_dir() and "1000" in (path / "cpu.stat").read_text()))
+    tree.read_details(S)
+    assert details(tree) == {"web": (0, 1020)}  # what was read last; it is listed again next time
+    tree.read_details(2 * S)
+    assert details(tree) == {"web": (0, 20)}
+    (pod / ("crio-" + "c" * 64 + ".scope")).mkdir()
+    write_stats(pod, 0, 20, 7)
+    tree.read_details(12 * S)
+    assert details(tree) == {"web": (0, 27)}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("memory.stat", None), ("memory.stat", "garbage"), ("container", None), ("container", "usage_usec x\n")],
+)
+def test_a_pod_whose_details_cannot_be_read_keeps_what_was_read_last(
+    fake: FakeTree, tree: PodTree, file: str, text: str | None
+) -> None:
+    good, bad = fake.add_pod("good"), fake.add_pod("bad")
+    for pod in (good, bad):
+        write_stats(pod, 10, 1, 2)
+    tree.refresh(0)
+    tree.read_details(0)
+    for pod in (good, bad):
+        write_stats(pod, 11, 3, 4)
+    path = bad / file if file == "memory.stat" else next(bad.glob("*/cpu.stat"))
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    tree.read_details(S)
+    assert details(tree) == {"good": (11, 7), "bad": (10, 3)}
+    write_stats(bad, 11, 3, 4)
+    tree.read_details(2 * S)
+    assert details(tree) == {"good": (11, 7), "bad": (11, 7)}
+
+
+def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree, tree: PodTree) -> None:
+    gone, web = fake.add_pod("gone"), fake.add_pod("web")
+    write_stats(web, 5, 6, 7)
+    tree.refresh(0)
+    before = open_descriptors()
+    shutil.rmtree(gone)
+    tree.read_details(S)
+    assert details(tree) == {"gone": (0, None), "web": (5, 13)}
+    assert open_descriptors() == before

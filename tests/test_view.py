@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.cli import app
-from cgpause.config import Config
+from cgpause.config import Config, PodClass, PodRule
 from cgpause.errors import MalformedError
 from cgpause.ledger import PauseRequest, pause
 from cgpause.model import CpuMax, Mechanism, Owner
@@ -45,6 +45,8 @@ POD_KEYS = [
     "memory_current_bytes",
     "memory_max_bytes",
     "cpu_max",
+    "workload",
+    "priority",
     "protected",
     "paused",
     "error",
@@ -120,8 +122,9 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
     )
     web = tree.add_pod("web", 100 * MIB, cpu_max="50000 100000", memory_max=str(200 * MIB))
     tree.add_pod("db", 50 * MIB, tier="", namespace="prod")
+    rule = PodRule(match="default/web", class_=PodClass.BATCH, priority=-7)
 
-    shown = status(tree.root, tree.log_dir)
+    shown = status(tree.root, tree.log_dir, Config(pods=(rule,)))
 
     assert list(shown) == TOP_KEYS
     assert list(shown["node"]) == NODE_KEYS
@@ -154,6 +157,8 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "memory_current_bytes": 52428800,
                 "memory_max_bytes": None,
                 "cpu_max": "max 100000",
+                "workload": "service",
+                "priority": 0,
                 "protected": "QoS class Guaranteed (protect.guaranteed)",
                 "paused": None,
                 "error": None,
@@ -167,6 +172,8 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "memory_current_bytes": 104857600,
                 "memory_max_bytes": 209715200,
                 "cpu_max": "50000 100000",
+                "workload": "batch",
+                "priority": -7,
                 "protected": None,
                 "paused": None,
                 "error": None,

@@ -117,6 +117,60 @@ def test_changes_add_up_until_they_are_read(watch: Watch, tier: Path, pod: Cgrou
     assert watch.read() == Changes()
 
 
+@pytest.fixture
+def kubepods(tmp_path: Path, tier: Path) -> Iterator[Cgroup]:
+    for name in ("memory.high", "memory.events"):
+        (tier / name).write_text("0\n")
+    with Cgroup(str(tmp_path), tier.name) as opened:
+        yield opened
+
+
+def test_of_the_root_only_memory_high_is_told(watch: Watch, tier: Path, kubepods: Cgroup) -> None:
+    """Its memory.events changes all the time, whenever any pod is at its own limit."""
+    watch_tier(watch, tier)
+    watch.add_high(kubepods)
+
+    write("memory.events")(tier)
+    os.setxattr(tier, "user.cgpause.high", b"x")
+    assert watch.read() == Changes()
+
+    write("memory.high")(tier)
+    assert watch.read() == Changes(high=True)
+    assert watch.read() == Changes()
+
+
+def test_only_the_root_in_use_is_watched(watch: Watch, tmp_path: Path, tier: Path, kubepods: Cgroup) -> None:
+    watch.add_high(kubepods)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "memory.high").write_text("max\n")
+    with Cgroup(str(tmp_path), "other") as other:
+        watch.add_high(other)
+
+    write("memory.high")(tier)
+    assert watch.read() == Changes()
+    write("memory.high")(tmp_path / "other")
+    assert watch.read() == Changes(high=True)
+
+
+def test_a_root_without_memory_high_is_no_reason_to_complain(
+    watch: Watch, pod: Cgroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch.add_high(pod)
+    assert not watch.degraded
+    assert caplog.records == []
+
+
+def test_a_removed_root_takes_its_watch_along(watch: Watch, tier: Path, kubepods: Cgroup) -> None:
+    watch.add_high(kubepods)
+    (tier / "memory.high").unlink()
+    watch.read()
+    (tier / "memory.high").write_text("max\n")
+    assert watch.read() == Changes()
+    watch.add_high(kubepods)
+    write("memory.high")(tier)
+    assert watch.read() == Changes(high=True)
+
+
 def test_a_resumed_pods_files_are_no_longer_watched(watch: Watch, tier: Path, pod: Cgroup) -> None:
     watch.add_pod(pod, paused=True)
     watch.add_pod(pod, paused=False)
@@ -181,6 +235,7 @@ def test_an_overflowed_queue_asks_for_everything(
     with caplog.at_level(logging.WARNING):
         changes = watch.read()
     assert changes.tree
+    assert changes.high
     assert changes.pods.keys() == {pod.id}
     # All but one: guessing that containers changed would resume every paused pod.
     assert changes.pods[pod.id] == ~PodChange.CONTAINERS

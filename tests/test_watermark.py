@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
 
-from cgpause.config import Config, HoldConfig, WatermarkConfig
+from cgpause.config import Config, HoldConfig, Policy, WatermarkConfig
 from cgpause.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
 from cgpause.policy.watermark import WatermarkState, step, verdict
 
 RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)
-CONFIG = Config(watermark=RULES, hold=HoldConfig(max_pause_s=86400))
+CONFIG = Config(policy=Policy.WATERMARK, watermark=RULES, hold=HoldConfig(max_pause_s=86400))
 NOW = START_NS
 
 
@@ -320,4 +320,4 @@ def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
     ],
 )
 def test_verdict_says_why_a_candidate_keeps_running(used_pct: float, text: str) -> None:
-    assert verdict(3, sample(NOW, used_pct), CONFIG) == text
+    assert ": ".join(verdict(3, sample(NOW, used_pct), CONFIG)) == text

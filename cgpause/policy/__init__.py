@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from cgpause.config import Config
-from cgpause.model import Action, CgroupId, Pause, Pod, PodUsage, Resume, Sacrifice, Sample
-from cgpause.policy import hold, pace, watermark
+from cgpause.config import Config, Policy
+from cgpause.model import Action, CgroupId, Freeze, Pause, Pod, PodUsage, Resume, Sacrifice, Sample, Workload
+from cgpause.policy import hold, pace, reserve, watermark
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = hold.NS_PER_S
 """While a pod is paused, look at least this often: its termination does not wait for memory."""
+CARE_PCT = 25.0
+"""The daemon stays awake while less than this is left of what the policy has to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class State:
 
     stretches: Mapping[CgroupId, hold.Stretch] = field(default_factory=dict)
     watermark: watermark.WatermarkState = field(default_factory=watermark.WatermarkState)
+    reserve: reserve.ReserveState = field(default_factory=reserve.ReserveState)
     fill: pace.FillRate = field(default_factory=pace.FillRate)
 
 
@@ -35,6 +38,10 @@ class Decision:
     state: State
     actions: tuple[Action, ...]
     next_sample_ns: int
+    close: bool
+    """Whether somebody is held or soon could be: time to know more of each pod, and for the airbag."""
+    care_bytes: int
+    """`Headroom.available_bytes` below which it is close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,27 @@ class Verdict:
 
     usage: PodUsage
     rank: int | None
-    text: str
+    what: str
+    why: str = ""
+    place: reserve.Place | None = None
+    """Its numbers under the reserve policy; `why` is these in words."""
+
+    @property
+    def text(self) -> str:
+        """The whole sentence."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """The pods of a sample by what may be done to them; each part in rank order."""
+
+    ended: list[Action]
+    candidates: list[PodUsage]
+    paused: list[PodUsage]
+    """The daemon's pauses that may go on."""
+    unstoppable: list[tuple[PodUsage, float]]
+    """Running whatever we decide, with the seconds until they could be paused."""
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
@@ -55,101 +82,180 @@ def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
 
 
 def decide(state: State, sample: Sample, config: Config) -> Decision:
-    """Choose what to pause, resume and sacrifice, and when to look again."""
-    fill = pace.learn(state.fill, sample.at_ns, sample.headroom)
-    next_ns = pace.interval_ns(fill, sample.headroom, config.watermark.upper_pct, config.sampling)
+    """Choose what to pause, resume, freeze and sacrifice, and when to look again."""
+    return _decide(state, sample, config)[0]
+
+
+def _decide(state: State, sample: Sample, config: Config) -> tuple[Decision, reserve.Walk | None]:
+    at_ns = sample.at_ns
+    fill = pace.learn(state.fill, at_ns, sample.headroom)
+    care_bytes = _care_bytes(sample, config)
+    close = sample.headroom.available_bytes < care_bytes
     if (
-        not state.stretches
+        config.policy is Policy.WATERMARK
+        and not state.stretches
         and sample.headroom.used_pct < config.watermark.upper_pct
         and not [None for _, pod in sample.pods if pod.paused is not None]
     ):
         # Nothing is held and nothing asks for it: the ordinary tick ends here, before ranking anybody.
-        if not _may_touch_any(sample.pods):
-            next_ns = int(config.sampling.slow_s * hold.NS_PER_S)
-        return Decision(State(fill=fill), (), next_ns)
-    return _decide_in_full(state, sample, config, fill, next_ns)
-
-
-def _decide_in_full(state: State, sample: Sample, config: Config, fill: pace.FillRate, next_ns: int) -> Decision:
-    at_ns = sample.at_ns
+        next_ns = _next_ns(fill, sample, _room_below_mark(sample, config), [], state.stretches, config)
+        return Decision(State(fill=fill), (), next_ns, close, care_bytes), None
     stretches = hold.follow(state.stretches, sample.pods, at_ns, config.hold)
-    ended: list[Action] = []
-    paused: list[PodUsage] = []
-    candidates: list[PodUsage] = []
-    all_paused = True
+    parts = _sort(sample, stretches, config)
+    if config.policy is Policy.RESERVE:
+        step = reserve.step(
+            state.reserve,
+            sample,
+            candidates=parts.candidates,
+            paused=parts.paused,
+            unstoppable=parts.unstoppable,
+            config=config,
+        )
+        chosen = step.actions
+        walk: reserve.Walk | None = step.walk
+        room = step.walk.left_bytes
+        after = State(reserve=step.state)
+    else:
+        parts.paused.sort(key=_paused_since)
+        all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in parts.unstoppable)
+        watermark_state, chosen = watermark.step(
+            state.watermark,
+            sample,
+            candidates=parts.candidates,
+            paused=parts.paused,
+            all_paused=all_paused,
+            config=config,
+        )
+        walk = None
+        room = _room_below_mark(sample, config)
+        after = State(watermark=watermark_state)
+    actions = (*parts.ended, *chosen)
+    for action in actions:
+        # A pod in distress is not released but let go: its budget is spent, so that it runs for min_run_s, through its
+        # termination or until what was killed has freed its memory.
+        let_go = isinstance(action, Pause | Freeze) or action.pod.distress is not None
+        if not let_go and action.pod.cgroup in stretches:
+            stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True)
+    next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
+    reserved = replace(after.reserve, due_ns=at_ns + next_ns)
+    after = State(stretches, after.watermark, reserved, fill)
+    return Decision(after, actions, next_ns, close or bool(parts.paused) or bool(chosen), care_bytes), walk
+
+
+def _sort(sample: Sample, stretches: dict[CgroupId, hold.Stretch], config: Config) -> _Sorted:
+    at_ns = sample.at_ns
+    parts = _Sorted([], [], [], [])
+    due: list[PodUsage] = []
+    turn_taken = False
     for usage in rank(sample.pods):
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
         if pod.paused is not None:
-            reason = hold.must_end(pod, stretch, at_ns, config.hold)
+            reason = hold.must_end(pod, at_ns)
+            if reason is None and hold.is_spent(pod, stretch, at_ns, config.hold):
+                if pod.workload is Workload.BATCH:
+                    due.append(usage)
+                    continue
+                reason = hold.spent_text(pod, config.hold)
             if reason is not None:
-                ended.append(Resume(pod, reason))
-                all_paused = False
+                parts.ended.append(Resume(pod, reason))
+                parts.unstoppable.append((usage, config.hold.min_run_s))
             elif hold.paused_by_daemon(pod):
-                paused.append(usage)
-        elif hold.must_run(pod, stretch, at_ns, config.hold) is None:
-            candidates.append(usage)
-            all_paused = False
-        elif pod.protected is None:
-            all_paused = False
-    paused.sort(key=_paused_since)
-    policy_state, chosen = watermark.step(
-        state.watermark, sample, candidates=candidates, paused=paused, all_paused=all_paused, config=config
-    )
-    actions = (*ended, *chosen)
-    for action in actions:
-        # A pod in distress is not released but let go: its budget is spent, so that it runs for min_run_s, through its
-        # termination or until what was killed has freed its memory.
-        let_go = isinstance(action, Pause) or action.pod.distress is not None
-        if not let_go and action.pod.cgroup in stretches:
-            stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True)
+                parts.paused.append(usage)
+            continue
+        running_s = hold.must_run_s(pod, stretch, at_ns, config.hold)
+        if running_s is None:
+            parts.candidates.append(usage)
+        else:
+            parts.unstoppable.append((usage, running_s))
+            turn_taken |= pod.workload is Workload.BATCH and hold.is_turn(pod, stretch, at_ns, config.hold)
+    # One turn at a time: together they would fill the node at once.
+    due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
+    for usage in due:
+        if turn_taken:
+            parts.paused.append(usage)
+            continue
+        turn_taken = True
+        parts.ended.append(Resume(usage.pod, f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"))
+        parts.unstoppable.append((usage, config.hold.min_run_s))
+    return parts
+
+
+def _care_bytes(sample: Sample, config: Config) -> int:
+    headroom = sample.headroom
+    return int(headroom.available_bytes - reserve.room_bytes(sample, config) + headroom.capacity_bytes * CARE_PCT / 100)
+
+
+def _room_below_mark(sample: Sample, config: Config) -> float:
+    return sample.headroom.room_below_bytes(config.watermark.upper_pct)
+
+
+def _next_ns(
+    fill: pace.FillRate,
+    sample: Sample,
+    room: float,
+    paused: list[PodUsage],
+    stretches: Mapping[CgroupId, hold.Stretch],
+    config: Config,
+) -> int:
+    # Where nothing could be done however often we looked, a node full of protected pods costs nothing.
+    if not paused and all(pod.protected is not None for _, pod in sample.pods):
+        return int(config.sampling.slow_s * hold.NS_PER_S)
+    next_ns = pace.interval_ns(fill, sample.headroom, room, config.sampling)
     if paused:
         next_ns = min(next_ns, _PAUSED_LOOK_NS)
         for usage in paused:
-            due_ns = hold.end_ns(stretches[usage.pod.cgroup], config.hold) - at_ns
+            due_ns = hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold) - sample.at_ns
             next_ns = min(next_ns, max(due_ns, config.sampling.fast_ms * 1_000_000))
-    elif not _may_touch_any(sample.pods):
-        next_ns = int(config.sampling.slow_s * hold.NS_PER_S)
-    return Decision(State(stretches, policy_state, fill), actions, next_ns)
-
-
-def _may_touch_any(pods: tuple[PodUsage, ...]) -> bool:
-    # Where nothing could be done however often we looked, a node full of protected pods costs nothing.
-    return any(pod.protected is None for _, pod in pods)
+    return next_ns
 
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
-    """Decide once and say for every pod, in rank order, what would be done to it and why."""
-    decision = decide(state, sample, config)
+    """Decide once and say for every pod, in the policy's order, what would be done to it and why."""
+    decision, walk = _decide(state, sample, config)
     done = {action.pod.cgroup: action for action in decision.actions}
+    places = {} if walk is None else {place.usage.pod.cgroup: place for place in walk.places}
+    order = {cgroup: number for number, cgroup in enumerate(places)}
     verdicts = []
-    place = 0
-    for usage in rank(sample.pods):
+    number = 0
+    for usage in sorted(rank(sample.pods), key=lambda usage: order.get(usage.pod.cgroup, -1)):
         pod = usage.pod
         stretch = decision.state.stretches.get(pod.cgroup)
         blocked = None if pod.paused else hold.must_run(pod, stretch, sample.at_ns, config.hold)
-        number = None
-        if pod.paused is None and blocked is None:
-            place += 1
-            number = place
-        verdicts.append(Verdict(usage, number, _text(pod, number, done.get(pod.cgroup), blocked, sample, config)))
+        place = places.get(pod.cgroup)
+        is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
+        number += is_candidate
+        what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
+        verdicts.append(Verdict(usage, number if is_candidate else None, what, why, place))
     return decision, tuple(verdicts)
 
 
-def _text(
-    pod: Pod, number: int | None, action: Action | None, blocked: str | None, sample: Sample, config: Config
-) -> str:
+def _words(
+    pod: Pod,
+    number: int,
+    action: Action | None,
+    blocked: str | None,
+    place: reserve.Place | None,
+    sample: Sample,
+    config: Config,
+) -> tuple[str, str]:
+    """What becomes of a pod, and why."""
+    numbers = "" if place is None else reserve.describe(place)
     match action:
         case Pause(mechanism=mechanism, reason=reason):
-            return f"would pause ({mechanism}): {reason}"
+            return f"would pause ({mechanism})", reason
         case Resume(reason=reason):
-            return f"would resume: {reason}"
+            return "would resume", reason
+        case Freeze(reason=reason):
+            return "would freeze", reason
         case Sacrifice(reason=reason):
-            return f"would kill its containers: {reason}"
+            return "would kill its containers", reason
     if pod.paused is not None:
-        return f"stays paused by {pod.paused.owner}: {pod.paused.reason}"
-    if number is None:
-        return f"runs: {blocked}"
+        return f"stays paused by {pod.paused.owner} ({pod.paused.reason})", numbers
+    if blocked is not None:
+        return ("runs", blocked) if place is None else (f"runs, {blocked}", numbers)
+    if place is not None:
+        return "runs first" if place.first else "runs", numbers
     return watermark.verdict(number, sample, config)
 
 

@@ -14,7 +14,9 @@ from cgpause.policy.hold import NS_PER_S
 
 PRIOR_FILL_S = 10.0
 """Expect the capacity to fill within this time even before faster growth was seen: 6.4 GB/s on a node with 64 GB, the
-rate earlyoom assumes; less on smaller nodes, which have fewer cores."""
+rate earlyoom assumes."""
+PRIOR_BYTES_PER_S = 512 << 20
+"""And at least this: a small node has fewer cores, but not slower ones (one core here touches 2.2 GiB/s)."""
 _HALF_LIFE_S = 10.0
 """A burst seen is expected again for a while, and less and less."""
 
@@ -38,8 +40,8 @@ def learn(rate: FillRate, at_ns: int, headroom: Headroom) -> FillRate:
     return FillRate(at_ns, available, max(decayed, (rate.available_bytes - available) / elapsed_s))
 
 
-def interval_ns(rate: FillRate, headroom: Headroom, threshold_pct: float, sampling: SamplingConfig) -> int:
-    """Time until the next sample is due."""
-    fastest = max(rate.bytes_per_s, headroom.capacity_bytes / PRIOR_FILL_S)
-    seconds = headroom.room_below_bytes(threshold_pct) / fastest / 2 if fastest else 0.0
+def interval_ns(rate: FillRate, headroom: Headroom, room_bytes: float, sampling: SamplingConfig) -> int:
+    """Time until the next sample is due, when `room_bytes` more may be taken before somebody has to be paused."""
+    fastest = max(rate.bytes_per_s, headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
+    seconds = room_bytes / fastest / 2
     return int(min(max(seconds, sampling.fast_ms / 1000), sampling.slow_s) * NS_PER_S)

@@ -87,9 +87,9 @@ def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple
     )
 
 
-def verdict(rank: int, sample: Sample, config: Config) -> str:
-    """Why the candidate at `rank` keeps running although nothing else forbids pausing it."""
+def verdict(rank: int, sample: Sample, config: Config) -> tuple[str, str]:
+    """That the candidate at `rank` keeps running although nothing else forbids pausing it, and why."""
     used_pct = sample.headroom.used_pct
     if used_pct < config.watermark.upper_pct:
-        return f"runs: memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"
-    return f"runs: rank {rank}, and {config.watermark.batch} are paused at a time"
+        return "runs", f"memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"
+    return "runs", f"rank {rank}, and {config.watermark.batch} are paused at a time"

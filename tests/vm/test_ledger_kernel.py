@@ -5,12 +5,25 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, check_every_crash, request
+from crashing import (
+    SCENARIOS,
+    CgroupState,
+    PausableCgroup,
+    Scenario,
+    check_every_crash,
+    count_steps,
+    freeze,
+    kill_before_step,
+    request,
+)
+from trees import wait_until
+from vm.realnode import MIB, Node, frozen
 
 from cgpause import ledger
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
@@ -152,6 +165,56 @@ def usage_in(seconds: float, cgroup: Cgroup) -> int:
     before = usage()
     time.sleep(seconds)
     return usage() - before
+
+
+@pytest.fixture
+def growing(node: Node) -> PausableCgroup:
+    """A throttled pod whose process still wants 190 MiB."""
+    folder = node.add("web", 10, cpu_max="50000 100000")
+    (folder / "cpu.max.burst").write_text("20000\n")
+    pod = PausableCgroup(str(node.root), str(folder.relative_to(node.root)))
+    with pod.open() as cgroup:
+        ledger.pause(cgroup, request())
+    node.resize("web", 200)
+    return pod
+
+
+def memory_current(pod: PausableCgroup) -> int:
+    return int((pod.folder / "memory.current").read_text())
+
+
+def test_a_throttled_pod_grows_and_a_frozen_one_does_not(node: Node, growing: PausableCgroup) -> None:
+    before = memory_current(growing)
+    wait_until(lambda: memory_current(growing) > before + 2 * MIB, "a throttled process to grow", 120)
+    with growing.open() as cgroup:
+        assert ledger.freeze(cgroup, "it grows")[1]
+        wait_until(lambda: frozen(growing.folder), "the freeze", 120)
+        before = memory_current(growing)
+        time.sleep(3)
+        assert memory_current(growing) <= before  # less: what the kernel had charged ahead is given back
+        assert node.held("web") == 10
+
+        ledger.resume(cgroup)
+    assert growing.state() == CgroupState("50000 100000", "20000", "0", None)
+    node.wait_held("web", 200)
+
+
+def test_a_daemon_killed_at_any_step_of_a_freeze_leaves_what_restore_undoes(
+    node: Node, growing: PausableCgroup
+) -> None:
+    def throttle_again(pod: PausableCgroup) -> None:
+        with pod.open() as cgroup:
+            ledger.pause(cgroup, request())
+
+    scenario = Scenario("", "50000 100000", 20000, throttle_again, freeze, "")
+    for number in range(len(count_steps(growing, scenario))):
+        scenario.set_up(growing)
+        kill_before_step(growing, freeze, number, torn=False)
+        command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(node.root)]
+        subprocess.run(command, check=True, timeout=120)
+        assert growing.state() == CgroupState("50000 100000", "20000", "0", None), f"step {number}"
+    wait_until(lambda: not frozen(growing.folder), "the thaw", 120)
+    node.wait_held("web", 200)
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)

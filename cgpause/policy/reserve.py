@@ -1,0 +1,292 @@
+"""The reserve policy: everybody runs while what they can take before the next look still fits; pure.
+
+A banker's argument on the kernel's own numbers (design: policies; Dijkstra 1965 for the argument). Every pod has
+
+    claim   what it may still take: memory.max - (memory.current - reclaimable); unbounded without a limit
+    rate    the largest growth seen lately (policy.growth)
+    need    what it can take before we could stop it: min(claim, rate * time), where time is one reaction for a pod that
+            can be paused, and `horizon_s` for one that cannot, or that goes first
+
+and the needs are served from the headroom, less a margin above kubelet's eviction threshold, in this order: pods that
+cannot be paused; then by the operator's priority, services before batch; within these one pod goes first: the largest
+that wants memory and whose need for the whole horizon fits, so that somebody can always finish and give memory back.
+Then Burstable before BestEffort, then the larger before the smaller. Whoever's need fits runs; whoever's does not is
+paused. Resuming is the same walk, with `resume_pct` to spare.
+
+It cannot deadlock: the pod that goes first always runs, also when nothing fits. While its claim fits it gets all of it,
+whatever the others did before. When no pod's does (an unsafe state) pausing cannot help any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cgpause.config import Config
+from cgpause.model import (
+    Action,
+    Freeze,
+    Mechanism,
+    Pause,
+    PodUsage,
+    QosClass,
+    Resume,
+    Sacrifice,
+    Sample,
+    Workload,
+)
+from cgpause.policy.growth import Growth, Growths, expected_rate, learn
+from cgpause.policy.hold import NS_PER_S
+
+REACTION_LOOKS = 2
+"""A pod that starts to grow just after a look is seen at the next one and stopped before the one after that."""
+WANTS_PCT = 0.5
+"""A pod wants memory when it may take more than this much of the capacity within the horizon."""
+LEAK_FRACTION = 0.01
+"""What a throttled pod still does of what it did (measured; design: kernel facts)."""
+UNSAFE_S = 1.0
+"""Nobody is sacrificed for a moment's shortage."""
+_PAGE = 4096
+_LATE_HALF_LIFE_S = 10.0
+_LONGEST_LATE_S = 1.0
+_QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
+_UNBOUNDED = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveState:
+    """What this policy remembers."""
+
+    growths: Growths = field(default_factory=Growths)
+    late_s: float = 0.0
+    """How late looks come, the worst of late."""
+    looked_at_ns: int | None = None
+    """When the last look was."""
+    due_ns: int | None = None
+    """When the next one is due."""
+    unsafe_since_ns: int | None = None
+
+
+class Place(NamedTuple):
+    """One pod's place in the walk; amounts in bytes, `claim` and `need` are infinite without bound."""
+
+    usage: PodUsage
+    claim: float
+    rate: float
+    """In bytes per second."""
+    time_s: float
+    need: float
+    left: float
+    """What was left of the headroom when its turn came."""
+    runs: bool
+    first: bool = False
+    """Whether it is the one that goes first."""
+    stoppable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One walk over all pods."""
+
+    room_bytes: float
+    """Headroom less margin and eviction threshold."""
+    places: tuple[Place, ...]
+    left_bytes: float
+    """What nobody needs."""
+    unsafe: bool
+    """Whether somebody wants memory and not even the pod that goes first can have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What this policy wants."""
+
+    state: ReserveState
+    actions: tuple[Action, ...]
+    walk: Walk
+
+
+def step(
+    state: ReserveState,
+    sample: Sample,
+    *,
+    candidates: Sequence[PodUsage],
+    paused: Sequence[PodUsage],
+    unstoppable: Sequence[tuple[PodUsage, float]],
+    config: Config,
+) -> Step:
+    """Decide once.
+
+    `candidates` run and may be paused now; `paused` are the daemon's pauses that may go on; `unstoppable` run whatever
+    we decide, each with the seconds until it could be paused (infinite: never).
+    """
+    at_ns = sample.at_ns
+    growths = learn(state.growths, sample.pods, at_ns)
+    late_s = _late_s(state, sample)
+    walk = _walk(sample, growths, candidates, paused, unstoppable, late_s, config)
+    actions: list[Action] = []
+    for place in walk.places:
+        (current, pod), runs = place.usage, place.runs
+        if pod.paused is None:
+            if not runs:
+                actions.append(Pause(pod, current, config.mechanism, describe(place)))
+        elif runs and place.stoppable:
+            actions.append(Resume(pod, describe(place)))
+        elif not runs and config.reserve.freeze_growing and pod.paused.mechanism is Mechanism.THROTTLE:
+            grown = _grown_bytes(growths.pods[pod.cgroup])
+            if grown > leak_limit_bytes(sample.headroom.capacity_bytes):
+                actions.append(Freeze(pod, f"grew by {mib(grown)} although throttled"))
+    # Resumes last: a pause makes the room that a resume takes.
+    actions.sort(key=lambda action: isinstance(action, Resume))
+    unsafe_since_ns = None
+    if walk.unsafe:
+        unsafe_since_ns = at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
+        if config.reserve.sacrifice and at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
+            victim = _victim(walk)
+            if victim is not None:
+                actions = [a for a in actions if a.pod.cgroup != victim.pod.cgroup]
+                actions.append(victim)
+                unsafe_since_ns = None
+    return Step(ReserveState(growths, late_s, at_ns, None, unsafe_since_ns), tuple(actions), walk)
+
+
+def reaction_s(late_s: float, config: Config) -> float:
+    """Time from the moment a pod starts to grow until it is stopped, near the limit."""
+    return REACTION_LOOKS * config.sampling.fast_ms / 1000 + late_s
+
+
+def leak_limit_bytes(capacity_bytes: int) -> float:
+    """How much a throttled pod may grow before it is frozen: 10 MiB on a node with 32 GiB."""
+    return max(capacity_bytes / 3200, 512 * 1024)
+
+
+def room_bytes(sample: Sample, config: Config) -> float:
+    """What the policy has to give: headroom less margin and kubelet's eviction threshold."""
+    headroom = sample.headroom
+    margin = headroom.capacity_bytes * config.reserve.margin_pct / 100
+    return headroom.available_bytes - headroom.eviction_bytes - margin
+
+
+class _Demand(NamedTuple):
+    usage: PodUsage
+    claim: float
+    rate: float
+    group: tuple[int, bool]
+    """Priority, and service before batch: whoever is in a higher group is served first, whatever its size."""
+
+
+def _walk(
+    sample: Sample,
+    growths: Growths,
+    candidates: Sequence[PodUsage],
+    paused: Sequence[PodUsage],
+    unstoppable: Sequence[tuple[PodUsage, float]],
+    late_s: float,
+    config: Config,
+) -> Walk:
+    capacity = sample.headroom.capacity_bytes
+    horizon_s = config.reserve.horizon_s
+    reaction = reaction_s(late_s, config)
+    room = left = room_bytes(sample, config)
+    places: list[Place] = []
+
+    def place(demand: _Demand, time_s: float, *, runs: bool, first: bool = False, stoppable: bool = True) -> None:
+        nonlocal left
+        need = min(demand.claim, demand.rate * time_s)
+        places.append(Place(demand.usage, demand.claim, demand.rate, time_s, need, left, runs, first, stoppable))
+        if runs:
+            left -= need
+
+    for usage, seconds in unstoppable:
+        place(_demand(usage, growths, sample), min(seconds + reaction, horizon_s), runs=True, stoppable=False)
+    for usage in paused:
+        left -= _leak_bytes(usage, growths.pods[usage.pod.cgroup], capacity, config)
+
+    order = sorted((_demand(usage, growths, sample) for usage in (*candidates, *paused)), key=_rank, reverse=True)
+    wanting = [one for one in order if min(one.claim, one.rate * horizon_s) > capacity * WANTS_PCT / 100]
+    # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
+    group = next((one.group for one in wanting if not one.group[1]), wanting[0].group if wanting else None)
+    first, unsafe = None, False
+    spare = config.reserve.resume_pct / 100 * capacity
+    for one in order:
+        if first is None and group is not None and one.group <= group:
+            rivals = [rival for rival in wanting if rival.group == group]
+            fitting = (rival for rival in rivals if min(rival.claim, rival.rate * horizon_s) <= left)
+            first = next(fitting, None)
+            if first is None:
+                first, unsafe = rivals[0], True
+            place(first, horizon_s, runs=True, first=True)
+        if one is first:
+            continue
+        need = min(one.claim, one.rate * reaction)
+        wanted = need if one.usage.pod.paused is None else need + spare
+        # Holding a pod that does not grow would free nothing and help nobody.
+        place(one, reaction, runs=wanted <= left or need < _PAGE)
+    return Walk(room, tuple(places), left, unsafe)
+
+
+def _demand(usage: PodUsage, growths: Growths, sample: Sample) -> _Demand:
+    pod = usage.pod
+    growth = growths.pods[pod.cgroup]
+    claim = _UNBOUNDED if pod.memory_max_bytes is None else max(pod.memory_max_bytes - growth.used_bytes, 0)
+    rate = expected_rate(growth, sample.at_ns, sample.headroom.capacity_bytes)
+    return _Demand(usage, claim, rate, (pod.priority, pod.workload is Workload.SERVICE))
+
+
+def _rank(demand: _Demand) -> tuple[object, ...]:
+    current, pod = demand.usage
+    return demand.group, _QOS_RANK[pod.qos], current - pod.reclaimable_bytes, pod.cgroup
+
+
+def _leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, config: Config) -> float:
+    """What a held pod can still take within the horizon."""
+    pod = usage.pod
+    if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
+        return 0.0
+    leak = growth.rate * LEAK_FRACTION * config.reserve.horizon_s
+    if config.reserve.freeze_growing:
+        leak = min(leak, max(leak_limit_bytes(capacity_bytes) - _grown_bytes(growth), 0))
+    return leak
+
+
+def _grown_bytes(growth: Growth) -> int:
+    return 0 if growth.held_bytes is None else growth.used_bytes - growth.held_bytes
+
+
+def _late_s(state: ReserveState, sample: Sample) -> float:
+    if state.due_ns is None or state.looked_at_ns is None:
+        return 0.0
+    elapsed_s = max(sample.at_ns - state.looked_at_ns, 0) / NS_PER_S
+    late_s = (sample.at_ns - state.due_ns) / NS_PER_S
+    worst: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
+    return min(max(worst, late_s), _LONGEST_LATE_S)
+
+
+def _victim(walk: Walk) -> Sacrifice | None:
+    """Whoever loses least, once all who can be held are held and even the one that goes first has no room."""
+    stoppable = [place for place in walk.places if place.stoppable]
+    if walk.room_bytes > 0 or any(place.runs and place.need >= _PAGE and not place.first for place in stoppable):
+        return None
+    known = [place for place in stoppable if place.usage.pod.cpu_usage_usec is not None]
+    if not known:
+        return None
+    current, pod = min(known, key=lambda place: (place.usage.pod.priority, place.usage.pod.cpu_usage_usec)).usage
+    lost_s = (pod.cpu_usage_usec or 0) / 1e6
+    return Sacrifice(
+        pod,
+        current,
+        f"no headroom left, and not even one pod fits: of {len(known)} it loses least ({lost_s:.1f} s of CPU time, "
+        f"priority {pod.priority})",
+    )
+
+
+def describe(place: Place) -> str:
+    """One place in words: claim, rate, need, what was left."""
+    claim = "no limit" if place.claim == _UNBOUNDED else f"claim {mib(place.claim)}"
+    return f"needs {mib(place.need)} ({claim}, {mib(place.rate)}/s for {place.time_s:.2g} s) of {mib(place.left)} left"
+
+
+def mib(amount: float) -> str:
+    """Bytes for people."""
+    return f"{amount / 2**20:.1f} MiB"

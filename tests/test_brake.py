@@ -1,0 +1,481 @@
+"""The level of memory.high, and the brake that keeps it, on an ordinary tree; tests/vm has a kernel that brakes."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trees import FakeTree
+
+from cgpause import high
+from cgpause.brake import Brake, Level, choose
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config, MemoryHighConfig
+from cgpause.model import Headroom
+from cgpause.tree import PodTree
+from cgpause.watch import Watch
+
+GIB = 1 << 30
+MIB = 1 << 20
+S = 1_000_000_000
+PAGE = mmap.PAGESIZE
+LITTLE = 100 * GIB * 5 // 1000
+"""Of the nodes below, half a percent of the capacity."""
+
+
+def limited(used_gib: float, *, eviction_bytes: int = 0) -> Headroom:
+    """A large node whose kubepods may use 100 GiB."""
+    used = int(used_gib * GIB)
+    return Headroom(200 * GIB, 200 * GIB - used, 100 * GIB, used, eviction_bytes)
+
+
+def unlimited(used_gib: float, beside_gib: float) -> Headroom:
+    """A node of 100 GiB without a limit on kubepods; `beside_gib` are used by others."""
+    used = int(used_gib * GIB)
+    return Headroom(100 * GIB, 100 * GIB - used - int(beside_gib * GIB), None, used)
+
+
+def level(
+    headroom: Headroom,
+    *,
+    close: bool = False,
+    cache_gib: float = 0,
+    care_gib: float = 25,
+    airbag_pct: float = 97.5,
+    now: Level | None = None,
+) -> Level:
+    current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
+    return choose(headroom, current, close=close, care_bytes=int(care_gib * GIB), airbag_pct=airbag_pct, now=now)
+
+
+# --- the level -----------------------------------------------------------------------------------------------------
+
+
+def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
+    assert level(limited(10)) == Level(75 * GIB, tripwire=True)
+    assert level(limited(10), care_gib=40) == Level(60 * GIB, tripwire=True)
+
+
+def test_awake_it_is_a_rest_below_the_limit() -> None:
+    assert level(limited(80), close=True).high_bytes == int(97.5 * GIB)
+    assert level(limited(80), close=True, airbag_pct=100).high_bytes == 100 * GIB
+    assert level(limited(80, eviction_bytes=GIB), close=True) == Level(int(96.5 * GIB), tripwire=False)
+
+
+def test_without_a_limit_it_is_the_use_at_which_the_node_has_no_more() -> None:
+    assert level(unlimited(10, beside_gib=20)) == Level(55 * GIB, tripwire=True)
+    assert level(unlimited(70, beside_gib=20), close=True).high_bytes == int(77.5 * GIB)
+
+
+def test_a_node_tighter_than_the_limit_decides() -> None:
+    headroom = replace(limited(10), node_available_bytes=50 * GIB)
+    assert level(headroom) == Level(35 * GIB, tripwire=True)
+
+
+@pytest.mark.parametrize(
+    ("cache_gib", "now", "tripwire"),
+    [
+        pytest.param(63.9, None, True, id="fits"),
+        pytest.param(64.1, None, False, id="nearly-in-the-way"),
+        pytest.param(64.4, Level(75 * GIB, tripwire=True), True, id="has-grown-towards-it"),
+        pytest.param(64.6, Level(75 * GIB, tripwire=True), False, id="has-reached-it"),
+        pytest.param(64.4, Level(int(97.5 * GIB), tripwire=False), False, id="has-shrunk-a-little"),
+        pytest.param(63.9, Level(int(97.5 * GIB), tripwire=False), True, id="has-shrunk"),
+    ],
+)
+def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: Level | None, tripwire: bool) -> None:  # noqa: FBT001
+    chosen = level(limited(10), cache_gib=cache_gib, now=now)
+
+    assert chosen == (Level(75 * GIB, tripwire=True) if tripwire else Level(int(97.5 * GIB), tripwire=False))
+
+
+def test_it_is_never_put_below_what_is_in_use() -> None:
+    used = 99 * GIB
+    assert level(limited(99), close=True).high_bytes == (used + LITTLE) // PAGE * PAGE
+
+
+def test_in_force_it_does_not_run_away_from_growth() -> None:
+    now = level(limited(90), close=True)
+
+    for used_gib in (97, 98, 99, 101):
+        assert level(limited(used_gib), close=True, now=now) == now
+
+
+def test_armed_late_it_comes_down_as_use_does() -> None:
+    now = level(limited(99.5), close=True)
+    assert now.high_bytes == 100 * GIB
+
+    now = level(limited(98), close=True, now=now)
+    assert now.high_bytes == (98 * GIB + LITTLE) // PAGE * PAGE
+    assert level(limited(90), close=True, now=now).high_bytes == int(97.5 * GIB)
+
+
+def test_a_burst_past_the_tripwire_finds_the_airbag() -> None:
+    now = level(limited(50))
+
+    assert level(limited(98), close=True, now=now) == Level(int(97.5 * GIB), tripwire=False)
+
+
+def test_a_node_that_fills_beside_kubepods_lowers_it_to_what_is_in_use_and_no_further() -> None:
+    now = level(unlimited(40, beside_gib=10), close=True)
+
+    lower = level(unlimited(40, beside_gib=30), close=True, now=now)
+    assert lower.high_bytes == int(67.5 * GIB)
+    lowest = level(unlimited(40, beside_gib=59), close=True, now=lower)
+    assert lowest.high_bytes == (40 * GIB + LITTLE) // PAGE * PAGE
+
+
+@pytest.mark.parametrize("limit", [0, 1, PAGE, 10 * PAGE])
+def test_odd_limits_give_pages(limit: int) -> None:
+    for used in (0, 1, limit, 2 * limit):
+        headroom = Headroom(GIB, GIB, limit, used)
+        for close in (False, True):
+            chosen = choose(headroom, used, close=close, care_bytes=GIB, airbag_pct=97.5, now=None)
+            assert chosen.high_bytes >= 0
+            assert chosen.high_bytes % PAGE == 0
+
+
+# --- the brake -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    made = FakeTree(tmp_path, memory_max=str(100 * GIB))
+    made.add_pod("web")
+    (made.kubepods / "memory.high").write_text("max\n")
+    return made
+
+
+@pytest.fixture
+def tree(fake: FakeTree) -> Iterator[PodTree]:
+    made = PodTree(str(fake.root), str(fake.log_dir), Config())
+    made.refresh(0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    made = Watch()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def brake(tree: PodTree, watch: Watch) -> Brake:
+    made = Brake(tree, watch, dry_run=False)
+    made.follow()
+    return made
+
+
+def in_force(fake: FakeTree) -> str:
+    return (fake.kubepods / "memory.high").read_text().strip()
+
+
+def is_recorded(fake: FakeTree) -> bool:
+    return high.XATTR in os.listxattr(fake.kubepods)
+
+
+def apply(brake: Brake, fake: FakeTree, used_gib: float, *, close: bool = False, at_s: int = 1) -> Headroom:
+    headroom = limited(used_gib)
+    fake.set_used(headroom.kubepods_used_bytes)
+    brake.apply(headroom, at_s * S, close=close, care_bytes=25 * GIB)
+    return headroom
+
+
+TRIPWIRE = str(75 * GIB)
+AIRBAG = str(int(99 * GIB))
+
+
+def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
+    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    apply(brake, fake, 10)
+    assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
+    apply(brake, fake, 80, close=True)
+    assert in_force(fake) == AIRBAG
+    apply(brake, fake, 10)
+    assert in_force(fake) == TRIPWIRE
+
+    assert brake.release("a test")
+
+    assert (in_force(fake), is_recorded(fake)) == ("max", False)
+    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == [
+        "armed memory.high",
+        "released memory.high",
+    ]
+
+
+def test_it_is_written_only_when_it_moves_by_more_than_a_little(
+    brake: Brake, fake: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    real = Cgroup.write
+
+    def note(self: Cgroup, name: str, value: str) -> None:
+        written.append(value)
+        real(self, name, value)
+
+    monkeypatch.setattr(Cgroup, "write", note)
+    headroom = replace(limited(80), kubepods_max_bytes=None, node_total_bytes=100 * GIB)
+
+    for beside in (0, LITTLE - PAGE, LITTLE + PAGE, 0):
+        room = replace(headroom, node_available_bytes=20 * GIB - beside)
+        brake.apply(room, S, close=True, care_bytes=25 * GIB)
+
+    full = int(99 * GIB)
+    assert written == [str(full), str(full - LITTLE - PAGE), str(full)]
+
+
+def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -> None:
+    """The kernel reclaims within the write, and the daemon has no time for gigabytes."""
+    headroom = limited(80)
+    current = 100 * GIB
+    levels = []
+    for _ in range(100):
+        (fake.kubepods / "memory.current").write_text(f"{current}\n")
+        brake.apply(headroom, S, close=True, care_bytes=25 * GIB)
+        levels.append(int(in_force(fake)))
+        assert current - levels[-1] <= 64 * MIB
+        current = min(current, levels[-1])
+
+    assert levels == sorted(levels, reverse=True)
+    assert levels[-1] - int(99 * GIB) <= LITTLE
+
+
+@pytest.mark.parametrize(
+    ("headroom", "sleeps"),
+    [
+        pytest.param(limited(10), True, id="kubepods-is-tighter"),
+        pytest.param(replace(limited(10), node_available_bytes=90 * GIB), True, id="equal"),
+        pytest.param(replace(limited(10), node_available_bytes=90 * GIB - 1), False, id="node-is-tighter"),
+        pytest.param(unlimited(10, beside_gib=0), False, id="no-limit"),
+    ],
+)
+def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
+    brake: Brake,
+    fake: FakeTree,
+    headroom: Headroom,
+    sleeps: bool,  # noqa: FBT001
+) -> None:
+    fake.set_used(headroom.kubepods_used_bytes)
+    brake.apply(headroom, S, close=False, care_bytes=25 * GIB)
+
+    assert is_recorded(fake)
+    assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
+
+
+def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: Watch) -> None:
+    assert brake.sleep_ns(limited(10)) is None
+    assert brake.sleep_ns(apply(brake, fake, 80, close=True)) is None
+    assert brake.sleep_ns(apply(brake, fake, 10)) == 30 * S
+    watch.degraded = True  # nobody would tell that it was taken away
+    assert brake.sleep_ns(limited(10)) is None
+
+
+def test_dry_run_writes_nothing_and_says_what_it_would(
+    tree: PodTree, fake: FakeTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    brake = Brake(tree, None, dry_run=True)
+    brake.follow()
+
+    assert brake.sleep_ns(apply(brake, fake, 10)) is None
+    apply(brake, fake, 80, close=True)
+    assert brake.release("a test")
+
+    assert (in_force(fake), is_recorded(fake)) == ("max", False)
+    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == [
+        "would have set memory.high",
+        "would have released memory.high",
+    ]
+
+
+def test_a_predecessors_value_is_not_taken_for_the_original(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 10)  # and is killed
+
+    successor = Brake(tree, None, dry_run=False)
+    successor.follow()
+    apply(successor, fake, 80, close=True)
+    assert in_force(fake) == AIRBAG
+
+    assert successor.release("a test")
+    assert (in_force(fake), is_recorded(fake)) == ("max", False)
+
+
+def test_switched_off_it_undoes_what_it_or_a_predecessor_did(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 10)
+
+    tree.config = Config(memory_high=MemoryHighConfig(enabled=False))
+    brake.follow()
+    apply(brake, fake, 10)
+
+    assert (in_force(fake), is_recorded(fake)) == ("max", False)
+
+
+def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 10)
+    hidden = fake.folder / "hidden"
+    fake.kubepods.rename(hidden)
+    tree.refresh(0)
+    brake.follow()
+    apply_nothing = limited(10)
+    brake.apply(apply_nothing, S, close=False, care_bytes=25 * GIB)
+    assert brake.sleep_ns(apply_nothing) is None
+
+    hidden.rename(fake.kubepods)
+    (fake.kubepods / "memory.high").write_text("max\n")
+    tree.refresh(0)
+    brake.follow()
+    apply(brake, fake, 10)
+
+    assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
+
+
+def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, fake: FakeTree) -> None:
+    (fake.kubepods / "memory.high").unlink()
+    brake = Brake(tree, None, dry_run=False)
+    brake.follow()
+
+    assert brake.sleep_ns(apply(brake, fake, 10)) is None
+    assert brake.release("a test")
+    assert not (fake.kubepods / "memory.high").exists()
+
+
+def test_the_tree_that_holds_us_is_left_alone(tree: PodTree, fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpause.brake.own_cgroup", lambda: str(fake.kubepods / "kubepods-burstable.slice" / "pod"))
+    brake = Brake(tree, None, dry_run=False)
+    brake.follow()
+    apply(brake, fake, 10)
+
+    assert in_force(fake) == "max"
+
+
+def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 10)
+    fd = os.open(fake.kubepods, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        assert brake.sleep_ns(apply(brake, fake, 80, close=True)) is None
+        assert in_force(fake) == TRIPWIRE
+    finally:
+        os.close(fd)
+
+    apply(brake, fake, 80, close=True)
+    assert in_force(fake) == AIRBAG
+
+
+def test_trouble_is_said_once_and_tried_again_after_a_minute(
+    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    (fake.kubepods / "memory.high").write_text("garbage\n")
+
+    for at_s in (1, 2, 3):
+        apply(brake, fake, 10, at_s=at_s)
+    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == ["memory.high not set"]
+    (fake.kubepods / "memory.high").write_text("max\n")
+    apply(brake, fake, 10, at_s=60)
+    assert in_force(fake) == "max"
+    apply(brake, fake, 10, at_s=61)
+    assert in_force(fake) == TRIPWIRE
+
+
+# --- drift ---------------------------------------------------------------------------------------------------------
+
+
+def test_our_own_write_is_no_drift(brake: Brake, fake: FakeTree, watch: Watch) -> None:
+    apply(brake, fake, 10)
+
+    assert watch.read().high
+    assert not brake.answer_drift(2 * S)
+    assert not watch.read().high
+    assert in_force(fake) == TRIPWIRE
+
+
+@pytest.mark.parametrize("foreign", ["max", str(90 * GIB)], ids=["original-again", "a-new-wish"])
+def test_a_foreign_value_is_answered_and_is_what_comes_back(
+    brake: Brake, fake: FakeTree, watch: Watch, foreign: str
+) -> None:
+    apply(brake, fake, 10)
+    watch.read()
+
+    (fake.kubepods / "memory.high").write_text(f"{foreign}\n")
+
+    assert watch.read().high
+    assert not brake.answer_drift(2 * S)
+    assert in_force(fake) == TRIPWIRE
+    assert brake.release("a test")
+    assert in_force(fake) == foreign
+
+
+def test_an_operators_tighter_value_is_respected_until_it_goes(
+    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    apply(brake, fake, 10)
+    (fake.kubepods / "memory.high").write_text(f"{50 * GIB}\n")
+
+    assert brake.answer_drift(2 * S)
+    assert brake.sleep_ns(limited(10)) is None
+    for at_s in (3, 4):
+        apply(brake, fake, 10, at_s=at_s)
+    assert (in_force(fake), is_recorded(fake)) == (str(50 * GIB), False)
+    assert [m for m in caplog.messages if "left alone" in m] == [caplog.messages[-1]]
+
+    (fake.kubepods / "memory.high").write_text("max\n")
+    brake.answer_drift(5 * S)
+    apply(brake, fake, 10, at_s=6)
+    assert in_force(fake) == TRIPWIRE
+
+
+def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture) -> None:
+    apply(brake, fake, 10)
+    answers = []
+    for number in range(11):
+        (fake.kubepods / "memory.high").write_text("max\n")
+        answers.append(brake.answer_drift((2 + number) * S))
+    apply(brake, fake, 10, at_s=100)
+
+    assert answers == [False] * 10 + [True]
+    assert (in_force(fake), is_recorded(fake)) == ("max", False)
+    assert brake.sleep_ns(limited(10)) is None
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
+        'memory.high left alone reason="another writer keeps changing it"'
+    ]
+
+
+def test_a_daemon_reload_now_and_then_is_no_second_writer(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 10)
+    for hour in range(1, 30):
+        (fake.kubepods / "memory.high").write_text("max\n")
+        brake.answer_drift(hour * 3601 * S)
+
+    assert in_force(fake) == TRIPWIRE
+
+
+def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -> None:
+    """`cgpause resume --all` beside a running daemon: it goes on with its work, as it does with pods."""
+    apply(brake, fake, 10)
+    os.removexattr(fake.kubepods, high.XATTR)
+    (fake.kubepods / "memory.high").write_text("max\n")
+
+    assert not brake.answer_drift(2 * S)
+    assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
+
+
+def test_without_inotify_every_sample_looks(tree: PodTree, fake: FakeTree) -> None:
+    brake = Brake(tree, None, dry_run=False)
+    brake.follow()
+    apply(brake, fake, 10)
+    (fake.kubepods / "memory.high").write_text("max\n")
+
+    apply(brake, fake, 10)
+
+    assert in_force(fake) == TRIPWIRE

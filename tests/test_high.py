@@ -1,0 +1,312 @@
+"""memory.high of a kubepods root on an ordinary tree: restores, foreign writes, refused writes, locks and deaths."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crashing import PausableCgroup, SteppedCgroup, kill_before_step
+
+from cgpause import high
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import BusyError, CgpauseError, DamagedRecordError, KernelWriteError, RestoreError
+from cgpause.high import HighRecord, Released, decode_record, encode_record, release, set_high
+
+LEVEL, LOWER, HIGHER = 800 << 20, 700 << 20, 900 << 20
+TIGHTER = 500 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "kubepods.slice"
+    made.mkdir()
+    (made / "memory.high").write_text("max\n")
+    return made
+
+
+@pytest.fixture
+def cgroup(folder: Path) -> Iterator[Cgroup]:
+    with Cgroup(str(folder.parent), folder.name) as opened:
+        yield opened
+
+
+def state(folder: Path) -> tuple[str, list[str]]:
+    return (folder / "memory.high").read_text().strip(), os.listxattr(folder)
+
+
+def recorded(folder: Path) -> HighRecord:
+    return decode_record(os.getxattr(folder, high.XATTR))
+
+
+@pytest.mark.parametrize("original", ["max", str(HIGHER + 4096)])
+def test_what_was_there_before_comes_back_after_any_number_of_levels(
+    folder: Path, cgroup: Cgroup, original: str
+) -> None:
+    (folder / "memory.high").write_text(f"{original}\n")
+    for number, level in enumerate((LEVEL, HIGHER, LOWER)):
+        record = set_high(cgroup, level, since_ns=7 + number)
+        assert record == recorded(folder)
+        assert high.text(record.original_bytes) == original
+        assert record.since_ns == 7  # since when the original is not there
+        assert state(folder) == (str(level), [high.XATTR])
+
+    assert release(cgroup) == Released(None if original == "max" else int(original), foreign=False)
+
+    assert state(folder) == (original, [])
+    assert release(cgroup) is None
+
+
+@pytest.mark.parametrize(
+    ("original", "written"),
+    [
+        pytest.param(LEVEL - 1, None, id="just-tighter"),
+        pytest.param(LEVEL, None, id="equal"),
+        pytest.param(LEVEL + 1, LEVEL, id="just-looser"),
+    ],
+)
+def test_an_operators_own_value_is_never_loosened(
+    folder: Path, cgroup: Cgroup, original: int, written: int | None
+) -> None:
+    (folder / "memory.high").write_text(f"{original}\n")
+
+    record = set_high(cgroup, LEVEL, since_ns=1)
+
+    assert (record and record.written_bytes) == written
+    assert state(folder) == ((str(original), []) if written is None else (str(written), [high.XATTR]))
+
+
+def test_a_level_above_the_operators_value_puts_that_back(folder: Path, cgroup: Cgroup) -> None:
+    (folder / "memory.high").write_text(f"{LEVEL}\n")
+    set_high(cgroup, LOWER, since_ns=1)
+
+    assert set_high(cgroup, HIGHER, since_ns=2) is None
+
+    assert state(folder) == (str(LEVEL), [])
+
+
+@pytest.mark.parametrize("foreign", ["max", str(HIGHER), str(TIGHTER)])
+def test_a_foreign_value_stays_when_we_let_go(folder: Path, cgroup: Cgroup, foreign: str) -> None:
+    set_high(cgroup, LEVEL, since_ns=1)
+    (folder / "memory.high").write_text(f"{foreign}\n")
+
+    released = release(cgroup)
+
+    assert released is not None
+    assert (high.text(released.high_bytes), released.foreign) == (foreign, foreign != "max")
+    assert state(folder) == (foreign, [])
+
+
+@pytest.mark.parametrize("foreign", ["max", str(HIGHER)])
+def test_a_foreign_value_becomes_the_original(folder: Path, cgroup: Cgroup, foreign: str) -> None:
+    set_high(cgroup, LEVEL, since_ns=1)
+    (folder / "memory.high").write_text(f"{foreign}\n")
+
+    set_high(cgroup, LEVEL, since_ns=2)
+
+    assert state(folder) == (str(LEVEL), [high.XATTR])
+    release(cgroup)
+    assert state(folder) == (foreign, [])
+
+
+def test_a_tighter_foreign_value_ends_it(folder: Path, cgroup: Cgroup) -> None:
+    set_high(cgroup, LEVEL, since_ns=1)
+    (folder / "memory.high").write_text(f"{TIGHTER}\n")
+
+    assert set_high(cgroup, LEVEL, since_ns=2) is None
+    assert state(folder) == (str(TIGHTER), [])
+
+
+def test_a_successor_never_takes_our_own_value_for_the_original(folder: Path, cgroup: Cgroup) -> None:
+    set_high(cgroup, LEVEL, since_ns=1)
+
+    with Cgroup(str(folder.parent), folder.name) as another:
+        record = set_high(another, LEVEL, since_ns=2)
+
+    assert record is not None
+    assert record.original_bytes is None
+
+
+# --- crashes -------------------------------------------------------------------------------------------------------
+
+Operation = Callable[[Cgroup], object]
+
+
+def first(cgroup: Cgroup) -> object:
+    return set_high(cgroup, LEVEL, since_ns=1)
+
+
+def leave(_: Path) -> None:
+    """Nothing was written before."""
+
+
+def armed(folder: Path) -> None:
+    with Cgroup(str(folder.parent), folder.name) as cgroup:
+        set_high(cgroup, LEVEL, since_ns=1)
+
+
+def overwritten(folder: Path) -> None:
+    armed(folder)
+    (folder / "memory.high").write_text(f"{HIGHER}\n")
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["between-steps", "within-writes"])
+@pytest.mark.parametrize(
+    ("original", "prepare", "operation", "restored"),
+    [
+        pytest.param("max", leave, first, "max", id="set"),
+        pytest.param(str(HIGHER), leave, first, str(HIGHER), id="set-below-a-limit"),
+        pytest.param("max", armed, lambda c: set_high(c, LOWER, since_ns=2), "max", id="lower"),
+        pytest.param("max", armed, lambda c: set_high(c, HIGHER, since_ns=2), "max", id="raise"),
+        pytest.param("max", armed, release, "max", id="release"),
+        pytest.param(str(HIGHER), armed, release, str(HIGHER), id="release-to-a-limit"),
+        pytest.param(str(HIGHER), armed, lambda c: set_high(c, HIGHER, since_ns=2), str(HIGHER), id="let-go"),
+        pytest.param("max", overwritten, first, str(HIGHER), id="assert-again"),
+        pytest.param("max", overwritten, release, str(HIGHER), id="release-a-foreign-value"),
+    ],
+)
+def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
+    folder: Path,
+    original: str,
+    prepare: Callable[[Path], None],
+    operation: Operation,
+    restored: str,
+    torn: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    place = PausableCgroup(str(folder.parent), folder.name)
+
+    def set_up() -> None:
+        for name in os.listxattr(folder):
+            os.removexattr(folder, name)
+        (folder / "memory.high").write_text(f"{original}\n")
+        prepare(folder)
+
+    steps: list[str] = []
+    set_up()
+    with SteppedCgroup(place.root, place.path, lambda _, kind, name: steps.append(f"{kind} {name}")) as stepped:
+        operation(stepped)
+    assert any(step.startswith(("write", "remove_xattr")) for step in steps), steps
+    for number, step in enumerate(steps):
+        if torn and not step.startswith("write"):
+            continue
+        set_up()
+        kill_before_step(place, operation, number, torn=torn)
+        with place.open() as fresh:
+            release(fresh)
+            assert state(folder) == (restored, []), f"killed before step {number} ({step}) of {steps}"
+            assert release(fresh) is None
+
+
+# --- trouble -------------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_write_leaves_nothing_behind(folder: Path, cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    armed(folder)
+    real = Cgroup.write
+
+    def refuse(self: Cgroup, name: str, value: str) -> None:
+        if value == str(LOWER):
+            raise KernelWriteError(self.path, OSError(errno.EINVAL, ""), value)
+        real(self, name, value)
+
+    monkeypatch.setattr(Cgroup, "write", refuse)
+    with pytest.raises(KernelWriteError):
+        set_high(cgroup, LOWER, since_ns=2)
+
+    assert state(folder) == ("max", [])
+
+
+def test_another_writer_in_between_is_noticed_and_keeps_its_value(
+    folder: Path, cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Cgroup.write
+
+    def overwrite(self: Cgroup, name: str, value: str) -> None:
+        real(self, name, value)
+        (folder / "memory.high").write_text(f"{TIGHTER}\n")
+
+    monkeypatch.setattr(Cgroup, "write", overwrite)
+    with pytest.raises(CgpauseError, match=f"read {TIGHTER}"):
+        set_high(cgroup, LEVEL, since_ns=1)
+
+    assert state(folder) == (str(TIGHTER), [])
+
+
+def test_a_failed_undo_says_so_and_keeps_the_record(
+    folder: Path, cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed(folder)
+
+    def refuse(self: Cgroup, name: str, value: str) -> None:
+        raise KernelWriteError(self.path, OSError(errno.EIO, ""), value)
+
+    monkeypatch.setattr(Cgroup, "write", refuse)
+    with pytest.raises(RestoreError):
+        release(cgroup)
+    with pytest.raises(RestoreError):
+        set_high(cgroup, LOWER, since_ns=2)
+
+    assert state(folder) == (str(LEVEL), [high.XATTR])
+    monkeypatch.undo()
+    release(cgroup)
+    assert state(folder) == ("max", [])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"rubbish",
+        b"[]",
+        b'{"schema": 2}',
+        b'{"schema": 1}',
+        b"\xff\xfe",
+        b"[" * 2000,
+        encode_record(HighRecord(None, 1, None, 1)).replace(b'"1"', b'"max"'),
+        encode_record(HighRecord(None, 1, None, 1)).replace(b'"1"', b"1"),
+        encode_record(HighRecord(None, 1, None, 1)).replace(b'"1"', b'"-1"'),
+        encode_record(HighRecord(None, 1, None, 12)).replace(b":12", b":true"),
+    ],
+    ids=["empty", "garbage", "a-list", "schema", "truncated", "binary", "deep", "max", "number", "negative", "bool"],
+)
+def test_a_damaged_record_is_no_basis_for_a_guess(folder: Path, cgroup: Cgroup, data: bytes) -> None:
+    (folder / "memory.high").write_text(f"{LEVEL}\n")
+    os.setxattr(folder, high.XATTR, data)
+
+    with pytest.raises(RestoreError, match=r"setfattr -x user\.cgpause\.high"):
+        release(cgroup)
+    with pytest.raises(DamagedRecordError):
+        set_high(cgroup, LOWER, since_ns=1)
+
+    assert state(folder) == (str(LEVEL), [high.XATTR])
+
+
+def test_the_record_is_what_the_documentation_shows(folder: Path, cgroup: Cgroup) -> None:
+    set_high(cgroup, LEVEL, since_ns=5)
+    set_high(cgroup, LOWER, since_ns=6)
+
+    assert json.loads(os.getxattr(folder, high.XATTR)) == {
+        "schema": 1,
+        "original_memory_high": "max",
+        "written_memory_high": str(LOWER),
+        "replaced_memory_high": str(LEVEL),
+        "since_ns": 5,
+    }
+
+
+def test_a_lock_delays_but_never_hangs(folder: Path, cgroup: Cgroup) -> None:
+    armed(folder)
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(BusyError):
+            release(cgroup, wait_s=0.01)
+        with pytest.raises(BusyError):
+            set_high(cgroup, LOWER, since_ns=1, wait_s=0.01)
+    finally:
+        os.close(fd)
+    assert state(folder) == (str(LEVEL), [high.XATTR])

@@ -1,0 +1,342 @@
+"""kubelet's hard eviction threshold: what a node's configuration may look like, and what nobody should rely on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgpause.errors import MalformedError
+from cgpause.kubeletconfig import EvictionHard, eviction_bytes, parse_eviction_hard, read_eviction_hard
+
+MIB, GIB = 1 << 20, 1 << 30
+DEFAULT = EvictionHard(size_bytes=100 * MIB)
+NONE = EvictionHard()
+
+# As `kubeadm init` 1.32 writes it, with an evictionHard added; in its own order of keys.
+KUBEADM = """\
+apiVersion: kubelet.config.k8s.io/v1beta1
+authentication:
+  anonymous:
+    enabled: false
+  webhook:
+    cacheTTL: 0s
+    enabled: true
+  x509:
+    clientCAFile: /etc/kubernetes/pki/ca.crt
+cgroupDriver: systemd
+clusterDNS:
+- 10.96.0.10
+clusterDomain: cluster.local
+{eviction}evictionPressureTransitionPeriod: 0s
+kind: KubeletConfiguration
+logging:
+  options:
+    json:
+      infoBufferSize: "0"
+memorySwap: {{}}
+staticPodPath: /etc/kubernetes/manifests
+"""
+
+
+def kubeadm(eviction: str) -> str:
+    return KUBEADM.format(eviction=eviction)
+
+
+@pytest.mark.parametrize(
+    ("eviction", "expected"),
+    [
+        pytest.param("", DEFAULT, id="absent"),
+        pytest.param("evictionHard:\n", DEFAULT, id="null"),
+        pytest.param("evictionHard: null\n", DEFAULT, id="null-in-words"),
+        pytest.param("evictionHard: ~ # nothing\n", DEFAULT, id="null-and-a-comment"),
+        pytest.param("evictionHard: {}\n", NONE, id="empty"),
+        pytest.param("evictionHard: { }\n", NONE, id="empty-with-a-space"),
+        pytest.param("evictionHard:\n  nodefs.available: 10%\n", NONE, id="only-other-signals"),
+        pytest.param(
+            "mergeDefaultEvictionSettings: true\nevictionHard:\n  nodefs.available: 10%\n", DEFAULT, id="merged"
+        ),
+        pytest.param("evictionHard: {}\nmergeDefaultEvictionSettings: false\n", NONE, id="not-merged"),
+        pytest.param("evictionHard:\n  memory.available: 200Mi\n", EvictionHard(200 * MIB), id="block"),
+        pytest.param(
+            'evictionHard:\n    imagefs.available: "15%"\n\n# more\n    "memory.available" :  "1Gi"  # one\n'
+            "    nodefs.inodesFree: '5%'\n",
+            EvictionHard(GIB),
+            id="block-among-others-quotes-and-comments",
+        ),
+        pytest.param("evictionHard:\r\n  memory.available: 200Mi\r\n", EvictionHard(200 * MIB), id="windows-line-ends"),
+        pytest.param("evictionHard: {memory.available: 200Mi}\n", EvictionHard(200 * MIB), id="flow"),
+        pytest.param(
+            'evictionHard: {"nodefs.available":"10%","memory.available":"200Mi"} # so\n',
+            EvictionHard(200 * MIB),
+            id="flow-as-json",
+        ),
+        pytest.param(
+            "evictionHard: {\n  nodefs.available: 10%, # disks\n  memory.available: 200Mi,\n  }\n",
+            EvictionHard(200 * MIB),
+            id="flow-over-lines",
+        ),
+        pytest.param(
+            "evictionHard: {\n  memory.available: 200Mi\n}\n", EvictionHard(200 * MIB), id="flow-closed-at-the-margin"
+        ),
+        pytest.param(
+            "evictionSoft:\n  memory.available: 900Mi\nevictionHard:\n  memory.available: 200Mi\n"
+            "evictionMinimumReclaim:\n  memory.available: 800Mi\n",
+            EvictionHard(200 * MIB),
+            id="not-the-soft-one",
+        ),
+        pytest.param("evictionSoft:\n  memory.available: 900Mi\n", DEFAULT, id="only-the-soft-one"),
+        pytest.param("# evictionHard: {memory.available: 200Mi}\n", DEFAULT, id="commented-out"),
+    ],
+)
+def test_a_kubelet_configuration_in_yaml(eviction: str, expected: EvictionHard) -> None:
+    assert parse_eviction_hard(kubeadm(eviction)) == expected
+    assert parse_eviction_hard(f"---\n{kubeadm(eviction)}") == expected
+
+
+@pytest.mark.parametrize(
+    ("eviction", "expected"),
+    [
+        pytest.param({}, DEFAULT, id="absent"),
+        pytest.param({"evictionHard": None}, DEFAULT, id="null"),
+        pytest.param({"evictionHard": {}}, NONE, id="empty"),
+        pytest.param({"evictionHard": {"nodefs.available": "10%"}}, NONE, id="only-other-signals"),
+        pytest.param(
+            {"evictionHard": {"nodefs.available": "10%"}, "mergeDefaultEvictionSettings": True}, DEFAULT, id="merged"
+        ),
+        pytest.param({"evictionHard": {"memory.available": "5%"}}, EvictionHard(node_ratio=0.05), id="percent"),
+        pytest.param({"evictionHard": {"memory.available": "1Gi"}}, EvictionHard(GIB), id="quantity"),
+        pytest.param({"evictionHard": {"memory.available": 104857600}}, DEFAULT, id="number"),
+        pytest.param({"evictionSoft": {"memory.available": "1Gi"}}, DEFAULT, id="only-the-soft-one"),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_kubelet_configuration_in_json(
+    eviction: dict[str, object], expected: EvictionHard, indent: int | None
+) -> None:
+    document = {"kind": "KubeletConfiguration", "clusterDNS": ["10.96.0.10"], **eviction}
+    assert parse_eviction_hard(json.dumps(document, indent=indent)) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("104857600", DEFAULT),
+        ("100Mi", DEFAULT),
+        ("102400Ki", DEFAULT),
+        ("1Gi", EvictionHard(GIB)),
+        ("1.5Gi", EvictionHard(GIB * 3 // 2)),
+        ("2Ti", EvictionHard(2 << 40)),
+        ("500M", EvictionHard(500_000_000)),
+        ("1G", EvictionHard(10**9)),
+        ("1k", EvictionHard(1000)),
+        ("1E", EvictionHard(10**18)),
+        ("1Ei", EvictionHard(1 << 60)),
+        ("1e8", EvictionHard(10**8)),
+        ("1.5E+2", EvictionHard(150)),
+        ("1500m", EvictionHard(2)),
+        ("0.1", EvictionHard(1)),
+        ("+1", EvictionHard(1)),
+        ("0", NONE),
+        ("0Mi", NONE),
+        ("0%", NONE),
+        ("100%", NONE),
+        ("5%", EvictionHard(node_ratio=0.05)),
+        ("2.5%", EvictionHard(node_ratio=0.025)),
+        ("99.9%", EvictionHard(node_ratio=0.999)),
+    ],
+)
+def test_a_threshold_is_a_quantity_or_a_percentage(value: str, expected: EvictionHard) -> None:
+    """By the grammar of resource.Quantity; kubelet ignores 0% and 100%."""
+    for text in (f"evictionHard:\n  memory.available: {value}\n", f'evictionHard: {{memory.available: "{value}"}}'):
+        found = parse_eviction_hard(text)
+        assert found.size_bytes == expected.size_bytes
+        assert found.node_ratio == pytest.approx(expected.node_ratio)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", '""', "~", "null", "-1", "-5%", "101%", "1000%", "5 %", "%", "Mi", "100mi", "100MB", "100 Mi", "1.2.3Mi"),
+        *(
+            "NaN",
+            "inf",
+            "1e",
+            "1e999",
+            "0x10",
+            "1_000",
+            "\u0661",
+            "100Mi,",
+            "9" * 30,
+            "[1]",
+            "{a: b}",
+            "*anchor",
+            "&a 1Gi",
+        ),
+        *(
+            "!!str 1Gi",
+            "|",
+            ">-",
+            "'1Gi",
+            "1Gi\n    more",
+            "1Gi\n  memory.available: 2Gi",
+            "1Gi\n   nodefs.available: 5%",
+        ),
+    ],
+)
+def test_a_value_kubelet_would_refuse_or_only_yaml_knows_is_malformed(value: str) -> None:
+    with pytest.raises(MalformedError):
+        parse_eviction_hard(f"evictionHard:\n  memory.available: {value}\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n\n# nothing\n",
+        "---\n",
+        "\x00\xff",
+        "garbage",
+        "some words\nevictionHard: {}\n",
+        "<html>evictionHard: {memory.available: 1Gi}</html>",
+        "- evictionHard\n",
+        "  evictionHard:\n    memory.available: 1Gi\n",
+        "\tevictionHard: {}\n",
+        "evictionHard:\n\tmemory.available: 1Gi\n",
+        "evictionHard: {}\nevictionHard:\n  memory.available: 1Gi\n",
+        "evictionHard: {}\n---\nevictionHard:\n  memory.available: 1Gi\n",
+        "evictionHard: none\n",
+        "evictionHard: null\n  memory.available: 1Gi\n",
+        "evictionHard:\n- memory.available: 1Gi\n",
+        "evictionHard:\n  - memory.available\n",
+        "evictionHard: &hard\n  memory.available: 1Gi\n",
+        "evictionHard: {memory.available: 1Gi\n",
+        "evictionHard: {memory.available: 1Gi} and more\n",
+        "evictionHard: {,}\n",
+        "evictionHard: {memory.available}\n",
+        "evictionHard: {memory.available: 1Gi, memory.available: 2Gi}\n",
+        "{",
+        "{}}",
+        "[{}]",
+        "{kind: KubeletConfiguration}",
+        '{"evictionHard": []}',
+        '{"evictionHard": "1Gi"}',
+        '{"evictionHard": {"memory.available": true}}',
+        '{"evictionHard": {"memory.available": 1.5}}',
+        '{"evictionHard": {"memory.available": null}}',
+        '{"evictionHard": {"memory.available": "\\udc80"}}',
+        '{"evictionHard": {"memory.available": ' + "9" * 5000 + "}}",
+        '{"a":' * 100_000,
+    ],
+    ids=lambda text: ascii(text)[1:40],
+)
+def test_what_is_no_kubelet_configuration_is_malformed(text: str) -> None:
+    with pytest.raises(MalformedError) as e:
+        parse_eviction_hard(text)
+    assert len(str(e.value)) < 300
+
+
+PIECES = st.sampled_from(
+    [
+        "evictionHard",
+        "memory.available",
+        ":",
+        ": ",
+        "\n",
+        "\n  ",
+        "{",
+        "}",
+        ",",
+        "#",
+        "'",
+        '"',
+        "100Mi",
+        "5%",
+        "---",
+        "-",
+    ]
+)
+
+
+@settings(deadline=None)
+@given(st.text() | st.lists(PIECES | st.text(max_size=2), max_size=20).map("".join))
+def test_no_text_makes_parsing_fail_with_anything_but_malformed(text: str) -> None:
+    try:
+        found = parse_eviction_hard(text)
+    except MalformedError:
+        return
+    assert found.size_bytes >= 0
+    assert 0 <= found.node_ratio < 1
+
+
+signals = st.sampled_from(["nodefs.available", "nodefs.inodesFree", "imagefs.available", "pid.available"])
+others = st.dictionaries(signals, st.integers(0, 100).map("{}%".format))
+
+
+@settings(deadline=None)
+@given(others, st.integers(1, 1 << 60), st.integers(0, 4), st.sampled_from(['"', "'", ""]))
+def test_all_ways_to_write_a_map_say_the_same(other: dict[str, str], size_bytes: int, place: int, quote: str) -> None:
+    entries = list(other.items())
+    entries.insert(place, ("memory.available", str(size_bytes)))
+    written = [f"{quote}{key}{quote}: {quote}{value}{quote}" for key, value in entries]
+    block = "evictionHard:\n" + "".join(f"  {entry}\n" for entry in written)
+    flow = f"evictionHard: {{{', '.join(written)}}}\n"
+    document = json.dumps({"evictionHard": dict(entries)})
+    for text in (block, flow, document, kubeadm(block), kubeadm(flow)):
+        assert parse_eviction_hard(text) == EvictionHard(size_bytes)
+
+
+# --- reading it ----------------------------------------------------------------------------------------------------
+
+
+def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(kubeadm("evictionHard:\n  memory.available: 5%\n"))
+    with caplog.at_level(logging.DEBUG):
+        assert read_eviction_hard(str(path)) == EvictionHard(node_ratio=0.05)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("content", "level"),
+    [
+        pytest.param(None, "INFO", id="no-such-file"),
+        pytest.param(b"garbage\nforged pod=x\n", "WARNING", id="garbage"),
+        pytest.param(b"\xff\xfe\x00", "WARNING", id="not-utf8"),
+        pytest.param(b"a: b\n" * 300_000, "WARNING", id="huge"),
+    ],
+)
+def test_what_cannot_be_read_is_told_once_and_unknown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, level: str
+) -> None:
+    path = tmp_path / "con\nfig.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with caplog.at_level(logging.DEBUG):
+        assert read_eviction_hard(str(path)) is None
+    assert [record.levelname for record in caplog.records] == [level]
+    assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_a_folder_in_place_of_the_file_is_no_trouble(tmp_path: Path) -> None:
+    assert read_eviction_hard(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("threshold", "node", "capacity", "expected"),
+    [
+        pytest.param(EvictionHard(5), 100, 50, 5, id="bytes"),
+        pytest.param(EvictionHard(node_ratio=0.25), 100, 50, 25, id="share-of-the-node-not-of-kubepods"),
+        pytest.param(NONE, 100, 50, 0, id="no-threshold"),
+        pytest.param(None, 8 * GIB, 8 * GIB, 100 * MIB, id="unknown-on-a-node"),
+        pytest.param(None, 4000 * MIB, 4000 * MIB, 100 * MIB, id="unknown-at-the-bend"),
+        pytest.param(None, 3999 * MIB, 3999 * MIB, 3999 * MIB // 40, id="unknown-below-the-bend"),
+        pytest.param(None, 8 * GIB, 400 * MIB, 10 * MIB, id="unknown-with-small-kubepods"),
+    ],
+)
+def test_a_threshold_in_bytes(threshold: EvictionHard | None, node: int, capacity: int, expected: int) -> None:
+    assert eviction_bytes(threshold, node_total_bytes=node, capacity_bytes=capacity) == expected

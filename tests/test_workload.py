@@ -1,0 +1,151 @@
+"""Who listens in a pod: which process is asked, what is read of it, and what no answer means."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cgpause import workload
+from cgpause.cgroupfs import Cgroup
+from cgpause.workload import listens
+
+HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
+LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
+CONNECTED = b"   0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 15716 1"
+GOOD, CONTAINER = "cri-containerd-" + "a" * 64 + ".scope", "cri-containerd-" + "b" * 64 + ".scope"
+
+
+class Node:
+    """A pod's cgroup and a /proc, both in ordinary directories."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc = folder / "proc"
+        self.proc.mkdir()
+        self.pod = folder / "pod"
+        self.pod.mkdir()
+
+    def add_cgroup(self, name: str, *pids: int | str) -> None:
+        path = self.pod / name
+        path.mkdir(parents=True)
+        (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+
+    def add_process(self, pid: int, *, ipv4: bytes | None = b"", ipv6: bytes | None = b"") -> Path:
+        """A process with the first socket of each table: none if empty, no such file if None."""
+        net = self.proc / str(pid) / "net"
+        net.mkdir(parents=True)
+        for table, count, key, first in (("tcp", "sockstat", b"TCP", ipv4), ("tcp6", "sockstat6", b"TCP6", ipv6)):
+            if first is not None:
+                (net / count).write_bytes(b"sockets: used 1\n" + key + b": inuse %d orphan 0\n" % bool(first))
+                (net / table).write_bytes(HEADER + b"\n" + first)
+        return net
+
+    def ask(self) -> bool | None:
+        with Cgroup(str(self.pod.parent), "pod") as cgroup:
+            return listens(cgroup)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    made = Node(tmp_path)
+    monkeypatch.setattr(workload, "PROC", str(made.proc))
+    before = len(os.listdir("/proc/self/fd"))
+    yield made
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("ipv4", "ipv6", "answer"),
+    [
+        pytest.param(b"", b"", False, id="no-sockets"),
+        pytest.param(LISTENING, b"", True, id="ipv4"),
+        pytest.param(b"", LISTENING, True, id="ipv6"),
+        pytest.param(CONNECTED, CONNECTED, False, id="only-connected"),
+        pytest.param(LISTENING, CONNECTED, True, id="ipv4-and-connected-over-ipv6"),
+        pytest.param(b"", None, False, id="no-ipv6-on-this-kernel"),
+        pytest.param(LISTENING, None, True, id="ipv4-without-ipv6-on-this-kernel"),
+        pytest.param(None, None, None, id="ended"),
+        pytest.param(None, b"", None, id="ended-while-asked"),
+        pytest.param(b"garbage", b"", None, id="unknown-text"),
+    ],
+)
+def test_one_process_answers_for_its_network_namespace(
+    node: Node,
+    ipv4: bytes | None,
+    ipv6: bytes | None,
+    answer: bool | None,  # noqa: FBT001 - a table
+) -> None:
+    node.add_cgroup(GOOD, 10)
+    node.add_process(10, ipv4=ipv4, ipv6=ipv6)
+    assert node.ask() is answer
+
+
+def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -> None:
+    """Reading it costs a hundred times as much."""
+    node.add_cgroup(GOOD, 10)
+    net = node.add_process(10)
+    for table in ("tcp", "tcp6"):
+        (net / table).unlink()
+    assert node.ask() is False
+
+
+def test_the_next_process_is_asked_when_one_has_ended(node: Node) -> None:
+    node.add_cgroup(GOOD, 10, 11)
+    node.add_cgroup(CONTAINER, 12, 13)
+    node.add_process(13, ipv4=LISTENING)
+    assert node.ask() is True
+
+
+def test_processes_of_crun_are_one_level_further_down(node: Node) -> None:
+    node.add_cgroup(GOOD)
+    node.add_cgroup(f"{GOOD}/container", 10)
+    node.add_process(10, ipv6=LISTENING)
+    assert node.ask() is True
+
+
+def test_the_container_is_asked_before_what_it_nests(node: Node) -> None:
+    """A container in a container has a network namespace of its own."""
+    for name, pid in ((GOOD, 10), (CONTAINER, 11)):
+        node.add_cgroup(name)
+        node.add_cgroup(f"{name}/nested", pid)
+        node.add_process(pid)
+    node.add_cgroup("last", 20)
+    node.add_process(20, ipv4=LISTENING)
+    assert node.ask() is True
+
+
+@pytest.mark.parametrize("procs", ["", "garbage\n", "0\n", "1e9\n", "10\x00\n"], ids=repr)
+def test_a_pod_without_a_process_has_no_answer(node: Node, procs: str) -> None:
+    node.add_cgroup(GOOD)
+    (node.pod / GOOD / "cgroup.procs").write_text(procs)
+    node.add_cgroup("no-procs-here")
+    (node.pod / "no-procs-here" / "cgroup.procs").unlink()
+    assert node.ask() is None
+
+
+def test_a_pod_without_containers_or_that_is_gone_has_no_answer(node: Node) -> None:
+    assert node.ask() is None
+    with Cgroup(str(node.pod.parent), "pod") as cgroup:
+        node.pod.rmdir()
+        assert listens(cgroup) is None
+
+
+def test_a_pod_full_of_ended_processes_does_not_hold_us_up(node: Node) -> None:
+    node.add_cgroup(GOOD, *range(10, 10_000))
+    node.add_process(9_999, ipv4=LISTENING)
+    assert node.ask() is None
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
+def test_the_real_proc_tells_of_a_socket_that_listens(
+    node: Node, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+) -> None:
+    monkeypatch.undo()
+    node.add_cgroup(GOOD, os.getpid())
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
+        listener.listen()
+        assert node.ask() is True

@@ -1,0 +1,57 @@
+"""A process with the sockets its first argument names; makes the file its second argument names once it has them."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+
+
+def open_sockets(kind: str) -> list[socket.socket]:
+    """Sockets of a kind of pod, all of them on an address of this network namespace."""
+    if kind == "none":
+        return []
+    if kind == "udp":
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.bind(("0.0.0.0", 0))
+        return [datagrams]
+    listener = socket.socket(socket.AF_INET6 if kind == "ipv6" else socket.AF_INET)
+    if kind == "ipv6":
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    listener.bind(("::" if kind == "ipv6" else "0.0.0.0", 0))
+    listener.listen(64)
+    if kind not in ("connected", "busy"):
+        return [listener]
+    pairs = []
+    for _ in range(50):
+        pairs.append(socket.create_connection(("127.0.0.1", listener.getsockname()[1])))
+        pairs.append(listener.accept()[0])
+    if kind == "connected":
+        listener.close()
+        return pairs
+    return [listener, *pairs]
+
+
+def bring_loopback_up() -> None:
+    """A new network namespace has its loopback down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+
+
+def main() -> None:
+    """Hold the sockets until killed."""
+    bring_loopback_up()
+    held = open_sockets(sys.argv[1])
+    Path(sys.argv[2]).touch()
+    signal.pause()
+    del held
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""memory.high of kubepods on a real kernel: it wakes a daemon that sleeps, and it always comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from trees import wait_until
+from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, Daemon, Node, Start
+
+from cgpause.high import XATTR
+from cgpause.kubeletconfig import eviction_bytes
+from cgpause.policy import CARE_PCT
+
+ASLEEP = "[sampling]\nslow_s = 1\n[memory_high]\nsleep_s = 600\n[hold]\nmax_pause_s = 3600\n"
+LIMIT = LIMIT_MIB * MIB
+EVICTION = eviction_bytes(None, node_total_bytes=LIMIT, capacity_bytes=LIMIT)
+"""What counts where no kubelet has a configuration."""
+TRIPWIRE = LIMIT - EVICTION - LIMIT * (1.0 + CARE_PCT) / 100  # reserve.margin_pct is 1
+AIRBAG = LIMIT - EVICTION - LIMIT * 2.5 / 100
+LITTLE = LIMIT / 200
+
+
+def high(node: Node) -> str:
+    return (node.kubepods.root / "memory.high").read_text().strip()
+
+
+def is_at(node: Node, level: float) -> bool:
+    return high(node) != "max" and abs(int(high(node)) - level) <= LITTLE
+
+
+def is_untouched(node: Node) -> bool:
+    return high(node) == "max" and XATTR not in os.listxattr(node.kubepods.root)
+
+
+def restore(root: Path) -> None:
+    command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(root), "--daemon-only"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def wake_ups(daemon: Daemon) -> int:
+    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+
+@pytest.fixture
+def calm(node: Node) -> Node:
+    """A node with plenty of room, and pods of which one may be paused."""
+    node.add("web", 20)
+    node.add("filler", 10, namespace="kube-system")
+    return node
+
+
+def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Node, start: Start) -> None:
+    daemon = start(ASLEEP)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    time.sleep(5)  # a pressure event of the start would keep it looking for a while
+
+    before = wake_ups(daemon)
+    time.sleep(20)
+    assert wake_ups(daemon) - before < 10  # awake it would look 20 times at least
+
+    # Ten minutes of sleep are left, and nothing but the kernel can end it.
+    calm.resize("filler", LIMIT_MIB - 80)
+    wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)
+    daemon.wait_for_log(f"pressure path={calm.root}/kubepods.slice/memory.pressure")
+
+    # With room again it goes back to sleep, and on its way out it leaves nothing behind.
+    calm.resize("filler", 10)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire again", 120)
+    assert daemon.stop() == 0
+    assert is_untouched(calm)
+    assert "oom_kill 0" in (calm.kubepods.root / "memory.events").read_text()
+
+
+def test_kill_9_leaves_a_record_that_a_successor_and_restore_understand(calm: Node, start: Start) -> None:
+    for _ in range(2):
+        daemon = start(ASLEEP)
+        daemon.wait_for_log("armed memory.high")
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+        assert is_at(calm, TRIPWIRE)
+
+    restore(calm.root)
+
+    assert is_untouched(calm)
+
+
+def test_a_foreign_write_is_answered_and_its_value_is_what_comes_back(calm: Node, start: Start) -> None:
+    daemon = start(ASLEEP)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+
+    for times, foreign in enumerate(("max", str(LIMIT - MIB)), 1):
+        (calm.kubepods.root / "memory.high").write_text(foreign)
+        daemon.wait_for_log(f"times={times}")
+        assert is_at(calm, TRIPWIRE)
+
+    assert daemon.stop() == 0
+    assert high(calm) == str(LIMIT - MIB)
+
+
+def test_an_operators_tighter_value_is_respected(calm: Node, start: Start) -> None:
+    daemon = start(ASLEEP)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+
+    (calm.kubepods.root / "memory.high").write_text(str(200 * MIB))
+    daemon.wait_for_log("memory.high left alone")
+
+    assert XATTR not in os.listxattr(calm.kubepods.root)
+    assert daemon.stop() == 0
+    assert high(calm) == str(200 * MIB)
+
+
+def test_a_nested_tree_is_braked_and_restored(calm: Node) -> None:
+    """As in kind: the tree lies below another cgroup, and the root is named from further up."""
+    assert calm.root.parent == CGROUP_ROOT
+    (calm.folder / "config.toml").write_text(ASLEEP)
+    command = [sys.executable, "-m", "cgpause.daemon", "--config", str(calm.folder / "config.toml")]
+    command += ["--cgroup-root", str(CGROUP_ROOT), "--log-dir", str(calm.kubepods.log_dir)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+        finally:
+            process.kill()
+
+    restore(CGROUP_ROOT)
+
+    assert is_untouched(calm)

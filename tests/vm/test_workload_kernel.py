@@ -1,0 +1,136 @@
+"""Services and batch told apart on a real kernel, by a process that may do no more than the unit's daemon may."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name, spawn_into
+from trees import wait_until
+from vm.realnode import Node
+
+REPO = Path(__file__).parents[2]
+SOCKETS = Path(__file__).with_name("sockets.py")
+LOOK = """
+import json, sys
+from cgpause.config import Config
+from cgpause.tree import PodTree
+tree = PodTree(sys.argv[1], "/nowhere", Config())
+tree.refresh(0)
+tree.read_details(0)
+pods = [tracked.pod for tracked in tree.pods.values()]
+print(json.dumps({pod.uid: [pod.workload, pod.cpu_usage_usec, pod.reclaimable_bytes] for pod in pods}))
+"""
+
+
+class Pods:
+    """Pods with a sandbox that has a network namespace, and a container in it, as a container runtime makes them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.processes: list[int] = []
+        self.uids: dict[str, str] = {}
+
+    def add(self, name: str, kind: str, *, host_network: bool = False, crun: bool = False) -> Path:
+        spec = PodSpec(name, make_uid(name), None)
+        self.uids[name] = spec.uid
+        pod = self.node.kubepods.pod_path(spec)
+        make_cgroup(pod)
+        enter = []
+        if not host_network:
+            sandbox = self._start(self._scope(pod, "sandbox"), ["unshare", "--net", "sleep", "infinity"])
+            namespace = Path(f"/proc/{sandbox}/ns/net")
+            own = Path("/proc/self/ns/net").readlink()
+            wait_until(lambda: namespace.readlink() != own, f"the sandbox of {name}", 120)
+            enter = ["nsenter", f"--net={namespace}"]
+        scope = self._scope(pod, "container")
+        if crun:
+            scope = scope / "container"
+            scope.mkdir()
+        ready = self.node.folder / f"{name}.ready"
+        self._start(scope, [*enter, sys.executable, "-S", str(SOCKETS), kind, str(ready)])
+        wait_until(ready.exists, f"the sockets of {name}", 120)
+        return pod
+
+    def _scope(self, pod: Path, name: str) -> Path:
+        scope = pod / scope_name(hashlib.sha256(f"{pod} {name}".encode()).hexdigest())
+        scope.mkdir()
+        return scope
+
+    def _start(self, scope: Path, argv: list[str]) -> int:
+        pid, pidfd = spawn_into(scope, argv)
+        os.close(pidfd)
+        self.processes.append(pid)
+        return pid
+
+    def look(self) -> dict[str, Any]:
+        """What a PodTree finds under the unit's sandbox: class, CPU time and reclaimable memory of each pod."""
+        unit = (REPO / "systemd" / "cgpause.service").read_text()
+        sandbox = unit.partition("# --- What it may not do ---")[2].partition("[Install]")[0]
+        options = [f"--property={line}" for line in sandbox.splitlines() if line and not line.startswith("#")]
+        assert "--property=CapabilityBoundingSet=CAP_SYS_RESOURCE" in options
+        assert "--property=PrivateNetwork=yes" in options
+        run = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--setenv=PYTHONPATH={REPO}", *options]
+        done = subprocess.run(
+            [*run, sys.executable, "-c", LOOK, str(self.node.root)], check=False, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        found = json.loads(done.stdout)
+        assert found.keys() == set(self.uids.values())
+        return {name: found[uid] for name, uid in self.uids.items()}
+
+
+@pytest.fixture
+def pods(node: Node) -> Iterator[Pods]:
+    made = Pods(node)
+    yield made
+    for pid in made.processes:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods: Pods) -> None:
+    pods.add("ipv4", "ipv4")
+    pods.add("ipv6", "ipv6")
+    pods.add("busy", "busy")
+    pods.add("crun", "ipv4", crun=True)
+    pods.add("host", "ipv4", host_network=True)
+    frozen = pods.add("frozen", "ipv4")
+    (frozen / "cgroup.freeze").write_text("1\n")
+    pods.add("none", "none")
+    pods.add("udp", "udp")
+    pods.add("connected", "connected")
+
+    assert {name: workload for name, (workload, _, _) in pods.look().items()} == {
+        "ipv4": "service",
+        "ipv6": "service",
+        "busy": "service",
+        "crun": "service",
+        "host": "service",
+        "frozen": "service",
+        "none": "batch",
+        "udp": "batch",
+        "connected": "batch",
+    }
+
+
+def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
+    pod = pods.add("web", "none")
+    scopes = [path for path in pod.iterdir() if path.is_dir()]
+
+    def used() -> int:
+        return sum(read_keyed(scope / "cpu.stat")["usage_usec"] for scope in scopes)
+
+    before = used()
+    (_, cpu_usage_usec, reclaimable_bytes) = pods.look()["web"]
+
+    assert 0 < before <= cpu_usage_usec <= used()
+    assert 0 <= reclaimable_bytes <= int((pod / "memory.current").read_text())
