@@ -46,6 +46,8 @@ _WALK_NS = 60 * NS_PER_S
 _UNNAMED_WALK_NS = 10 * NS_PER_S
 """Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
 _SPARE_FDS = 8
+_DETAILS_NS = 5 * NS_PER_S
+"""Read what is to be known of each pod this often while memory is short; every second while not everybody can run."""
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
 """Try again this long after the node's memory could not be read."""
@@ -101,7 +103,7 @@ class Daemon:
         self._alive_at_ns = 0
         self._linger_until_ns = 0
         self._scan_at_ns = 0
-        self._close = False
+        self._close = self._tight = False
         self._details_at_ns = 0
         self._blind = False
 
@@ -255,7 +257,7 @@ class Daemon:
     def _decide(self, at_ns: int) -> None:
         self._scan_paused(at_ns)
         if self._close and at_ns >= self._details_at_ns:
-            self._details_at_ns = at_ns + NS_PER_S
+            self._details_at_ns = at_ns + (NS_PER_S if self._tight else _DETAILS_NS)
             self.tree.read_details(at_ns)
         try:
             sample = self._sampler.sample(at_ns)
@@ -268,7 +270,9 @@ class Daemon:
         decision: Decision = decide(self._state, sample, self.config)
         self._state = decision.state
         self._sample = sample
-        self._close = decision.close
+        if decision.tight and not self._tight:
+            self._details_at_ns = at_ns
+        self._close, self._tight = decision.close, decision.tight
         self._actuator.apply(decision.actions, sample, self.config)
         self._brake.apply(sample.headroom, at_ns, close=decision.close, care_bytes=decision.care_bytes)
         next_ns = decision.next_sample_ns

@@ -184,10 +184,10 @@ class HoldConfig:
     """How long a pod is held."""
 
     max_pause_s: float = field(
-        default=15.0,
+        default=9.0,
         metadata=option(
-            "Longest time a service is held at a stretch. Kubernetes' default HTTP liveness probe kills a paused pod "
-            "after 24 s (measured).",
+            "Longest time a service is held at a stretch. Less than the 10 s between two of Kubernetes' default "
+            "liveness probes, so that one is missed at most; three in a row kill (after 24 s, measured).",
             unit="s",
             low=1,
             high=86400,
@@ -215,8 +215,8 @@ class HoldConfig:
     starting_s: float = field(
         default=30.0,
         metadata=option(
-            "A pod counts as a service this long after it appeared, for it may yet begin to listen (Kubernetes' default "
-            "liveness probe allows as long).",
+            "A pod counts as a service this long after it appeared, for it may yet begin to listen (Kubernetes' "
+            "default liveness probe allows as long).",
             unit="s",
             low=0,
             high=3600,

@@ -78,7 +78,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         reserve=ReserveConfig(margin_pct=1.0, horizon_s=10.0, resume_pct=2.0, freeze_growing=True, sacrifice=False),
         watermark=WatermarkConfig(upper_pct=90.0, lower_pct=80.0, interval_s=1.0, patience=3, batch=2, sacrifice=True),
         throttle=ThrottleConfig(quota_us=1000, period_us=100_000),
-        hold=HoldConfig(max_pause_s=15.0, batch_max_pause_s=600.0, min_run_s=12.0, starting_s=30.0, settle_s=5.0),
+        hold=HoldConfig(max_pause_s=9.0, batch_max_pause_s=600.0, min_run_s=12.0, starting_s=30.0, settle_s=5.0),
         sampling=SamplingConfig(fast_ms=50, slow_s=2.0),
         psi=PsiConfig(
             node=PsiTriggerConfig(kind=PsiKind.SOME, stall_us=100_000, window_us=1_000_000),

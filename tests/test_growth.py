@@ -81,7 +81,7 @@ def test_of_a_pod_that_is_mostly_cache_the_growth_is_known_when_the_cache_is() -
 
 def test_who_is_gone_is_forgotten() -> None:
     known = learn(Growths(), (PodUsage(MIB, POD),), START_NS)
-    assert learn(known, (), START_NS + S) == Growths({})
+    assert learn(known, (), START_NS + S).pods == {}
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from lab.build import ensure_program
-from lab.demo import CONFIG, ORIGINALS, make_jobs
+from lab.demo import CONFIG
 from lab.demo_daemon import DaemonLog, parse_fields
 from lab.demo_progress import Reporter, describe
 from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.kubelet import Backoff, Progress, count_oom_kills, fits, request_bytes
 from lab.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
+from lab.stage import ORIGINALS, Load, make_jobs
 from rich.console import Console
 
 from cgpause import kubepods, logfmt
@@ -110,11 +111,11 @@ def test_the_demos_configuration_is_valid(mechanism: Mechanism) -> None:
 
 
 def test_jobs_are_the_same_for_a_seed_and_others_for_another() -> None:
-    plan = Plan(seed=3)
+    load = Load(jobs=30, limit_bytes=32 * MIB, unit_bytes=4 * MIB, rounds=5, work=100, seed=3)
 
-    assert make_jobs(plan, Path("w"), 100) == make_jobs(plan, Path("w"), 100)
-    assert make_jobs(plan, Path("w"), 100) != make_jobs(replace(plan, seed=4), Path("w"), 100)
-    assert set(ORIGINALS) == {job.cpu_max for job in make_jobs(plan, Path("w"), 100)}
+    assert make_jobs(load, Path("w")) == make_jobs(load, Path("w"))
+    assert make_jobs(load, Path("w")) != make_jobs(replace(load, seed=4), Path("w"))
+    assert set(ORIGINALS) == {job.cpu_max for job in make_jobs(load, Path("w"))}
 
 
 def test_the_daemons_log_is_counted_as_it_is_written() -> None:
@@ -126,12 +127,13 @@ def test_the_daemons_log_is_counted_as_it_is_written() -> None:
         "<6>paused pod=demo/b uid=u2 reason=x",
         "info: resumed pod=demo/a uid=u1 held_s=1.5 reason=y",
         "info: asserted again pod=demo/b uid=u2",
+        "info: froze pod=demo/b uid=u2 reason=x",
         "warning: sacrificed pod=demo/b uid=u2",
         "",
     ):
         log.take(line)
 
-    assert (log.started, log.pauses, log.resumes, log.sacrifices) == (True, 2, 1, 1)
+    assert (log.started, log.pauses, log.resumes, log.freezes, log.sacrifices) == (True, 2, 1, 1, 1)
     assert log.held_s == [1.5]
     assert {"u2"} == log.held_now
 

@@ -326,7 +326,7 @@ def test_while_somebody_is_held_the_next_look_is_a_second_away_at_most() -> None
 @pytest.mark.parametrize(("left_ms", "next_ms"), [(500, 500), (20, 50), (0, 781.25)])
 def test_the_end_of_a_hold_is_not_overslept(left_ms: int, next_ms: float) -> None:
     node = Node(WATERMARK)
-    node.add(pod("a", paused=record(START_NS + left_ms * MS - 15 * S)))
+    node.add(pod("a", paused=record(START_NS + left_ms * MS - 9 * S)))
     assert node.step(10).next_sample_ns == next_ms * MS
 
 

@@ -76,7 +76,7 @@ class Node:
         return Sample(NOW, Headroom(TOTAL, int(self.free * MIB), None, 0), tuple(self.pods))
 
     def state(self) -> State:
-        reserve = ReserveState(Growths(self.growths), 0.0, NOW - 50 * MS, NOW, self.unsafe_since_ns)
+        reserve = ReserveState(Growths(self.growths, NOW - 50 * MS), 0.0, NOW - 50 * MS, NOW, self.unsafe_since_ns)
         return State(reserve=reserve)
 
     def does(self) -> dict[str, str]:

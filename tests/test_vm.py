@@ -79,6 +79,12 @@ def test_recipe_key_names_suite_and_arch() -> None:
     assert recipe_key("bookworm", "amd64") != recipe_key("trixie", "amd64")
 
 
+def test_peers_are_installed_but_start_only_when_asked() -> None:
+    for unit in vm_image.PEER_UNITS:
+        assert unit.split(".")[0] in vm_image.PACKAGES
+        assert f"ConditionPathExists={vm_image.PEERS_WANTED}" in vm_image.FILES[f"etc/systemd/system/{unit}.d/vm.conf"]
+
+
 TARGETS = """\
 Origin: Debian
 Codename: bookworm-security

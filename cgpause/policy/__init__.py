@@ -39,7 +39,9 @@ class Decision:
     actions: tuple[Action, ...]
     next_sample_ns: int
     close: bool
-    """Whether somebody is held or soon could be: time to know more of each pod, and for the airbag."""
+    """Whether somebody is held or soon could be: time to be awake, and for the airbag."""
+    tight: bool
+    """Whether not all needs are met: time to know each pod better."""
     care_bytes: int
     """`Headroom.available_bytes` below which it is close."""
 
@@ -86,30 +88,35 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
     return _decide(state, sample, config)[0]
 
 
-def _decide(state: State, sample: Sample, config: Config) -> tuple[Decision, reserve.Walk | None]:
+def _decide(
+    state: State, sample: Sample, config: Config, *, everyone: bool = False
+) -> tuple[Decision, reserve.Walk | None]:
     at_ns = sample.at_ns
     fill = pace.learn(state.fill, at_ns, sample.headroom)
     care_bytes = _care_bytes(sample, config)
     close = sample.headroom.available_bytes < care_bytes
-    if (
-        config.policy is Policy.WATERMARK
-        and not state.stretches
-        and sample.headroom.used_pct < config.watermark.upper_pct
-        and not [None for _, pod in sample.pods if pod.paused is not None]
-    ):
-        # Nothing is held and nothing asks for it: the ordinary tick ends here, before ranking anybody.
-        next_ns = _next_ns(fill, sample, _room_below_mark(sample, config), [], state.stretches, config)
-        return Decision(State(fill=fill), (), next_ns, close, care_bytes), None
+    looked = reserve.look(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
+    if not everyone and not state.stretches and not [None for _, pod in sample.pods if pod.paused is not None]:
+        # Nothing is held; where nothing asks for it either the tick ends here, before ranking anybody.
+        if config.policy is Policy.RESERVE:
+            room = reserve.left_bytes(looked, sample, config)
+        else:
+            room = _room_below_mark(sample, config)
+        if room > 0:
+            next_ns = _next_ns(fill, sample, room, [], {}, config)
+            after = State(reserve=replace(looked, due_ns=at_ns + next_ns, unsafe_since_ns=None), fill=fill)
+            return Decision(after, (), next_ns, close, tight=False, care_bytes=care_bytes), None
     stretches = hold.follow(state.stretches, sample.pods, at_ns, config.hold)
     parts = _sort(sample, stretches, config)
     if config.policy is Policy.RESERVE:
         step = reserve.step(
-            state.reserve,
+            looked,
             sample,
             candidates=parts.candidates,
             paused=parts.paused,
             unstoppable=parts.unstoppable,
             config=config,
+            everyone=everyone,
         )
         chosen = step.actions
         walk: reserve.Walk | None = step.walk
@@ -139,7 +146,8 @@ def _decide(state: State, sample: Sample, config: Config) -> tuple[Decision, res
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     reserved = replace(after.reserve, due_ns=at_ns + next_ns)
     after = State(stretches, after.watermark, reserved, fill)
-    return Decision(after, actions, next_ns, close or bool(parts.paused) or bool(chosen), care_bytes), walk
+    close = close or bool(parts.paused) or bool(chosen)
+    return Decision(after, actions, next_ns, close, tight=True, care_bytes=care_bytes), walk
 
 
 def _sort(sample: Sample, stretches: dict[CgroupId, hold.Stretch], config: Config) -> _Sorted:
@@ -212,7 +220,8 @@ def _next_ns(
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
     """Decide once and say for every pod, in the policy's order, what would be done to it and why."""
-    decision, walk = _decide(state, sample, config)
+    decision = decide(state, sample, config)
+    _, walk = _decide(state, sample, config, everyone=True)
     done = {action.pod.cgroup: action for action in decision.actions}
     places = {} if walk is None else {place.usage.pod.cgroup: place for place in walk.places}
     order = {cgroup: number for number, cgroup in enumerate(places)}

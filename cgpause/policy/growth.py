@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cgpause.model import CgroupId, Pod, PodUsage
+from cgpause.model import CgroupId, PodUsage
 from cgpause.policy.hold import NS_PER_S
 
 HALF_LIFE_S = 10.0
@@ -19,8 +19,10 @@ PRIOR_PCT_PER_S = 2.0
 """A pod of which nothing is known is expected to grow by this much of the capacity a second ..."""
 PRIOR_HALF_LIFE_S = 0.5
 """... until it has been watched for a few times this long."""
+_PRIOR_NS = int(20 * PRIOR_HALF_LIFE_S * NS_PER_S)
 _SHORTEST_NS = 10_000_000
 """Over less than this, one burst of page faults would look like gigabytes a second."""
+_FORGOTTEN_RATE = 1024.0
 _CACHE_NS = NS_PER_S
 """Page cache is read once a second, so the growth of a pod that is mostly cache is known over no less."""
 
@@ -29,9 +31,9 @@ class Growth(NamedTuple):
     """One pod."""
 
     at_ns: int
-    """Last look."""
+    """When the page cache that is taken off `used_bytes` was read."""
     used_bytes: int
-    """What it held then and reclaim cannot take back."""
+    """What it held at the last look and reclaim cannot take back."""
     reclaimable_bytes: int
     rate: float
     """Largest growth seen lately, in bytes per second."""
@@ -46,54 +48,66 @@ class Growths:
     """All pods of the last sample."""
 
     pods: Mapping[CgroupId, Growth] = field(default_factory=dict)
+    at_ns: int = 0
+    """When the last look was that anything could be learned from."""
 
 
-def used_bytes(current_bytes: int, pod: Pod) -> int:
-    """What a pod holds that reclaim cannot take back."""
-    return max(current_bytes - pod.reclaimable_bytes, 0)
+def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths:  # noqa: PLR0912 - a call for each pod costs more
+    """Take one more sample in; pods that are not in it are forgotten.
 
-
-def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths:
-    """Take one more sample in; pods that are not in it are forgotten."""
-    known = growths.pods
-    learned = {}
-    decay_of: dict[int, float] = {}
+    This is the tick, so it is written for speed: most pods of a node stand still, and cost a comparison.
+    """
+    learned = dict(growths.pods)
+    elapsed_ns = at_ns - growths.at_ns
+    can_learn = elapsed_ns >= _SHORTEST_NS
+    decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and growths.at_ns else 1.0
+    new, growth, find = tuple.__new__, Growth, learned.get
     for current, pod in pods:
         reclaimable = pod.reclaimable_bytes
         used = current - reclaimable if current > reclaimable else 0
-        old = known.get(pod.cgroup)
+        key = pod.cgroup
+        old = find(key)
         if old is None:
             held = None if pod.paused is None else used
-            learned[pod.cgroup] = Growth(at_ns, used, reclaimable, 0.0, at_ns, held)
+            learned[key] = Growth(at_ns, used, reclaimable, 0.0, at_ns, held)
             continue
-        elapsed_ns = at_ns - old.at_ns
+        cache_at_ns, old_used, old_reclaimable, rate, seen_at_ns, held = old
         if pod.paused is not None:
-            held = used if old.held_bytes is None else old.held_bytes
-            learned[pod.cgroup] = Growth(at_ns, used, reclaimable, old.rate, old.seen_at_ns, held)
+            if used != old_used or held is None:
+                learned[key] = Growth(at_ns, used, reclaimable, rate, seen_at_ns, used if held is None else held)
             continue
-        if old.held_bytes is not None:  # its growth starts now, not when it was paused
-            learned[pod.cgroup] = Growth(at_ns, used, reclaimable, old.rate, old.seen_at_ns, None)
+        if held is not None:  # its growth starts now, not when it was paused
+            learned[key] = Growth(at_ns, used, reclaimable, rate, seen_at_ns, None)
             continue
-        mostly_cache = reclaimable == old.reclaimable_bytes and reclaimable > current >> 3
-        if elapsed_ns < (_CACHE_NS if mostly_cache else _SHORTEST_NS):
-            learned[pod.cgroup] = old
+        if not can_learn:
             continue
-        # Nearly all pods share the time of their last look.
-        decay = decay_of.get(elapsed_ns)
-        if decay is None:
-            decay = decay_of[elapsed_ns] = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S))
-        rate = old.rate * decay
-        grown = used - old.used_bytes
-        if grown > 0 and (seen := grown * NS_PER_S / elapsed_ns) > rate:
-            rate = seen
-        learned[pod.cgroup] = Growth(at_ns, used, reclaimable, rate, old.seen_at_ns, None)
-    return Growths(learned)
+        grown = used - old_used
+        seen_ns = elapsed_ns
+        if reclaimable > current >> 3:
+            if reclaimable == old_reclaimable and at_ns - cache_at_ns < _CACHE_NS:
+                if rate:
+                    learned[key] = new(growth, (cache_at_ns, old_used, old_reclaimable, rate * decay, seen_at_ns, None))
+                continue
+            seen_ns = at_ns - cache_at_ns
+        elif not grown and not rate:
+            continue
+        rate *= decay
+        if grown > 0:
+            rate = max(rate, grown * NS_PER_S / seen_ns)
+        elif rate < _FORGOTTEN_RATE:
+            rate = 0.0
+        learned[key] = new(growth, (at_ns, used, reclaimable, rate, seen_at_ns, None))
+    if len(learned) > len(pods):
+        there = {pod.cgroup for _, pod in pods}
+        learned = {key: one for key, one in learned.items() if key in there}
+    return Growths(learned, at_ns if can_learn else growths.at_ns)
 
 
 def expected_rate(growth: Growth, at_ns: int, capacity_bytes: int) -> float:
     """Bytes per second a pod is expected to take at most: what was seen, or the prior while little was."""
-    halvings: float = (at_ns - growth.seen_at_ns) / (PRIOR_HALF_LIFE_S * NS_PER_S)
-    if halvings > 20:
+    watched_ns = at_ns - growth.seen_at_ns
+    if watched_ns > _PRIOR_NS:
         return growth.rate
+    halvings = watched_ns / (PRIOR_HALF_LIFE_S * NS_PER_S)
     prior: float = capacity_bytes * PRIOR_PCT_PER_S / 100 * 0.5**halvings
     return max(growth.rate, prior)

@@ -3,8 +3,9 @@
 The longest time is `max_pause_s` for a service, which may be probed, and `batch_max_pause_s` for batch.
 
 A stretch begins with a pause and ends only when the pod has run for `min_run_s` without interruption. Short runs inside
-it do not renew the budget, or a probe every 10 s could fall into a pause each time: with 15 s and 12 s at most two of
-Kubernetes' default liveness probes in a row are missed, and three kill (design: services and batch).
+it do not renew the budget, or a probe every 10 s could fall into a pause each time: with 9 s and 12 s at most one of
+Kubernetes' default liveness probes in a row is missed, and three kill. (15 s would be two, and under pressure a service
+misses one by itself: measured.)
 """
 
 from __future__ import annotations

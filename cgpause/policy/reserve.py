@@ -19,13 +19,14 @@ whatever the others did before. When no pod's does (an unsafe state) pausing can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cgpause.config import Config
 from cgpause.model import (
     Action,
+    CgroupId,
     Freeze,
     Mechanism,
     Pause,
@@ -87,7 +88,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """One walk over all pods."""
+    """One walk over all pods, with the places that were asked for."""
 
     room_bytes: float
     """Headroom less margin and eviction threshold."""
@@ -107,6 +108,37 @@ class Step:
     walk: Walk
 
 
+def look(state: ReserveState, sample: Sample) -> ReserveState:
+    """Take a sample in; `step` and `left_bytes` then decide on it."""
+    growths = learn(state.growths, sample.pods, sample.at_ns)
+    return replace(state, growths=growths, late_s=_late_s(state, sample), looked_at_ns=sample.at_ns)
+
+
+def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
+    """What is left, at least, when everybody runs; where that is nothing, only `step` can tell.
+
+    Nobody may be paused. For most ticks this is all: no order, and nothing to do for pods that stand still.
+    """
+    at_ns, known = sample.at_ns, state.growths.pods
+    reaction, horizon_s = reaction_s(state.late_s, config), config.reserve.horizon_s
+    capacity = sample.headroom.capacity_bytes
+    left, largest = room_bytes(sample, config), 0.0
+    for _, pod in sample.pods:
+        growth = known[pod.cgroup]
+        rate = expected_rate(growth, at_ns, capacity)
+        if not rate:
+            continue
+        limit = pod.memory_max_bytes
+        claim = _UNBOUNDED if limit is None else limit - growth.used_bytes
+        want = min(rate * horizon_s, claim)
+        if pod.protected is not None or at_ns < pod.settled_at_ns:
+            left -= max(want, 0)
+        else:
+            left -= max(min(rate * reaction, claim), 0)
+            largest = max(largest, want)
+    return left - largest
+
+
 def step(
     state: ReserveState,
     sample: Sample,
@@ -115,16 +147,17 @@ def step(
     paused: Sequence[PodUsage],
     unstoppable: Sequence[tuple[PodUsage, float]],
     config: Config,
+    everyone: bool = False,
 ) -> Step:
-    """Decide once.
+    """Decide once, on a sample that was looked at.
 
     `candidates` run and may be paused now; `paused` are the daemon's pauses that may go on; `unstoppable` run whatever
-    we decide, each with the seconds until it could be paused (infinite: never).
+    we decide, each with the seconds until it could be paused (infinite: never). `everyone` is for `explain`: the walk
+    then shows also those whose state does not change.
     """
-    at_ns = sample.at_ns
-    growths = learn(state.growths, sample.pods, at_ns)
-    late_s = _late_s(state, sample)
-    walk = _walk(sample, growths, candidates, paused, unstoppable, late_s, config)
+    at_ns, growths = sample.at_ns, state.growths
+    everyone = everyone or config.reserve.sacrifice
+    walk = _walk(sample, growths, candidates, paused, unstoppable, state.late_s, config, everyone=everyone)
     actions: list[Action] = []
     for place in walk.places:
         (current, pod), runs = place.usage, place.runs
@@ -148,7 +181,7 @@ def step(
                 actions = [a for a in actions if a.pod.cgroup != victim.pod.cgroup]
                 actions.append(victim)
                 unsafe_since_ns = None
-    return Step(ReserveState(growths, late_s, at_ns, None, unsafe_since_ns), tuple(actions), walk)
+    return Step(replace(state, unsafe_since_ns=unsafe_since_ns), tuple(actions), walk)
 
 
 def reaction_s(late_s: float, config: Config) -> float:
@@ -168,12 +201,11 @@ def room_bytes(sample: Sample, config: Config) -> float:
     return headroom.available_bytes - headroom.eviction_bytes - margin
 
 
-class _Demand(NamedTuple):
-    usage: PodUsage
-    claim: float
-    rate: float
-    group: tuple[int, bool]
-    """Priority, and service before batch: whoever is in a higher group is served first, whatever its size."""
+_Demand = tuple[int, bool, int, int, CgroupId, PodUsage, float, float, float]
+"""Priority, whether a service, rank of the QoS class, bytes used, identity; usage, claim, rate, need for the horizon.
+
+In this order, so that demands sort by themselves: this is the tick.
+"""
 
 
 def _walk(
@@ -184,59 +216,73 @@ def _walk(
     unstoppable: Sequence[tuple[PodUsage, float]],
     late_s: float,
     config: Config,
+    *,
+    everyone: bool,
 ) -> Walk:
+    """Walk once; `places` has those whose state changes, and all others only if `everyone` is asked for."""
     capacity = sample.headroom.capacity_bytes
     horizon_s = config.reserve.horizon_s
     reaction = reaction_s(late_s, config)
     room = left = room_bytes(sample, config)
+    known = growths.pods
     places: list[Place] = []
 
-    def place(demand: _Demand, time_s: float, *, runs: bool, first: bool = False, stoppable: bool = True) -> None:
-        nonlocal left
-        need = min(demand.claim, demand.rate * time_s)
-        places.append(Place(demand.usage, demand.claim, demand.rate, time_s, need, left, runs, first, stoppable))
-        if runs:
-            left -= need
-
     for usage, seconds in unstoppable:
-        place(_demand(usage, growths, sample), min(seconds + reaction, horizon_s), runs=True, stoppable=False)
+        *_, claim, rate, _ = _demand(usage, known, sample, horizon_s)
+        time_s = min(seconds + reaction, horizon_s)
+        need = min(claim, rate * time_s)
+        if everyone:
+            places.append(Place(usage, claim, rate, time_s, need, left, runs=True, stoppable=False))
+        left -= need
     for usage in paused:
-        left -= _leak_bytes(usage, growths.pods[usage.pod.cgroup], capacity, config)
+        left -= _leak_bytes(usage, known[usage.pod.cgroup], capacity, config)
 
-    order = sorted((_demand(usage, growths, sample) for usage in (*candidates, *paused)), key=_rank, reverse=True)
-    wanting = [one for one in order if min(one.claim, one.rate * horizon_s) > capacity * WANTS_PCT / 100]
+    demands = [_demand(usage, known, sample, horizon_s) for usage in candidates]
+    demands += [_demand(usage, known, sample, horizon_s) for usage in paused]
+    demands.sort(reverse=True)
+    wants = capacity * WANTS_PCT / 100
+    wanting = [demand for demand in demands if demand[8] > wants]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
-    group = next((one.group for one in wanting if not one.group[1]), wanting[0].group if wanting else None)
-    first, unsafe = None, False
+    group = next((demand[:2] for demand in wanting if not demand[1]), wanting[0][:2] if wanting else None)
+    first: _Demand | None = None
+    unsafe = False
     spare = config.reserve.resume_pct / 100 * capacity
-    for one in order:
-        if first is None and group is not None and one.group <= group:
-            rivals = [rival for rival in wanting if rival.group == group]
-            fitting = (rival for rival in rivals if min(rival.claim, rival.rate * horizon_s) <= left)
+    for demand in demands:
+        if first is None and group is not None and demand[:2] <= group:
+            rivals = [rival for rival in wanting if rival[:2] == group]
+            fitting = (rival for rival in rivals if rival[8] <= left)
             first = next(fitting, None)
             if first is None:
                 first, unsafe = rivals[0], True
-            place(first, horizon_s, runs=True, first=True)
-        if one is first:
+            *_, usage, claim, rate, need = first
+            if everyone or usage.pod.paused is not None:
+                places.append(Place(usage, claim, rate, horizon_s, need, left, runs=True, first=True))
+            left -= need
+        if demand is first:
             continue
-        need = min(one.claim, one.rate * reaction)
-        wanted = need if one.usage.pod.paused is None else need + spare
+        _, _, _, _, _, usage, claim, rate, _ = demand
+        need = rate * reaction
+        need = min(need, claim)
+        is_paused = usage.pod.paused is not None
         # Holding a pod that does not grow would free nothing and help nobody.
-        place(one, reaction, runs=wanted <= left or need < _PAGE)
+        runs = (need + spare if is_paused else need) <= left or need < _PAGE
+        if everyone or runs is is_paused or is_paused:
+            places.append(Place(usage, claim, rate, reaction, need, left, runs))
+        if runs:
+            left -= need
     return Walk(room, tuple(places), left, unsafe)
 
 
-def _demand(usage: PodUsage, growths: Growths, sample: Sample) -> _Demand:
+def _demand(usage: PodUsage, known: Mapping[CgroupId, Growth], sample: Sample, horizon_s: float) -> _Demand:
     pod = usage.pod
-    growth = growths.pods[pod.cgroup]
-    claim = _UNBOUNDED if pod.memory_max_bytes is None else max(pod.memory_max_bytes - growth.used_bytes, 0)
+    growth = known[pod.cgroup]
+    used = growth.used_bytes
+    limit = pod.memory_max_bytes
+    claim: float = _UNBOUNDED if limit is None else limit - used if limit > used else 0
     rate = expected_rate(growth, sample.at_ns, sample.headroom.capacity_bytes)
-    return _Demand(usage, claim, rate, (pod.priority, pod.workload is Workload.SERVICE))
-
-
-def _rank(demand: _Demand) -> tuple[object, ...]:
-    current, pod = demand.usage
-    return demand.group, _QOS_RANK[pod.qos], current - pod.reclaimable_bytes, pod.cgroup
+    want = rate * horizon_s
+    service = pod.workload is Workload.SERVICE
+    return pod.priority, service, _QOS_RANK[pod.qos], used, pod.cgroup, usage, claim, rate, min(want, claim)
 
 
 def _leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, config: Config) -> float:

@@ -11,12 +11,27 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lab.arms import PEERS, Place, peer, systemctl
+from lab.arms import SLICE as TRIAL_SLICE
 from lab.build import ensure_program
 from lab.demo import FOLDER, SLICE
-from lab.kubelet import Event, EventKind, Job, Kubelet, Policy
-from lab.kubepods import MIB, Kubepods, PodSpec, Tier, enable_controllers, make_uid, read_keyed, remove_tree
+from lab.kubelet import Event, EventKind, Job, Kubelet, Policy, Progress
+from lab.kubepods import (
+    MIB,
+    SANDBOX_OOM_SCORE_ADJ,
+    Kubepods,
+    PodSpec,
+    Tier,
+    enable_controllers,
+    make_uid,
+    read_keyed,
+    remove_tree,
+)
+from lab.stage import own_slice
+from lab.trial import FOLDER as TRIAL_FOLDER
 from trees import wait_until
 
 from cgpause.config import Config
@@ -138,6 +153,108 @@ def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
         # No run lasts 6 s (ten minutes, scaled) before it is killed, so nothing resets the back-off.
         for times, wait_s in enumerate(waits):
             assert wait_s >= min(10 * 2**times, 300) * 0.01
+
+
+def test_a_job_that_is_told_to_stop_is_restarted(parent: Path, tmp_path: Path, worker: str) -> None:
+    """As whoever watches memory may do first: earlyoom and nohang send SIGTERM."""
+    stopped: list[str] = []
+    with Kubepods(parent, tmp_path, 16 * MIB, (worker, "pause")) as tree:
+
+        def on_tick(_progress: Progress) -> None:
+            for scope in tree.root.glob("*/*/*.scope"):
+                pids = (scope / "cgroup.procs").read_text().split()
+                if not stopped and pids and (scope / "memory.oom.group").read_text() == "1\n":
+                    argv = Path(f"/proc/{pids[0]}/cmdline").read_bytes().split(b"\0")
+                    if argv[0] == worker.encode():  # no longer the shell that becomes it
+                        os.kill(int(pids[0]), signal.SIGTERM)
+                        stopped.append(pids[0])
+
+        kubelet = Kubelet(tree, Policy(1.0, 0.01, tick_s=0.05), on_tick=on_tick)
+        job = Job("a", 16 * MIB, (worker, str(16 * MIB), str(2 * MIB), "30", "3000000", "1"))
+        outcome = kubelet.run([job], timeout_s=240)
+
+    assert len(stopped) == 1
+    assert (outcome.finished, outcome.restarts, outcome.oom_kills) == (1, 1, 0)
+    assert outcome.jobs["a"].cpu_s > outcome.jobs["a"].lost_cpu_s > 0
+
+
+def test_jobs_are_what_the_kernel_kills_first(parent: Path, tmp_path: Path, worker: str) -> None:
+    spec = PodSpec("a", make_uid("a"), 8 * MIB, oom_score_adj=900)
+    with Kubepods(parent, tmp_path, 64 * MIB, (worker, "pause"), enforced=False) as tree:
+        path = tree.add_pod(spec)
+        tree.start_container(spec, (worker, "pause"))
+        wait_until(lambda: all(map(has_process, path.glob("*.scope"))), "both processes")
+        pids = [(scope / "cgroup.procs").read_text().strip() for scope in path.glob("*.scope")]
+        wait_until(
+            lambda: (
+                sorted(int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids)
+                == [SANDBOX_OOM_SCORE_ADJ, 900]
+            ),
+            "kubelet's oom_score_adj",
+        )
+
+        assert (tree.root / "memory.max").read_text() == "max\n"
+
+
+def run_trial(arm: str, work: int) -> dict[str, Any]:
+    """One short trial, as `scripts/bench experiment` asks for it."""
+    words = ["--setting", "kubepods", "--share", "4", "--oversub", "1.5", "--seed", "1", "--rounds", "1"]
+    words += ["--capacity-mib", "64", "--backoff-scale", "0.01", "--arm", arm, "--work", str(work)]
+    command = [sys.executable, "-m", "lab.trial", "run", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result: dict[str, Any] = json.loads(line)
+    return result
+
+
+@pytest.mark.parametrize("arm", ["none", "watermark"])
+def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None:
+    assert worker
+    result = run_trial(arm, 3_000_000)
+
+    assert (result["arm"], result["jobs"], result["finished"], result["timed_out"]) == (arm, 8, 8, False)
+    assert result["limit_bytes"] == 16 * MIB
+    assert result["restarts"] == result["oom_kills"] + result["peer_kills"]
+    assert result["cpu_s"] > result["lost_cpu_s"] >= 0
+    assert 0 < result["used_mean_pct"] <= 100
+    assert (result["daemon_cpu_s"] > 0) is (arm == "watermark")
+    assert not (CGROUP_ROOT / TRIAL_SLICE).exists()
+    assert not TRIAL_FOLDER.exists()
+
+
+@pytest.fixture
+def place(tmp_path: Path, worker: str) -> Iterator[Place]:
+    with (
+        own_slice(CGROUP_ROOT, TRIAL_SLICE) as parent,
+        Kubepods(parent, tmp_path / "log", 64 * MIB, (worker, "pause")) as tree,
+    ):
+        yield Place(parent, tree.root, tree.log_dir, tmp_path, 64 * MIB, 0.05)
+
+
+@pytest.mark.parametrize("name", sorted(PEERS))
+def test_a_peer_runs_only_while_it_is_wanted(place: Place, name: str) -> None:
+    unit = f"{name}.service"
+    with peer(name, place) as running:
+        assert systemctl("show", "-p", "ActiveState", "--value", unit) == "active"
+        assert running.cpu_s > 0
+        assert Path(f"/proc/{running.pid}/oom_score_adj").read_text() == "-999\n"
+    assert systemctl("show", "-p", "ActiveState", "--value", unit) == "inactive"
+
+    systemctl("start", unit)  # its condition is not met
+    assert systemctl("show", "-p", "ActiveState", "--value", unit) == "inactive"
+
+
+def test_systemd_oomd_watches_the_slice_while_it_is_asked_to(place: Place) -> None:
+    with peer("systemd-oomd", place):
+        # systemd tells it of the slice in its own time.
+        wait_until(lambda: f"Path: /{TRIAL_SLICE}" in oomctl(), "the slice among those watched", 60)
+        assert "Default Memory Pressure Duration: 1s" in oomctl()
+    assert place.kubepods.exists()
+
+
+def oomctl() -> str:
+    return subprocess.run(["oomctl"], capture_output=True, text=True, check=True).stdout
 
 
 def demo_processes() -> list[str]:
