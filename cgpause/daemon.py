@@ -31,6 +31,7 @@ from cgpause.model import Owner, Sample
 from cgpause.notify import Notifier
 from cgpause.policy import Decision, State, decide
 from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.pace import fast_ns
 from cgpause.process import lock_memory, raise_descriptor_limit
 from cgpause.psi import PsiTriggers
 from cgpause.sampler import Sampler
@@ -104,6 +105,7 @@ class Daemon:
         self._linger_until_ns = 0
         self._scan_at_ns = 0
         self._close = self._tight = False
+        self._cost_ns = 0
         self._details_at_ns = 0
         self._blind = False
 
@@ -255,6 +257,7 @@ class Daemon:
                 self._check_oom(tracked)
 
     def _decide(self, at_ns: int) -> None:
+        started_ns = time.thread_time_ns()
         self._scan_paused(at_ns)
         if self._close and at_ns >= self._details_at_ns:
             self._details_at_ns = at_ns + (NS_PER_S if self._tight else _DETAILS_NS)
@@ -267,6 +270,7 @@ class Daemon:
         if self._blind:
             self._blind = False
             log.info("memory can be read again")
+        sample = replace(sample, cost_ns=self._cost_ns)
         decision: Decision = decide(self._state, sample, self.config)
         self._state = decision.state
         self._sample = sample
@@ -279,12 +283,14 @@ class Daemon:
         sleep_ns = self._sleep_ns(sample)
         if at_ns < self._linger_until_ns:
             if next_ns < self._slow_ns():
-                next_ns = self.config.sampling.fast_ms * 1_000_000
+                next_ns = fast_ns(sample, self.config.sampling)
         elif sleep_ns is not None:
             next_ns = sleep_ns
             reserve = replace(self._state.reserve, due_ns=at_ns + sleep_ns)  # whoever sleeps is not late
             self._state = replace(self._state, reserve=reserve)
         self._sample_at_ns = at_ns + next_ns
+        cost_ns = time.thread_time_ns() - started_ns
+        self._cost_ns += (cost_ns - self._cost_ns) // 8  # one slow tick is no reason to look away
 
     def _sleep_ns(self, sample: Sample) -> int | None:
         """How long the kernel can be relied on to wake us; None where it cannot."""

@@ -200,6 +200,8 @@ class Sample:
     at_ns: int
     headroom: Headroom
     pods: tuple[PodUsage, ...]
+    cost_ns: int = 0
+    """CPU time that looking and deciding has taken of late: what is expensive here is done less often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nodes import START_NS, S
 
 from cgpause.config import SamplingConfig
-from cgpause.model import Headroom
-from cgpause.policy.pace import PRIOR_FILL_S, FillRate, interval_ns, learn
+from cgpause.model import Headroom, Sample
+from cgpause.policy.pace import OWN_SHARE, PRIOR_FILL_S, FillRate, fast_ns, interval_ns, learn
 
 SAMPLING = SamplingConfig(fast_ms=50, slow_s=2)
 TOTAL = 10**10
@@ -21,6 +21,19 @@ FAST, SLOW = 50_000_000, 2 * S
 
 def node(used_pct: float) -> Headroom:
     return Headroom(TOTAL, TOTAL - int(TOTAL * used_pct / 100), None, 0)
+
+
+def sampled(headroom: Headroom, cost_ns: int = 0) -> Sample:
+    return Sample(START_NS, headroom, (), cost_ns)
+
+
+@pytest.mark.parametrize(
+    ("cost_ns", "expected_ns"), [(0, FAST), (5_000_000, FAST), (5_000_001, FAST + 10), (20_000_000, 4 * FAST)]
+)
+def test_looking_takes_a_tenth_of_a_cpu_at_most(cost_ns: int, expected_ns: int) -> None:
+    assert OWN_SHARE == 0.1
+    assert fast_ns(sampled(node(99), cost_ns), SAMPLING) == expected_ns
+    assert interval_ns(FillRate(), sampled(node(99), cost_ns), 0, SAMPLING) == pytest.approx(expected_ns, abs=10)
 
 
 @pytest.mark.parametrize(
@@ -38,16 +51,18 @@ def node(used_pct: float) -> Headroom:
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
     assert PRIOR_FILL_S == 10
-    assert interval_ns(FillRate(), node(used_pct), node(used_pct).room_below_bytes(90), SAMPLING) == pytest.approx(
-        expected_ns, rel=0.01
-    )
+    assert interval_ns(
+        FillRate(), sampled(node(used_pct)), node(used_pct).room_below_bytes(90), SAMPLING
+    ) == pytest.approx(expected_ns, rel=0.01)
 
 
 def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> None:
     rate = learn(FillRate(), START_NS, node(50))
     rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
     assert rate.bytes_per_s == pytest.approx(2e9)
-    assert interval_ns(rate, node(70), node(70).room_below_bytes(90), SAMPLING) == pytest.approx(S // 2, rel=0.01)
+    assert interval_ns(rate, sampled(node(70)), node(70).room_below_bytes(90), SAMPLING) == pytest.approx(
+        S // 2, rel=0.01
+    )
     rate = learn(rate, START_NS + 11 * S, node(70))
     assert rate.bytes_per_s == pytest.approx(1e9)
 
@@ -64,7 +79,7 @@ def test_a_clock_that_stands_still_gives_no_rate(at_ns: int) -> None:
 
 
 def test_a_limit_of_nothing_is_looked_at_often() -> None:
-    assert interval_ns(FillRate(), Headroom(TOTAL, TOTAL, 0, 0), 0, SAMPLING) == FAST
+    assert interval_ns(FillRate(), sampled(Headroom(TOTAL, TOTAL, 0, 0)), 0, SAMPLING) == FAST
 
 
 headrooms = st.builds(
@@ -84,9 +99,11 @@ def test_interval_stays_within_its_bounds_whatever_happened(
     for at_ns, headroom in history:
         rate = learn(rate, at_ns, headroom)
         assert rate.bytes_per_s >= 0
-        assert FAST <= interval_ns(rate, headroom, headroom.room_below_bytes(threshold_pct), SAMPLING) <= SLOW
+        assert FAST <= interval_ns(rate, sampled(headroom), headroom.room_below_bytes(threshold_pct), SAMPLING) <= SLOW
 
 
 def test_less_room_never_means_a_longer_interval() -> None:
-    intervals = [interval_ns(FillRate(), node(pct), node(pct).room_below_bytes(90), SAMPLING) for pct in range(101)]
+    intervals = [
+        interval_ns(FillRate(), sampled(node(pct)), node(pct).room_below_bytes(90), SAMPLING) for pct in range(101)
+    ]
     assert all(later <= earlier for earlier, later in pairwise(intervals))

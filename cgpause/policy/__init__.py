@@ -209,12 +209,12 @@ def _next_ns(
     # Where nothing could be done however often we looked, a node full of protected pods costs nothing.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
         return int(config.sampling.slow_s * hold.NS_PER_S)
-    next_ns = pace.interval_ns(fill, sample.headroom, room, config.sampling)
+    next_ns = pace.interval_ns(fill, sample, room, config.sampling)
     if paused:
         next_ns = min(next_ns, _PAUSED_LOOK_NS)
         for usage in paused:
             due_ns = hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold) - sample.at_ns
-            next_ns = min(next_ns, max(due_ns, config.sampling.fast_ms * 1_000_000))
+            next_ns = min(next_ns, max(due_ns, pace.fast_ns(sample, config.sampling)))
     return next_ns
 
 

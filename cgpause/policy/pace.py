@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cgpause.config import SamplingConfig
-from cgpause.model import Headroom
+from cgpause.model import Headroom, Sample
 from cgpause.policy.hold import NS_PER_S
 
 PRIOR_FILL_S = 10.0
@@ -17,6 +17,9 @@ PRIOR_FILL_S = 10.0
 rate earlyoom assumes."""
 PRIOR_BYTES_PER_S = 512 << 20
 """And at least this: a small node has fewer cores, but not slower ones (one core here touches 2.2 GiB/s)."""
+OWN_SHARE = 0.1
+"""Of one CPU, at most, for looking at pods that compete for it. Where a look is slow (500 pods, an emulated CPU) memory
+fills slowly too, or there is more of it."""
 _HALF_LIFE_S = 10.0
 """A burst seen is expected again for a while, and less and less."""
 
@@ -40,8 +43,13 @@ def learn(rate: FillRate, at_ns: int, headroom: Headroom) -> FillRate:
     return FillRate(at_ns, available, max(decayed, (rate.available_bytes - available) / elapsed_s))
 
 
-def interval_ns(rate: FillRate, headroom: Headroom, room_bytes: float, sampling: SamplingConfig) -> int:
+def fast_ns(sample: Sample, sampling: SamplingConfig) -> int:
+    """Shortest sampling interval here: as configured, but never more than OWN_SHARE of a CPU for ourselves."""
+    return max(sampling.fast_ms * 1_000_000, int(sample.cost_ns / OWN_SHARE))
+
+
+def interval_ns(rate: FillRate, sample: Sample, room_bytes: float, sampling: SamplingConfig) -> int:
     """Time until the next sample is due, when `room_bytes` more may be taken before somebody has to be paused."""
-    fastest = max(rate.bytes_per_s, headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
+    fastest = max(rate.bytes_per_s, sample.headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
     seconds = room_bytes / fastest / 2
-    return int(min(max(seconds, sampling.fast_ms / 1000), sampling.slow_s) * NS_PER_S)
+    return int(min(max(seconds, fast_ns(sample, sampling) / NS_PER_S), sampling.slow_s) * NS_PER_S)

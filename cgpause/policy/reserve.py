@@ -39,6 +39,7 @@ from cgpause.model import (
 )
 from cgpause.policy.growth import Growth, Growths, expected_rate, learn
 from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.pace import fast_ns
 
 REACTION_LOOKS = 2
 """A pod that starts to grow just after a look is seen at the next one and stopped before the one after that."""
@@ -120,7 +121,7 @@ def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
     Nobody may be paused. For most ticks this is all: no order, and nothing to do for pods that stand still.
     """
     at_ns, known = sample.at_ns, state.growths.pods
-    reaction, horizon_s = reaction_s(state.late_s, config), config.reserve.horizon_s
+    reaction, horizon_s = reaction_s(state.late_s, sample, config), config.reserve.horizon_s
     capacity = sample.headroom.capacity_bytes
     left, largest = room_bytes(sample, config), 0.0
     for _, pod in sample.pods:
@@ -184,9 +185,9 @@ def step(
     return Step(replace(state, unsafe_since_ns=unsafe_since_ns), tuple(actions), walk)
 
 
-def reaction_s(late_s: float, config: Config) -> float:
+def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
     """Time from the moment a pod starts to grow until it is stopped, near the limit."""
-    return REACTION_LOOKS * config.sampling.fast_ms / 1000 + late_s
+    return REACTION_LOOKS * fast_ns(sample, config.sampling) / NS_PER_S + late_s
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:
@@ -222,7 +223,7 @@ def _walk(
     """Walk once; `places` has those whose state changes, and all others only if `everyone` is asked for."""
     capacity = sample.headroom.capacity_bytes
     horizon_s = config.reserve.horizon_s
-    reaction = reaction_s(late_s, config)
+    reaction = reaction_s(late_s, sample, config)
     room = left = room_bytes(sample, config)
     known = growths.pods
     places: list[Place] = []
