@@ -63,7 +63,7 @@ class Verdict:
         return f"{self.what}: {self.why}" if self.why else self.what
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sorted:
     """The pods of a sample by what may be done to them; each part in rank order."""
 
@@ -73,6 +73,8 @@ class _Sorted:
     """The daemon's pauses that may go on."""
     unstoppable: list[tuple[PodUsage, float]]
     """Running whatever we decide, with the seconds until they could be paused."""
+    turn: CgroupId | None = None
+    """Whose turn begins now."""
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
@@ -142,7 +144,8 @@ def _decide(
         # termination or until what was killed has freed its memory.
         let_go = isinstance(action, Pause | Freeze) or action.pod.distress is not None
         if not let_go and action.pod.cgroup in stretches:
-            stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True)
+            turn = action.pod.cgroup == parts.turn
+            stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     reserved = replace(after.reserve, due_ns=at_ns + next_ns)
     after = State(stretches, after.watermark, reserved, fill)
@@ -184,6 +187,7 @@ def _sort(sample: Sample, stretches: dict[CgroupId, hold.Stretch], config: Confi
             parts.paused.append(usage)
             continue
         turn_taken = True
+        parts.turn = usage.pod.cgroup
         parts.ended.append(Resume(usage.pod, f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"))
         parts.unstoppable.append((usage, config.hold.min_run_s))
     return parts

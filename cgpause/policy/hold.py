@@ -28,6 +28,8 @@ class Stretch:
     resumed_ns: int | None = None
     released: bool = False
     """Whether we ordered the last resume; otherwise an operator did."""
+    turn: bool = False
+    """Whether that resume was its turn."""
 
 
 Stretches = Mapping[CgroupId, Stretch]
@@ -101,14 +103,17 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
         return math.inf
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
-    if stretch is not None and stretch.resumed_ns is not None and at_ns >= end_ns(pod, stretch, hold):
+    if stretch is not None and stretch.resumed_ns is not None and is_turn(pod, stretch, at_ns, hold):
         return (stretch.resumed_ns + _ns(hold.min_run_s) - at_ns) / NS_PER_S
     return None
 
 
 def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
     """Whether a running pod runs because it had been held for the longest time allowed."""
-    return stretch is not None and stretch.resumed_ns is not None and at_ns >= end_ns(pod, stretch, hold)
+    if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
+        return False
+    # Batch whose stretches began together would all become unstoppable together: only its own turn counts.
+    return pod.workload is Workload.SERVICE or stretch.turn or not stretch.released
 
 
 def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:

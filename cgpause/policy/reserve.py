@@ -242,7 +242,9 @@ def _walk(
     demands += [_demand(usage, known, sample, horizon_s) for usage in paused]
     demands.sort(reverse=True)
     wants = capacity * WANTS_PCT / 100
-    wanting = [demand for demand in demands if demand[8] > wants]
+    # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
+    wanting = [demand for demand in demands if demand[6] >= _PAGE and demand[7] * horizon_s > wants]
+    wanting = wanting or [demand for demand in demands if min(demand[6], demand[7] * reaction) >= _PAGE]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
     group = next((demand[:2] for demand in wanting if not demand[1]), wanting[0][:2] if wanting else None)
     first: _Demand | None = None

@@ -1,0 +1,95 @@
+"""Hours of simulated pressure: what answers probes is never restarted by a pause, and batch is not OOM-killed.
+
+Each claim stands beside a control in which the same node without the safeguard does see the kills.
+"""
+
+from __future__ import annotations
+
+import pytest
+from simnode import MIB, Probe, SimNode, SimPod, service, worker
+
+from cgpause.config import Config, HoldConfig, SamplingConfig
+from cgpause.model import Mechanism, Workload
+
+HOUR_S = 3600.0
+LOOK = SamplingConfig(fast_ms=500)
+"""Seldom, so that an hour is simulated in seconds; how long anybody is held does not depend on it."""
+
+
+def node_with_services(config: Config | None) -> SimNode:
+    """Services beside batch pods that are ranked above them, so that services have to be held all the time."""
+    services = [
+        SimPod(
+            f"service{number}",
+            service(100 * MIB, swing_bytes=100 * MIB, seed=number, think_s=1),
+            limit_bytes=201 * MIB,
+            workload=Workload.SERVICE,
+            probe=Probe(),
+            start_s=number,
+        )
+        for number in range(4)
+    ]
+    batch = [
+        SimPod(
+            f"batch{number}",
+            worker(512 * MIB, seed=number, rounds=10**6, unit_bytes=32 * MIB, work_s=0.5),
+            limit_bytes=512 * MIB,
+            priority=1,
+            start_s=6 * number,
+        )
+        for number in range(6)
+    ]
+    return SimNode([*services, *batch], config=config, kubepods_max_bytes=2304 * MIB)
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanism: Mechanism) -> None:
+    node = node_with_services(Config(mechanism=mechanism, sampling=LOOK))
+    node.run(HOUR_S)
+    services = [pod for pod in node.all_pods if pod.probe is not None]
+    for pod in services:
+        assert pod.worst_missed_in_a_row < 3
+        assert pod.probe_kills == 0
+        assert pod.answered > HOUR_S / 10 / 3, "of three probes in a row at least one finds it running"
+    # It was pressure indeed: services were held often, up to the bound, and probes did fall into it.
+    assert all(len(pod.holds) > 20 and pod.missed > 20 for pod in services)
+
+
+def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
+    """The control: without the bound on services the same node restarts them."""
+    node = node_with_services(Config(sampling=LOOK, hold=HoldConfig(max_pause_s=600)))
+    node.run(600)
+    assert all(pod.probe_kills for pod in node.all_pods if pod.probe is not None)
+
+
+def papers_node(config: Config | None, seed: int) -> SimNode:
+    """The paper's jobs, at most 18 at once: together their limits are 150 % of what there is."""
+    jobs = [
+        SimPod(f"job{number}", worker(512 * MIB, seed=100 * seed + number, unit_bytes=16 * MIB), limit_bytes=512 * MIB)
+        for number in range(36)
+    ]
+    return SimNode(jobs, config=config, kubepods_max_bytes=18 * 512 * MIB * 100 // 150, slots=18, seed=seed)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_papers_jobs_are_never_oom_killed_under_reserve_and_are_without(seed: int) -> None:
+    control = papers_node(None, seed)
+    control.run(HOUR_S)
+    assert control.oom_kills > 0
+
+    node = papers_node(Config(mechanism=Mechanism.FREEZE), seed)
+    node.run(HOUR_S)
+    assert node.oom_kills == 0
+    for ran in (control, node):
+        assert all(pod.finished_s is not None for pod in ran.all_pods)
+        assert len(ran.all_pods) == 36
+    assert node.now_s < control.now_s, "waiting a little beats starting again"
+
+
+def test_a_node_that_fits_is_left_alone() -> None:
+    """No false alarm: the same jobs where all limits fit are neither killed nor held."""
+    jobs = [SimPod(f"job{number}", worker(512 * MIB, seed=number), limit_bytes=512 * MIB) for number in range(12)]
+    node = SimNode(jobs, config=Config(), kubepods_max_bytes=12 * 512 * MIB * 105 // 100)
+    node.run(HOUR_S)
+    assert all(pod.finished_s is not None for pod in node.all_pods)
+    assert node.oom_kills == node.pauses == 0
