@@ -1,7 +1,8 @@
 """Measures what cgpause costs, in one environment: `python -m lab.bench --tree real|plain` prints JSON.
 
-Three figures, each with both arms in one run: a sampling tick beside a C loop that reads the same files; the daemon
-idling; and the time from a tick that sees the threshold crossed to the last cpu.max written.
+Three figures, each with both arms in one run: a sampling tick, far from the limit and near it, beside a C loop that
+reads the same files, from 10 to 1000 pods; the daemon idling; and the time from a tick that sees the threshold crossed
+to the last cpu.max written.
 """
 
 from __future__ import annotations
@@ -26,22 +27,38 @@ from cgpause import ledger
 from cgpause.actuate import Actuator, now_ns
 from cgpause.config import Config, parse_config
 from cgpause.policy import State, decide
+from cgpause.process import raise_descriptor_limit
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree
 from cgpause.watch import Watch
+from lab.bench_node import BusyNode
 from lab.build import ensure_program
-from lab.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, write
+from lab.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, scope_name, write
 from lab.vm_host import say
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 GIB = 1 << 30
 ROUNDS = 15
 """Alternating rounds of both arms; medians over rounds are what other work on the machine disturbs least."""
-PODS = (110, 500)
+PODS = (10, 50, 110, 250, 500, 1000)
+USUAL_PODS = 110
+"""kubelet's default maximum."""
 IDLE_S = 60
 REACTIONS = 300
 _COMFORTABLE = 64 * GIB  # a kubepods limit that the empty tree is far below
 _MEMORY_STAT = "anon 0\nfile 0\nkernel 0\n" + "".join(f"filler_{n} 123456789\n" for n in range(55))
+_TEXTS = {  # of a cgroup in ordinary files
+    "cgroup.events": "populated 1\nfrozen 0\n",
+    "cgroup.procs": "",
+    "memory.current": "1048576\n",
+    "memory.max": "max\n",
+    "memory.stat": _MEMORY_STAT + "inactive_file 4096\nactive_file 4096\nslab_reclaimable 4096\n",
+    "memory.events": "oom 0\noom_kill 0\n",
+    "cpu.max": "max 100000\n",
+    "cpu.max.burst": "0\n",
+    "cpu.stat": "usage_usec 1000\nuser_usec 600\nsystem_usec 400\n",
+    "cgroup.freeze": "0\n",
+}
 
 
 class BenchTree:
@@ -66,25 +83,20 @@ class BenchTree:
         for number in range(pods):
             uid = make_uid("bench", number)
             pod = tier / f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
-            self._make(pod, leaf=True)
+            self._make(pod)
+            for scope in (scope_name(f"{number:064x}"), scope_name(f"{number:063x}f")):  # sandbox and container
+                (pod / scope).mkdir()
+                if not self.real:
+                    for name in ("cgroup.procs", "cpu.stat"):
+                        (pod / scope / name).write_text(_TEXTS[name])
             (self.log_dir / "pods" / f"bench_pod-{number}_{uid}").mkdir(parents=True, exist_ok=True)
 
-    def _make(self, path: Path, *, leaf: bool = False) -> None:
+    def _make(self, path: Path) -> None:
         if self.real:
-            path.mkdir() if leaf else make_cgroup(path)
+            make_cgroup(path)
             return
         path.mkdir(parents=True)
-        texts = {
-            "cgroup.events": "populated 1\nfrozen 0\n",
-            "memory.current": "1048576\n",
-            "memory.max": "max\n",
-            "memory.stat": _MEMORY_STAT + "inactive_file 4096\nactive_file 4096\nslab_reclaimable 4096\n",
-            "memory.events": "oom 0\noom_kill 0\n",
-            "cpu.max": "max 100000\n",
-            "cpu.max.burst": "0\n",
-            "cgroup.freeze": "0\n",
-        }
-        for name, text in texts.items():
+        for name, text in _TEXTS.items():
             (path / name).write_text(text)
 
     def set_limit(self, limit: int) -> None:
@@ -115,7 +127,11 @@ def opened(tree: BenchTree) -> Iterator[tuple[PodTree, Sampler]]:
 
 
 def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
-    """Time of one tick (sample and decision) in µs, and that of the C loop over the same files, alternating."""
+    """Time of one tick (sample and decision) in µs, far from the limit and near it, and the C loop's, alternating.
+
+    Near the limit the files are read as before, but the decision is about a busy node (`BusyNode`): these cgroups are
+    empty, and with nothing growing a policy has nothing to weigh. `details_us` is what is read once a second there.
+    """
     tree.build(pods)
     with opened(tree) as (view, sampler):
         assert len(view.pods) == pods
@@ -127,6 +143,7 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
         assert floor.stdin is not None
         assert floor.stdout is not None
         state = State()
+        node = BusyNode([tracked.pod for tracked in view.pods.values()], view.config)
 
         def run_python(ticks: int) -> int:
             nonlocal state
@@ -135,6 +152,14 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
                 state = decide(state, sampler.sample(now_ns()), view.config).state
             return time.perf_counter_ns() - start
 
+        def run_near(ticks: int) -> int:
+            spent_ns = 0
+            for _ in range(ticks):
+                start = time.perf_counter_ns()
+                sampler.sample(now_ns())
+                spent_ns += time.perf_counter_ns() - start + node.tick()
+            return spent_ns
+
         def run_c(ticks: int) -> int:
             assert floor.stdin is not None
             assert floor.stdout is not None
@@ -142,24 +167,32 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
             floor.stdin.flush()
             return int(floor.stdout.readline())
 
-        ticks = _ticks_for(run_python)
-        rounds = [(run_python(ticks) / ticks / 1000, run_c(ticks) / ticks / 1000) for _ in range(ROUNDS)]
+        def run_details(ticks: int) -> int:
+            start = time.perf_counter_ns()
+            for _ in range(ticks):
+                view.read_details(now_ns())
+            return time.perf_counter_ns() - start
+
+        arms = [(run, _ticks_for(run)) for run in (run_python, run_near, run_details, run_c)]
+        rounds = [[run(ticks) / ticks / 1000 for run, ticks in arms] for _ in range(ROUNDS)]
         floor.stdin.close()
         floor.wait()
-    python_us, c_us = (statistics.median(column) for column in zip(*rounds, strict=True))
+    python_us, near_us, details_us, c_us = (statistics.median(column) for column in zip(*rounds, strict=True))
     return {
         "pods": pods,
         "python_us": round(python_us, 1),
+        "near_us": round(near_us, 1),
+        "details_us": round(details_us, 1),
         "c_us": round(c_us, 1),
-        "ratio": round(statistics.median(python / c for python, c in rounds), 2),
-        "ticks_per_round": ticks,
+        "ratio": round(statistics.median(python / c for python, _, _, c in rounds), 2),
+        "ticks_per_round": arms[0][1],
     }
 
 
 def _ticks_for(run: Callable[[int], int]) -> int:
     """How many ticks make a round of about 0.2 s."""
-    run(10)
-    return max(10, int(0.2e9 / (run(20) / 20)))
+    run(5)
+    return max(5, int(0.2e9 / (run(5) / 5)))
 
 
 def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
@@ -204,7 +237,7 @@ def _status(pid: int, key: str) -> int:
 def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
     """From the start of the tick that sees the crossing to the last of `pods` cpu.max written, in µs."""
     tree.build(pods)
-    config = parse_config(f"[watermark]\nbatch = {pods}\n", "bench")
+    config = parse_config(f'policy = "watermark"\n[watermark]\nbatch = {pods}\n', "bench")
     logging.getLogger("cgpause").addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115 - until exit
     logging.getLogger("cgpause").setLevel(logging.INFO)
     times_us = []
@@ -233,29 +266,34 @@ def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
     }
 
 
+def environment() -> dict[str, Any]:
+    """Where and when this was measured; every result says so."""
+    return {
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
 def main() -> int:
     """Measure and print JSON."""
     parser = argparse.ArgumentParser(description="Measure what cgpause costs here.")
     parser.add_argument("--tree", choices=("real", "plain"), required=True)
     options = parser.parse_args()
+    raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="cgpause-bench.") as folder:
         tree = BenchTree(Path(folder), real=options.tree == "real")
         try:
-            results: dict[str, Any] = {
-                "tree": options.tree,
-                "machine": os.environ.get("CGPAUSE_BENCH_MACHINE", platform.machine()),
-                "cpus": os.cpu_count(),
-                "kernel": platform.release(),
-                "python": platform.python_version(),
-                "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            }
+            results: dict[str, Any] = {"kind": "bench", "tree": options.tree, **environment()}
             say(f"{options.tree} tree: ticks")
-            measure_tick(tree, PODS[0])  # thrown away: a guest is still busy with its boot, and nothing is warm
+            measure_tick(tree, USUAL_PODS)  # thrown away: a guest is still busy with its boot, and nothing is warm
             results["tick"] = [measure_tick(tree, pods) for pods in PODS]
             say(f"{options.tree} tree: reaction")
             results["reaction"] = measure_reaction(tree, 10)
             say(f"{options.tree} tree: idling for {IDLE_S} s")
-            results["idle"] = measure_idle(tree, PODS[0])
+            results["idle"] = measure_idle(tree, USUAL_PODS)
         finally:
             tree.remove()
     print(json.dumps(results))

@@ -1,4 +1,4 @@
-"""Compiles the lab's C program into build/, on the host: the guest has no compiler."""
+"""Compiles the lab's C programs into build/, on the host: the guest has no compiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lab.vm_host import REPO, LabError
 
-PROGRAMS = ("worker", "readloop")
+PROGRAMS = ("worker", "readloop", "service")
 BUILD = REPO / "build"
 _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-std=c11")
 

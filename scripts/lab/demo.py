@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -33,68 +32,34 @@ from lab.build import ensure_program
 from lab.demo_daemon import DaemonLog, DaemonProcess
 from lab.demo_progress import Reporter
 from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
-from lab.kubelet import Event, EventKind, Job, Kubelet, Outcome, Policy, Progress
-from lab.kubepods import MIB, Kubepods, PodSpec, disable_controllers, enable_controllers, remove_tree
+from lab.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
+from lab.kubepods import MIB, Kubepods, PodSpec
+from lab.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
 from lab.vm_host import LabError
 
 SLICE = "cgpause-demo.slice"
 FOLDER = Path("/run/cgpause-demo")
 
-# Quotas of one CPU and more do not slow a job with one thread down, and each wants to be restored to its own.
-ORIGINALS = ("max 100000", "150000 100000", "200000 50000")
-
-# Why freeze: without swap a node has seconds, and a paused pod that goes on at 1 % takes memory in them; measured here,
-# throttling saved few restarts. Why these marks: everything holds half of its limit, so 75 % is the least there is. Why
-# so many at a time: of 18 pods the 5 largest go on, which keeps two CPUs busy, and all but surely fits.
+# The defaults, but for three: this node is a scaled-down one, on which pods come and go in seconds; freeze, because these
+# jobs have no probes that a frozen pod could not answer; and batch by rule, because they share the host's network, where
+# something listens.
 CONFIG = """\
-policy = "watermark"
 mechanism = "{mechanism}"
 
-[watermark]
-upper_pct = 90
-lower_pct = 89
-interval_s = 0.2
-patience = 25
-batch = 13
-sacrifice = false
-
 [hold]
-max_pause_s = 600
-min_run_s = 0
 settle_s = 0.2
 
-[sampling]
-fast_ms = 50
+[[pods]]
+match = "*/*"
+class = "batch"
 """
 
 _STOP_TIMEOUT_S = 20.0
-_MEASURE_WORK = 20_000_000
 
 
-def make_jobs(plan: Plan, worker: Path, work: int, *, rounds: int | None = None, prefix: str = "job") -> list[Job]:
-    """The queue: the same for the same plan and work."""
-    chance = random.Random(plan.seed)  # noqa: S311 - repeatable, not secret
-    limit = plan.limit_mib * MIB
-    jobs = []
-    for number in range(plan.jobs):
-        seed = chance.getrandbits(63)
-        numbers = (limit, plan.unit_mib * MIB, plan.rounds if rounds is None else rounds, work, seed)
-        argv = (str(worker), *map(str, numbers))
-        jobs.append(Job(f"{prefix}-{number:02}", limit, argv, ORIGINALS[number % len(ORIGINALS)]))
-    return jobs
-
-
-def calibrate(worker: Path, unit_cpu_ms: float) -> int:
-    """Iterations that take `unit_cpu_ms` of CPU time here; the fastest of five, since whatever disturbs only slows."""
-    times_ns = []
-    for _ in range(5):
-        done = subprocess.run([worker, "measure", str(_MEASURE_WORK)], capture_output=True, text=True, check=True)
-        times_ns.append(int(done.stdout))
-    # An emulated CPU's clock may stand still for some ms.
-    fastest_ns = min((time_ns for time_ns in times_ns if time_ns > 0), default=None)
-    if fastest_ns is None:
-        raise LabError("the CPU clock of this machine does not move")
-    return max(1, int(_MEASURE_WORK * unit_cpu_ms * 1e6 / fastest_ns))
+def load(plan: Plan, work: int) -> Load:
+    """The plan's jobs."""
+    return Load(plan.jobs, plan.limit_mib * MIB, plan.unit_mib * MIB, plan.rounds, work, plan.seed)
 
 
 def is_original(tree: Kubepods, pod: PodSpec) -> bool:
@@ -107,27 +72,14 @@ def is_original(tree: Kubepods, pod: PodSpec) -> bool:
     )
 
 
-@contextlib.contextmanager
-def demo_slice(mount: Path) -> Iterator[Path]:
-    """A slice of our own below the cgroup mount, alone; what a killed demo left is removed first."""
-    lock = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            raise LabError("another demo is running on this machine") from e
-        path = mount / SLICE
-        remove_tree(path)
-        enabled = enable_controllers(mount)
-        try:
-            path.mkdir()
-            yield path
-        finally:
-            remove_tree(path)
-            with contextlib.suppress(LabError):  # somebody else has come to need them
-                disable_controllers(mount, enabled)
-    finally:
-        os.close(lock)
+def demo_slice(mount: Path) -> AbstractContextManager[Path]:
+    """The demo's own slice."""
+    return own_slice(mount, SLICE)
+
+
+def demo_folder(path: Path = FOLDER) -> AbstractContextManager[Path]:
+    """The demo's own folder."""
+    return own_folder(path)
 
 
 class Demo:
@@ -146,8 +98,9 @@ class Demo:
         """Both arms."""
         started_s = time.monotonic()
         need = self.plan.capacity_mib * MIB * 4 // 3
-        if available_bytes() < need:
-            raise LabError(f"needs {need // MIB} MiB of available memory; here are {available_bytes() // MIB}")
+        available = meminfo_bytes("MemAvailable")
+        if available < need:
+            raise LabError(f"needs {need // MIB} MiB of available memory; here are {available // MIB}")
         work = calibrate(self._worker, self.plan.unit_cpu_ms)
         self._reporter.say(f"{self.plan.unit_cpu_ms} ms of work are {work} iterations on this machine")
         without = self.run_without(work)
@@ -213,7 +166,7 @@ class Demo:
             may_remove=lambda pod: is_original(tree, pod),
             run_id=title,
         )
-        jobs = make_jobs(self.plan, self._worker, work)
+        jobs = make_jobs(load(self.plan, work), self._worker)
         with self._reporter.showing(title, len(jobs)):
             outcome = kubelet.run(jobs, timeout_s=self.plan.timeout_s)
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
@@ -227,7 +180,8 @@ class Demo:
                 kubelet.stop()
 
         kubelet = Kubelet(tree, replace(self._policy, tick_s=0.1), on_tick=on_tick, run_id="stop")
-        kubelet.run(make_jobs(self.plan, self._worker, work, rounds=10**9, prefix="stop"), timeout_s=_STOP_TIMEOUT_S)
+        endless = replace(load(self.plan, work), rounds=10**9)
+        kubelet.run(make_jobs(endless, self._worker, "stop"), timeout_s=_STOP_TIMEOUT_S)
         held = len(daemon.read_log().held_now)
         code = daemon.stop()
         pods = kubelet.pods
@@ -249,14 +203,6 @@ def make_arm(outcome: Outcome, ended: Restored) -> Arm:
     )
 
 
-def available_bytes() -> int:
-    """MemAvailable."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise LabError("/proc/meminfo has no MemAvailable")
-
-
 def machine() -> Machine:
     """Where we run."""
     detect = shutil.which("systemd-detect-virt")
@@ -275,17 +221,6 @@ def end_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     sys.exit(128 + number)
-
-
-@contextlib.contextmanager
-def demo_folder(path: Path = FOLDER) -> Iterator[Path]:
-    """A folder for logs, always the same: under the slice's lock, so that what a killed demo left goes too."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(mode=0o700)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def run(plan: Plan, reporter: Reporter) -> Result:

@@ -11,11 +11,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.kubepods import remove_tree, spawn_into
+from lab.kubepods import read_keyed, remove_tree, spawn_into
 from lab.vm_host import REPO, LabError, tail
 
-_LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|sacrificed|started|stopped) (?P<fields>.*)")
+_LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|froze|sacrificed|started|stopped) (?P<fields>.*)")
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+OOM_SCORE_ADJ = -999
+"""Of whatever looks after pods: when the node itself runs out of memory, pods are killed and not this."""
 _START_SECONDS = 30
 _STOP_SECONDS = 30
 
@@ -27,6 +29,8 @@ class DaemonLog:
     started: bool = False
     pauses: int = 0
     resumes: int = 0
+    freezes: int = 0
+    """Of pods that were held by throttling and went on growing."""
     sacrifices: int = 0
     held_s: list[float] = field(default_factory=list)
     held_now: set[str] = field(default_factory=set)
@@ -47,6 +51,8 @@ class DaemonLog:
                 self.resumes += 1
                 self.held_now.discard(values["uid"])
                 self.held_s.append(float(values.get("held_s", "0")))
+            case "froze":
+                self.freezes += 1
             case "sacrificed":
                 self.sacrifices += 1
 
@@ -72,8 +78,13 @@ class DaemonProcess:
         log_file.write_text("")
         self._reader = open(log_file, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by close()
         self._rest = ""
-        self._pid, self._pidfd = spawn_into(self._cgroup, argv, log_file, env)
+        self._pid, self._pidfd = spawn_into(self._cgroup, argv, log_file, env, oom_score_adj=OOM_SCORE_ADJ)
         self._code: int | None = None
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time it has used."""
+        return read_keyed(self._cgroup / "cpu.stat")["usage_usec"] / 1e6
 
     def read_log(self) -> DaemonLog:
         """Take in what was logged since the last call."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import select
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ FIRST_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 RESET_AFTER_S: Final = 2 * LONGEST_BACKOFF_S
 
+TERMINATED: Final = 128 + signal.SIGTERM
+"""Exit code of a container that somebody asked to stop; kubelet restarts it like one that was killed."""
 _LINGER_POLL_S: Final = 0.1
 
 
@@ -46,6 +49,11 @@ class Backoff:
 def request_bytes(limit_bytes: int, oversubscription: float) -> int:
     """What a job asks the scheduler for: less than its limit where the node is oversubscribed."""
     return int(limit_bytes / oversubscription)
+
+
+def oom_score_adj(request: int, capacity_bytes: int) -> int:
+    """What kubelet gives a Burstable container (pkg/kubelet/qos/policy.go): who requests more is killed later."""
+    return max(3, min(1000 - 1000 * request // capacity_bytes, 999))
 
 
 def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
@@ -102,6 +110,8 @@ class JobTimes:
     waiting_s: float = 0.0
     running_s: float = 0.0
     restarts: int = 0
+    cpu_s: float = 0.0
+    """Of all its ended runs; lost: of those that were killed."""
     lost_cpu_s: float = 0.0
 
 
@@ -264,7 +274,13 @@ class Kubelet:
         if not fits(requests, self._request(job), self._tree.memory_max_bytes):
             return
         self._queue.popleft()
-        pod = PodSpec(job.name, make_uid(self._run_id, job.name), job.limit_bytes, cpu_max=job.cpu_max)
+        pod = PodSpec(
+            job.name,
+            make_uid(self._run_id, job.name),
+            job.limit_bytes,
+            cpu_max=job.cpu_max,
+            oom_score_adj=oom_score_adj(self._request(job), self._tree.memory_max_bytes),
+        )
         running = _Running(job, pod, Backoff(self._policy.backoff_scale), JobTimes(waiting_s=self._now()))
         self._times[job.name] = running.times
         self._admitted[job.name] = running
@@ -291,7 +307,8 @@ class Kubelet:
         ran_s = self._now() - running.since_s
         running.times.running_s += ran_s
         code, used_usec = self._tree.remove_container(running.pod, container)
-        if code > 0:
+        running.times.cpu_s += used_usec / 1e6
+        if code > 0 and code != TERMINATED:
             raise LabError(f"job {running.job.name} failed by itself, with exit code {code}")
         if code == 0:
             self._finished += 1

@@ -15,7 +15,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,9 @@ CONTROLLERS = ("cpu", "memory")
 MIB = 1024 * 1024
 # A shell, because a fork of this Python takes up to a quarter of a second where the CPU is emulated, and could be
 # interrupted by a signal of ours before it is somebody else.
-_ENTER = 'echo 0 >"$0" && exec "$@"'
+_ENTER = 'echo 0 >"$0" && echo "$1" >/proc/self/oom_score_adj && shift && exec "$@"'
+SANDBOX_OOM_SCORE_ADJ = -998
+"""kubelet's PodInfraOOMAdj (pkg/kubelet/qos/policy.go)."""
 _REMOVE_SECONDS = 20.0
 """A killed process that was throttled in the kernel takes its time to die; emulated, more."""
 _REMOVE_POLL_SECONDS = 0.02
@@ -52,6 +54,7 @@ class PodSpec:
     namespace: str = "demo"
     container: str = "worker"
     cpu_max: str = "max 100000"
+    oom_score_adj: int = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +100,18 @@ def read_keyed(path: Path) -> dict[str, int]:
 class Kubepods:
     """The tree `<parent>/kubepods.slice`; use it as a context manager.
 
-    `parent` must exist already; `sandbox` is what sleeps in each pod.
+    `parent` must exist already; `sandbox` is what sleeps in each pod. `enforced`: kubelet's `enforceNodeAllocatable`;
+    without it the tree has no memory.max, and pods are only admitted as if it had.
     """
 
-    def __init__(self, parent: Path, log_dir: Path, memory_max_bytes: int, sandbox: Sequence[str]) -> None:
+    def __init__(
+        self, parent: Path, log_dir: Path, memory_max_bytes: int, sandbox: Sequence[str], *, enforced: bool = True
+    ) -> None:
         self.parent = parent
         self.root = parent / "kubepods.slice"
         self.log_dir = log_dir
         self.memory_max_bytes = memory_max_bytes
+        self._enforced = enforced
         self._sandbox = sandbox
         self._sandboxes: dict[str, Container] = {}
         self._containers: dict[str, Container] = {}
@@ -125,7 +132,8 @@ class Kubepods:
     def _build(self) -> None:
         enable_controllers(self.parent)
         make_cgroup(self.root)
-        write(self.root / "memory.max", str(self.memory_max_bytes))
+        if self._enforced:
+            write(self.root / "memory.max", str(self.memory_max_bytes))
         if (self.root / "memory.swap.max").exists():  # a node has no swap, whatever the host has
             write(self.root / "memory.swap.max", "0")
         for tier in (Tier.BURSTABLE, Tier.BEST_EFFORT):
@@ -157,7 +165,8 @@ class Kubepods:
         if spec.limit_bytes is not None:
             write(path / "memory.max", str(spec.limit_bytes))
         self._pod_logs(spec).mkdir(parents=True, exist_ok=True)
-        self._sandboxes[spec.uid] = self._start(spec, self._sandbox, oom_group=False, limit_bytes=None, log=None)
+        sandbox = replace(spec, limit_bytes=None, oom_score_adj=SANDBOX_OOM_SCORE_ADJ)
+        self._sandboxes[spec.uid] = self._start(sandbox, self._sandbox, oom_group=False, log=None)
         return path
 
     def start_container(self, spec: PodSpec, argv: Sequence[str]) -> Container:
@@ -167,7 +176,7 @@ class Kubepods:
         log = self._pod_logs(spec) / spec.container / f"{run}.log"
         log.parent.mkdir(exist_ok=True)
         log.touch()
-        container = self._start(spec, argv, oom_group=True, limit_bytes=spec.limit_bytes, log=log)
+        container = self._start(spec, argv, oom_group=True, log=log)
         self._containers[container.id] = container
         return container
 
@@ -191,19 +200,17 @@ class Kubepods:
             link.unlink()
         shutil.rmtree(self._pod_logs(spec), ignore_errors=True)
 
-    def _start(
-        self, spec: PodSpec, argv: Sequence[str], *, oom_group: bool, limit_bytes: int | None, log: Path | None
-    ) -> Container:
+    def _start(self, spec: PodSpec, argv: Sequence[str], *, oom_group: bool, log: Path | None) -> Container:
         self._ids += 1
         container_id = hashlib.sha256(f"{spec.uid} {self._ids}".encode()).hexdigest()
         scope = self.pod_path(spec) / scope_name(container_id)
         scope.mkdir()
         write(scope / "memory.oom.group", str(int(oom_group)))
-        if limit_bytes is not None:
-            write(scope / "memory.max", str(limit_bytes))
+        if spec.limit_bytes is not None:
+            write(scope / "memory.max", str(spec.limit_bytes))
         if log is not None:
             self._log_link(spec, container_id).symlink_to(log)
-        pid, pidfd = spawn_into(scope, argv, log)
+        pid, pidfd = spawn_into(scope, argv, log, oom_score_adj=spec.oom_score_adj)
         return Container(container_id, scope, pid, pidfd)
 
     def _pod_logs(self, spec: PodSpec) -> Path:
@@ -247,13 +254,18 @@ def make_cgroup(path: Path) -> None:
 
 
 def spawn_into(
-    cgroup: Path, argv: Sequence[str], log: Path | None = None, env: Mapping[str, str] | None = None
+    cgroup: Path,
+    argv: Sequence[str],
+    log: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    oom_score_adj: int = 0,
 ) -> tuple[int, int]:
     """Start a process that is in `cgroup` before it runs its program; returns its pid and a pidfd."""
     out = os.devnull if log is None else str(log)
     pid = os.posix_spawn(
         "/bin/sh",
-        ["sh", "-c", _ENTER, str(cgroup / "cgroup.procs"), *argv],
+        ["sh", "-c", _ENTER, str(cgroup / "cgroup.procs"), str(oom_score_adj), *argv],
         dict(os.environ if env is None else env),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

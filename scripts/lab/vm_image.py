@@ -21,17 +21,26 @@ from lab.vm_host import LabError, building, run_tool, say
 PACKAGES = (
     "attr",
     "dbus",
+    "earlyoom",
     "iproute2",
     "kmod",
     "linux-image-cloud-amd64",
+    "nohang",
+    "oomd",
     "openssh-server",
     "procps",
     "python3",
     "python3-venv",
     "systemd",
+    "systemd-oomd",
     "systemd-sysv",
     "udev",
 )
+
+# What our experiment compares cgpause with. Each is installed as Debian packages it, and runs only when asked to.
+PEER_UNITS = ("earlyoom.service", "nohang.service", "oomd.service", "systemd-oomd.service", "systemd-oomd.socket")
+PEERS_WANTED = "/run/cgpause-peers"
+"""While this file is there, the peers' units can be started."""
 
 DPKG_OPTIONS = (
     "force-unsafe-io",
@@ -131,6 +140,8 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh -c 'dmesg -n 1; echo "{READY}" >/dev/console'
 """,
+    # A condition, not a mask: so that they can be started as they are packaged, without a daemon-reload.
+    **{f"etc/systemd/system/{unit}.d/vm.conf": f"[Unit]\nConditionPathExists={PEERS_WANTED}\n" for unit in PEER_UNITS},
 }
 
 FOLDERS = ("opt/cgpause", "root/.ssh")
@@ -157,6 +168,7 @@ MASKED = (
     "ldconfig.service",
     "modprobe@dm_mod.service",
     "modprobe@loop.service",
+    "nohang-desktop.service",
     "proc-sys-fs-binfmt_misc.automount",
     "serial-getty@ttyS0.service",
     "sys-fs-fuse-connections.mount",

@@ -1,0 +1,402 @@
+"""Runs the paper's experiment: every arm on every load, in VMs, one boot at a time.
+
+    python -m lab.experiment run [--settings ..] [--shares ..] [--oversub ..] [--arms ..] [--seeds ..] [--minutes N]
+    python -m lab.experiment quick
+    python -m lab.experiment report
+
+A trial itself is `lab.trial`, run in the guest. Arms are compared within a boot wherever possible: those of one load
+and seed run back to back, in an order that the seed rotates. A trial that fails is tried once more on a fresh boot, and
+then kept as an error. What was measured with the very same code is not run again. Exit status: 0 when the wanted trials
+were run or the time given was used up, 1 when some failed, 125 when the test bed did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import functools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, Protocol
+
+from lab.experiment_progress import Reporter
+from lab.experiment_report import publish, render
+from lab.experiment_results import (
+    ALL_ARMS,
+    ARMS,
+    NONE,
+    OVERSUBSCRIPTIONS,
+    RESULTS,
+    SEEDS,
+    SHARES,
+    UNLIMITED,
+    WATERMARK,
+    Boot,
+    Cell,
+    Result,
+    Results,
+    Trial,
+    check_values,
+    code_hash,
+    load,
+    only_writer,
+)
+from lab.vm import EXIT_LOST, Vm
+from lab.vm_host import REPO, LabError
+from lab.vm_qemu import Machine
+
+MEMORY = {"kubepods": "1536M", "node": "560M"}
+"""A guest's memory in each setting; without a limit of kubepods' own, jobs have to fill all of it."""
+UNIT_CPU_MS = 50
+"""CPU time of a worker for each unit of memory it takes, on the machine at hand."""
+TRIAL_SECONDS = 300
+"""What a trial may take; it then says itself that it timed out."""
+TRIAL_GRACE_SECONDS = 180
+"""On top of it, until a trial that says nothing is given up."""
+TRIES = 2
+"""Boots that a trial, or a boot itself, may fail on."""
+
+QUICK_FOLDER = REPO / "build" / "quick"
+QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, "reserve-freeze")
+QUICK_MINUTES = 8.5
+QUICK_LABEL = (
+    "**A quick look, no evaluation: one seed, one size of job, two loads, four arms.** "
+    "It takes `scripts/bench` to measure them all."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a booted guest is."""
+
+    memory: str
+    kernel: str
+    machine: str
+    cpus: int
+    virtualization: str
+    work: int
+
+
+class Guest(Protocol):
+    """A booted machine that runs trials."""
+
+    facts: Facts
+
+    def run(self, trial: Trial, work: int) -> dict[str, Any]:
+        """The trial's JSON.
+
+        Raises:
+            LabError: it failed, took too long, or the machine went away.
+        """
+
+
+BootGuest = Callable[[str], AbstractContextManager[Guest]]
+"""Boots a guest for a setting; raises LabError where that fails."""
+
+
+class VmGuest:
+    """A guest in a VM."""
+
+    def __init__(self, vm: Vm, memory: str) -> None:
+        self._vm = vm
+        answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=TRIAL_GRACE_SECONDS)
+        # KVM says "kvm" here, QEMU's own emulation "qemu".
+        seen = vm.capture(["systemd-detect-virt"], timeout=TRIAL_GRACE_SECONDS).stdout.strip()
+        try:
+            self.facts = Facts(
+                memory=memory,
+                kernel=str(answer["kernel"]),
+                machine=host_cpu(),
+                cpus=int(answer["cpus"]),
+                virtualization="KVM" if seen == "kvm" else "emulated",
+                work=int(answer["work"]),
+            )
+        except (KeyError, TypeError, ValueError) as e:
+            raise LabError(f"lab.trial calibrate answered {answer}: {e!r}") from e
+
+    def run(self, trial: Trial, work: int) -> dict[str, Any]:
+        """The trial's JSON."""
+        cell = trial.cell
+        words: list[object] = ["run", "--setting", cell.setting, "--share", cell.share]
+        words += ["--oversub", cell.oversubscription, "--arm", trial.arm, "--seed", trial.seed]
+        words += ["--work", work, "--timeout", TRIAL_SECONDS]
+        return self._ask([str(word) for word in words], timeout=TRIAL_SECONDS + TRIAL_GRACE_SECONDS)
+
+    def _ask(self, words: Sequence[str], *, timeout: float) -> dict[str, Any]:
+        done = self._vm.capture(["python3", "-m", "lab.trial", *words], timeout=timeout)
+        lines = done.stdout.strip().splitlines()
+        if done.returncode or not lines:
+            said = "\n".join(done.stderr.strip().splitlines()[-20:])
+            raise LabError(f"lab.trial {words[0]} ended with status {done.returncode}: {said or 'without a word'}")
+        try:
+            answer = json.loads(lines[-1])
+        except ValueError as e:
+            raise LabError(f"lab.trial {words[0]} printed no JSON but {lines[-1]!r}") from e
+        if not isinstance(answer, dict):
+            raise LabError(f"lab.trial {words[0]} printed {lines[-1]!r}")
+        return answer
+
+
+@contextlib.contextmanager
+def boot_vm(setting: str) -> Iterator[Guest]:
+    """A guest for this setting."""
+    memory = MEMORY[setting]
+    with Vm(Machine(memory=memory)) as vm:
+        yield VmGuest(vm, memory)
+
+
+def host_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The CPU's model name; an emulated guest knows only its emulator's."""
+    for line in cpuinfo.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown CPU"
+
+
+def commit_of(repo: Path = REPO) -> str:
+    """The short commit, "+dirty" where the tree is not it; docs/ does not count, for the results are written there."""
+    git = functools.partial(subprocess.run, cwd=repo, capture_output=True, text=True, check=False)
+    head = git(["git", "rev-parse", "--short", "HEAD"])
+    if head.returncode:
+        return "unknown"
+    changed = git(["git", "status", "--porcelain", "--", ".", ":!docs"]).stdout.strip()
+    return head.stdout.strip() + ("+dirty" if changed else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which trials to run."""
+
+    settings: Sequence[str] = tuple(ARMS)
+    shares: Sequence[int] = SHARES
+    oversubscriptions: Sequence[float] = OVERSUBSCRIPTIONS
+    arms: Sequence[str] = ALL_ARMS
+    seeds: Sequence[int] = SEEDS
+
+    def batches(self) -> list[list[Trial]]:
+        """The trials, a list for each boot: the most telling loads first, the settings in turn."""
+        found = []
+        for oversubscription in sorted(self.oversubscriptions, key=OVERSUBSCRIPTIONS.index):
+            for setting in self.settings:
+                arms = [arm for arm in ARMS[setting] if arm in self.arms]
+                batch = []
+                for share in self.shares:
+                    cell = Cell(setting, share, oversubscription)
+                    for seed in self.seeds:
+                        cut = seed % len(arms) if arms else 0
+                        batch += [Trial(cell, seed, arm) for arm in (*arms[cut:], *arms[:cut])]
+                if batch:
+                    found.append(batch)
+        return found
+
+
+class Driver:
+    """Runs trials and keeps their results, the file included, after each of them."""
+
+    def __init__(
+        self,
+        results: Results,
+        path: Path,
+        boot: BootGuest = boot_vm,
+        *,
+        reporter: Reporter | None = None,
+        code: Callable[[], str] = code_hash,
+        commit: Callable[[], str] = commit_of,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.results = results
+        self._path = path
+        self._boot = boot
+        self._reporter = reporter or Reporter()
+        self._code = code
+        self._commit = commit
+        self._clock = clock
+        self._deadline: float | None = None
+        self._longest_s = 0.0
+        self._failures: Counter[Trial] = Counter()
+        self._boots_failed = 0
+
+    def run(self, batches: Sequence[Sequence[Trial]], *, minutes: float | None = None) -> bool:
+        """Run what is missing, for so long at most; False when the time was up first.
+
+        Raises:
+            LabError: no guest comes up, or the results file cannot be written.
+        """
+        self._deadline = None if minutes is None else self._clock() + minutes * 60
+        missing = sum(len(self._missing(batch)) for batch in batches)
+        with self._reporter.showing(missing, sum(len(batch) for batch in batches)):
+            for batch in batches:
+                todo = deque(self._missing(batch))
+                while todo:
+                    if self._time_is_up():
+                        return False
+                    self._run_on_one_boot(todo)
+        return True
+
+    def _missing(self, batch: Sequence[Trial]) -> list[Trial]:
+        code = self._code()
+        return [trial for trial in batch if not self.results.has(trial, code)]
+
+    def _time_is_up(self) -> bool:
+        # What would not end in time is not begun.
+        return self._deadline is not None and self._clock() + self._longest_s >= self._deadline
+
+    def _run_on_one_boot(self, todo: deque[Trial]) -> None:
+        """Boot, and take trials off the list until it is empty, the time is up, or one fails."""
+        setting = todo[0].cell.setting
+        code = self._code()
+        try:
+            with self._boot(setting) as guest:
+                self._boots_failed = 0
+                boot = self._enter(guest.facts, setting, code)
+                while todo and not self._time_is_up():
+                    worked = self._try(guest, boot, todo[0])
+                    if worked or self._failures[todo[0]] == TRIES:
+                        todo.popleft()
+                    if not worked:
+                        return
+        except LabError as e:
+            self._boots_failed += 1
+            if self._boots_failed == TRIES:
+                raise
+            self._reporter.say(f"no guest: {e}; trying once more")
+
+    def _enter(self, facts: Facts, setting: str, code: str) -> Boot:
+        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        boot = Boot(
+            number=self.results.next_boot(),
+            setting=setting,
+            memory=facts.memory,
+            kernel=facts.kernel,
+            machine=facts.machine,
+            cpus=facts.cpus,
+            virtualization=facts.virtualization,
+            date=date,
+            commit=self._commit(),
+            code=code,
+            work=self.results.work_on(facts.kernel, facts.machine, facts.cpus, facts.virtualization) or facts.work,
+        )
+        self.results.boots[boot.number] = boot
+        return boot
+
+    def _try(self, guest: Guest, boot: Boot, trial: Trial) -> bool:
+        """Run one trial and keep its result; False when it failed, and the boot with it."""
+        started = self._clock()
+        try:
+            result = Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work)))
+        except LabError as e:
+            self._reporter.say(f"{trial} failed: {e}")
+            self._failures[trial] += 1
+            if self._failures[trial] == TRIES:
+                self._keep(Result(trial, boot.number, {}, brief(str(e))))
+            return False
+        self._longest_s = max(self._longest_s, self._clock() - started)
+        self._keep(result)
+        return True
+
+    def _keep(self, result: Result) -> None:
+        self.results.add(result)
+        self.results.save(self._path)
+        self._reporter.finished(result)
+
+
+def brief(text: str) -> str:
+    """An error on one line: how it begins, and how it ends."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
+    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:300]
+
+
+def _run(args: argparse.Namespace) -> int:
+    wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
+    return _measure(wanted, RESULTS, minutes=args.minutes)
+
+
+def _quick(_args: argparse.Namespace) -> int:
+    shutil.rmtree(QUICK_FOLDER, ignore_errors=True)
+    QUICK_FOLDER.mkdir(parents=True)
+    wanted = Wanted(("kubepods",), SHARES[:1], OVERSUBSCRIPTIONS[:2], QUICK_ARMS, SEEDS[:1])
+    path = QUICK_FOLDER / RESULTS.name
+    status = _measure(wanted, path, minutes=QUICK_MINUTES, label=QUICK_LABEL)
+    print(render(load(path), label=QUICK_LABEL))
+    return status
+
+
+def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = "") -> int:
+    """Run trials, and write the report on all that the file then has, however the run ends."""
+    reporter = Reporter()
+    batches = wanted.batches()
+    with only_writer(path):
+        results = load(path)
+        draw = False
+        try:
+            if not Driver(results, path, reporter=reporter).run(batches, minutes=minutes):
+                reporter.say("the time is up; the next run goes on from here")
+            draw = True
+        finally:
+            # Whoever interrupts does not want to wait for plots.
+            reporter.say(publish(results, path.parent, label=label, draw=draw))
+    trials = {trial for batch in batches for trial in batch}
+    failed = [result for result in results.errors() if result.trial in trials]
+    for result in failed:
+        reporter.say(f"failed: {result.trial}: {result.error}")
+    return 1 if failed else 0
+
+
+def _report(_args: argparse.Namespace) -> int:
+    Reporter().say(publish(load(RESULTS), RESULTS.parent))
+    return 0
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; `args.do` is the function to call."""
+    parser = argparse.ArgumentParser(prog="scripts/bench experiment", description="The paper's experiment, measured.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    run = actions.add_parser("run", prog="scripts/bench experiment", help="run what is missing in docs/experiment.json")
+    everything = Wanted()
+    run.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=everything.settings)
+    run.add_argument("--shares", nargs="+", type=int, choices=SHARES, default=SHARES, help="limit = capacity / share")
+    run.add_argument(
+        "--oversub", nargs="+", type=float, choices=OVERSUBSCRIPTIONS, default=OVERSUBSCRIPTIONS, metavar="RATIO"
+    )
+    run.add_argument("--arms", nargs="+", choices=ALL_ARMS, default=ALL_ARMS, metavar="ARM", help=", ".join(ALL_ARMS))
+    run.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help="sets of jobs (default: 1 2 3)")
+    run.add_argument("--minutes", type=float, help="begin nothing that would not end in this time")
+    run.set_defaults(do=_run)
+    quick = actions.add_parser("quick", help="a small part of it in less than ten minutes; docs/ stays as it is")
+    quick.set_defaults(do=_quick)
+    report = actions.add_parser("report", help="write docs/evaluation.md and its plots again")
+    report.set_defaults(do=_report)
+    return parser.parse_args(argv)
+
+
+def _end_by_signal(signum: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    args = parse_arguments(argv)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, _end_by_signal)
+    try:
+        status: int = args.do(args)
+    except LabError as e:
+        Reporter().say(str(e))
+        return EXIT_LOST
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

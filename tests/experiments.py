@@ -1,0 +1,102 @@
+"""Made-up trials for tests: a guest that answers as `lab.trial` does, without a machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from lab.experiment import BootGuest, Facts, Guest
+from lab.experiment_results import Boot, Result, Results, Trial, check_values
+from lab.vm_host import LabError
+
+MIB = 1 << 20
+
+Change = Callable[[Trial], dict[str, Any]]
+"""What a trial says otherwise than it would."""
+
+
+def answer(trial: Trial, **otherwise: object) -> dict[str, Any]:
+    """What a trial prints: all well, 100 s, no restart."""
+    cell = trial.cell
+    values: dict[str, Any] = {
+        "setting": cell.setting,
+        "share": cell.share,
+        "jobs": 40,
+        "oversubscription": cell.oversubscription,
+        "arm": trial.arm,
+        "seed": trial.seed,
+        "capacity_bytes": 512 * MIB,
+        "limit_bytes": 512 * MIB // cell.share,
+        "work": 1000,
+        "rounds": 5,
+        "backoff_scale": 0.05,
+        "finished": 40,
+        "timed_out": False,
+        "total_s": 100.0,
+        "kernel": "6.1.0-test",
+        "arm_notes": [],
+    }
+    values |= dict.fromkeys(("restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices"), 0)
+    values |= dict.fromkeys(("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s"), 10.0)
+    values |= dict.fromkeys(("lost_cpu_s", "cpu_s", "paused_s", "longest_pause_s", "daemon_cpu_s"), 0.5)
+    return values | {"used_mean_pct": 80.0} | otherwise
+
+
+FACTS = Facts("1G", "6.1.0-test", "a CPU", 2, "emulated", 1000)
+
+
+class FakeGuest:
+    """Answers trials; `failing` says which of them fail now."""
+
+    def __init__(self, bed: FakeBed) -> None:
+        self.facts = replace(FACTS, work=1000 + len(bed.boots))
+        self._bed = bed
+
+    def run(self, trial: Trial, work: int) -> dict[str, Any]:
+        """The trial's answer."""
+        self._bed.ran.append((len(self._bed.boots), trial))
+        self._bed.now_s += 60
+        if self._bed.failing(trial):
+            raise LabError("lab.trial run ended with status 1: first line\nlast line")
+        return answer(trial, **self._bed.change(trial))
+
+
+class FakeBed:
+    """Boots FakeGuests and notes what is asked of them; its clock takes a minute for each trial."""
+
+    def __init__(self, change: Change = lambda _: {}, failing: Callable[[Trial], bool] = lambda _: False) -> None:
+        self.change = change
+        self.failing = failing
+        self.boots: list[str] = []
+        self.ran: list[tuple[int, Trial]] = []
+        self.now_s = 0.0
+        self.broken_boots = 0
+
+    @property
+    def boot(self) -> BootGuest:
+        """What the driver boots guests with."""
+
+        @contextlib.contextmanager
+        def booted(setting: str) -> Iterator[Guest]:
+            if self.broken_boots:
+                self.broken_boots -= 1
+                raise LabError("no boot today")
+            self.boots.append(setting)
+            yield FakeGuest(self)
+
+        return booted
+
+
+def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: str = "c0de") -> Results:
+    """Results of one boot for each setting."""
+    results = Results()
+    for number, setting in enumerate(dict.fromkeys(trial.cell.setting for trial in trials), 1):
+        results.boots[number] = Boot(
+            number, setting, "1G", "6.1.0-test", "a CPU", 2, "emulated", "2024-01-02", "abc1234", code, 1000
+        )
+        for trial in trials:
+            if trial.cell.setting == setting:
+                results.add(Result(trial, number, check_values(trial, answer(trial, **change(trial)))))
+    return results

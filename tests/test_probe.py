@@ -1,0 +1,148 @@
+"""The pure parts of the lab's liveness run, and its service and prober run natively."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lab.build import ensure_program
+from lab.kubepods import make_uid
+from lab.probe import Held, Result, config_text, read_holds, to_json
+from lab.services import Plan, Probes, add_up
+
+from cgpause import logfmt
+from cgpause.config import Config, parse_config
+from cgpause.model import Mechanism, QosClass
+from cgpause.names import PodName
+from cgpause.protect import protection
+
+PORT = "18643"
+
+
+def take_all(probes: Probes, verdicts: str) -> list[bool]:
+    """`a` for answered, `m` for missed."""
+    return [probes.take("answered 900" if verdict == "a" else "missed 1000100") for verdict in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "kills", "longest"),
+    [
+        pytest.param("aaaa", [False] * 4, 0, id="all-answered"),
+        pytest.param("mmamm", [False] * 5, 2, id="an-answer-begins-anew"),
+        pytest.param("ammm", [False, False, False, True], 3, id="three-in-a-row"),
+    ],
+)
+def test_a_container_is_killed_for_misses_in_a_row(verdicts: str, kills: list[bool], longest: int) -> None:
+    probes = Probes(failures=3)
+
+    assert kills == take_all(probes, verdicts)
+    assert longest == probes.longest_run
+    assert (verdicts.count("a"), verdicts.count("m")) == (probes.answered, probes.missed)
+
+
+def test_a_new_container_starts_with_a_clean_sheet() -> None:
+    probes = Probes(failures=3)
+    take_all(probes, "mmm")
+    probes.kill()
+
+    assert take_all(probes, "mm") == [False, False]
+    assert (probes.kills, probes.longest_run) == (1, 3)
+
+
+def test_services_are_added_up_but_runs_are_those_of_one() -> None:
+    services = [Probes(failures=3), Probes(failures=3)]
+    take_all(services[0], "mma")
+    take_all(services[1], "am")
+
+    total = add_up(services)
+
+    assert (total.answered, total.missed, total.longest_run, total.slowest_answer_us) == (2, 3, 2, 900)
+
+
+def test_unscaled_the_daemon_runs_with_its_default_configuration() -> None:
+    assert parse_config(config_text(Plan()), "probe") == Config()
+
+
+def test_scaled_only_the_times_of_hold_differ() -> None:
+    hold = parse_config(config_text(Plan(scale=0.5)), "probe").hold
+
+    assert (hold.max_pause_s, hold.min_run_s, hold.batch_max_pause_s, hold.settle_s) == (7.5, 6, 300, 2.5)
+
+
+def test_services_can_be_the_only_ones_to_be_held() -> None:
+    config = parse_config(config_text(Plan(hold_services=True)), "probe")
+
+    def protected(name: str) -> bool:
+        pod = PodName("demo", name)
+        burstable = QosClass.BURSTABLE
+        return (
+            protection(uid=make_uid(name), qos=burstable, name=pod, opt_outs=(), holds_us=False, config=config)
+            is not None
+        )
+
+    assert config.mechanism is Mechanism.FREEZE
+    assert (protected("batch-00"), protected("service-0")) == (True, False)
+
+
+def test_holds_are_told_apart_by_their_pods() -> None:
+    def line(verb: str, uid: str, held_s: str | None) -> str:
+        return f"<6>{verb} " + logfmt.fields(pod="demo/x", uid=uid, held_s=held_s, reason="a b")
+
+    log = [
+        "<6>started version=1 pods=0",
+        line("paused", "s", None),
+        line("resumed", "s", "2.5"),
+        line("paused", "b", None),
+        line("resumed", "b", "20.0"),
+        line("paused", "s", None),
+        line("resumed", "s", "4.0"),
+    ]
+
+    service, batch = read_holds(log, {"s"})
+
+    assert service == Held(pauses=2, paused_s=6.5, longest_s=4.0)
+    assert batch == Held(pauses=1, paused_s=20.0, longest_s=20.0)
+
+
+def test_the_result_is_one_line_of_json() -> None:
+    probes = Probes(failures=3)
+    take_all(probes, "ama")
+    held = Held()
+    shown = json.dumps(
+        to_json(
+            Result(60.0, {"service-0": "service"}, probes, Probes(3), held, held, 0, 0, 0, 93.0, 0), Plan(scale=0.5)
+        )
+    )
+
+    assert "\n" not in shown
+    loaded = json.loads(shown)
+    assert (loaded["probes_sent"], loaded["probes_answered"], loaded["probes_missed"]) == (3, 2, 1)
+    assert (loaded["period_s"], loaded["timeout_s"]) == (5.0, 0.5)
+
+
+@contextmanager
+def serving(program: Path) -> Iterator[subprocess.Popen[bytes]]:
+    service = subprocess.Popen([program, "serve", PORT, str(1 << 20), str(2 << 20), "10"])
+    try:
+        yield service
+    finally:
+        service.kill()
+        service.wait()
+
+
+def test_the_prober_tells_a_service_from_none() -> None:
+    program = ensure_program("service")
+    command = [str(program), "probe", PORT, "0", "20", "5000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
+        assert prober.stdout is not None
+        try:
+            assert prober.stdout.readline().startswith("missed ")
+            with serving(program):
+                assert any(line.startswith("answered ") for line in prober.stdout)
+            assert any(line.startswith("missed ") for line in prober.stdout)
+        finally:
+            prober.kill()

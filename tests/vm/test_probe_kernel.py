@@ -1,0 +1,127 @@
+"""Services with liveness probes on a real kernel under real memory pressure: no pause may cost one its container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lab.build import ensure_program
+from lab.kubepods import MIB, Kubepods, enable_controllers, remove_tree, write
+from lab.probe import Result, run
+from lab.services import Namespaces, Plan, Services
+from lab.vm_host import LabError
+from trees import wait_until
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+UNLIMITED = 10**9
+
+# Long enough for a service to be paused, released and paused again. The prober waits for 1 s, as on a node: how long an
+# emulated service takes for its answer does not scale.
+SHORT = Plan(seconds=35, scale=0.4, timeout=2.5)
+LONG = Plan(seconds=80, scale=1.0, timeout=2.5)
+
+
+@pytest.fixture
+def parent() -> Iterator[Path]:
+    path = CGROUP_ROOT / "cgpause-probe-test.slice"
+    remove_tree(path)
+    enable_controllers(CGROUP_ROOT)
+    path.mkdir()
+    yield path
+    remove_tree(path)
+
+
+def run_undisturbed(*, hold_services: bool) -> Result:
+    """Run, and once more with longer times if the machine itself stalled: that proves nothing about pauses."""
+    result = run(replace(SHORT, hold_services=hold_services))
+    if result.control.missed:
+        result = run(replace(LONG, hold_services=hold_services))
+    if result.control.missed:
+        raise LabError("this machine stalls for longer than a probe waits")
+    return result
+
+
+def assert_no_service_died(result: Result) -> None:
+    assert result.probes.answered > 0
+    assert result.probes.longest_run < 3
+    assert result.probes.kills == 0
+    assert result.daemon_exit_code == 0
+
+
+def test_batch_is_paused_and_services_answer_their_probes() -> None:
+    result = run_undisturbed(hold_services=False)
+
+    kinds = {name: name.partition("-")[0] for name in result.classified}
+    assert len(kinds) == SHORT.services + SHORT.jobs
+    assert result.classified == kinds
+    assert result.batch.pauses > 0  # so there was need
+    assert result.service.paused_s < result.batch.paused_s
+    assert_no_service_died(result)
+
+
+def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row() -> None:
+    """Nobody else may be paused, and a frozen service answers nothing: only the bounds of [hold] save it."""
+    result = run_undisturbed(hold_services=True)
+
+    assert result.batch.pauses == 0
+    assert result.service.pauses > 0
+    assert result.probes.missed > 0  # the pauses were felt
+    assert_no_service_died(result)
+
+
+def test_what_a_paused_service_answers(parent: Path, tmp_path: Path) -> None:
+    """Frozen: nothing. Throttled: less than it should; it has memory to take too. After either: the next probe."""
+    plan = Plan(services=1, period=0.5, timeout=1.0, failures=UNLIMITED)
+    sandbox = Namespaces.sandbox(ensure_program("worker"))
+    with (
+        Kubepods(parent, tmp_path / "log", 128 * MIB, sandbox) as tree,
+        Services(tree, Namespaces(tree, tmp_path / "netns"), ensure_program("service"), plan) as services,
+    ):
+        (pod,) = tree.root.glob("*/*pod*")
+
+        def wait_for(happened: Callable[[], bool], what: str) -> None:
+            def step() -> bool:
+                services.step()
+                return happened()
+
+            wait_until(step, what, 120)
+
+        def wait_for_more_answers(than: int) -> None:
+            wait_for(lambda: services.probes.answered > than, "an answer")
+
+        wait_for_more_answers(0)
+        for name, pause, resume in (("cgroup.freeze", "1", "0"), ("cpu.max", "1000 100000", "max 100000")):
+            missed = services.probes.missed
+            write(pod / name, pause)
+            wait_for(lambda missed=missed: services.probes.missed > missed, f"a miss under {name}")  # type: ignore[misc]
+            write(pod / name, resume)
+            wait_for_more_answers(services.probes.answered)
+
+        assert services.restarts == 0
+
+
+def test_a_service_that_never_answers_again_is_killed_and_restarted(parent: Path, tmp_path: Path) -> None:
+    """The count itself: a prober that could not see a dead service would prove nothing above."""
+    plan = Plan(services=1, period=10, timeout=1, scale=0.05)
+    sandbox = Namespaces.sandbox(ensure_program("worker"))
+    with (
+        Kubepods(parent, tmp_path / "log", 128 * MIB, sandbox) as tree,
+        Services(tree, Namespaces(tree, tmp_path / "netns"), ensure_program("service"), plan) as services,
+    ):
+        (pod,) = tree.root.glob("*/*pod*")
+
+        def step_until_killed() -> bool:
+            services.step()
+            return services.probes.kills > 0
+
+        def step_until_restarted() -> bool:
+            services.step()
+            return services.restarts > 0
+
+        write(pod / "cgroup.freeze", "1")
+        wait_until(step_until_killed, "a liveness kill", 120)
+        assert services.probes.longest_run == plan.failures
+        write(pod / "cgroup.freeze", "0")
+        wait_until(step_until_restarted, "the container's end", 120)
