@@ -183,11 +183,11 @@ class Cgroup:
         found = []
         try:
             with os.scandir(self._fd) as entries:
-                for entry in entries:
+                # Some sixty files to a directory and a few cgroups: only these are worth more than a look.
+                for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                        if entry.is_dir(follow_symlinks=False):
-                            # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
-                            found.append((entry.name, entry.stat(follow_symlinks=False).st_ino))
+                        # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
+                        found.append((entry.name, entry.stat(follow_symlinks=False).st_ino))
         except OSError as e:
             raise _read_error(self.path, e) from e
         return found

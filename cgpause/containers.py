@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Iterable
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError, CgroupGoneError
@@ -45,21 +47,33 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
         return False
 
 
-def is_terminating(pod: Cgroup) -> bool:
-    """Whether any process of a pod has SIGTERM or SIGKILL pending, which it cannot act on while it is held."""
-    return any(_has_termination_pending(pid) for pid in _pids(pod, depth=3))
+def is_terminating(pod: Cgroup, below: Iterable[str]) -> bool:
+    """Whether any process in these cgroups of a pod has SIGTERM or SIGKILL pending.
 
-
-def _pids(cgroup: Cgroup, depth: int) -> list[int]:
-    # Containers are direct children; crun puts their processes one level further down.
-    pids = []
-    for name, _ in cgroup.children() if depth else ():
+    It cannot act on it while it is held. `below` is what `descendants` found.
+    """
+    for name in below:
         try:
-            with cgroup.child(name) as child:
-                pids += child.pids() + _pids(child, depth - 1)
+            with pod.child(name) as cgroup:
+                pids = cgroup.pids()
         except CgpauseError:
             continue
-    return pids
+        if any(_has_termination_pending(pid) for pid in pids):
+            return True
+    return False
+
+
+def descendants(pod: Cgroup, depth: int = 3) -> tuple[str, ...]:
+    """Paths, relative to the pod, of the cgroups below it; listing them takes longer than reading what is in them.
+
+    Containers are direct children; crun puts their processes one level further down.
+    """
+    found: list[str] = []
+    for name, _ in pod.children() if depth else ():
+        found.append(name)
+        with contextlib.suppress(CgpauseError), pod.child(name) as child:
+            found += [os.path.join(name, inner) for inner in descendants(child, depth - 1)]
+    return tuple(found)
 
 
 def _has_termination_pending(pid: int) -> bool:

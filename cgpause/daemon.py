@@ -100,6 +100,7 @@ class Daemon:
         self._sample: Sample | None = None
         self._sample_at_ns = 0
         self._walk_at_ns = 0
+        self._facts_at_ns = 0
         self._status_at_ns = 0
         self._alive_at_ns = 0
         self._linger_until_ns = 0
@@ -212,6 +213,7 @@ class Daemon:
         # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
         settled_at_ns = at_ns + int(self.config.hold.settle_s * NS_PER_S)
         tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
+        tracked.list_at_ns = 0
         return self._distress(tracked, "its containers changed")
 
     def _check_oom(self, tracked: TrackedPod) -> bool:
@@ -248,7 +250,7 @@ class Daemon:
                     if tracked.children not in (None, children):
                         self._on_containers(tracked, at_ns)
                     tracked.children = children
-                if paused.owner is Owner.DAEMON and is_terminating(tracked.cgroup):
+                if paused.owner is Owner.DAEMON and is_terminating(tracked.cgroup, tracked.descendants(at_ns)):
                     self._distress(tracked, "it is being terminated")
             except CgpauseError:
                 continue
@@ -313,10 +315,12 @@ class Daemon:
     def _refresh(self, at_ns: int) -> None:
         self._walk_at_ns = at_ns + _UNNAMED_WALK_NS
         try:
-            appeared, gone = self.tree.refresh(at_ns)
+            appeared, gone = self.tree.refresh(at_ns, facts=at_ns >= self._facts_at_ns)
         except CgpauseError as e:
             log.warning("tree cannot be walked %s", fields(error=e))
             return
+        if at_ns >= self._facts_at_ns:
+            self._facts_at_ns = at_ns + _WALK_NS
         if self._watch is None or self._watch.degraded or self.tree.kubepods is None:
             self._walk_at_ns = at_ns + NS_PER_S
         elif all(tracked.pod.name is not None for tracked in self.tree.pods.values()):
@@ -386,6 +390,7 @@ class Daemon:
             self.config = self.tree.config = config
             self._psi.configure(config.psi, self.tree.kubepods)
             self._sampler.read_eviction_threshold()
+            self._facts_at_ns = 0
             log.info("configuration reloaded %s", fields(file=self._options.config_path))
         self._notifier.send("READY=1")
 

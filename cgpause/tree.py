@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from cgpause.cgroupfs import Cgroup, own_cgroup
 from cgpause.config import Config, PodClass
+from cgpause.containers import descendants
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
 from cgpause.logfmt import fields
@@ -60,10 +61,21 @@ class TrackedPod:
     again will listen again."""
     ask_at_ns: int = 0
     """Not asked again before."""
-    containers: tuple[str, ...] = ()
-    """Child cgroups, the sandbox among them, when they were last listed for `read_details`."""
+    below: tuple[str, ...] = ()
+    """Cgroups below it, the sandbox among them, when they were last listed."""
     list_at_ns: int = 0
     """Not listed again before."""
+
+    def descendants(self, at_ns: int) -> tuple[str, ...]:
+        """Cgroups below it; listed again every 10 s, and when `list_at_ns` was set back.
+
+        Raises:
+            CgroupGoneError, KernelReadError: it cannot be listed.
+        """
+        if at_ns >= self.list_at_ns:
+            self.below = descendants(self.cgroup)
+            self.list_at_ns = at_ns + _LIST_INTERVAL_S * _NS_PER_S
+        return self.below
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -190,9 +202,10 @@ class PodTree:
             self.kubepods.close()
             self.kubepods = None
 
-    def refresh(self, at_ns: int) -> tuple[list[TrackedPod], list[Pod]]:
+    def refresh(self, at_ns: int, *, facts: bool = True) -> tuple[list[TrackedPod], list[Pod]]:
         """Walk the tree once; returns the pods that appeared and those that are gone.
 
+        Without `facts`, those of pods that are known by name are not read again: pods come and go by the dozen.
         Pods that appear after the first walk are left alone for `settle_s`: their own cpu.max is not there yet when
         their cgroup appears (measured: systemd writes it up to seconds later).
         """
@@ -208,7 +221,8 @@ class PodTree:
         settled_at_ns = at_ns + int(self.config.hold.settle_s * _NS_PER_S) if self._refreshed else 0
         appeared = list(filter(None, (self._track(pod, settled_at_ns) for pod in new)))
         for tracked in self.pods.values():
-            self.update_facts(tracked, at_ns)
+            if facts or tracked.pod.name is None:
+                self.update_facts(tracked, at_ns)
         if self._refreshed:
             for tracked in appeared:
                 tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * _NS_PER_S)
@@ -256,20 +270,20 @@ class PodTree:
         )
 
     def read_details(self, at_ns: int) -> None:
-        """Read what a decision wants to know once memory is short: reclaimable memory, CPU time, who listens.
+        """Read what a decision wants to know once memory is short: reclaimable memory, who listens, CPU time if asked.
 
         For once a second: 110 pods of two cgroups each take 9 ms. A pod that cannot be read keeps what was read last.
         """
         for tracked in self.pods.values():
             cgroup = tracked.cgroup
             try:
-                if at_ns >= tracked.list_at_ns:
-                    tracked.containers = tuple(name for name, _ in cgroup.children())
-                    tracked.list_at_ns = at_ns + _LIST_INTERVAL_S * _NS_PER_S
                 reclaimable_bytes = parse_reclaimable(cgroup.read("memory.stat"))
-                # Not the pod's own cpu.stat: it counts containers that have ended as well, whose work is lost already.
-                stats = [cgroup.read(os.path.join(name, "cpu.stat")) for name in tracked.containers]
-                cpu_usage_usec = sum(map(parse_cpu_usage, stats))
+                cpu_usage_usec = None
+                if self.config.reserve.sacrifice:  # nobody else asks
+                    # Not the pod's own cpu.stat: it counts containers that have ended too, whose work is lost already.
+                    names = [name for name in tracked.descendants(at_ns) if "/" not in name]
+                    stats = [cgroup.read(os.path.join(name, "cpu.stat")) for name in names]
+                    cpu_usage_usec = sum(map(parse_cpu_usage, stats))
             except CgpauseError:
                 tracked.list_at_ns = 0  # probably a container has ended
                 continue

@@ -12,7 +12,7 @@ import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.cgroupfs import Cgroup
-from cgpause.containers import is_terminating, kill_containers
+from cgpause.containers import descendants, is_terminating, kill_containers
 from cgpause.errors import CgpauseError, KernelWriteError
 from cgpause.names import Names, read_names
 
@@ -140,15 +140,15 @@ def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
     place.mkdir(parents=True, exist_ok=True)
     (place.parent / "cgroup.procs").touch()  # every real cgroup has one
     (place / "cgroup.procs").write_text(f"{stubborn}\n")
-    assert not is_terminating(pod)
+    assert not is_terminating(pod, descendants(pod))
     os.kill(stubborn, signal.SIGTERM)
-    assert is_terminating(pod)
+    assert is_terminating(pod, descendants(pod))
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "4194304999\n", "-1\n", "1" * 30])
 def test_processes_that_ended_or_never_were_are_not_terminating(folder: Path, pod: Cgroup, text: str) -> None:
     (scopes(folder)[1] / "cgroup.procs").write_text(text)
-    assert not is_terminating(pod)
+    assert not is_terminating(pod, descendants(pod))
 
 
 def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cgroup, stubborn: int) -> None:
@@ -156,4 +156,4 @@ def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cg
     (sandbox / "cgroup.procs").write_text("garbage\n")
     (container / "cgroup.procs").write_text(f"{stubborn}\n")
     os.kill(stubborn, signal.SIGTERM)
-    assert is_terminating(pod)
+    assert is_terminating(pod, descendants(pod))

@@ -13,7 +13,7 @@ from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause import tree as tree_module
 from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, PodClass, PodRule, ProtectConfig
+from cgpause.config import Config, PodClass, PodRule, ProtectConfig, ReserveConfig
 from cgpause.errors import CgroupGoneError, KernelReadError
 from cgpause.kubepods import CgroupDriver
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, QosClass, Workload
@@ -49,7 +49,7 @@ def fake(tmp_path: Path) -> FakeTree:
 
 @pytest.fixture
 def tree(fake: FakeTree) -> Iterator[PodTree]:
-    made = PodTree(str(fake.root), str(fake.log_dir), Config())
+    made = PodTree(str(fake.root), str(fake.log_dir), Config(reserve=ReserveConfig(sacrifice=True)))
     yield made
     made.close()
 

@@ -21,9 +21,9 @@ REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
 LOOK = """
 import json, sys
-from cgpause.config import Config
+from cgpause.config import Config, ReserveConfig
 from cgpause.tree import PodTree
-tree = PodTree(sys.argv[1], "/nowhere", Config())
+tree = PodTree(sys.argv[1], "/nowhere", Config(reserve=ReserveConfig(sacrifice=True)))
 tree.refresh(0)
 tree.read_details(0)
 pods = [tracked.pod for tracked in tree.pods.values()]
