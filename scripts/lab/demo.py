@@ -40,9 +40,9 @@ from lab.vm_host import LabError
 SLICE = "cgpause-demo.slice"
 FOLDER = Path("/run/cgpause-demo")
 
-# The defaults, but for three: this node is a scaled-down one, on which pods come and go in seconds; freeze, because these
-# jobs have no probes that a frozen pod could not answer; and batch by rule, because they share the host's network, where
-# something listens.
+# The defaults, but for three: this node is a scaled-down one, on which pods come and go in seconds; freeze, because
+# these jobs have no probes that a frozen pod could not answer; and batch by rule, because they share the host's
+# network, where something listens.
 CONFIG = """\
 mechanism = "{mechanism}"
 

@@ -56,7 +56,7 @@ from lab.vm import EXIT_LOST, Vm
 from lab.vm_host import REPO, LabError
 from lab.vm_qemu import Machine
 
-MEMORY = {"kubepods": "1536M", "node": "560M"}
+MEMORY = {"kubepods": "1536M", "node": "544M"}
 """A guest's memory in each setting; without a limit of kubepods' own, jobs have to fill all of it."""
 UNIT_CPU_MS = 50
 """CPU time of a worker for each unit of memory it takes, on the machine at hand."""

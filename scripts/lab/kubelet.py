@@ -111,7 +111,7 @@ class JobTimes:
     running_s: float = 0.0
     restarts: int = 0
     cpu_s: float = 0.0
-    """Of all its ended runs; lost: of those that were killed."""
+    """Of all its runs; lost: of those that were killed."""
     lost_cpu_s: float = 0.0
 
 
@@ -217,6 +217,8 @@ class Kubelet:
             if left_s <= 0:
                 break
             self._turn(left_s)
+        for running in self._by_fd.values():
+            self._count_run(running)
         return Outcome(
             finished=self._finished,
             total_s=self._last_finish_s if self._finished == self._total else self._now(),
@@ -225,6 +227,14 @@ class Kubelet:
             lost_cpu_s=sum(times.lost_cpu_s for times in self._times.values()),
             jobs=self._times,
         )
+
+    def _count_run(self, running: _Running) -> float:
+        """Add a run, ended or not, to its job's times; returns how long it ran."""
+        assert running.container is not None
+        ran_s = self._now() - running.since_s
+        running.times.running_s += ran_s
+        running.times.cpu_s += read_keyed(running.container.scope / "cpu.stat")["usage_usec"] / 1e6
+        return ran_s
 
     def _turn(self, left_s: float) -> None:
         due_s = self._timers[0][0] - self._now() if self._timers else left_s
@@ -302,12 +312,10 @@ class Kubelet:
     def _on_exit(self, fd: int) -> None:
         running = self._by_fd.pop(fd)
         self._poll.unregister(fd)
+        ran_s = self._count_run(running)
         container, running.container = running.container, None
         assert container is not None
-        ran_s = self._now() - running.since_s
-        running.times.running_s += ran_s
         code, used_usec = self._tree.remove_container(running.pod, container)
-        running.times.cpu_s += used_usec / 1e6
         if code > 0 and code != TERMINATED:
             raise LabError(f"job {running.job.name} failed by itself, with exit code {code}")
         if code == 0:

@@ -3,8 +3,10 @@
     python -m lab.trial calibrate --unit-cpu-ms N
     python -m lab.trial run --setting kubepods|node --share N --oversub RATIO --arm ARM --seed N --work N [...]
 
-As root with cgroup v2; the peers only in the VM. Prints one JSON object on one line. Exit status: 0 when the trial ran,
-even out of time; 1 when it could not; 2 on a usage error; 128 + n when signal n ended it.
+As root with cgroup v2; the peers only in the VM. In the setting node nothing but the machine's own memory ends the
+jobs' growth: a VM of 544M then has the 384 MiB for them that are the default in the setting kubepods. Prints one JSON
+object on one line. Exit status: 0 when the trial ran, even out of time; 1 when it could not; 2 on a usage error;
+128 + n when signal n ended it.
 
 The load is the paper's: containers with a limit of 1/share of the capacity, which always hold half of it and take the
 rest in units of 1/8 of the limit; as many jobs as the paper has for that size, admitted while their requests (limit /
@@ -30,6 +32,7 @@ from typing import Any, NoReturn
 
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.errors import CgpauseError
+from cgpause.process import lock_memory
 from lab.arms import ARMS, SLICE, Place, Setting, settle_s
 from lab.build import ensure_program
 from lab.demo_daemon import OOM_SCORE_ADJ, DaemonLog
@@ -240,6 +243,9 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         raise LabError(f"the arm {plan.arm} has no meaning in the setting {plan.setting}")
     worker = ensure_program("worker")
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    # On a node out of memory, who restarts and times jobs must not stand still.
+    if refused := lock_memory():
+        raise LabError(f"cannot keep our pages in memory: {refused}")
     with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
         return run_trial(plan, parent, folder, worker)
 

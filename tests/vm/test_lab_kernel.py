@@ -155,6 +155,18 @@ def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
             assert wait_s >= min(10 * 2**times, 300) * 0.01
 
 
+def test_jobs_out_of_time_are_counted_as_far_as_they_came(parent: Path, tmp_path: Path, worker: str) -> None:
+    argv = (worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1")
+    with Kubepods(parent, tmp_path, 8 * MIB, (worker, "pause")) as tree:
+        outcome = Kubelet(tree, Policy(1.0, 0.01)).run([Job("a", 8 * MIB, argv)], timeout_s=3)
+
+    (job,) = outcome.jobs.values()
+    assert (outcome.finished, outcome.restarts) == (0, 0)
+    assert 0 < job.running_s <= outcome.total_s
+    assert job.cpu_s > 0
+    assert job.lost_cpu_s == 0
+
+
 def test_a_job_that_is_told_to_stop_is_restarted(parent: Path, tmp_path: Path, worker: str) -> None:
     """As whoever watches memory may do first: earlyoom and nohang send SIGTERM."""
     stopped: list[str] = []
