@@ -22,7 +22,7 @@ LIMIT = LIMIT_MIB * MIB
 EVICTION = eviction_bytes(None, node_total_bytes=LIMIT, capacity_bytes=LIMIT)
 """What counts where no kubelet has a configuration."""
 TRIPWIRE = LIMIT - EVICTION - LIMIT * (1.0 + CARE_PCT) / 100  # reserve.margin_pct is 1
-AIRBAG = LIMIT - EVICTION - LIMIT * 2.5 / 100
+AIRBAG = LIMIT - EVICTION - LIMIT / 100
 LITTLE = LIMIT / 200
 
 
