@@ -19,6 +19,9 @@ LIMIT_MIB = 400
 FULL_MIB = 370  # above the upper watermark, with what the processes need themselves still below the limit
 PAUSED = "1000 100000"
 QUICK = """
+policy = "watermark"
+[memory_high]
+enabled = false
 [sampling]
 fast_ms = 20
 [watermark]

@@ -39,6 +39,7 @@ LIMIT_MIB = 256
 CALM_MIB = 20
 """What filler holds while nothing is wrong: with the other pods, half of the limit."""
 CONFIG_TEXT = """\
+policy = "watermark"
 [watermark]
 sacrifice = false
 [hold]
