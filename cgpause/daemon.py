@@ -272,7 +272,8 @@ class Daemon:
         if self._blind:
             self._blind = False
             log.info("memory can be read again")
-        sample = replace(sample, cost_ns=self._cost_ns)
+        late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
+        sample = replace(sample, late_ns=late_ns, cost_ns=self._cost_ns)
         decision: Decision = decide(self._state, sample, self.config)
         self._state = decision.state
         self._sample = sample
@@ -288,8 +289,6 @@ class Daemon:
                 next_ns = fast_ns(sample, self.config.sampling)
         elif sleep_ns is not None:
             next_ns = sleep_ns
-            reserve = replace(self._state.reserve, due_ns=at_ns + sleep_ns)  # whoever sleeps is not late
-            self._state = replace(self._state, reserve=reserve)
         self._sample_at_ns = at_ns + next_ns
         cost_ns = time.thread_time_ns() - started_ns
         self._cost_ns += (cost_ns - self._cost_ns) // 8  # one slow tick is no reason to look away

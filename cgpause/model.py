@@ -200,6 +200,8 @@ class Sample:
     at_ns: int
     headroom: Headroom
     pods: tuple[PodUsage, ...]
+    late_ns: int = 0
+    """How long after it was due it was taken."""
     cost_ns: int = 0
     """CPU time that looking and deciding has taken of late: what is expensive here is done less often."""
 

@@ -300,6 +300,7 @@ class SimNode:
         self.observe = observe
         self._actuation_s = actuation_s
         self._lateness_s = lateness_s
+        self._late_s = 0.0
         self._random = Random(seed)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
@@ -562,6 +563,7 @@ class SimNode:
                 eviction_bytes=self.eviction_bytes,
             ),
             pods=tuple(usages),
+            late_ns=int(self._late_s * _NS),
         )
 
     def _now_ns(self) -> int:
@@ -585,8 +587,8 @@ class SimNode:
         if decision.actions:
             self._acting_until_s = self.now_s + 2 * self._actuation_s * self._random.random()
             self._at(self._acting_until_s, lambda: self._act(decision.actions))
-        late_s = self._lateness_s * self._random.random()
-        self._tick_at(self.now_s + decision.next_sample_ns / _NS + late_s)
+        self._late_s = self._lateness_s * self._random.random()
+        self._tick_at(self.now_s + decision.next_sample_ns / _NS + self._late_s)
 
     def _act(self, actions: Iterable[Action]) -> None:
         self._busy = None

@@ -24,7 +24,7 @@ def node(used_pct: float) -> Headroom:
 
 
 def sampled(headroom: Headroom, cost_ns: int = 0) -> Sample:
-    return Sample(START_NS, headroom, (), cost_ns)
+    return Sample(START_NS, headroom, (), cost_ns=cost_ns)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class Node:
         return Sample(NOW, Headroom(TOTAL, int(self.free * MIB), None, 0), tuple(self.pods))
 
     def state(self) -> State:
-        reserve = ReserveState(Growths(self.growths, NOW - 50 * MS), 0.0, NOW - 50 * MS, NOW, self.unsafe_since_ns)
+        reserve = ReserveState(Growths(self.growths, NOW - 50 * MS), 0.0, NOW - 50 * MS, self.unsafe_since_ns)
         return State(reserve=reserve)
 
     def does(self) -> dict[str, str]:
@@ -280,8 +280,8 @@ def test_a_lower_priority_is_sacrificed_first() -> None:
 
 def test_lateness_is_part_of_the_reaction() -> None:
     node = Node(free=200).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
-    late = replace(node.state(), reserve=replace(node.state().reserve, due_ns=NOW - 300 * MS))
-    _, verdicts = explain(late, node.sample(), CONFIG)
+    late = replace(node.sample(), late_ns=300 * MS)
+    _, verdicts = explain(node.state(), late, CONFIG)
     assert "for 0.4 s" in verdicts[1].text
 
 

@@ -134,7 +134,7 @@ def moments(draw: st.DrawFn) -> Moment:
         state = decide(state, Sample(START_NS - ago_s * S, plenty, seen), config).state
     seen = tuple(PodUsage(current + grown, pod) for pod, current, grown in before)
     state = decide(state, Sample(START_NS - 1, plenty, seen), config).state
-    on_time = replace(state, reserve=replace(state.reserve, late_s=0.0, due_ns=None))
+    on_time = replace(state, reserve=replace(state.reserve, late_s=0.0))
     return Moment(on_time, Sample(START_NS, headroom, tuple(usage for usage, _ in drawn)), config)
 
 

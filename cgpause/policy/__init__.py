@@ -106,7 +106,7 @@ def _decide(
             room = _room_below_mark(sample, config)
         if room > 0:
             next_ns = _next_ns(fill, sample, room, [], {}, config)
-            after = State(reserve=replace(looked, due_ns=at_ns + next_ns, unsafe_since_ns=None), fill=fill)
+            after = State(reserve=replace(looked, unsafe_since_ns=None), fill=fill)
             return Decision(after, (), next_ns, close, tight=False, care_bytes=care_bytes), None
     stretches = hold.follow(state.stretches, sample.pods, at_ns, config.hold)
     parts = _sort(sample, stretches, config)
@@ -147,8 +147,7 @@ def _decide(
             turn = action.pod.cgroup == parts.turn
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
-    reserved = replace(after.reserve, due_ns=at_ns + next_ns)
-    after = State(stretches, after.watermark, reserved, fill)
+    after = replace(after, stretches=stretches, fill=fill)
     close = close or bool(parts.paused) or bool(chosen)
     return Decision(after, actions, next_ns, close, tight=True, care_bytes=care_bytes), walk
 

@@ -65,8 +65,6 @@ class ReserveState:
     """How late looks come, the worst of late."""
     looked_at_ns: int | None = None
     """When the last look was."""
-    due_ns: int | None = None
-    """When the next one is due."""
     unsafe_since_ns: int | None = None
 
 
@@ -202,11 +200,19 @@ def room_bytes(sample: Sample, config: Config) -> float:
     return headroom.available_bytes - headroom.eviction_bytes - margin
 
 
-_Demand = tuple[int, bool, int, int, CgroupId, PodUsage, float, float, float]
-"""Priority, whether a service, rank of the QoS class, bytes used, identity; usage, claim, rate, need for the horizon.
+class _Demand(NamedTuple):
+    """What a pod may ask for. The fields that rank it stand first, the identity last of them, so that demands sort."""
 
-In this order, so that demands sort by themselves: this is the tick.
-"""
+    group: tuple[int, bool]
+    """Priority, and service before batch: whoever is in a higher group is served first, whatever its size."""
+    qos_rank: int
+    used: int
+    cgroup: CgroupId
+    usage: PodUsage
+    claim: float
+    rate: float
+    want: float
+    """Its need for the whole horizon."""
 
 
 def _walk(
@@ -229,11 +235,11 @@ def _walk(
     places: list[Place] = []
 
     for usage, seconds in unstoppable:
-        *_, claim, rate, _ = _demand(usage, known, sample, horizon_s)
+        demand = _demand(usage, known, sample, horizon_s)
         time_s = min(seconds + reaction, horizon_s)
-        need = min(claim, rate * time_s)
+        need = min(demand.claim, demand.rate * time_s)
         if everyone:
-            places.append(Place(usage, claim, rate, time_s, need, left, runs=True, stoppable=False))
+            places.append(Place(usage, demand.claim, demand.rate, time_s, need, left, runs=True, stoppable=False))
         left -= need
     for usage in paused:
         left -= _leak_bytes(usage, known[usage.pod.cgroup], capacity, config)
@@ -243,17 +249,17 @@ def _walk(
     demands.sort(reverse=True)
     wants = capacity * WANTS_PCT / 100
     # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
-    wanting = [demand for demand in demands if demand[6] >= _PAGE and demand[7] * horizon_s > wants]
-    wanting = wanting or [demand for demand in demands if min(demand[6], demand[7] * reaction) >= _PAGE]
+    wanting = [demand for demand in demands if demand.claim >= _PAGE and demand.rate * horizon_s > wants]
+    wanting = wanting or [demand for demand in demands if min(demand.claim, demand.rate * reaction) >= _PAGE]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
-    group = next((demand[:2] for demand in wanting if not demand[1]), wanting[0][:2] if wanting else None)
+    group = next((one.group for one in wanting if not one.group[1]), wanting[0].group if wanting else None)
     first: _Demand | None = None
     unsafe = False
     spare = config.reserve.resume_pct / 100 * capacity
     for demand in demands:
-        if first is None and group is not None and demand[:2] <= group:
-            rivals = [rival for rival in wanting if rival[:2] == group]
-            fitting = (rival for rival in rivals if rival[8] <= left)
+        if first is None and group is not None and demand.group <= group:
+            rivals = [rival for rival in wanting if rival.group == group]
+            fitting = (rival for rival in rivals if rival.want <= left)
             first = next(fitting, None)
             if first is None:
                 first, unsafe = rivals[0], True
@@ -263,13 +269,12 @@ def _walk(
             left -= need
         if demand is first:
             continue
-        _, _, _, _, _, usage, claim, rate, _ = demand
-        need = rate * reaction
-        need = min(need, claim)
+        *_, usage, claim, rate, _ = demand
+        need = min(claim, rate * reaction)
         is_paused = usage.pod.paused is not None
         # Holding a pod that does not grow would free nothing and help nobody.
         runs = (need + spare if is_paused else need) <= left or need < _PAGE
-        if everyone or runs is is_paused or is_paused:
+        if everyone or is_paused or not runs:
             places.append(Place(usage, claim, rate, reaction, need, left, runs))
         if runs:
             left -= need
@@ -284,8 +289,8 @@ def _demand(usage: PodUsage, known: Mapping[CgroupId, Growth], sample: Sample, h
     claim: float = _UNBOUNDED if limit is None else limit - used if limit > used else 0
     rate = expected_rate(growth, sample.at_ns, sample.headroom.capacity_bytes)
     want = rate * horizon_s
-    service = pod.workload is Workload.SERVICE
-    return pod.priority, service, _QOS_RANK[pod.qos], used, pod.cgroup, usage, claim, rate, min(want, claim)
+    group = (pod.priority, pod.workload is Workload.SERVICE)
+    return _Demand(group, _QOS_RANK[pod.qos], used, pod.cgroup, usage, claim, rate, min(want, claim))
 
 
 def _leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, config: Config) -> float:
@@ -304,10 +309,10 @@ def _grown_bytes(growth: Growth) -> int:
 
 
 def _late_s(state: ReserveState, sample: Sample) -> float:
-    if state.due_ns is None or state.looked_at_ns is None:
-        return 0.0
+    late_s = sample.late_ns / NS_PER_S
+    if state.looked_at_ns is None:
+        return min(late_s, _LONGEST_LATE_S)
     elapsed_s = max(sample.at_ns - state.looked_at_ns, 0) / NS_PER_S
-    late_s = (sample.at_ns - state.due_ns) / NS_PER_S
     worst: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
     return min(max(worst, late_s), _LONGEST_LATE_S)
 
