@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 _LITTLE_PCT = 0.5
 """Of the capacity. A level is moved when it would move by more, and never lowered closer to what is in use."""
+_STALL_NS = 1_000_000_000
+"""How long the airbag may hold anybody up. By then everyone who may be paused is; what goes on growing may not be, and
+stalled for good it would neither finish nor answer a probe."""
 _STEP_BYTES = 64 << 20
 """Page cache a single write may turn out: the kernel reclaims within the write, in our time (mm/memcontrol.c,
 memory_high_write), at about 1 GiB/s."""
@@ -56,8 +59,12 @@ def choose(
     care_bytes: int,
     airbag_pct: float,
     now: Level | None,
+    lifted: bool = False,
 ) -> Level:
-    """Level that fits a sample; pure. `current_bytes` is kubepods' memory.current, `now` what is in force."""
+    """Level that fits a sample; pure. `current_bytes` is kubepods' memory.current, `now` what is in force.
+
+    `lifted` is whether the airbag has held pods up for long enough: it is then out of their way, at the limit itself.
+    """
     little = _little_bytes(headroom)
     used = headroom.kubepods_used_bytes
     # The use at which nothing is left: the limit, or where the node itself (or what runs beside kubepods) is tighter.
@@ -68,6 +75,8 @@ def choose(
     tripwire = not close and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
     if tripwire:
         target = wire
+    elif lifted:
+        target = max(full, 0 if now is None else now.high_bytes)
     else:
         target = int(full - headroom.capacity_bytes * (100 - airbag_pct) / 100 - headroom.eviction_bytes)
     if now is None or target < now.high_bytes:
@@ -90,6 +99,10 @@ class Brake:
         self._dry_run = dry_run
         self._cgroup: Cgroup | None = None
         self._level: Level | None = None
+        self._reached_ns: int | None = None
+        """Since when use has stood at the airbag."""
+        self._lifted_bytes: int | None = None
+        """Where the airbag was before it was lifted."""
         self._drifts = 0
         self._drift_at_ns = 0
         self._given_up = False
@@ -117,8 +130,17 @@ class Brake:
             return
         try:
             current = parse_number(cgroup.read("memory.current"), "memory.current")
-            level = choose(headroom, current, close=close, care_bytes=care_bytes, airbag_pct=config.airbag_pct, now=now)
-            if now is None or abs(level.high_bytes - now.high_bytes) > _little_bytes(headroom):
+            level = choose(
+                headroom,
+                current,
+                close=close,
+                care_bytes=care_bytes,
+                airbag_pct=config.airbag_pct,
+                now=now,
+                lifted=self._is_to_be_lifted(headroom, at_ns),
+            )
+            lifting = now is not None and now.high_bytes == self._lifted_bytes
+            if now is None or lifting or abs(level.high_bytes - now.high_bytes) > _little_bytes(headroom):
                 self._move(cgroup, level, current, at_ns)
             else:
                 self._level = replace(now, tripwire=level.tripwire)
@@ -130,6 +152,23 @@ class Brake:
             self._level = None
             self._retry_at_ns = at_ns + _RETRY_NS
             self._complain(logging.WARNING, "memory.high not set", e)
+
+    def _is_to_be_lifted(self, headroom: Headroom, at_ns: int) -> bool:
+        """Whether the airbag has stood in the way for long, and use has not come down since."""
+        used, little = headroom.kubepods_used_bytes, _little_bytes(headroom)
+        if self._lifted_bytes is not None:
+            if used > self._lifted_bytes - 2 * little:
+                return True
+            self._lifted_bytes = None
+        level = self._level
+        if level is None or level.tripwire or used < level.high_bytes - little:
+            self._reached_ns = None
+        elif self._reached_ns is None:
+            self._reached_ns = at_ns
+        elif at_ns - self._reached_ns >= _STALL_NS:
+            self._reached_ns, self._lifted_bytes = None, level.high_bytes
+            return True
+        return False
 
     def sleep_ns(self, headroom: Headroom) -> int | None:
         """How long nobody needs to look, provided that PSI works: None while the tripwire cannot be relied on.
@@ -234,7 +273,7 @@ class Brake:
             cgroup.close()
             return
         self._cgroup = cgroup
-        self._level = None
+        self._level = self._reached_ns = self._lifted_bytes = None
         self._given_up = False
         self._drifts = 0
         self._retry_at_ns = 0

@@ -234,6 +234,32 @@ def test_it_is_written_only_when_it_moves_by_more_than_a_little(
     assert written == [str(full), str(full - LITTLE - PAGE), str(full)]
 
 
+def test_nobody_is_stalled_for_long(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 90, close=True)
+    apply(brake, fake, 99, close=True, at_s=10)
+    assert in_force(fake) == AIRBAG
+    apply(brake, fake, 98.4, close=True, at_s=11)  # let go by itself: counted anew
+    apply(brake, fake, 98.6, close=True, at_s=12)
+    assert in_force(fake) == AIRBAG
+
+    apply(brake, fake, 99, close=True, at_s=13)
+    assert in_force(fake) == str(100 * GIB)
+    apply(brake, fake, 98.1, close=True, at_s=14)
+    assert in_force(fake) == str(100 * GIB)
+    apply(brake, fake, 98, close=True, at_s=15)
+    assert in_force(fake) == AIRBAG
+
+
+def test_a_lifted_airbag_gives_way_to_the_tripwire(brake: Brake, fake: FakeTree) -> None:
+    for at_s in (1, 2, 3):
+        apply(brake, fake, 99, close=True, at_s=at_s)
+    assert in_force(fake) == str(100 * GIB)
+
+    apply(brake, fake, 10, at_s=4)
+
+    assert in_force(fake) == TRIPWIRE
+
+
 def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -> None:
     """The kernel reclaims within the write, and the daemon has no time for gigabytes."""
     headroom = limited(80)
