@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from cgpause.config import MemoryHighConfig
 from lab.demo_daemon import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
 from lab.kubepods import MIB, read_keyed, write
 from lab.vm_host import LabError
@@ -27,7 +28,7 @@ from lab.vm_image import PEERS_WANTED
 
 SLICE = "cgpauselab.slice"
 """Without a dash: systemd reads a slice's place from its name."""
-HIGH_PCT = 97.5
+HIGH_PCT = MemoryHighConfig().airbag_pct
 """Where the arm `memory-high` puts the brake: as cgpause does."""
 _START_SECONDS = 60
 
