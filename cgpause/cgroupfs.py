@@ -32,6 +32,7 @@ _HINTS = {
 }
 _READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
 _LOCK_POLL_S = 0.01
+_LINKS_OF_A_LEAF = 2
 
 
 class Cgroup:
@@ -180,8 +181,11 @@ class Cgroup:
 
     def children(self) -> list[tuple[str, int]]:
         """Names and inodes of the child cgroups, in no particular order."""
-        found = []
+        found: list[tuple[str, int]] = []
         try:
+            # A directory has a link from each child and two of its own; where that is not so (btrfs) it has one.
+            if os.fstat(self._fd).st_nlink == _LINKS_OF_A_LEAF:
+                return found
             with os.scandir(self._fd) as entries:
                 # Some sixty files to a directory and a few cgroups: only these are worth more than a look.
                 for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
@@ -199,9 +203,9 @@ class Cgroup:
         except OSError as e:
             raise _read_error(self.path, e) from e
 
-    def pids(self) -> list[int]:
-        """Processes in the cgroup itself, not in its children."""
-        return [parse_number(pid, "cgroup.procs") for pid in self.read("cgroup.procs").split()]
+    def pids(self, below: str = "") -> list[int]:
+        """Processes in the cgroup itself or in one below it, not in its children."""
+        return [parse_number(pid, "cgroup.procs") for pid in self.read(os.path.join(below, "cgroup.procs")).split()]
 
     def child(self, name: str) -> Cgroup:
         """Open a child cgroup."""

@@ -54,8 +54,7 @@ def is_terminating(pod: Cgroup, below: Iterable[str]) -> bool:
     """
     for name in below:
         try:
-            with pod.child(name) as cgroup:
-                pids = cgroup.pids()
+            pids = pod.pids(name)
         except CgpauseError:
             continue
         if any(_has_termination_pending(pid) for pid in pids):

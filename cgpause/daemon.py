@@ -27,11 +27,11 @@ from cgpause.containers import is_terminating
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
 from cgpause.logfmt import fields
-from cgpause.model import Owner, Sample
+from cgpause.model import CgroupId, Owner, Sample
 from cgpause.notify import Notifier
 from cgpause.policy import Decision, State, decide
 from cgpause.policy.hold import NS_PER_S
-from cgpause.policy.pace import fast_ns
+from cgpause.policy.pace import OWN_SHARE, fast_ns
 from cgpause.process import lock_memory, raise_descriptor_limit
 from cgpause.psi import PsiTriggers
 from cgpause.sampler import Sampler
@@ -100,6 +100,9 @@ class Daemon:
         self._sample: Sample | None = None
         self._sample_at_ns = 0
         self._walk_at_ns = 0
+        self._walk_not_before_ns = 0
+        self._tiers: tuple[CgroupId, ...] = ()
+        """The kubepods root and the tiers that are watched."""
         self._facts_at_ns = 0
         self._status_at_ns = 0
         self._alive_at_ns = 0
@@ -188,8 +191,13 @@ class Daemon:
 
     def _take_in(self, changes: Changes, at_ns: int) -> bool:
         """Follow what inotify (or the walk's timer) says; returns whether a decision cannot wait."""
-        if changes.tree or at_ns >= self._walk_at_ns:
+        if changes.tree:
+            # Pods come and go by the dozen, and new ones are left alone at first: one walk sees to all of them.
+            self._walk_at_ns = min(self._walk_at_ns, max(at_ns, self._walk_not_before_ns))
+        if at_ns >= self._walk_at_ns:
+            started_ns = time.thread_time_ns()
             self._refresh(at_ns)
+            self._walk_not_before_ns = at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE)
         urgent = changes.high and self._brake.answer_drift(at_ns)
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)
@@ -259,11 +267,11 @@ class Daemon:
                 self._check_oom(tracked)
 
     def _decide(self, at_ns: int) -> None:
-        started_ns = time.thread_time_ns()
         self._scan_paused(at_ns)
         if self._close and at_ns >= self._details_at_ns:
             self._details_at_ns = at_ns + (NS_PER_S if self._tight else _DETAILS_NS)
             self.tree.read_details(at_ns)
+        started_ns = time.thread_time_ns()
         try:
             sample = self._sampler.sample(at_ns)
         except CgpauseError as e:
@@ -275,6 +283,9 @@ class Daemon:
         late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
         sample = replace(sample, late_ns=late_ns, cost_ns=self._cost_ns)
         decision: Decision = decide(self._state, sample, self.config)
+        # What is done once a second, or to a pod, does not grow with the number of looks.
+        cost_ns = time.thread_time_ns() - started_ns
+        self._cost_ns += (cost_ns - self._cost_ns) // 8  # one slow look is no reason to look away
         self._state = decision.state
         self._sample = sample
         if decision.tight and not self._tight:
@@ -290,8 +301,6 @@ class Daemon:
         elif sleep_ns is not None:
             next_ns = sleep_ns
         self._sample_at_ns = at_ns + next_ns
-        cost_ns = time.thread_time_ns() - started_ns
-        self._cost_ns += (cost_ns - self._cost_ns) // 8  # one slow tick is no reason to look away
 
     def _sleep_ns(self, sample: Sample) -> int | None:
         """How long the kernel can be relied on to wake us; None where it cannot."""
@@ -343,11 +352,15 @@ class Daemon:
 
     def _watch_tiers(self, watch: Watch) -> bool:
         """Watch what the last walk found; returns whether any of it was not watched before."""
-        new = watch.add_tier(self._root)
         kubepods = self.tree.kubepods
+        tiers = (self._root.id, *(() if kubepods is None else (kubepods.id, *self.tree.tiers)))
+        if tiers == self._tiers:
+            return False
+        self._tiers = tiers
+        new = watch.add_tier(self._root)
         if kubepods is not None:
             new = watch.add_tier(kubepods) or new
-            names = [os.path.join(kubepods.id.path, name) for name in self.tree.tiers]
+            names = [tier.path for tier in self.tree.tiers]
             if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from, and comes back to, its parent
                 names.append(os.path.dirname(kubepods.id.path))
             for name in names:
@@ -355,8 +368,9 @@ class Daemon:
                     with Cgroup(self.tree.root, name) as tier:
                         new = watch.add_tier(tier) or new
                 except CgroupGoneError:
-                    continue
+                    self._tiers = ()
                 except CgpauseError as e:
+                    self._tiers = ()
                     log.warning("not watched %s", fields(cgroup=name, error=e))
                     watch.degraded = True
         return new

@@ -145,8 +145,8 @@ def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
     return None if best is None else best[1:]
 
 
-def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[str]]:
-    """Pods below a kubepods root, and the names of its tiers; a tier that vanishes meanwhile is empty.
+def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[CgroupId]]:
+    """Pods below a kubepods root, and its tiers; a tier that vanishes meanwhile is empty.
 
     A tier that is there but cannot be listed is an error, or told to `on_error` and passed over: never taken for empty.
     """
@@ -157,7 +157,7 @@ def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found]
         tier = tier_class(name)
         uid = pod_uid(name)
         if tier is not None:
-            tiers.append(name)
+            tiers.append(CgroupId(os.path.join(base, name), inode))
             try:
                 with kubepods.child(name) as directory:
                     children = directory.children()
@@ -186,7 +186,7 @@ class PodTree:
         self.config = config
         self.kubepods: Cgroup | None = None
         self.driver: CgroupDriver | None = None
-        self.tiers: list[str] = []
+        self.tiers: list[CgroupId] = []
         self.names = Names({}, {})
         self.pods: dict[CgroupId, TrackedPod] = {}
         self._own_cgroup = own_cgroup()
@@ -287,7 +287,8 @@ class PodTree:
             except CgpauseError:
                 tracked.list_at_ns = 0  # probably a container has ended
                 continue
-            tracked.pod = replace(tracked.pod, reclaimable_bytes=reclaimable_bytes, cpu_usage_usec=cpu_usage_usec)
+            if (reclaimable_bytes, cpu_usage_usec) != (tracked.pod.reclaimable_bytes, tracked.pod.cpu_usage_usec):
+                tracked.pod = replace(tracked.pod, reclaimable_bytes=reclaimable_bytes, cpu_usage_usec=cpu_usage_usec)
         # A pod that is held is not asked: what it does under a pause says little, and frozen it cannot begin to listen.
         self._ask_who_listens([tracked for tracked in self.pods.values() if tracked.pod.paused is None], at_ns)
 

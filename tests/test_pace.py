@@ -28,10 +28,10 @@ def sampled(headroom: Headroom, cost_ns: int = 0) -> Sample:
 
 
 @pytest.mark.parametrize(
-    ("cost_ns", "expected_ns"), [(0, FAST), (5_000_000, FAST), (5_000_001, FAST + 10), (20_000_000, 4 * FAST)]
+    ("cost_ns", "expected_ns"), [(0, FAST), (2_500_000, FAST), (2_500_001, FAST + 20), (10_000_000, 4 * FAST)]
 )
-def test_looking_takes_a_tenth_of_a_cpu_at_most(cost_ns: int, expected_ns: int) -> None:
-    assert OWN_SHARE == 0.1
+def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: int) -> None:
+    assert OWN_SHARE == 0.05
     assert fast_ns(sampled(node(99), cost_ns), SAMPLING) == expected_ns
     assert interval_ns(FillRate(), sampled(node(99), cost_ns), 0, SAMPLING) == pytest.approx(expected_ns, abs=10)
 

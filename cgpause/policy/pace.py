@@ -17,9 +17,9 @@ PRIOR_FILL_S = 10.0
 rate earlyoom assumes."""
 PRIOR_BYTES_PER_S = 512 << 20
 """And at least this: a small node has fewer cores, but not slower ones (one core here touches 2.2 GiB/s)."""
-OWN_SHARE = 0.1
-"""Of one CPU, at most, for looking at pods that compete for it. Where a look is slow (500 pods, an emulated CPU) memory
-fills slowly too, or there is more of it."""
+OWN_SHARE = 0.05
+"""Of one CPU, at most, for looking at pods that compete for it, and as much for walking a tree that changes. Where a
+look is slow (500 pods, an emulated CPU) memory fills slowly too, or there is more of it."""
 _HALF_LIFE_S = 10.0
 """A burst seen is expected again for a while, and less and less."""
 
