@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from cgpause import __version__, ledger, output
+from cgpause import __version__, high, ledger, output
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.check import Level, run_checks
@@ -45,7 +45,7 @@ from cgpause.policy import explain as explain_decision
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
 from cgpause.policy.watermark import WatermarkState
-from cgpause.restore import paused_cgroups, resume_all
+from cgpause.restore import braked_roots, paused_cgroups, resume_all
 from cgpause.sampler import Sampler
 from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod
@@ -333,8 +333,11 @@ def _resume_all(root: str, *, dry_run: bool) -> Exit:
     # Neither configuration nor names are needed, so nothing that may be broken can keep a pod paused.
     if dry_run:
         failed: list[CgpauseError] = []
-        for cgroup in paused_cgroups(root, lambda _, error: failed.append(error)):
-            typer.echo(f"{printable(cgroup.id.path)} would be resumed")
+        pods = paused_cgroups(root, lambda _, error: failed.append(error))
+        lines = [f"{printable(pod.id.path)} would be resumed" for pod in pods]
+        lines += [f"{printable(kubepods.id.path)} would get its memory.high back" for kubepods in braked_roots(root)]
+        for line in lines or ([] if failed else ["nothing is paused"]):
+            typer.echo(line)
         for error in failed:
             typer.echo(f"cgpause: {error}", err=True)
         return Exit.NOT_RESTORED if failed else Exit.DONE
@@ -373,9 +376,12 @@ def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
     return f"paused: cpu.max {record.original} -> {record.written}"
 
 
-def _describe_resume(resumed: Resumed | None) -> str:
+def _describe_resume(resumed: Resumed | high.Released | None) -> str:
     if resumed is None:
         return "is not paused"
+    if isinstance(resumed, high.Released):
+        released = f"released: memory.high {high.text(resumed.high_bytes)}"
+        return f"{released} was written by somebody else meanwhile, and stays" if resumed.foreign else released
     if resumed.foreign:
         return f"resumed: cpu.max {resumed.cpu_max} was written by somebody else meanwhile, and stays"
     return f"resumed: cpu.max {resumed.cpu_max}"

@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one paused pod; exactly one of `resumed` and `error` is set."""
+    """What became of one paused pod, or of memory.high of a kubepods root; exactly one of the last two is set."""
 
     path: str
-    resumed: Resumed | None
+    resumed: Resumed | high.Released | None
     error: CgpauseError | None
 
 
@@ -74,8 +74,7 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
 def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
     """Resume every paused pod (of one owner, or of any); one that fails never stops the others.
 
-    memory.high of every kubepods root is the daemon's, and released with its pauses: it has an outcome only when that
-    fails.
+    memory.high of every kubepods root is the daemon's, and released with its pauses.
 
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
@@ -100,7 +99,22 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
 
 
 def _release_high(root: str) -> list[Outcome]:
-    failed = []
+    outcomes = []
+    for kubepods in braked_roots(root):
+        try:
+            released = high.release(kubepods)
+        except CgroupGoneError:
+            continue
+        except CgpauseError as e:
+            outcomes.append(Outcome(kubepods.id.path, None, e))
+        else:
+            if released is not None:
+                outcomes.append(Outcome(kubepods.id.path, released, None))
+    return outcomes
+
+
+def braked_roots(root: str) -> Iterator[Cgroup]:
+    """Open every kubepods root whose memory.high is ours; closed after each step."""
     for path, _ in kubepods_roots(root):
         try:
             kubepods = Cgroup(root, path)
@@ -108,22 +122,13 @@ def _release_high(root: str) -> list[Outcome]:
             continue  # gone, or told by `paused_cgroups`, as is what cannot be listed
         with kubepods:
             try:
-                released = high.release(kubepods)
+                braked = kubepods.get_xattr(high.XATTR) is not None
             except CgroupGoneError:
                 continue
-            except CgpauseError as e:
-                failed.append(Outcome(path, None, e))
-                continue
-        if released is not None:
-            log.info(
-                "released memory.high %s",
-                fields(
-                    cgroup=path,
-                    memory_high_to=high.text(released.high_bytes),
-                    foreign="yes" if released.foreign else None,
-                ),
-            )
-    return failed
+            except CgpauseError:
+                braked = True  # whoever releases it will say what is wrong
+            if braked:
+                yield kubepods
 
 
 def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
@@ -153,7 +158,16 @@ def main(argv: list[str] | None = None) -> int:
         log.error("%s", e)
         return 6
     for outcome in outcomes:
-        if outcome.resumed is not None:
+        if isinstance(outcome.resumed, high.Released):
+            log.info(
+                "released memory.high %s",
+                fields(
+                    cgroup=outcome.path,
+                    memory_high_to=high.text(outcome.resumed.high_bytes),
+                    foreign="yes" if outcome.resumed.foreign else None,
+                ),
+            )
+        elif outcome.resumed is not None:
             log.info("resumed %s", fields(cgroup=outcome.path, cpu_max_to=outcome.resumed.cpu_max))
         else:
             log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))

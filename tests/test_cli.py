@@ -24,7 +24,7 @@ from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from cgpause import __version__, ledger
+from cgpause import __version__, high, ledger
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.cli import Exit, app, exit_code
@@ -895,6 +895,17 @@ def test_resume_all_needs_no_names(tree: FakeTree) -> None:
     assert result.exit_code == 0
     assert result.stdout == f"{web.relative_to(tree.root)} resumed: cpu.max 50000 100000\n"
     assert invoke("--cgroup-root", str(tree.root), "resume", "--all").stdout == "nothing is paused\n"
+
+
+def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
+    (tree.kubepods / "memory.high").write_text("max\n")
+    with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:
+        high.set_high(kubepods, 1 << 20, 1)
+    all_of_it = ("--cgroup-root", str(tree.root), "resume", "--all")
+
+    assert invoke(*all_of_it, "--dry-run").stdout == f"{tree.kubepods.name} would get its memory.high back\n"
+    assert invoke(*all_of_it).stdout == f"{tree.kubepods.name} released: memory.high max\n"
+    assert invoke(*all_of_it, "--dry-run").stdout == "nothing is paused\n"
 
 
 def test_resume_all_works_in_both_trees(tree: FakeTree) -> None:

@@ -18,11 +18,11 @@ from typing import NoReturn
 import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture, records_left
 
-from cgpause import restore
+from cgpause import high, restore
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.high import set_high
-from cgpause.ledger import PauseRequest, pause
+from cgpause.ledger import PauseRequest, Resumed, pause
 from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.restore import resume_all
 from cgpause.systemd import original_from_systemd
@@ -319,7 +319,9 @@ def test_a_foreign_memory_high_stays(tree: FakeTree) -> None:
     brake(tree.kubepods)
     (tree.kubepods / "memory.high").write_text("4096\n")
 
-    assert resume_all(str(tree.root)) == []
+    (outcome,) = resume_all(str(tree.root))
+
+    assert outcome.resumed == high.Released(4096, foreign=True)
 
     assert braked(tree.kubepods) == ("4096", False)
 
@@ -452,7 +454,7 @@ def test_a_damaged_record_is_replaced_by_what_systemd_knows(
     (outcome,) = resume_all(str(tree.root))
 
     assert outcome.error is None
-    assert outcome.resumed is not None
+    assert isinstance(outcome.resumed, Resumed)
     assert outcome.resumed.record is None
     assert cpu_max(pod) == "75000 100000"
     assert (pod / "cgroup.freeze").read_text() == "0\n"
