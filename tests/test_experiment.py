@@ -307,7 +307,11 @@ def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
 
 def make_tree(root: Path) -> None:
     files = {
-        "cgpause/daemon.py": "",
+        "cgpause/__init__.py": "",
+        "cgpause/daemon.py": "from cgpause.policy import decide\n",
+        "cgpause/policy/__init__.py": "from cgpause.policy import hold\n",
+        "cgpause/policy/hold.py": "import os\n",
+        "cgpause/cli.py": "",
         "scripts/lab/trial.py": "from lab.kubelet import Kubelet\nimport lab.peers\nfrom lab import extra\n",
         "scripts/lab/kubelet.py": "from lab.deep import x\n",
         "scripts/lab/peers.py": "",
@@ -326,6 +330,9 @@ def make_tree(root: Path) -> None:
     ("name", "changes"),
     [
         ("cgpause/daemon.py", True),
+        ("cgpause/policy/__init__.py", True),
+        ("cgpause/policy/hold.py", True),
+        ("cgpause/cli.py", False),
         ("scripts/lab/trial.py", True),
         ("scripts/lab/peers.py", True),
         ("scripts/lab/extra.py", True),

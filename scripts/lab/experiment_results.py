@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -256,34 +256,34 @@ def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_hash(repo: Path = REPO) -> str:
-    """What a trial's outcome depends on: the program, and those lab modules the trial is made of."""
-    paths = sorted((repo / "cgpause").rglob("*.py"))
-    lab = repo / "scripts" / "lab"
-    paths += [lab / f"{name}.py" for name in sorted(_imported(lab, "trial"))]
-    paths += sorted(lab.glob("*.c"))
+    """What a trial's outcome depends on: the modules the daemon and the trial are made of, and the jobs' program."""
+    paths = _imported({"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon", "lab.trial"])
+    paths |= set((repo / "scripts" / "lab").glob("*.c"))
     digest = hashlib.sha256()
-    for path in paths:
+    for path in sorted(paths):
         data = path.read_bytes()
         digest.update(f"{path.relative_to(repo)}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()[:12]
 
 
-def _imported(lab: Path, name: str) -> set[str]:
-    """The lab modules that importing this one imports, itself included."""
-    found: set[str] = set()
-    todo = [name]
+def _imported(packages: Mapping[str, Path], modules: Iterable[str]) -> set[Path]:
+    """The files of our own that importing these modules runs."""
+    found: set[Path] = set()
+    todo = list(modules)
     while todo:
-        module = todo.pop()
-        if module in found or not (lab / f"{module}.py").exists():
+        package, _, rest = todo.pop().partition(".")
+        if package not in packages:
             continue
-        found.add(module)
-        for node in ast.walk(ast.parse((lab / f"{module}.py").read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "lab":
-                todo += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("lab."):
-                todo.append(node.module.removeprefix("lab."))
+        base = packages[package].joinpath(*rest.split("."))
+        path = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
+        if path is None or path in found:
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                todo += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
-                todo += [alias.name.removeprefix("lab.") for alias in node.names if alias.name.startswith("lab.")]
+                todo += [alias.name for alias in node.names]
     return found
 
 
