@@ -103,6 +103,11 @@ class Daemon:
         wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log", 120)
         assert text in self.log, self.log
 
+    def wait_for_pause(self, *names: str) -> None:
+        """Wait until pods are paused and the daemon is done with it: it reads back what it wrote, and then says so."""
+        for name in names:
+            self.wait_for_log(f" paused pod=default/{name} ")
+
     def paused(self) -> list[str]:
         """Names in the order in which they were paused."""
         return [line.split("pod=")[1].split()[0] for line in self.log.splitlines() if " paused pod=" in line]

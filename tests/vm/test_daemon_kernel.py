@@ -22,7 +22,7 @@ def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_eac
     daemon = start()
 
     node.resize("filler", FULL_MIB - 100)
-    wait_until(lambda: len(daemon.paused()) == 3, "all to be paused", 120)  # each is logged after its write
+    daemon.wait_for_pause("small", "middle", "large")
 
     assert daemon.paused() == ["default/small", "default/middle", "default/large"]
     assert [cpu_max(pod) for pod in (small, middle, large)] == [PAUSED] * 3
@@ -47,7 +47,7 @@ def test_a_psi_trigger_wakes_the_daemon_but_pressure_alone_pauses_nobody(node: N
 
 
 def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -> None:
-    pod = node.add("web", 10)
+    node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     # The kernel brakes at memory.high and counts it as a stall: PSI fires exactly there.
@@ -56,14 +56,15 @@ def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -
     node.resize("filler", FULL_MIB - 10)
 
     daemon.wait_for_log(f"pressure path={node.root}/kubepods.slice/memory.pressure")
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause", 120)
+    daemon.wait_for_pause("web")
 
 
 def test_a_frozen_pod_does_not_grow_at_all_and_goes_on_afterwards(node: Node, start: Start) -> None:
     pod = node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
-    start('mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
+    daemon = start('mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
     node.resize("filler", FULL_MIB - 30)
+    daemon.wait_for_pause("web")
     wait_until(lambda: frozen(pod), "the freeze", 120)
 
     before = int((pod / "memory.current").read_text())
@@ -84,7 +85,7 @@ def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, 
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     node.resize("filler", FULL_MIB - 40)
-    wait_until(lambda: cpu_max(second) == PAUSED, "both pauses", 120)
+    daemon.wait_for_pause("first", "second")
 
     daemon.process.kill()
     daemon.process.wait()
@@ -101,7 +102,7 @@ def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) ->
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     node.resize("filler", FULL_MIB - 20)
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause", 120)
+    daemon.wait_for_pause("web")
     daemon.process.kill()
     daemon.process.wait()
 
@@ -118,7 +119,7 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, star
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     node.resize("filler", FULL_MIB - 20)
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause", 120)
+    daemon.wait_for_pause("web")
 
     (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
 
@@ -131,7 +132,7 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     node.resize("filler", FULL_MIB - 20)
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause", 120)
+    daemon.wait_for_pause("web")
 
     # A limit below what it holds: at its next page the kernel kills, and counts in memory.events.
     (pod / "memory.max").write_text("1M")
@@ -146,7 +147,7 @@ def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> 
     node.add("filler", 10, namespace="kube-system")
     daemon = start('mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
     node.resize("filler", FULL_MIB - 20)
-    wait_until(lambda: frozen(pod), "the freeze", 120)
+    daemon.wait_for_pause("web")
 
     os.kill(node.containers["web"].pid, signal.SIGTERM)
 
@@ -183,7 +184,7 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     node.resize("filler", FULL_MIB - 20)
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause", 120)
+    daemon.wait_for_pause("web")
 
     (pod / "cpu.max").write_text(foreign)
 
@@ -195,11 +196,11 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
 
 def test_pods_and_the_whole_tree_may_vanish_while_paused(node: Node, start: Start) -> None:
     node.add("web", 10)
-    other = node.add("other", 20)
+    node.add("other", 20)
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
     node.resize("filler", FULL_MIB - 40)
-    wait_until(lambda: cpu_max(other) == PAUSED, "both pauses", 120)
+    daemon.wait_for_pause("web", "other")
 
     node.kubepods.remove_pod(node.specs["web"])
     daemon.wait_for_log("pod gone pod=default/web")
@@ -211,12 +212,12 @@ def test_pods_and_the_whole_tree_may_vanish_while_paused(node: Node, start: Star
 
 def test_the_pod_that_holds_the_daemon_is_never_paused(node: Node, start: Start) -> None:
     own = node.add("own", 10)
-    other = node.add("other", 20)
+    node.add("other", 20)
     node.add("filler", 10, namespace="kube-system")
-    start(cgroup=node.containers["own"].scope)
+    daemon = start(cgroup=node.containers["own"].scope)
 
     node.resize("filler", FULL_MIB - 50)
-    wait_until(lambda: cpu_max(other) == PAUSED, "the other pod's pause", 120)
+    daemon.wait_for_pause("other")
 
     assert cpu_max(own) == "max 100000"
 
