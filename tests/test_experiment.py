@@ -126,6 +126,18 @@ def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
     assert {boot.code for boot in results.boots.values()} == {"other"}
 
 
+def test_what_nobody_has_measured_comes_first(path: Path) -> None:
+    drive(FakeBed(), path)
+    wider = replace(SMALL, arms=("none", "reserve-freeze", "watermark"))
+    bed = FakeBed()
+
+    drive(bed, path, wider, code="other")
+
+    arms = [trial.arm for _, trial in bed.ran]
+    assert arms[:2] == ["watermark"] * 2
+    assert sorted(arms[2:]) == ["none"] * 2 + ["reserve-freeze"] * 2
+
+
 def test_each_trial_is_on_disk_when_the_next_begins(path: Path) -> None:
     there: list[int] = []
 

@@ -6,8 +6,9 @@
 
 A trial itself is `lab.trial`, run in the guest. Arms are compared within a boot wherever possible: those of one load
 and seed run back to back, in an order that the seed rotates. A trial that fails is tried once more on a fresh boot, and
-then kept as an error. What was measured with the very same code is not run again. Exit status: 0 when the wanted trials
-were run or the time given was used up, 1 when some failed, 125 when the test bed did.
+then kept as an error. What was measured with the very same code is not run again; what was with other code comes last.
+Exit status: 0 when the wanted trials were run or the time given was used up, 1 when some failed, 125 when the test bed
+did.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import datetime
 import functools
+import itertools
 import json
 import shutil
 import signal
@@ -237,8 +239,9 @@ class Driver:
         self._deadline = None if minutes is None else self._clock() + minutes * 60
         missing = sum(len(self._missing(batch)) for batch in batches)
         with self._reporter.showing(missing, sum(len(batch) for batch in batches)):
-            for batch in batches:
-                todo = deque(self._missing(batch))
+            # First what nobody has measured yet, then what was measured with other code.
+            for measured, batch in itertools.product((False, True), batches):
+                todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
                 while todo:
                     if self._time_is_up():
                         return False

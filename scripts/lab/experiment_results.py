@@ -148,10 +148,10 @@ class Results:
         """Keep one trial's end."""
         self._results[result.trial] = result
 
-    def has(self, trial: Trial, code: str) -> bool:
-        """Whether the trial was measured with this very code; one that failed was not."""
+    def has(self, trial: Trial, code: str | None = None) -> bool:
+        """Whether the trial was measured, with this very code if it is given; one that failed was not."""
         found = self._results.get(trial)
-        return found is not None and not found.error and self.boots[found.boot].code == code
+        return found is not None and not found.error and code in (None, self.boots[found.boot].code)
 
     def next_boot(self) -> int:
         """A number no boot has."""
