@@ -32,7 +32,7 @@ class _Style:
 # Okabe and Ito's palette, which colour-blind people tell apart; markers and lines tell the rest, in print as well.
 _STYLES = {
     NONE: _Style("#000000", "X"),
-    UNLIMITED: _Style("#777777", "", "--"),
+    UNLIMITED: _Style("#777777", "_", "--"),
     "watermark": _Style("#E69F00", "s"),
     "reserve-throttle": _Style("#56B4E9", "o"),
     "reserve-freeze": _Style("#0072B2", "o"),
