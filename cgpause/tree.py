@@ -32,6 +32,7 @@ _ASK_AGAIN_S = 1
 _ASKED_AT_ONCE = 16
 """An answer can take 5 ms (see `workload`), and nothing else happens meanwhile."""
 _LIST_INTERVAL_S = 10
+_STAT_INTERVAL_S = 10
 """Listing a cgroup's children means to read the names of its 60 files as well, which takes longer than all the rest."""
 
 
@@ -65,6 +66,10 @@ class TrackedPod:
     """Cgroups below it, the sandbox among them, when they were last listed."""
     list_at_ns: int = 0
     """Not listed again before."""
+    stat_bytes: int = 0
+    """memory.current when memory.stat was last read."""
+    stat_at_ns: int = 0
+    """When memory.stat is read again in any case."""
 
     def descendants(self, at_ns: int) -> tuple[str, ...]:
         """Cgroups below it; listed again every 10 s, and when `list_at_ns` was set back.
@@ -76,6 +81,27 @@ class TrackedPod:
             self.below = descendants(self.cgroup)
             self.list_at_ns = at_ns + _LIST_INTERVAL_S * _NS_PER_S
         return self.below
+
+    def read_reclaimable(self, at_ns: int) -> int:
+        """Bytes of it that reclaim can take back; where hardly anything has changed, as they were at most 10 s ago.
+
+        The kernel sums memory.stat up over the CPUs and prints sixty lines, ten times as dear as memory.current; most
+        pods of a node do nothing. Page cache can turn into anonymous memory while memory.current stays about the same
+        (a pod at its own limit), so a pod that holds much of it has to be as still as can be.
+
+        Raises:
+            CgroupGoneError, KernelReadError, MalformedError: it cannot be read.
+        """
+        try:
+            current = int(os.pread(self.current_fd, 32, 0))
+        except (OSError, ValueError):
+            return parse_reclaimable(self.cgroup.read("memory.stat"))
+        known = self.pod.reclaimable_bytes
+        change = 0 if known > current >> 3 else current >> 6
+        if at_ns >= self.stat_at_ns or abs(current - self.stat_bytes) > change:
+            known = parse_reclaimable(self.cgroup.read("memory.stat"))
+            self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * _NS_PER_S
+        return known
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -277,7 +303,7 @@ class PodTree:
         for tracked in self.pods.values():
             cgroup = tracked.cgroup
             try:
-                reclaimable_bytes = parse_reclaimable(cgroup.read("memory.stat"))
+                reclaimable_bytes = tracked.read_reclaimable(at_ns)
                 cpu_usage_usec = None
                 if self.config.reserve.sacrifice:  # nobody else asks
                     # Not the pod's own cpu.stat: it counts containers that have ended too, whose work is lost already.
@@ -285,7 +311,7 @@ class PodTree:
                     stats = [cgroup.read(os.path.join(name, "cpu.stat")) for name in names]
                     cpu_usage_usec = sum(map(parse_cpu_usage, stats))
             except CgpauseError:
-                tracked.list_at_ns = 0  # probably a container has ended
+                tracked.list_at_ns = tracked.stat_at_ns = 0  # probably a container has ended
                 continue
             if (reclaimable_bytes, cpu_usage_usec) != (tracked.pod.reclaimable_bytes, tracked.pod.cpu_usage_usec):
                 tracked.pod = replace(tracked.pod, reclaimable_bytes=reclaimable_bytes, cpu_usage_usec=cpu_usage_usec)
