@@ -89,7 +89,8 @@ def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tre
     daemon = start()
 
     tree.set_used(HIGH)
-    wait_until(lambda: cpu_max(large) == PAUSED, "the last pod to be paused")
+    daemon.wait_for_log(" paused pod=default/large")  # said once it is done, after the write
+    assert cpu_max(large) == PAUSED
 
     paused = [line.split("pod=")[1].split()[0] for line in daemon.log.splitlines() if " paused pod=" in line]
     assert paused == ["default/small", "default/middle", "default/large"]
