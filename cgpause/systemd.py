@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 
 from cgpause.errors import MalformedError
 from cgpause.model import CpuMax
@@ -18,6 +17,8 @@ def original_from_systemd(cgroup_path: str) -> CpuMax | None:
     unit = os.path.basename(cgroup_path)
     if not unit.endswith(".slice"):
         return None
+    import subprocess  # noqa: PLC0415 - 0.7 MiB of the daemon, for what hardly ever happens
+
     # Every *.slice is "loaded" and without a quota, even one that was never started; only an active one knows.
     properties = "ActiveState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec"
     try:

@@ -11,14 +11,37 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import sys
 from dataclasses import dataclass, field
 from enum import Flag, auto
-
-from inotify_simple import INotify, flags
+from types import ModuleType
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.logfmt import fields
 from cgpause.model import CgroupId
+
+_CTYPES_UTIL = "ctypes.util"
+
+
+class _Libc(ModuleType):
+    """Stands in for ctypes.util, which inotify_simple imports only to look libc up.
+
+    The real one brings tempfile, shutil, subprocess and lzma into the daemon, 1.3 MiB that stay, and then runs
+    ldconfig. CDLL(None) is libc as well, for Python itself is linked to it.
+    """
+
+    @staticmethod
+    def find_library(_name: str) -> None:
+        return None
+
+
+if _CTYPES_UTIL in sys.modules:
+    from inotify_simple import INotify, flags
+else:
+    sys.modules[_CTYPES_UTIL] = _Libc(_CTYPES_UTIL)
+    from inotify_simple import INotify, flags
+
+    del sys.modules[_CTYPES_UTIL]  # the real one for everybody else
 
 log = logging.getLogger(__name__)
 
