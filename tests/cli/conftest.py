@@ -1,0 +1,49 @@
+"""What every test of the command line runs in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from commandline import ABSENT, GIB, Patch
+from trees import FakeTree
+from typer.main import get_command
+
+from cgpause.cli import app
+from cgpause.parse import MemInfo
+
+COMMAND = get_command(app)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Nothing of the machine the tests run on: its memory, its processes, its systemd, its configuration."""
+    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", ABSENT)
+    monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])
+    monkeypatch.setenv("PATH", str(tmp_path / "absent"))
+    # Building the parser anew for each of some thousand commands would take longer than running them.
+    monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND, raising=False)
+    monkeypatch.setenv("USER", "tester")
+    monkeypatch.delenv("SUDO_USER", raising=False)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder others can reach, unlike pytest's."""
+    folder = Path(tempfile.mkdtemp(prefix="cgpause-test-"))
+    folder.chmod(0o755)
+    yield folder
+    subprocess.run(["/bin/chmod", "-R", "u+rwx", str(folder)], check=True)
+    shutil.rmtree(folder)

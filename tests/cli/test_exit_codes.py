@@ -1,0 +1,368 @@
+"""Every exit code, and what makes it; docs/cli.md is the contract."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commandline import (
+    NOBODY,
+    THROTTLED,
+    Patch,
+    as_nobody,
+    cpu_max,
+    damage,
+    invoke,
+    lock_away,
+    pause_as,
+    run,
+    snapshot,
+)
+from trees import FakeTree, make_uid, records_left
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.cli import Exit, exit_code
+from cgpause.errors import CgpauseError, KernelWriteError
+from cgpause.model import Owner
+
+NO_CPU_AND_MEMORY = b"41 31 0:38 / /nonexistent/unified rw - cgroup2 cgroup2 rw\n"
+V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
+
+
+class Bench:
+    """One pod of every kind that matters for an exit code."""
+
+    def __init__(self, tree: FakeTree, patch: Patch) -> None:
+        self.tree = tree
+        self.patch = patch
+        self.web = tree.add_pod("web", cpu_max="50000 100000")
+        self.db = tree.add_pod("db")
+        self.guarded = tree.add_pod("guarded", tier="")
+        self.damaged = tree.add_pod("damaged")
+        damage(self.damaged)
+
+    def refuse(self, number: int, *, only: str = "") -> None:
+        """Make the kernel refuse every write (of pods whose path contains `only`)."""
+        real = Cgroup.write
+
+        def write(cgroup: Cgroup, name: str, value: str) -> None:
+            if only in cgroup.path:
+                raise KernelWriteError(f"{cgroup.path}/{name}", OSError(number, ""), value)
+            real(cgroup, name, value)
+
+        self.patch.setattr(Cgroup, "write", write)
+
+    def mountinfo(self, text: bytes) -> None:
+        self.patch.setattr("cgpause.cgroupfs.open", lambda *_, **__: io.BytesIO(text), raising=False)
+
+
+def nothing(_: Bench) -> None:
+    """The bench as it is."""
+
+
+def paused(bench: Bench) -> None:
+    pause_as(bench.tree, bench.web, Owner.MANUAL)
+
+
+def only_paused(bench: Bench) -> None:
+    paused(bench)
+    os.removexattr(bench.damaged, "user.cgpause")
+
+
+def undamaged(bench: Bench) -> None:
+    os.removexattr(bench.damaged, "user.cgpause")
+
+
+def unwritable(number: int) -> Callable[[Bench], None]:
+    return lambda bench: bench.refuse(number)
+
+
+def paused_and_unwritable(bench: Bench) -> None:
+    paused(bench)
+    bench.refuse(errno.EIO)
+
+
+def without_xattrs(bench: Bench) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    for name in ("getxattr", "setxattr", "removexattr"):
+        bench.patch.setattr(os, name, refuse)
+
+
+def frozen_by_others(bench: Bench) -> None:
+    (bench.web / "cgroup.freeze").write_text("1\n")
+
+
+def malformed(bench: Bench) -> None:
+    (bench.web / "cpu.max").write_text("rubbish\n")
+
+
+def without_controllers(bench: Bench) -> None:
+    (bench.tree.root / "cgroup.controllers").unlink()
+
+
+def bad_kubepods(bench: Bench) -> None:
+    (bench.tree.kubepods / "memory.current").write_text("rubbish\n")
+
+
+def two_webs(bench: Bench) -> None:
+    bench.tree.add_pod("web", namespace="prod")
+
+
+@pytest.mark.parametrize(
+    ("code", "arrange", "args"),
+    [
+        # 0: done
+        pytest.param(0, nothing, ["--version"], id="0-version"),
+        pytest.param(0, nothing, ["--help"], id="0-help"),
+        pytest.param(0, nothing, ["pause", "--help"], id="0-help-of-a-command"),
+        pytest.param(0, nothing, ["check"], id="0-check"),
+        pytest.param(0, nothing, ["status"], id="0-status"),
+        pytest.param(0, nothing, ["status", "--json"], id="0-status-json"),
+        pytest.param(0, nothing, ["explain"], id="0-explain"),
+        pytest.param(0, nothing, ["config"], id="0-config"),
+        pytest.param(0, nothing, ["config", "--check"], id="0-config-check"),
+        pytest.param(0, nothing, ["pause", "web"], id="0-pause"),
+        pytest.param(0, nothing, ["pause", "web", "web", "db"], id="0-pause-several"),
+        pytest.param(0, paused, ["pause", "web"], id="0-pause-a-paused-one"),
+        pytest.param(0, paused, ["resume", "web"], id="0-resume"),
+        pytest.param(0, nothing, ["resume", "web", "guarded"], id="0-resume-running-ones"),
+        pytest.param(0, undamaged, ["resume", "--all"], id="0-resume-all-of-none"),
+        pytest.param(0, only_paused, ["resume", "--all"], id="0-resume-all"),
+        pytest.param(0, nothing, ["resume", "--all", "--dry-run"], id="0-dry-run"),
+        # 1: this host cannot do it
+        pytest.param(1, without_controllers, ["check"], id="1-check-fails"),
+        pytest.param(1, without_controllers, ["check", "--json"], id="1-check-fails-json"),
+        # 2: usage or configuration
+        pytest.param(2, nothing, ["nonsense"], id="2-unknown-command"),
+        pytest.param(2, nothing, ["status", "--nonsense"], id="2-unknown-option"),
+        pytest.param(2, nothing, ["--nonsense", "status"], id="2-unknown-global-option"),
+        pytest.param(2, nothing, ["status", "web"], id="2-unexpected-argument"),
+        pytest.param(2, nothing, ["pause"], id="2-pause-without-reference"),
+        pytest.param(2, nothing, ["pause", "web", "--mechanism", "kill"], id="2-unknown-mechanism"),
+        pytest.param(2, nothing, ["pause", "web", "--for", "soon"], id="2-bad-time"),
+        pytest.param(2, nothing, ["resume"], id="2-resume-what"),
+        pytest.param(2, nothing, ["resume", "web", "--all"], id="2-resume-one-and-all"),
+        pytest.param(2, nothing, ["--config", "/nonexistent", "status"], id="2-missing-configuration"),
+        pytest.param(2, nothing, ["--config", "/", "check"], id="2-configuration-is-a-directory"),
+        # 3: no such pod, or several
+        pytest.param(3, nothing, ["pause", "nobody"], id="3-pause-none"),
+        pytest.param(3, nothing, ["resume", "nobody"], id="3-resume-none"),
+        pytest.param(3, nothing, ["pause", "nobody", "--dry-run"], id="3-dry-run-none"),
+        pytest.param(3, nothing, ["pause", "000"], id="3-prefix-too-short"),
+        pytest.param(3, nothing, ["pause", "0000"], id="3-prefix-of-several"),
+        pytest.param(3, two_webs, ["pause", "web"], id="3-name-of-several"),
+        pytest.param(3, nothing, ["pause", ""], id="3-empty"),
+        # 4: protected
+        pytest.param(4, nothing, ["pause", "guarded"], id="4-protected"),
+        pytest.param(4, nothing, ["pause", "guarded", "--dry-run"], id="4-protected-dry-run"),
+        # 5: the kernel refused
+        pytest.param(5, unwritable(errno.EINVAL), ["pause", "web"], id="5-einval"),
+        pytest.param(5, unwritable(errno.EACCES), ["pause", "web"], id="5-eacces"),
+        pytest.param(5, unwritable(errno.EROFS), ["pause", "web"], id="5-erofs"),
+        pytest.param(5, unwritable(errno.EBUSY), ["pause", "web"], id="5-ebusy"),
+        pytest.param(5, unwritable(errno.ENOSPC), ["pause", "web"], id="5-enospc"),
+        pytest.param(5, without_xattrs, ["pause", "web"], id="5-no-xattrs"),
+        pytest.param(5, frozen_by_others, ["pause", "web", "--mechanism", "freeze"], id="5-frozen-by-others"),
+        pytest.param(5, malformed, ["pause", "web"], id="5-malformed"),
+        pytest.param(5, bad_kubepods, ["status"], id="5-kubepods-malformed"),
+        # 6: not restored
+        pytest.param(6, nothing, ["resume", "damaged"], id="6-damaged"),
+        pytest.param(6, nothing, ["pause", "damaged"], id="6-pause-over-a-damaged-record"),
+        pytest.param(6, nothing, ["resume", "--all"], id="6-all-with-a-damaged-one"),
+        pytest.param(6, paused_and_unwritable, ["resume", "web"], id="6-refused"),
+        pytest.param(6, paused_and_unwritable, ["resume", "--all"], id="6-all-refused"),
+        # of several, the worst wins
+        pytest.param(4, nothing, ["pause", "guarded", "web", "nobody"], id="4-of-0-3-4"),
+        pytest.param(4, nothing, ["pause", "nobody", "web", "guarded"], id="4-of-0-3-4-in-another-order"),
+        pytest.param(5, unwritable(errno.EINVAL), ["pause", "nobody", "web", "guarded"], id="5-of-3-4-5"),
+        pytest.param(6, unwritable(errno.EINVAL), ["pause", "damaged", "web", "guarded", "nobody"], id="6-of-3-4-5-6"),
+        pytest.param(6, nothing, ["resume", "nobody", "damaged", "web"], id="6-of-0-3-6"),
+        pytest.param(3, paused, ["resume", "web", "nobody"], id="3-of-0-3"),
+    ],
+)
+def test_exit_codes(
+    code: int, arrange: Callable[[Bench], None], args: list[str], tree: FakeTree, monkeypatch: Patch
+) -> None:
+    arrange(Bench(tree, monkeypatch))
+
+    result = run(tree, *args)
+
+    assert result.exit_code == code, result.output
+    if code == 0:
+        assert result.stderr == ""
+    elif "check" not in args:
+        assert result.stderr
+
+
+@pytest.mark.parametrize(
+    "args", [["status"], ["explain"], ["pause", "x"], ["resume", "x"], ["resume", "--all"], ["check"]]
+)
+@pytest.mark.parametrize("mountinfo", [b"", V1, V1 + NO_CPU_AND_MEMORY], ids=["none", "v1", "hybrid"])
+def test_a_host_without_cgroup_v2_exits_1(
+    args: list[str], mountinfo: bytes, tree: FakeTree, monkeypatch: Patch
+) -> None:
+    Bench(tree, monkeypatch).mountinfo(mountinfo)
+
+    result = invoke(*args)
+
+    assert result.exit_code == 1
+    assert "systemd.unified_cgroup_hierarchy=1" in result.output
+
+
+@pytest.mark.parametrize(
+    "args", [["status"], ["explain"], ["pause", "x"], ["resume", "x"], ["resume", "--all"], ["check"]]
+)
+@pytest.mark.parametrize("root", ["absent", "file", ""])
+def test_a_cgroup_root_that_is_no_directory_exits_1(args: list[str], root: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    result = invoke("--cgroup-root", str(tmp_path / root) if root else "", *args)
+
+    assert result.exit_code == 1
+
+
+def test_the_root_is_found_in_the_mount_table(tree: FakeTree, monkeypatch: Patch) -> None:
+    tree.add_pod("web")
+    mounts = V1 + NO_CPU_AND_MEMORY + f"42 31 0:39 / {tree.root} rw - cgroup2 cgroup2 rw\n".encode()
+    real = open
+
+    def fake_open(path: str, mode: str = "r", **options: str) -> object:
+        return io.BytesIO(mounts) if path == "/proc/self/mountinfo" else real(path, mode, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("cgpause.cgroupfs.open", fake_open, raising=False)
+
+    result = invoke("--log-dir", str(tree.log_dir), "pause", "default/web")
+
+    assert result.exit_code == 0, result.output
+
+
+def test_without_permission_a_write_exits_5_and_says_which(open_folder: Path) -> None:
+    tree = FakeTree(open_folder)
+    web = tree.add_pod("web")
+    for path in (*web.iterdir(), web):
+        lock_away(path, 0o555 if path.is_dir() else 0o444)
+    before = snapshot(tree.root)
+
+    with as_nobody():
+        result = run(tree, "pause", "default/web")
+
+    assert result.exit_code == 5, result.output
+    assert str(web) in result.stderr
+    assert "EACCES (Permission denied)" in result.stderr
+    assert "run as root" in result.stderr
+    assert snapshot(tree.root) == before
+
+
+def test_without_permission_a_restore_exits_6(open_folder: Path) -> None:
+    tree = FakeTree(open_folder)
+    web = tree.add_pod("web")
+    pause_as(tree, web, Owner.MANUAL)
+    lock_away(web / "cpu.max", 0o444)
+    lock_away(web, 0o555)
+
+    with as_nobody():
+        one = run(tree, "resume", "web")
+        every = run(tree, "resume", "--all")
+
+    assert (one.exit_code, every.exit_code) == (6, 6), one.output
+    for result in (one, every):
+        assert f"cannot restore {web}" in result.stderr
+        assert "EACCES" in result.stderr
+    assert records_left(tree.root) == [web]
+
+
+def test_one_unreadable_pod_does_not_keep_the_others_paused(open_folder: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(open_folder, NOBODY, -1)
+    with as_nobody():
+        tree = FakeTree(open_folder)
+        first, locked, last = (tree.add_pod(name, cpu_max="50000 100000") for name in ("first", "locked", "last"))
+        for pod in (first, locked, last):
+            pause_as(tree, pod, Owner.DAEMON)
+        locked.chmod(0)
+        result = run(tree, "resume", "--all")
+        locked.chmod(0o755)
+
+    assert [cpu_max(first), cpu_max(last)] == ["50000 100000"] * 2
+    assert str(locked) in result.stderr
+    assert result.exit_code == 6
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EINVAL, "EINVAL (Invalid argument)"),
+        (errno.EACCES, "EACCES (Permission denied)"),
+        (errno.EBUSY, "EBUSY (Device or resource busy)"),
+        (errno.ENOSPC, "ENOSPC (No space left on device)"),
+        (errno.EROFS, "EROFS (Read-only file system)"),
+    ],
+)
+def test_a_refused_write_names_path_value_and_meaning_and_leaves_nothing(
+    number: int, hint: str, tree: FakeTree, monkeypatch: Patch
+) -> None:
+    bench = Bench(tree, monkeypatch)
+    bench.refuse(number, only=bench.web.name)
+    before = snapshot(bench.web)
+
+    result = run(tree, "pause", "web", "db")
+
+    assert result.exit_code == 5
+    assert f"cannot write '{THROTTLED}' to {bench.web}/cpu.max: {hint}" in result.stderr
+    assert snapshot(bench.web)[str(bench.web / "cpu.max")] == before[str(bench.web / "cpu.max")]
+    assert bench.web not in records_left(tree.root)
+    assert cpu_max(bench.db) == THROTTLED
+
+
+def test_a_failed_undo_of_a_failed_pause_exits_6(tree: FakeTree, monkeypatch: Patch) -> None:
+    """The write fails and so does the clean-up: a record is left, and that is worse than a refused pause."""
+    web = tree.add_pod("web")
+    Bench(tree, monkeypatch).refuse(errno.EIO, only=web.name)
+
+    def refuse(cgroup: Cgroup, name: str) -> None:
+        raise KernelWriteError(cgroup.path, OSError(errno.EIO, ""), "")
+
+    monkeypatch.setattr(Cgroup, "remove_xattr", refuse)
+
+    result = run(tree, "pause", make_uid(1))
+
+    assert web in records_left(tree.root)
+    assert result.exit_code == 6, result.output
+
+
+def test_a_locked_pod_exits_5_and_does_not_hang(tree: FakeTree) -> None:
+    web, db = tree.add_pod("web"), tree.add_pod("db")
+    fd = os.open(web, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        result = run(tree, "pause", "web", "db")
+    finally:
+        os.close(fd)
+
+    assert result.exit_code == 5
+    assert "locked by another process" in result.stderr
+    assert cpu_max(db) == THROTTLED
+
+
+def test_every_error_has_an_exit_code() -> None:
+    kinds = [CgpauseError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert len(kinds) > 10
+    for kind in kinds:
+        error = CgpauseError.__new__(kind)
+        assert exit_code(error) in set(Exit) - {Exit.DONE}
+
+
+def test_exit_codes_are_those_of_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    codes = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+
+    assert [int(code) for code in codes if code.isdigit()] == [int(code) for code in Exit]

@@ -1,0 +1,335 @@
+"""The commands that only look (`status`, `explain`, `config`), and `run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import (
+    ABSENT,
+    ESCAPED,
+    GIB,
+    HOSTILE,
+    MIB,
+    Patch,
+    cpu_max,
+    damage,
+    hostile_tree,
+    invoke,
+    pause_as,
+    record_of,
+    run,
+    with_config,
+)
+from trees import FakeTree
+
+from cgpause.actuate import now_ns
+from cgpause.config import Config, Policy, parse_config
+from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.policy import State
+from cgpause.policy import explain as explain_decision
+
+
+def test_status_shows_each_pod_on_one_line(tree: FakeTree) -> None:
+    names = [f"{'long-name-' * 20}{number}" for number in range(20)]
+    for name in names:
+        tree.add_pod(name)
+
+    lines = run(tree, "status").stdout.splitlines()
+
+    assert len(lines) == 3 + len(names)
+    assert sorted(line.split()[0] for line in lines[3:]) == sorted(f"default/{name}" for name in names)
+
+
+def test_hostile_cgroup_names_are_escaped_wherever_they_are_shown(tree: FakeTree) -> None:
+    web = hostile_tree(tree)
+
+    for args in (
+        ["status"],
+        ["check"],
+        ["explain"],
+        ["pause", "web"],
+        ["resume", "--all", "--dry-run"],
+        ["resume", "--all"],
+    ):
+        result = run(tree, *args)
+        assert result.exit_code == 0, result.output
+        assert result.output.replace("\n", "").isprintable()
+        if args[0] != "explain" and args[0] != "pause":
+            assert ESCAPED in result.stdout
+    assert cpu_max(web) == "50000 100000"
+    assert json.loads(run(tree, "status", "--json").stdout)["kubepods"]["cgroup"] == f"{HOSTILE}/kubepods.slice"
+
+
+@pytest.mark.parametrize("command", [["resume", "web"], ["resume", "--all"], ["status"]], ids=" ".join)
+def test_hostile_cgroup_names_are_escaped_in_errors(command: list[str], tree: FakeTree) -> None:
+    web = hostile_tree(tree)
+    damage(web)
+    if command == ["status"]:
+        (web.parent.parent / "memory.stat").unlink()
+
+    result = run(tree, *command)
+
+    assert result.exit_code in (5, 6)
+    assert ESCAPED in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("option", ["--cgroup-root", "--config"])
+def test_hostile_options_are_escaped_in_errors(option: str, tree: FakeTree) -> None:
+    result = run(tree, option, f"/nonexistent/{HOSTILE}", "status")
+
+    assert result.exit_code in (1, 2)
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.rstrip("\n").isprintable()
+
+
+def pod_values(tree: FakeTree, path: Path, name: str, **changes: object) -> Pod:
+    values: dict[str, Any] = {
+        "cgroup": CgroupId(str(path.relative_to(tree.root)), path.stat().st_ino),
+        "uid": tree.uids[name],
+        "qos": QosClass.BURSTABLE,
+        "namespace": "default",
+        "name": name,
+        "memory_max_bytes": None,
+        "protected": None,
+    }
+    return Pod(**(values | changes))
+
+
+@pytest.mark.parametrize("used_pct", [10, 89, 90, 99, 150])
+def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
+    used = -(-GIB * used_pct // 100)  # rounded up, so that the use is at least what was asked for
+    tree.set_used(used)
+    paths = {name: tree.add_pod(name, size * MIB) for name, size in (("c", 30), ("a", 10), ("b", 20), ("d", 40))}
+    guarded = tree.add_pod("guarded", 5 * MIB, tier="")
+    held = tree.add_pod("held", 15 * MIB)
+    pause_as(tree, held, Owner.MANUAL, "by hand")
+    sample = Sample(
+        now_ns(),
+        Headroom(8 * GIB, 6 * GIB, GIB, used),
+        (
+            *(
+                PodUsage(int((path / "memory.current").read_text()), pod_values(tree, path, name))
+                for name, path in paths.items()
+            ),
+            PodUsage(
+                5 * MIB,
+                pod_values(
+                    tree,
+                    guarded,
+                    "guarded",
+                    qos=QosClass.GUARANTEED,
+                    protected="QoS class Guaranteed (protect.guaranteed)",
+                ),
+            ),
+            PodUsage(15 * MIB, pod_values(tree, held, "held", paused=record_of(tree, held))),
+        ),
+    )
+    _, verdicts = explain_decision(State(), sample, Config(policy=Policy.WATERMARK))
+    policy = with_config(tree, 'policy = "watermark"\n')
+
+    result = run(tree, *policy, "explain", "--json")
+
+    shown = json.loads(result.stdout)
+    assert shown == {
+        "schema": 1,
+        "policy": "watermark",
+        "used_pct": pytest.approx(max(25, 100 * used / GIB), abs=0.005),
+        "headroom_bytes": GIB - used,
+        "pods": [
+            {
+                "rank": verdict.rank,
+                "uid": verdict.usage.pod.uid,
+                "namespace": "default",
+                "name": verdict.usage.pod.name,
+                "qos": str(verdict.usage.pod.qos),
+                "memory_current_bytes": verdict.usage.memory_current_bytes,
+                "verdict": verdict.text,
+                "reserve": None,
+            }
+            for verdict in verdicts
+        ],
+    }
+    assert [pod["name"] for pod in shown["pods"]] == ["guarded", "a", "held", "b", "c", "d"]
+    would_pause = [pod["name"] for pod in shown["pods"] if pod["verdict"].startswith("would pause")]
+    assert would_pause == (["a", "b"] if used_pct >= 90 else [])
+    lines = run(tree, *policy, "explain").stdout.splitlines()
+    assert len(lines) == 2 + len(verdicts)
+    for verdict, line in zip(verdicts, lines[2:], strict=True):
+        assert verdict.usage.pod.label in line
+        assert verdict.text in line
+
+
+def test_explain_shows_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
+    tree.set_used(GIB - 30 * MIB)
+    big = tree.add_pod("big", 500 * MIB)
+    tree.add_pod("small", 100 * MIB)
+    (big / "memory.max").write_text(f"{600 * MIB}\n")
+
+    shown = json.loads(run(tree, "explain", "--json").stdout)
+
+    assert shown["policy"] == "reserve"
+    numbers = {pod["name"]: pod["reserve"] for pod in shown["pods"]}
+    assert numbers["big"]["claim_bytes"] == 100 * MIB
+    assert numbers["small"]["claim_bytes"] is None
+    assert all(pod["left_bytes"] <= 30 * MIB and 0 <= pod["time_s"] <= 10 for pod in numbers.values())
+
+
+@pytest.mark.parametrize("value", ["0", "1x", "-1", "500ms", ""])
+def test_explain_refuses_a_time_it_cannot_watch_for(value: str, tree: FakeTree) -> None:
+    result = run(tree, "explain", "--for", value)
+    assert result.exit_code == 2
+    assert "give a time of at least a second" in result.stderr
+
+
+def test_explain_shows_a_damaged_record(tree: FakeTree) -> None:
+    damage(tree.add_pod("web"))
+
+    (pod,) = json.loads(run(tree, "explain", "--json").stdout)["pods"]
+
+    assert pod["rank"] is None
+    assert "its record cannot be read" in pod["verdict"]
+
+
+BROKEN = """\
+mechanism = "kill"
+unknown = 1
+
+[watermark]
+upper_pct = "90"
+lower_pct = 101
+batch = 0
+
+[[pods]]
+match = "web"
+"""
+
+
+@pytest.mark.parametrize(
+    "args", [["config"], ["config", "--check"], ["check"], ["status"], ["explain"], ["pause", "x"]]
+)
+def test_all_that_is_wrong_in_a_configuration_is_said_at_once(args: list[str], tree: FakeTree) -> None:
+    options = with_config(tree, BROKEN)
+
+    result = run(tree, *options, *args)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert all(line.startswith(f"cgpause: {options[1]}:") for line in lines)
+    said = {tuple(line.split(":")[2:4]) for line in lines}
+    assert {
+        ("1", " mechanism"),
+        ("2", " unknown"),
+        ("5", " watermark.upper_pct"),
+        ("6", " watermark.lower_pct"),
+        ("7", " watermark.batch"),
+    } <= said
+    assert any(number in ("9", "10") for number, _ in said)
+
+
+CONFIGS = {
+    "default": "",
+    "changed": 'mechanism = "freeze"\n[watermark]\nupper_pct = 92.5\nlower_pct = 81\nsacrifice = false\n'
+    '[protect]\nnamespaces = ["kube-*", "prod"]\n[[pods]]\nmatch = "batch/*"\nprotect = false\nqos = ["Burstable"]\n'
+    '[[pods]]\nmatch = "*/db"\nprotect = true\n',
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_the_configuration_shown_parses_back_to_itself(case: str, tree: FakeTree) -> None:
+    text = CONFIGS[case]
+
+    shown = run(tree, *with_config(tree, text), "config").stdout
+
+    assert parse_config(shown, "shown") == parse_config(text, "given")
+    again = run(tree, *with_config(tree, shown), "config").stdout
+    assert parse_config(again, "again") == parse_config(text, "given")
+
+
+@pytest.mark.parametrize("name", ["new\nline = 1.toml", "\x1b[31m.toml", os.fsdecode(b"\xff.toml")], ids=ascii)
+def test_the_configuration_of_an_oddly_named_file_parses_back(name: str, tree: FakeTree) -> None:
+    file = tree.folder / name
+    file.write_text(CONFIGS["changed"])
+
+    shown = run(tree, "--config", str(file), "config")
+    checked = run(tree, "--config", str(file), "config", "--check")
+
+    assert (shown.exit_code, checked.exit_code) == (0, 0)
+    assert parse_config(shown.stdout, "shown") == parse_config(CONFIGS["changed"], "given")
+    assert checked.stdout.rstrip("\n").isprintable()
+
+
+def test_the_default_configuration_need_not_exist(tree: FakeTree) -> None:
+    shown = run(tree, "config")
+    checked = run(tree, "config", "--check")
+
+    assert (shown.exit_code, checked.exit_code) == (0, 0)
+    assert parse_config(shown.stdout, "shown") == Config()
+    assert shown.stdout.splitlines()[0] == f"# {ABSENT} does not exist: these are the defaults"
+    assert checked.stdout == f"{ABSENT} does not exist: these are the defaults\n"
+
+
+def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkeypatch: Patch) -> None:
+    file = tree.folder / "default.toml"
+    file.write_text(CONFIGS["changed"])
+    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", str(file))
+
+    assert parse_config(run(tree, "config").stdout, "shown").mechanism is Mechanism.FREEZE
+    assert run(tree, "config", "--check").stdout == f"{file}: valid\n"
+    file.write_text("unknown = 1\n")
+    assert run(tree, "config").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "args", [["config"], ["config", "--check"], ["status"], ["check"], ["explain"], ["pause", "x"]]
+)
+def test_a_configuration_named_explicitly_must_exist(args: list[str], tree: FakeTree) -> None:
+    result = run(tree, "--config", str(tree.folder / "absent.toml"), *args)
+
+    assert result.exit_code == 2
+    assert f"{tree.folder}/absent.toml: cannot be read: No such file or directory" in result.stderr
+
+
+def test_an_empty_configuration_name_is_not_the_default(tree: FakeTree, monkeypatch: Patch) -> None:
+    """`--config "$UNSET"` is a mistake; the file of the node must not stand in for it."""
+    file = tree.folder / "default.toml"
+    file.write_text("")
+    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", str(file))
+
+    assert run(tree, "--config", "", "config").exit_code == 2
+
+
+# --- run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["run"], ["--log-dir", "/var/log"]),
+        (["run", "--dry-run", "--verbose"], ["--log-dir", "/var/log", "--dry-run", "--verbose"]),
+        (
+            ["--cgroup-root", "/cg", "--config", "/c.toml", "--log-dir", "/logs", "run", "--dry-run"],
+            ["--log-dir", "/logs", "--config", "/c.toml", "--cgroup-root", "/cg", "--dry-run"],
+        ),
+        (["--config", "\udcff", "run"], ["--log-dir", "/var/log", "--config", "\udcff"]),
+    ],
+    ids=["plain", "flags", "everything", "not-utf-8"],
+)
+def test_run_becomes_the_daemon(args: list[str], expected: list[str], monkeypatch: Patch) -> None:
+    calls: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execv", lambda path, argv: calls.append((path, argv)))
+
+    invoke(*args)
+
+    ((path, argv),) = calls
+    assert path == argv[0] == sys.executable
+    module = argv.index("-m")
+    assert argv[module : module + 2] == ["-m", "cgpause.daemon"]
+    assert argv[module + 2 :] == expected

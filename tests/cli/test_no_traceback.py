@@ -1,0 +1,336 @@
+"""Whatever the tree or the arguments hold: one line that says what is wrong, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commandline import Patch, as_nobody, cpu_max, pause_as, run
+from trees import FakeTree, make_uid, records_left
+
+from cgpause.model import Owner
+
+COMMANDS = [
+    ["check"],
+    ["status"],
+    ["status", "--json"],
+    ["explain"],
+    ["pause", "web", "bad", "--dry-run"],
+    ["pause", "bad", "web"],
+    ["pause", "bad", "web", "--mechanism", "freeze", "--force", "--for", "1s"],
+    ["resume", "bad", "web", "--dry-run"],
+    ["resume", "bad", "web"],
+    ["resume", "--all", "--dry-run"],
+    ["resume", "--all"],
+]
+OTHER_COMMANDS = [["check", "--json"], ["explain", "--json"], ["config"], ["config", "--check"], ["run"]]
+FILES = [
+    "cpu.max",
+    "cpu.max.burst",
+    "cgroup.freeze",
+    "memory.current",
+    "memory.max",
+    "memory.events",
+]
+ROOT_FILES = ["memory.max", "memory.current", "memory.stat", "cgroup.events"]
+CONTENTS: dict[str, bytes | str | None] = {
+    "missing": None,
+    "empty": b"",
+    "newline": b"\n",
+    "garbage": bytes(range(256)) * 10,
+    "nul": b"\x00" * 100,
+    "words": b"max max max\n",
+    "negative": b"-1\n",
+    "huge": b"9" * 100_000,
+    "biggest": b"18446744073709551615 18446744073709551615\n",
+    "directory": "directory",
+    "loop": "loop",
+}
+
+
+def overwrite(path: Path, content: bytes | str | None) -> None:
+    path.unlink(missing_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "directory":
+        path.mkdir()
+    elif content == "loop":
+        path.symlink_to(path.name)
+
+
+def survive(tree: FakeTree, commands: list[list[str]] = COMMANDS) -> None:
+    for command in commands:
+        result = run(tree, *command)
+        if result.exit_code != 0 and command[0] != "check":
+            assert result.stderr.startswith("cgpause: "), (command, result.output)
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("file", FILES)
+def test_no_traceback_for_a_broken_pod(file: str, content: str, tree: FakeTree) -> None:
+    web, bad = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("bad", cpu_max="50000 100000")
+    overwrite(bad / file, CONTENTS[content])
+
+    survive(tree)
+
+    assert cpu_max(web) == "50000 100000"
+    assert web not in records_left(tree.root)
+    if file not in ("cpu.max", "cgroup.freeze", "cpu.max.burst"):
+        assert cpu_max(bad) == "50000 100000"
+        assert records_left(tree.root) == []
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("file", FILES)
+def test_no_traceback_for_a_pod_that_breaks_while_paused(file: str, content: str, tree: FakeTree) -> None:
+    web, bad = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("bad", cpu_max="50000 100000")
+    for pod in (web, bad):
+        pause_as(tree, pod, Owner.DAEMON)
+    overwrite(bad / file, CONTENTS[content])
+
+    survive(tree)
+
+    assert cpu_max(web) == "50000 100000"
+    assert web not in records_left(tree.root)
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("file", ROOT_FILES)
+def test_no_traceback_for_a_broken_kubepods(file: str, content: str, tree: FakeTree) -> None:
+    web, bad = tree.add_pod("web"), tree.add_pod("bad")
+    overwrite(tree.kubepods / file, CONTENTS[content])
+
+    survive(tree)
+
+    assert [cpu_max(web), cpu_max(bad)] == ["max 100000"] * 2
+
+
+RECORD = (
+    '{"schema":1,"mechanism":"throttle","owner":"daemon","reason":"r","since_ns":SINCE,"expires_ns":EXPIRES,'
+    '"original_cpu_max":"ORIGINAL","original_cpu_max_burst":BURST,"written_cpu_max":"1000 100000"}'
+)
+
+
+def record(since: str = "1", expires: str = "null", original: str = "50000 100000", burst: str = "0") -> bytes:
+    text = RECORD.replace("SINCE", since).replace("EXPIRES", expires)
+    return text.replace("ORIGINAL", original).replace("BURST", burst).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(bytes(range(256)), id="garbage"),
+        pytest.param(b"[" * 4000, id="nested"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b'{"schema": 2}', id="future"),
+        pytest.param(record()[:-10], id="truncated"),
+        pytest.param(record(since="1" + "0" * 400), id="huge-since"),
+        pytest.param(record(since="-1" + "0" * 400), id="hugely-negative-since"),
+        pytest.param(record(expires="1" + "0" * 400), id="huge-expiry"),
+        pytest.param(record(expires="-1"), id="negative-expiry"),
+        pytest.param(record(since="1e400"), id="float"),
+        pytest.param(record(since="NaN"), id="nan"),
+        pytest.param(record(since="true"), id="bool"),
+        pytest.param(record(burst="1" + "0" * 400), id="huge-burst"),
+        pytest.param(record(burst="-1"), id="negative-burst"),
+        pytest.param(record(original="99999999999999999999 99999999999999999999"), id="huge-original"),
+        pytest.param(record(original="50000 0"), id="period-of-zero"),
+    ],
+)
+def test_no_traceback_for_a_broken_record(data: bytes, tree: FakeTree) -> None:
+    web, bad = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("bad")
+    pause_as(tree, web, Owner.MANUAL)
+    os.setxattr(bad, "user.cgpause", data)
+
+    survive(tree)
+
+    assert cpu_max(web) == "50000 100000"
+
+
+def kubepods_is_a_file(tree: FakeTree) -> None:
+    shutil.rmtree(tree.kubepods)
+    tree.kubepods.write_text("")
+
+
+def kubepods_is_a_loop(tree: FakeTree) -> None:
+    shutil.rmtree(tree.kubepods)
+    tree.kubepods.symlink_to(tree.kubepods.name)
+
+
+def kubepods_is_empty(tree: FakeTree) -> None:
+    shutil.rmtree(tree.kubepods)
+    tree.kubepods.mkdir()
+
+
+def tier_is_a_file(tree: FakeTree) -> None:
+    shutil.rmtree(tree.kubepods / "kubepods-burstable.slice")
+    (tree.kubepods / "kubepods-burstable.slice").write_text("")
+
+
+def pod_is_a_file(tree: FakeTree) -> None:
+    (tree.kubepods / f"kubepods-pod{make_uid(9).replace('-', '_')}.slice").write_text("")
+
+
+def pod_is_empty(tree: FakeTree) -> None:
+    (tree.kubepods / f"kubepods-pod{make_uid(9).replace('-', '_')}.slice").mkdir()
+
+
+def pod_is_a_loop(tree: FakeTree) -> None:
+    pod = tree.kubepods / f"kubepods-pod{make_uid(9).replace('-', '_')}.slice"
+    pod.symlink_to(pod.name)
+
+
+def two_pods_of_one_uid(tree: FakeTree) -> None:
+    pod = next((tree.kubepods / "kubepods-burstable.slice").iterdir())
+    shutil.copytree(pod, tree.kubepods / "kubepods-besteffort.slice" / pod.name.replace("burstable", "besteffort"))
+
+
+def odd_neighbours(tree: FakeTree) -> None:
+    for parent in (tree.root, tree.kubepods, tree.kubepods / "kubepods-burstable.slice"):
+        for name in (b"with space", b"new\nline", b"\xff\xfe", b"\x1b[2J", b"x" * 255, b"kubepods-podrubbish.slice"):
+            (parent / os.fsdecode(name)).mkdir()
+
+
+def logs_are_a_file(tree: FakeTree) -> None:
+    shutil.rmtree(tree.log_dir)
+    tree.log_dir.write_text("")
+
+
+def odd_logs(tree: FakeTree) -> None:
+    for name in (b"a_b_c_d", b"\xff", b"new\nline", b"__", b"x" * 255):
+        (tree.log_dir / "pods" / os.fsdecode(name)).mkdir()
+    (tree.log_dir / "containers").symlink_to("containers")
+
+
+def controllers_is_a_directory(tree: FakeTree) -> None:
+    (tree.root / "cgroup.controllers").unlink()
+    (tree.root / "cgroup.controllers").mkdir()
+
+
+def controllers_is_garbage(tree: FakeTree) -> None:
+    (tree.root / "cgroup.controllers").write_bytes(bytes(range(256)))
+
+
+def root_is_empty(tree: FakeTree) -> None:
+    shutil.rmtree(tree.root)
+    tree.root.mkdir()
+
+
+def root_is_a_file(tree: FakeTree) -> None:
+    shutil.rmtree(tree.root)
+    tree.root.write_text("")
+
+
+def root_is_missing(tree: FakeTree) -> None:
+    shutil.rmtree(tree.root)
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        kubepods_is_a_file,
+        kubepods_is_a_loop,
+        kubepods_is_empty,
+        tier_is_a_file,
+        pod_is_a_file,
+        pod_is_empty,
+        pod_is_a_loop,
+        two_pods_of_one_uid,
+        odd_neighbours,
+        logs_are_a_file,
+        odd_logs,
+        controllers_is_a_directory,
+        controllers_is_garbage,
+        root_is_empty,
+        root_is_a_file,
+        root_is_missing,
+    ],
+)
+def test_no_traceback_for_a_broken_tree(
+    arrange: Callable[[FakeTree], None], tree: FakeTree, monkeypatch: Patch
+) -> None:
+    tree.add_pod("web")
+    tree.add_pod("bad")
+    arrange(tree)
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+
+    survive(tree, COMMANDS + OTHER_COMMANDS)
+
+
+@pytest.mark.parametrize("where", ["root", "kubepods", "tier", "pod", "file", "logs"])
+def test_no_traceback_for_unreadable_directories(where: str, open_folder: Path) -> None:
+    tree = FakeTree(open_folder)
+    tree.add_pod("web")
+    bad = tree.add_pod("bad")
+    path = {
+        "root": tree.root,
+        "kubepods": tree.kubepods,
+        "tier": bad.parent,
+        "pod": bad,
+        "file": bad / "memory.max",
+        "logs": tree.log_dir,
+    }[where]
+    path.chmod(0)
+
+    with as_nobody():
+        survive(tree)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        [""],
+        ["--"],
+        ["-"],
+        ["--config"],
+        ["--config", "", "status"],
+        ["--cgroup-root"],
+        ["--log-dir", "", "status"],
+        ["--version", "extra"],
+        ["--verion"],
+        ["statsu"],
+        ["STATUS"],
+        ["status", "status"],
+        ["status", "--json=yes"],
+        ["status", "--json", "--json"],
+        ["--json", "status"],
+        ["check", "--all"],
+        ["config", "--check", "--check"],
+        ["config", "extra"],
+        ["run", "extra"],
+        ["run", "--json"],
+        ["pause", "--"],
+        ["pause", "--", "--all"],
+        ["pause", "--all"],
+        ["pause", "-f", "web"],
+        ["pause", "web", "--for"],
+        ["pause", "web", "--mechanism"],
+        ["pause", "web", "--mechanism", ""],
+        ["pause", "web", "--mechanism", "FREEZE"],
+        ["pause", *["x"] * 2000],
+        ["resume", "--all", "--all"],
+        ["resume", "--all", ""],
+        ["resume", "--"],
+        ["resume", "--force", "web"],
+        ["\udcff"],
+        ["\x1b[2J"],
+        ["pause", "\udcff", "--for", "\udcff"],
+        ["--config", "\udcff", "status"],
+        ["--cgroup-root", "\udcff", "status"],
+        ["--log-dir", "\udcff\n", "status"],
+        ["x" * 100_000],
+    ],
+    ids=lambda args: ascii(" ".join(args))[:50],
+)
+def test_no_traceback_for_a_bad_command_line(args: list[str], tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    tree.add_pod("web")
+
+    result = run(tree, *args)
+
+    assert "\x1b[2J" not in result.output

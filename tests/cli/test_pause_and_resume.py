@@ -1,0 +1,392 @@
+"""`pause` and `resume` of named pods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import (
+    GIB,
+    THROTTLED,
+    Patch,
+    S,
+    cpu_max,
+    damage,
+    frozen,
+    invoke,
+    pause_as,
+    record_of,
+    run,
+    snapshot,
+    with_config,
+)
+from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
+
+from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
+
+
+def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+
+    paused = run(tree, "pause", "default/web")
+
+    assert paused.stdout == "default/web paused: cpu.max 50000 100000 -> 1000 100000\n"
+    assert cpu_max(web) == THROTTLED
+    assert records_left(tree.root) == [web]
+    resumed = run(tree, "resume", "default/web")
+    assert resumed.stdout == "default/web resumed: cpu.max 50000 100000\n"
+    assert cpu_max(web) == "50000 100000"
+    assert records_left(tree.root) == []
+
+
+def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    run(tree, "pause", "web", "--for", "10m")
+    before = snapshot(tree.root)
+
+    again = run(tree, "pause", "web", "--mechanism", "freeze", "--for", "20m")
+
+    assert again.exit_code == 0
+    assert again.stdout == "default/web already paused by manual: cgpause pause by tester\n"
+    assert snapshot(tree.root) == before
+    run(tree, "resume", "web")
+    before = snapshot(tree.root)
+    again = run(tree, "resume", "web")
+    assert (again.exit_code, again.stdout) == (0, "default/web is not paused\n")
+    assert snapshot(tree.root) == before
+    assert cpu_max(web) == "50000 100000"
+
+
+def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("SUDO_USER", "alice")
+    monkeypatch.setattr("cgpause.cli.now_ns", lambda: 1000 * S)
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    db = tree.add_pod("db")
+
+    result = run(tree, "pause", "web", "--for", "10m")
+    run(tree, "pause", "db")
+
+    assert "a running daemon ends the pause" in result.stderr
+    assert record_of(tree, web) == PauseRecord(
+        mechanism=Mechanism.THROTTLE,
+        owner=Owner.MANUAL,
+        reason="cgpause pause by alice",
+        since_ns=1000 * S,
+        expires_ns=1600 * S,
+        original=CpuMax(50_000, 100_000),
+        original_burst_us=0,
+        written=CpuMax(1000, 100_000),
+    )
+    assert record_of(tree, db).expires_ns is None
+
+
+def test_freezing_leaves_cpu_max_alone(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+
+    assert run(tree, "pause", "web", "--mechanism", "freeze").stdout == "default/web paused: frozen\n"
+
+    assert (frozen(web), cpu_max(web)) == (True, "50000 100000")
+    assert run(tree, "resume", "web").exit_code == 0
+    assert (frozen(web), cpu_max(web), records_left(tree.root)) == (False, "50000 100000", [])
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "expected"),
+    [
+        ("", [], (THROTTLED, False)),
+        ('mechanism = "freeze"\n', [], ("50000 100000", True)),
+        ('mechanism = "freeze"\n', ["--mechanism", "throttle"], (THROTTLED, False)),
+        ("[throttle]\nquota_us = 5000\nperiod_us = 200000\n", [], ("5000 200000", False)),
+    ],
+    ids=["default", "configured", "option-wins", "configured-quota"],
+)
+def test_the_mechanism_is_the_option_or_what_is_configured(
+    config: str, option: list[str], expected: tuple[str, bool], tree: FakeTree
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+
+    assert run(tree, *with_config(tree, config), "pause", "web", *option).exit_code == 0
+    assert (cpu_max(web), frozen(web)) == expected
+
+
+def test_a_pod_with_less_than_our_quota_is_not_given_more(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="500 100000")
+
+    assert run(tree, "pause", "web").exit_code == 0
+    assert cpu_max(web) == "500 100000"
+    assert run(tree, "resume", "web").exit_code == 0
+    assert cpu_max(web) == "500 100000"
+
+
+def test_burst_is_put_back(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    (web / "cpu.max.burst").write_text("20000\n")
+
+    run(tree, "pause", "web")
+    assert (web / "cpu.max.burst").read_text() == "0\n"
+    run(tree, "resume", "web")
+    assert (web / "cpu.max.burst").read_text() == "20000\n"
+
+
+def test_a_foreign_write_stays(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    run(tree, "pause", "web")
+    (web / "cpu.max").write_text("70000 100000\n")
+
+    result = run(tree, "resume", "web")
+
+    assert result.exit_code == 0
+    assert "cpu.max 70000 100000 was written by somebody else" in result.stdout
+    assert (cpu_max(web), records_left(tree.root)) == ("70000 100000", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1", 1),
+        ("90", 90),
+        ("90s", 90),
+        ("10m", 600),
+        ("1h", 3600),
+        ("1h30m", 5400),
+        ("1h30m15s", 5415),
+        ("1h15", 3615),
+        ("0h1m", 60),
+        ("007s", 7),
+        ("999999h", 3_599_996_400),
+        ("999999999s", 999_999_999),
+    ],
+)
+def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.cli.now_ns", lambda: 5 * S)
+    web = tree.add_pod("web")
+
+    assert run(tree, "pause", "web", "--for", text).exit_code == 0
+    assert record_of(tree, web).expires_ns == (5 + seconds) * S
+    assert run(tree, "status").exit_code == run(tree, "explain").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "0", "0s", "0h0m0s", "-1", "-5m", "+5m", "1.5h", "10 m", " 10m", "10m ", "10M", "ten", "1d", "m", "h1",
+     "30s10m", "1h1h", "10m\n", "1e3", "0x10", "9999999h", "9999999999s", "\udcff", "1\x00s", "9" * 5000],
+    ids=ascii,
+)  # fmt: skip
+def test_bad_times_are_refused_before_anything_is_touched(text: str, tree: FakeTree) -> None:
+    tree.add_pod("web")
+    before = snapshot(tree.root)
+
+    result = run(tree, "pause", "web", "--for", text)
+
+    assert result.exit_code == 2
+    assert "90s, 10m or 1h30m" in result.stderr
+    assert result.stderr.rstrip("\n").isprintable()
+    assert snapshot(tree.root) == before
+
+
+PROTECTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "guaranteed": ({"tier": ""}, "", "QoS class Guaranteed (protect.guaranteed)"),
+    "static": ({"static": True}, "", "static pod (protect.static_pods)"),
+    "namespace": ({"namespace": "kube-system"}, "", "namespace kube-system (protect.namespaces)"),
+    "rule": ({}, '[[pods]]\nmatch = "*/web"\nprotect = true\n', "rule 1 ([[pods]] match = '*/web')"),
+    "unnamed": ({"log": False}, "", "its name is unknown while rules depend on names (protect.unnamed)"),
+}
+
+
+@pytest.mark.parametrize("case", PROTECTIONS)
+def test_a_protected_pod_is_refused_by_its_rule_and_force_overrides(case: str, tree: FakeTree) -> None:
+    options, config, rule = PROTECTIONS[case]
+    web, db = tree.add_pod("web", **options), tree.add_pod("db")
+    ref = tree.uids["web"]
+    args = [*with_config(tree, config), "pause"]
+
+    refused = run(tree, *args, ref, "db")
+
+    assert refused.exit_code == 4
+    assert f"is protected: {rule}; --force overrides" in refused.stderr
+    assert (cpu_max(web), cpu_max(db)) == ("max 100000", THROTTLED)
+    assert run(tree, *args, ref, "--force").exit_code == 0
+    assert cpu_max(web) == THROTTLED
+    assert run(tree, *args[:-1], "resume", ref).exit_code == 0
+    assert cpu_max(web) == "max 100000"
+
+
+@pytest.mark.parametrize("xattr", ["user.oomd_omit", "user.oomd_avoid"])
+def test_a_pod_marked_by_root_is_refused_by_its_mark(xattr: str, tree: FakeTree) -> None:
+    os.setxattr(tree.add_pod("web"), xattr, b"1")
+
+    result = run(tree, "pause", "web")
+
+    assert result.exit_code == 4
+    assert f"xattr {xattr} is set on its cgroup" in result.stderr
+
+
+def test_a_rule_may_allow_what_is_protected(tree: FakeTree) -> None:
+    web = tree.add_pod("web", tier="", namespace="kube-system")
+    config = '[[pods]]\nmatch = "kube-system/web"\nprotect = false\n'
+
+    assert run(tree, *with_config(tree, config), "pause", "web").exit_code == 0
+    assert cpu_max(web) == THROTTLED
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+@pytest.mark.parametrize("form", ["name", "namespace/name", "uid", "UID", "prefix", "path", "absolute", "proc"])
+def test_every_form_of_reference_reaches_the_same_pod(form: str, driver: str, tmp_path: Path) -> None:
+    """Static pods of a real node: UIDs of 32 hex digits."""
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    uid = "c467c713f7198867c11de53e93050336"
+    path = {
+        "systemd": f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice",
+        "cgroupfs": f"kubepods/burstable/pod{uid}",
+    }[driver]
+    ref = {
+        "name": "burst-knode",
+        "namespace/name": "default/burst-knode",
+        "uid": uid,
+        "UID": uid.upper(),
+        "prefix": uid[:4],
+        "path": path,
+        "absolute": f"{root}/{path}/",
+        "proc": f"/{path}",
+    }[form]
+    args = ["--cgroup-root", str(root), "--log-dir", str(log_dir)]
+
+    assert invoke(*args, "pause", ref, "--force").exit_code == 0
+    assert records_left(root) == [root / path]
+    assert cpu_max(root / path) == THROTTLED
+    assert invoke(*args, "resume", ref).exit_code == 0
+    assert cpu_max(root / path) == "75000 100000"
+
+
+def test_a_relative_cgroup_root_works(tree: FakeTree, monkeypatch: Patch) -> None:
+    web = tree.add_pod("web")
+    monkeypatch.chdir(tree.folder)
+
+    assert invoke("--cgroup-root", "cgroup", "--log-dir", "log", "pause", str(web)).exit_code == 0
+    assert cpu_max(web) == THROTTLED
+
+
+def test_an_ambiguous_reference_lists_the_matches(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    tree.add_pod("web", namespace="prod")
+
+    result = run(tree, "pause", "web")
+
+    assert result.exit_code == 3
+    first, *listed = result.stderr.splitlines()
+    assert first == "cgpause: 'web' matches 2 pods; name one of them:"
+    assert sorted(listed) == [f"  default/web  (uid {make_uid(1)})", f"  prod/web  (uid {make_uid(2)})"]
+    assert records_left(tree.root) == []
+
+
+@pytest.mark.parametrize("ref", ["", " ", "web\n", "\x1b[2J", "\udcff\udcfe", "../..", "*", "x" * 100_000], ids=ascii)
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_odd_references_are_named_in_one_printable_line(command: str, ref: str, tree: FakeTree) -> None:
+    web = tree.add_pod("web")
+
+    result = run(tree, command, ref, "default/web")
+
+    assert result.exit_code == 3
+    (line,) = result.stderr.splitlines()
+    assert line.isprintable()
+    assert (cpu_max(web) == THROTTLED) == (command == "pause")
+
+
+@pytest.mark.parametrize("bad", range(3), ids=["first", "middle", "last"])
+def test_several_references_are_all_tried(bad: int, tree: FakeTree) -> None:
+    pods = [tree.add_pod(f"pod-{n}") for n in range(3)]
+    refs = [f"pod-{n}" for n in range(3)]
+    refs[bad] = "nobody"
+
+    assert run(tree, "pause", *refs).exit_code == 3
+    assert [cpu_max(pod) == THROTTLED for pod in pods] == [n != bad for n in range(3)]
+    assert run(tree, "resume", *refs).exit_code == 3
+    assert [cpu_max(pod) for pod in pods] == ["max 100000"] * 3
+
+
+@pytest.mark.parametrize(
+    ("arrange", "args"),
+    [
+        (damage, ["pause"]),
+        (damage, ["resume"]),
+        (lambda pod: (pod / "cpu.max").write_text("rubbish\n"), ["pause"]),
+        (lambda pod: (pod / "cpu.max.burst").write_text("rubbish\n"), ["pause"]),
+        (lambda pod: (pod / "cgroup.freeze").write_text("rubbish\n"), ["pause", "--mechanism", "freeze"]),
+    ],
+    ids=["damaged-pause", "damaged-resume", "cpu.max", "cpu.max.burst", "cgroup.freeze"],
+)
+def test_of_several_it_is_said_which_failed(arrange: Callable[[Path], object], args: list[str], tree: FakeTree) -> None:
+    tree.add_pod("web")
+    arrange(tree.add_pod("bad"))
+
+    result = run(tree, *args, "web", "bad")
+
+    assert result.exit_code in (5, 6)
+    assert "default/bad" in result.stderr or make_uid(2).replace("-", "_") in result.stderr
+
+
+DRY_RUNS = {
+    "pause": (
+        ["pause", "web", "db", "--dry-run"],
+        "default/web would be paused (throttle)\ndefault/db already paused\n",
+    ),
+    "freeze": (["pause", "web", "--mechanism", "freeze", "--dry-run"], "default/web would be paused (freeze)\n"),
+    "for": (["pause", "web", "--for", "10m", "--dry-run"], "default/web would be paused (throttle)\n"),
+    "force": (["pause", "guarded", "--force", "--dry-run"], "default/guarded would be paused (throttle)\n"),
+    "resume": (["resume", "web", "db", "--dry-run"], "default/web is not paused\ndefault/db would be resumed\n"),
+    "all": (["resume", "--all", "--dry-run"], "{db} would be resumed\n"),
+}
+
+
+@pytest.mark.parametrize("case", DRY_RUNS)
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(case: str, tree: FakeTree) -> None:
+    args, said = DRY_RUNS[case]
+    tree.add_pod("web")
+    db = tree.add_pod("db")
+    tree.add_pod("guarded", tier="")
+    pause_as(tree, db, Owner.MANUAL)
+    before = snapshot(tree.root)
+
+    result = run(tree, *args)
+
+    assert result.exit_code == 0
+    assert result.stdout == said.format(db=db.relative_to(tree.root))
+    assert snapshot(tree.root) == before
+
+
+@pytest.mark.parametrize(
+    "args", [["check"], ["status"], ["status", "--json"], ["explain"], ["explain", "--json"], ["config"]], ids=" ".join
+)
+def test_commands_that_only_look_change_nothing(args: list[str], tree: FakeTree) -> None:
+    tree.set_used(int(0.99 * GIB))
+    tree.add_pod("web")
+    pause_as(tree, tree.add_pod("db"), Owner.MANUAL)
+    damage(tree.add_pod("damaged"))
+    before = snapshot(tree.folder)
+
+    assert run(tree, *args).exit_code == 0
+    assert snapshot(tree.folder) == before
+
+
+def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
+
+    assert run(tree, "pause", "web").stdout == "default/web already paused by daemon: memory use 91 %\n"
+    assert run(tree, "resume", "web").exit_code == 0
+    assert cpu_max(web) == "50000 100000"
+
+
+@pytest.mark.parametrize("user", ["\x1b[31mroot\n", "\udcff", "ü" * 500, ""], ids=ascii)
+def test_odd_users_are_escaped(user: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("SUDO_USER", user)
+    tree.add_pod("web")
+
+    assert run(tree, "pause", "web").exit_code == 0
+    for args in (["pause", "web"], ["status"], ["explain"], ["status", "--json"], ["explain", "--json"]):
+        result = run(tree, *args)
+        assert result.exit_code == 0
+        assert result.stdout.replace("\n", "").isprintable()

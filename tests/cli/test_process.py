@@ -1,0 +1,151 @@
+"""The command as a process: its streams, its arguments, its completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from commandline import THROTTLED, cpu_max, hostile_tree, pause_as, place, process, with_config
+from trees import FakeTree
+
+from cgpause import __version__
+from cgpause.cli import Exit
+from cgpause.model import Owner
+
+
+def test_the_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cgpause", "--version"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cgpause {__version__}\n", "")
+
+
+def test_arguments_that_are_not_utf_8(tree: FakeTree) -> None:
+    web = tree.add_pod("web")
+
+    done = process(tree, "pause", b"\xff\xfe", b"\x1b[2J\n", "web")
+
+    assert done.returncode == 3
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.decode("ascii").count("no pod matches") == 2
+    assert b"\x1b" not in done.stderr
+    assert cpu_max(web) == THROTTLED
+
+
+@pytest.mark.parametrize("args", [["status"], ["check"], ["--help"], ["config"], ["nonsense"]], ids=" ".join)
+def test_a_terminal_that_knows_only_ascii(args: list[str], tree: FakeTree) -> None:
+    hostile_tree(tree)
+
+    done = process(tree, *args, env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"})
+
+    assert done.returncode in (0, 1, 2)
+    assert b"Traceback" not in done.stderr
+    assert b"\x1b" not in done.stdout
+    done.stdout.decode()
+
+
+@contextmanager
+def broken_pipe() -> Iterator[int]:
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+LOOKING = [["status"], ["status", "--json"], ["config"]]
+
+
+@pytest.mark.parametrize("args", LOOKING, ids=" ".join)
+def test_a_reader_that_left_is_no_error(args: list[str], tree: FakeTree) -> None:
+    """`cgpause status | head -1`: exit code 1 would say that a check failed."""
+    tree.add_pod("web")
+
+    with broken_pipe() as pipe:
+        done = process(tree, *args, stdout=pipe)
+
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("stdout", ["broken-pipe", "full", "closed"])
+@pytest.mark.parametrize(
+    "args", [["pause", "a", "b", "c"], ["resume", "a", "b", "c"], ["resume", "--all"]], ids=" ".join
+)
+def test_output_that_cannot_be_written_does_not_stop_the_work(args: list[str], stdout: str, tree: FakeTree) -> None:
+    """A full log disk or a reader that left must not leave the second pod paused."""
+    pods = [tree.add_pod(name, cpu_max="50000 100000") for name in "abc"]
+    if args[0] == "resume":
+        for pod in pods:
+            pause_as(tree, pod, Owner.MANUAL)
+
+    done = process_without_stdout(tree, args, stdout)
+
+    assert [cpu_max(pod) for pod in pods] == [THROTTLED if args[0] == "pause" else "50000 100000"] * 3
+    assert b"Traceback" not in done.stderr
+    assert done.returncode in set(Exit)
+
+
+def test_errors_that_cannot_be_written_do_not_stop_the_work(tree: FakeTree) -> None:
+    pods = [tree.add_pod(name) for name in "ab"]
+
+    with open("/dev/full", "wb") as full:
+        done = process(tree, "pause", "a", "nobody", "b", stderr=full)
+
+    assert [cpu_max(pod) for pod in pods] == [THROTTLED] * 2
+    assert done.returncode == 3
+
+
+def test_colour_that_is_forced_does_not_wrap_lines_in_a_pipe(tree: FakeTree) -> None:
+    """CI systems set FORCE_COLOR, and many have no terminal type."""
+    tree.add_pod("a" * 100, tier="")
+
+    done = process(tree, "status", env={"FORCE_COLOR": "1", "TERM": "dumb"})
+
+    assert len(done.stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed"])
+@pytest.mark.parametrize("args", [*LOOKING, ["check"], ["--help"]], ids=" ".join)
+def test_no_traceback_when_output_cannot_be_written(args: list[str], stdout: str, tree: FakeTree) -> None:
+    tree.add_pod("web")
+
+    done = process_without_stdout(tree, args, stdout)
+
+    assert b"Traceback" not in done.stderr
+    assert done.returncode in set(Exit)
+
+
+def process_without_stdout(tree: FakeTree, args: list[str], stdout: str) -> subprocess.CompletedProcess[bytes]:
+    if stdout == "broken-pipe":
+        with broken_pipe() as pipe:
+            return process(tree, *args, stdout=pipe)
+    if stdout == "full":
+        with open("/dev/full", "wb") as full:
+            return process(tree, *args, stdout=full)
+    command = [sys.executable, "-m", "cgpause", *place(tree), *args]
+    closing = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
+    return subprocess.run(closing, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=120, check=False)
+
+
+def test_run_is_the_daemon_with_its_exit_code(tree: FakeTree) -> None:
+    done = process(tree, *with_config(tree, "unknown = 1\n"), "run")
+
+    assert done.returncode == 2
+    assert b"unknown" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("words", "expected"), [("cgpause st", b"status"), ("cgpause pause --me", b"--mechanism")])
+def test_the_shell_completes(words: str, expected: bytes, tree: FakeTree) -> None:
+    environment = {"_CGPAUSE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-m", "cgpause"]
+
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env={**os.environ, **environment})
+
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout.split()

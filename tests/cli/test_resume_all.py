@@ -1,0 +1,108 @@
+"""`resume --all`, which has to work when little else does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commandline import cpu_max, damage, frozen, invoke, pause_as, run, with_config
+from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
+
+from cgpause import high
+from cgpause.cgroupfs import Cgroup
+from cgpause.model import Owner
+
+
+@pytest.mark.parametrize("args", [["--all"], ["web"]], ids=["all", "by-name"])
+@pytest.mark.parametrize(
+    "config", ["not toml [", "unknown = 1\n", "[watermark]\nlower_pct = 99\n"], ids=["syntax", "unknown", "conflict"]
+)
+def test_a_broken_configuration_never_keeps_a_pod_paused(config: str, args: list[str], tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    pause_as(tree, web, Owner.MANUAL)
+
+    assert run(tree, *with_config(tree, config), "resume", *args).exit_code == 0
+    assert cpu_max(web) == "50000 100000"
+    assert run(tree, *with_config(tree, config), "pause", "web").exit_code == 2
+
+
+def test_a_missing_configuration_never_keeps_a_pod_paused(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    pause_as(tree, web, Owner.MANUAL)
+
+    assert run(tree, "--config", "/nonexistent/x.toml", "resume", "--all").exit_code == 0
+    assert cpu_max(web) == "50000 100000"
+
+
+def test_resume_all_needs_no_names(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000", log=False)
+    pause_as(tree, web, Owner.MANUAL)
+
+    result = invoke("--cgroup-root", str(tree.root), "--log-dir", "/nonexistent", "resume", "--all")
+
+    assert result.exit_code == 0
+    assert result.stdout == f"{web.relative_to(tree.root)} resumed: cpu.max 50000 100000\n"
+    assert invoke("--cgroup-root", str(tree.root), "resume", "--all").stdout == "nothing is paused\n"
+
+
+def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
+    (tree.kubepods / "memory.high").write_text("max\n")
+    with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:
+        high.set_high(kubepods, 1 << 20, 1)
+    all_of_it = ("--cgroup-root", str(tree.root), "resume", "--all")
+
+    assert invoke(*all_of_it, "--dry-run").stdout == f"{tree.kubepods.name} would get its memory.high back\n"
+    assert invoke(*all_of_it).stdout == f"{tree.kubepods.name} released: memory.high max\n"
+    assert invoke(*all_of_it, "--dry-run").stdout == "nothing is paused\n"
+
+
+def test_resume_all_works_in_both_trees(tree: FakeTree) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    old = tree.root / "kubepods" / "burstable" / f"pod{make_uid(7)}"
+    old.parent.mkdir(parents=True)
+    shutil.copytree(web, old)
+    for pod in (web, old):
+        pause_as(tree, pod, Owner.DAEMON)
+
+    result = run(tree, "resume", "--all")
+
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 2
+    assert (cpu_max(web), cpu_max(old), records_left(tree.root)) == ("50000 100000", "50000 100000", [])
+
+
+def test_resume_all_resumes_the_others_when_one_fails(tree: FakeTree) -> None:
+    first, bad, last = (tree.add_pod(name, cpu_max="50000 100000") for name in ("first", "bad", "last"))
+    for pod in (first, bad, last):
+        pause_as(tree, pod, Owner.DAEMON)
+    damage(bad)
+
+    result = run(tree, "resume", "--all")
+
+    assert result.exit_code == 6
+    assert (cpu_max(first), cpu_max(last)) == ("50000 100000", "50000 100000")
+    assert f"cannot restore {bad}" in result.stderr
+    assert records_left(tree.root) == [bad]
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_resume_all_gives_a_captured_node_everything_back(driver: str, tmp_path: Path) -> None:
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    args = ["--cgroup-root", str(root), "--log-dir", str(log_dir)]
+    pods = json.loads(invoke(*args, "status", "--json").stdout)["pods"]
+    before = {pod["cgroup"]: pod["cpu_max"] for pod in pods}
+    half = [pod["cgroup"] for pod in pods[::2]]
+    assert invoke(*args, "pause", "--force", *half).exit_code == 0
+    assert invoke(*args, "pause", "--force", "--mechanism", "freeze", *before).exit_code == 0
+    assert len(records_left(root)) == len(before) == 7
+
+    result = invoke(*args, "resume", "--all")
+
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 7
+    after = json.loads(invoke(*args, "status", "--json").stdout)["pods"]
+    assert {pod["cgroup"]: pod["cpu_max"] for pod in after} == before
+    assert not any(frozen(root / path) for path in before)
+    assert records_left(root) == []

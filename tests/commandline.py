@@ -1,0 +1,143 @@
+"""How tests of the command line call it, and look at what it did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO
+
+import pytest
+from trees import FakeTree
+from typer.testing import CliRunner, Result
+
+from cgpause import ledger
+from cgpause.actuate import now_ns
+from cgpause.cgroupfs import Cgroup
+from cgpause.cli import Exit, app
+from cgpause.ledger import PauseRequest
+from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
+
+GIB = 1 << 30
+MIB = 1 << 20
+S = 1_000_000_000
+THROTTLED = "1000 100000"
+Patch = pytest.MonkeyPatch
+ABSENT = "/nonexistent/cgpause/config.toml"
+NOBODY = 65534
+
+HOSTILE = os.fsdecode(b"a\x1b[31m\n\xff")
+ESCAPED = r"a\x1b[31m\n\udcff"
+
+
+def invoke(*args: str) -> Result:
+    """Run the command in this process; a traceback is a failure whatever a test asks for."""
+    result = CliRunner().invoke(app, args)
+    error = result.exception
+    if error is not None and not isinstance(error, SystemExit):
+        pytest.fail(f"{args} crashed:\n{''.join(traceback.format_exception(error))}")
+    assert "Traceback" not in result.stderr
+    assert result.exit_code in set(Exit)
+    return result
+
+
+def place(tree: FakeTree) -> list[str]:
+    return ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+
+
+def run(tree: FakeTree, *args: str) -> Result:
+    return invoke(*place(tree), *args)
+
+
+def with_config(tree: FakeTree, text: str) -> list[str]:
+    file = tree.folder / "config.toml"
+    file.write_text(text)
+    return ["--config", str(file)]
+
+
+def cpu_max(pod: Path) -> str:
+    return (pod / "cpu.max").read_text().rstrip("\n")
+
+
+def frozen(pod: Path) -> bool:
+    return (pod / "cgroup.freeze").read_text() == "1\n"
+
+
+def record_of(tree: FakeTree, pod: Path) -> PauseRecord:
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        record = ledger.read_record(cgroup)
+    assert record is not None
+    return record
+
+
+def pause_as(tree: FakeTree, pod: Path, owner: Owner, reason: str = "test", expires_ns: int | None = None) -> None:
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, reason, now_ns(), expires_ns)
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        ledger.pause(cgroup, request)
+
+
+def damage(pod: Path) -> None:
+    os.setxattr(pod, "user.cgpause", b"rubbish")
+
+
+Snapshot = dict[str, tuple[object, ...]]
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """Everything a write would change: bytes, xattrs, modes, times."""
+    found: Snapshot = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        status = path.lstat()
+        content = path.read_bytes() if path.is_file() else None
+        xattrs = {name: os.getxattr(path, name) for name in os.listxattr(path, follow_symlinks=False)}
+        found[str(path)] = (content, xattrs, status.st_mode, status.st_mtime_ns, status.st_ino)
+    return found
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's powers where the tests run as root; the kernel checks the effective uid."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def lock_away(path: Path, mode: int) -> None:
+    """Set modes that count for nobody, and without root for ourselves."""
+    path.chmod(mode)
+
+
+def hostile_tree(tree: FakeTree) -> Path:
+    """Move kubepods below a folder with a name that no terminal should obey; returns its pod `web`."""
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    (tree.root / HOSTILE).mkdir()
+    tree.kubepods.rename(tree.root / HOSTILE / "kubepods.slice")
+    return tree.root / HOSTILE / web.relative_to(tree.root)
+
+
+def process(
+    tree: FakeTree,
+    *args: str | bytes,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "cgpause", *place(tree), *args],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env={**os.environ, **env},
+        timeout=120,
+        check=False,
+    )
