@@ -160,7 +160,22 @@ def _costs(costs: list[dict[str, Any]]) -> list[str]:
             lines += ["", f"### {title}: {cost['pods']} pods, {_gib(cost)}, {phase['seconds']:g} s each", ""]
             lines += [_row(_COST_COLUMNS.values()), f"|{'---|' * len(_COST_COLUMNS)}"]
             lines += [_row(map(_cell, (daemon[key] for key in _COST_COLUMNS))) for daemon in phase["daemons"]]
+            lines += _beside_nohang(phase["daemons"])
     return lines
+
+
+def _beside_nohang(daemons: list[dict[str, Any]]) -> list[str]:
+    """The verdict against the other one in Python, line by line, also where it is against us."""
+    by_name = {daemon["name"]: daemon for daemon in daemons}
+    if not by_name.keys() >= {"cgpause", "nohang"}:
+        return []
+    found: dict[str, list[str]] = {"less": [], "as much": [], "more": []}
+    for key in ("cpu_pct", "wakeups_per_s", "rss_mib", "pss_mib", "cgroup_mib"):
+        ours, theirs = by_name["cgpause"][key], by_name["nohang"][key]
+        verdict = "less" if ours < theirs else "more" if ours > theirs else "as much"
+        found[verdict].append(f"{_COST_COLUMNS[key]} ({ours} against {theirs})")
+    said = [f"{verdict}: {', '.join(what)}" for verdict, what in found.items() if what]
+    return ["", f"cgpause beside nohang, the other one in Python: {'; '.join(said)}."]
 
 
 def _cell(value: object) -> object:
