@@ -45,6 +45,7 @@ USUAL_PODS = 110
 """kubelet's default maximum."""
 IDLE_S = 60
 REACTIONS = 300
+_KNOWN_NS = 60_000_000_000
 _COMFORTABLE = 64 * GIB  # a kubepods limit that the empty tree is far below
 _MEMORY_STAT = "anon 0\nfile 0\nkernel 0\n" + "".join(f"filler_{n} 123456789\n" for n in range(55))
 _TEXTS = {  # of a cgroup in ordinary files
@@ -142,7 +143,8 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
         )
         assert floor.stdin is not None
         assert floor.stdout is not None
-        state = State()
+        # As if they had been there for a minute: of a new pod nothing is known, and each is weighed until something is.
+        state = decide(State(), sampler.sample(now_ns() - _KNOWN_NS), view.config).state
         node = BusyNode([tracked.pod for tracked in view.pods.values()], view.config)
 
         def run_python(ticks: int) -> int:
