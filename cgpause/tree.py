@@ -32,8 +32,9 @@ _ASK_AGAIN_S = 1
 _ASKED_AT_ONCE = 16
 """An answer can take 5 ms (see `workload`), and nothing else happens meanwhile."""
 _LIST_INTERVAL_S = 10
-_STAT_INTERVAL_S = 10
 """Listing a cgroup's children means to read the names of its 60 files as well, which takes longer than all the rest."""
+_STAT_INTERVAL_S = 10
+"""How long memory.stat is believed at most while memory.current stands still."""
 
 
 @dataclass(slots=True)
@@ -298,7 +299,8 @@ class PodTree:
     def read_details(self, at_ns: int) -> None:
         """Read what a decision wants to know once memory is short: reclaimable memory, who listens, CPU time if asked.
 
-        For once a second: 110 pods of two cgroups each take 9 ms. A pod that cannot be read keeps what was read last.
+        For once a second; most of it would be memory.stat, which `read_reclaimable` spares where it can. A pod
+        that cannot be read keeps what was read last.
         """
         for tracked in self.pods.values():
             cgroup = tracked.cgroup
