@@ -209,6 +209,18 @@ def test_whoever_is_let_run_needs_no_more_than_those_before_it_leave(moment: Mom
 
 
 @DECISIONS
+@given(moments())
+def test_a_decision_is_the_walk_over_all_pods(moment: Moment) -> None:
+    """Also where it was made without those that stand still."""
+    held = moment.held()
+    killed = {action.pod.uid for action in moment.decide().actions if isinstance(action, Sacrifice)}
+    for place in moment.places():
+        uid = place.usage.pod.uid
+        if place.stoppable and uid not in killed:
+            assert (uid not in held) == place.runs
+
+
+@DECISIONS
 @given(moments(), st.integers(1, 300))
 def test_more_headroom_never_pauses_more_while_the_same_pod_goes_first(moment: Moment, more_mib: int) -> None:
     headroom = moment.sample.headroom

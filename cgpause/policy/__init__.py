@@ -98,7 +98,8 @@ def _decide(
     care_bytes = _care_bytes(sample, config)
     close = sample.headroom.available_bytes < care_bytes
     looked = reserve.look(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
-    if not everyone and not state.stretches and not [None for _, pod in sample.pods if pod.paused is not None]:
+    pods = sample.pods if config.policy is Policy.WATERMARK else _concerned(state, looked, sample)
+    if not everyone and not state.stretches and not [None for _, pod in pods if pod.paused is not None]:
         # Nothing is held; where nothing asks for it either the tick ends here, before ranking anybody.
         if config.policy is Policy.RESERVE:
             room = reserve.left_bytes(looked, sample, config)
@@ -108,8 +109,10 @@ def _decide(
             next_ns = _next_ns(fill, sample, room, [], {}, config)
             after = State(reserve=replace(looked, unsafe_since_ns=None), fill=fill)
             return Decision(after, (), next_ns, close, tight=False, care_bytes=care_bytes), None
-    stretches = hold.follow(state.stretches, sample.pods, at_ns, config.hold)
-    parts = _sort(sample, stretches, config)
+    if everyone or config.reserve.sacrifice:  # which may choose one that stands still
+        pods = sample.pods
+    stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
+    parts = _sort(pods, stretches, at_ns, config)
     if config.policy is Policy.RESERVE:
         step = reserve.step(
             looked,
@@ -152,12 +155,20 @@ def _decide(
     return Decision(after, actions, next_ns, close, tight=True, care_bytes=care_bytes), walk
 
 
-def _sort(sample: Sample, stretches: dict[CgroupId, hold.Stretch], config: Config) -> _Sorted:
-    at_ns = sample.at_ns
+def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
+    """The pods `reserve` can do anything about: most of a node stands still, is not held and was not lately."""
+    moving = looked.growths.moving
+    if not state.stretches:
+        return moving
+    concerned = {pod.cgroup for _, pod in moving} | state.stretches.keys()
+    return tuple([usage for usage in sample.pods if usage.pod.cgroup in concerned])
+
+
+def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], at_ns: int, config: Config) -> _Sorted:
     parts = _Sorted([], [], [], [])
     due: list[PodUsage] = []
     turn_taken = False
-    for usage in rank(sample.pods):
+    for usage in rank(pods):
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
         if pod.paused is not None:

@@ -50,9 +50,11 @@ class Growths:
     pods: Mapping[CgroupId, Growth] = field(default_factory=dict)
     at_ns: int = 0
     """When the last look was that anything could be learned from."""
+    moving: tuple[PodUsage, ...] = ()
+    """Pods of the last look that may be expected to take memory, or are held; all others have a rate of zero."""
 
 
-def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths:  # noqa: PLR0912 - a call for each pod costs more
+def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths:  # noqa: PLR0912, PLR0915 - a call for each pod costs
     """Take one more sample in; pods that are not in it are forgotten.
 
     This is the tick, so it is written for speed: most pods of a node stand still, and cost a comparison.
@@ -62,7 +64,10 @@ def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths: 
     can_learn = elapsed_ns >= _SHORTEST_NS
     decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and growths.at_ns else 1.0
     new, growth, find = tuple.__new__, Growth, learned.get
-    for current, pod in pods:
+    young_ns = at_ns - _PRIOR_NS
+    moving: list[PodUsage] = []
+    for usage in pods:
+        current, pod = usage
         reclaimable = pod.reclaimable_bytes
         used = current - reclaimable if current > reclaimable else 0
         key = pod.cgroup
@@ -70,8 +75,12 @@ def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths: 
         if old is None:
             held = None if pod.paused is None else used
             learned[key] = Growth(at_ns, used, reclaimable, 0.0, at_ns, held)
+            moving.append(usage)
             continue
         cache_at_ns, old_used, old_reclaimable, rate, seen_at_ns, held = old
+        moves = rate or pod.paused is not None or seen_at_ns >= young_ns
+        if moves:
+            moving.append(usage)
         if pod.paused is not None:
             if used != old_used or held is None:
                 learned[key] = Growth(at_ns, used, reclaimable, rate, seen_at_ns, used if held is None else held)
@@ -94,13 +103,15 @@ def learn(growths: Growths, pods: tuple[PodUsage, ...], at_ns: int) -> Growths: 
         rate *= decay
         if grown > 0:
             rate = max(rate, grown * NS_PER_S / seen_ns)
+            if not moves:
+                moving.append(usage)
         elif rate < _FORGOTTEN_RATE:
             rate = 0.0
         learned[key] = new(growth, (at_ns, used, reclaimable, rate, seen_at_ns, None))
     if len(learned) > len(pods):
         there = {pod.cgroup for _, pod in pods}
         learned = {key: one for key, one in learned.items() if key in there}
-    return Growths(learned, at_ns if can_learn else growths.at_ns)
+    return Growths(learned, at_ns if can_learn else growths.at_ns, tuple(moving))
 
 
 def expected_rate(growth: Growth, at_ns: int, capacity_bytes: int) -> float:

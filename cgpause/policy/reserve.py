@@ -116,17 +116,15 @@ def look(state: ReserveState, sample: Sample) -> ReserveState:
 def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
     """What is left, at least, when everybody runs; where that is nothing, only `step` can tell.
 
-    Nobody may be paused. For most ticks this is all: no order, and nothing to do for pods that stand still.
+    Nobody may be paused. For most ticks this is all: no order, and no look at pods that stand still.
     """
     at_ns, known = sample.at_ns, state.growths.pods
     reaction, horizon_s = reaction_s(state.late_s, sample, config), config.reserve.horizon_s
     capacity = sample.headroom.capacity_bytes
     left, largest = room_bytes(sample, config), 0.0
-    for _, pod in sample.pods:
+    for _, pod in state.growths.moving:
         growth = known[pod.cgroup]
         rate = expected_rate(growth, at_ns, capacity)
-        if not rate:
-            continue
         limit = pod.memory_max_bytes
         claim = _UNBOUNDED if limit is None else limit - growth.used_bytes
         want = min(rate * horizon_s, claim)
@@ -151,8 +149,8 @@ def step(
     """Decide once, on a sample that was looked at.
 
     `candidates` run and may be paused now; `paused` are the daemon's pauses that may go on; `unstoppable` run whatever
-    we decide, each with the seconds until it could be paused (infinite: never). `everyone` is for `explain`: the walk
-    then shows also those whose state does not change.
+    we decide, each with the seconds until it could be paused (infinite: never). Pods that stand still may be left out:
+    they need nothing. `everyone` is for `explain`: the walk then shows also those whose state does not change.
     """
     at_ns, growths = sample.at_ns, state.growths
     everyone = everyone or config.reserve.sacrifice
