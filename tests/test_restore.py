@@ -530,17 +530,6 @@ def test_errors_with_control_characters_do_not_forge_log_lines(tmp_path: Path, c
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("module", ["cgpause.daemon", "cgpause.restore"])
-def test_what_stays_in_memory_imports_nothing_heavy(module: str) -> None:
-    heavy = {"typer", "rich", "click", "pydantic", "psutil"}
-    program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-
-    loaded = set(done.stdout.split())
-    assert "cgpause" in loaded
-    assert loaded & heavy == set()
-
-
 def test_the_process_restores_and_exits_with_its_code(tree: FakeTree) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
     pause_pod(tree.root, pod)
