@@ -44,6 +44,8 @@ DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
 _WALK_NS = 60 * NS_PER_S
 """Walk the tree this often even when inotify is silent: also reads limits, names and marks again."""
+_CALM_WALK_NS = 600 * NS_PER_S
+"""Enough while memory is not close, when nobody asks for these facts: nearly all the CPU time of an idle daemon."""
 _UNNAMED_WALK_NS = 10 * NS_PER_S
 """Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
 _SPARE_FDS = 8
@@ -104,6 +106,7 @@ class Daemon:
         self._tiers: tuple[CgroupId, ...] = ()
         """The kubepods root and the tiers that are watched."""
         self._facts_at_ns = 0
+        self._calm_at_ns = 0
         self._status_at_ns = 0
         self._alive_at_ns = 0
         self._linger_until_ns = 0
@@ -290,6 +293,8 @@ class Daemon:
         self._sample = sample
         if decision.tight and not self._tight:
             self._details_at_ns = at_ns
+        if decision.close and not self._close:
+            self._walk_at_ns = min(self._walk_at_ns, max(at_ns, self._facts_at_ns))
         self._close, self._tight = decision.close, decision.tight
         self._actuator.apply(decision.actions, sample, self.config)
         self._brake.apply(sample.headroom, at_ns, close=decision.close, care_bytes=decision.care_bytes)
@@ -332,7 +337,10 @@ class Daemon:
         if self._watch is None or self._watch.degraded or self.tree.kubepods is None:
             self._walk_at_ns = at_ns + NS_PER_S
         elif all(tracked.pod.name is not None for tracked in self.tree.pods.values()):
-            self._walk_at_ns = at_ns + _WALK_NS
+            if any(tracked.pod.settled_at_ns for tracked in appeared):  # new: it may take its time to listen
+                self._calm_at_ns = at_ns + _CALM_WALK_NS
+            calm = not self._close and at_ns >= self._calm_at_ns
+            self._walk_at_ns = at_ns + (_CALM_WALK_NS if calm else _WALK_NS)
         if self._watch is not None:
             if self._watch_tiers(self._watch):
                 self._walk_at_ns = at_ns  # once more: what came between the walk and the new watch was not seen

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.ledger import PauseRequest, pause
 from cgpause.model import CpuMax, Mechanism, Owner
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
+S = 1_000_000_000
 HIGH = int(0.95 * GIB)
 PAUSED = "1000 100000\n"
 QUICK = 'policy = "watermark"\n' + "[sampling]\nfast_ms = 10\n[watermark]\ninterval_s = 0.1\npatience = 1\n"
@@ -27,12 +29,16 @@ NO_SACRIFICE = QUICK + "sacrifice = false\n"
 class Running:
     """A daemon process with its log."""
 
-    def __init__(self, tree: FakeTree, config: str, *options: str, descriptors: int | None = None) -> None:
+    def __init__(
+        self, tree: FakeTree, config: str, *options: str, descriptors: int | None = None, before: str = ""
+    ) -> None:
         self.tree = tree
         self.config = tree.folder / "config.toml"
         self.config.write_text(config)
         self.log_path = tree.folder / "daemon.log"
-        command = [sys.executable, "-m", "cgpause.daemon", "--config", str(self.config), "--verbose", *options]
+        program = f"import sys; from cgpause import daemon; {before}; sys.exit(daemon.main())"
+        command = [sys.executable, *(("-c", program) if before else ("-m", "cgpause.daemon"))]
+        command += ["--config", str(self.config), "--verbose", *options]
         command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
         if descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
@@ -62,8 +68,8 @@ def tree(tmp_path: Path) -> FakeTree:
 def start(tree: FakeTree) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def start_one(config: str = NO_SACRIFICE, *options: str) -> Running:
-        daemon = Running(tree, config, *options)
+    def start_one(config: str = NO_SACRIFICE, *options: str, before: str = "") -> Running:
+        daemon = Running(tree, config, *options, before=before)
         running.append(daemon)
         daemon.wait_for_log("started ")
         return daemon
@@ -257,6 +263,22 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
     wait_until(lambda: cpu_max(old) == PAUSED, "the old pod's pause")
 
     assert cpu_max(new) == "max 100000\n"
+
+
+def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
+    tree.add_pod("large", GIB // 2)
+    pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it may take no more
+    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=f"daemon._WALK_NS = {S // 2}")
+    time.sleep(1)  # older than the facts may be now, and the daemon does not walk again for ten minutes
+    (pod / "memory.max").write_text(f"{GIB}\n")
+    tree.set_used(HIGH)
+
+    def grown_and_paused() -> bool:
+        current = int((pod / "memory.current").read_text())
+        (pod / "memory.current").write_text(f"{min(current + 8 * MIB, GIB)}\n")
+        return cpu_max(pod) == PAUSED
+
+    wait_until(grown_and_paused, "a pause of what may grow now")
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
