@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from experiments import FACTS, FakeBed, answer, make_results
 from lab import arms, experiment, experiment_plots
-from lab.experiment import Driver, Wanted, brief, commit_of, host_cpu, parse_arguments
+from lab.experiment import Driver, Wanted, brief, host_cpu, parse_arguments
 from lab.experiment_claims import Evidence, Verdict, every_cell, judge, judge_brake, savings
 from lab.experiment_progress import left
 from lab.experiment_report import REPORT, plots, publish, render
@@ -32,7 +32,7 @@ from lab.experiment_results import (
     load,
     only_writer,
 )
-from lab.vm_host import REPO, LabError
+from lab.vm_host import REPO, LabError, commit_of
 
 CELL = Cell("kubepods", 16, 1.5)
 SMALL = Wanted(("kubepods",), (16,), (1.5,), ("none", "reserve-freeze"), (1, 2))
@@ -357,9 +357,22 @@ def make_tree(root: Path) -> None:
 def test_the_code_is_what_a_trial_is_made_of(tmp_path: Path, name: str, changes: bool) -> None:  # noqa: FBT001
     make_tree(tmp_path)
     before = code_hash(tmp_path)
-    (tmp_path / name).write_text((tmp_path / name).read_text() + "\n# changed\n")
+    (tmp_path / name).write_text((tmp_path / name).read_text() + "\nchanged = 1\n")
 
     assert (code_hash(tmp_path) != before) == changes
+
+
+def test_words_are_not_what_a_trial_is_made_of(tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    hashes = set()
+    for text in (
+        "X = 1\ndef f():\n    return 'x'\n",
+        "X = 1  # a comment\n'A docstring.'\n\ndef f():\n    'Another.'\n    return 'x'\n",
+    ):
+        (tmp_path / "cgpause/daemon.py").write_text(text)
+        hashes.add(code_hash(tmp_path))
+
+    assert len(hashes) == 1
 
 
 def test_commit_says_when_the_tree_is_another(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ No figure there is typed by hand. What was not measured has no section.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lab.vm_host import REPO
+from lab.vm_host import REPO, commit_of
 
 RESULTS = REPO / "docs" / "performance.json"
 REPORT = REPO / "docs" / "performance.md"
@@ -248,10 +247,7 @@ def _row(values: Iterable[object]) -> str:
 
 def main() -> int:
     """Combine the JSON files named on the command line."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    results = combine(commit, (json.loads(Path(path).read_text()) for path in sys.argv[1:]))
+    results = combine(commit_of(), (json.loads(Path(path).read_text()) for path in sys.argv[1:]))
     RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
     REPORT.write_text(render(results))
     plot(results, PLOT)

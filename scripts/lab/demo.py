@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,8 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.errors import CgpauseError
@@ -35,7 +32,7 @@ from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken
 from lab.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
 from lab.kubepods import MIB, Kubepods, PodSpec
 from lab.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
-from lab.vm_host import LabError
+from lab.vm_host import LabError, end_by_signal
 
 SLICE = "cgpause-demo.slice"
 FOLDER = Path("/run/cgpause-demo")
@@ -216,13 +213,6 @@ def machine() -> Machine:
     return Machine(os.uname().release, kind, os.cpu_count() or 1)
 
 
-def end_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind, and let nothing interrupt that."""
-    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def run(plan: Plan, reporter: Reporter) -> Result:
     """Everything from the lock to the last rmdir."""
     if os.geteuid() != 0:
@@ -238,8 +228,7 @@ def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--seed", type=int, default=1, help="for the jobs (%(default)s)")
     args = parser.parse_args(argv)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end_by_signal)
+    end_by_signal()
     try:
         result = run(replace(plan or Plan(), seed=args.seed), Reporter())
     except (LabError, CgpauseError) as e:

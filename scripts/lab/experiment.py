@@ -16,12 +16,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import functools
 import itertools
 import json
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter, deque
@@ -29,8 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from lab.experiment_progress import Reporter
 from lab.experiment_report import publish, render
@@ -55,7 +51,7 @@ from lab.experiment_results import (
     only_writer,
 )
 from lab.vm import EXIT_LOST, Vm
-from lab.vm_host import REPO, LabError
+from lab.vm_host import REPO, LabError, commit_of, end_by_signal
 from lab.vm_qemu import Machine
 
 MEMORY = {"kubepods": "1536M", "node": "544M"}
@@ -165,16 +161,6 @@ def host_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         if name.strip() == "model name":
             return value.strip()
     return "unknown CPU"
-
-
-def commit_of(repo: Path = REPO) -> str:
-    """The short commit, "+dirty" where the tree is not it; docs/ does not count, for the results are written there."""
-    git = functools.partial(subprocess.run, cwd=repo, capture_output=True, text=True, check=False)
-    head = git(["git", "rev-parse", "--short", "HEAD"])
-    if head.returncode:
-        return "unknown"
-    changed = git(["git", "status", "--porcelain", "--", ".", ":!docs"]).stdout.strip()
-    return head.stdout.strip() + ("+dirty" if changed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,15 +370,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _end_by_signal(signum: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + signum)
-
-
 def main(argv: Sequence[str]) -> int:
     """The command line."""
     args = parse_arguments(argv)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _end_by_signal)
+    end_by_signal()
     try:
         status: int = args.do(args)
     except LabError as e:

@@ -35,7 +35,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -50,13 +49,12 @@ from cgpause.model import Mechanism
 from cgpause.tree import PodTree
 from lab import kubelet
 from lab.build import ensure_program
-from lab.demo import end_by_signal
 from lab.demo_daemon import DaemonProcess, parse_fields
 from lab.kubelet import Event, EventKind, Job, Kubelet, Progress
 from lab.kubepods import MIB, Kubepods
 from lab.services import Control, Namespaces, Plan, Probes, Services
 from lab.stage import calibrate, own_folder, own_slice
-from lab.vm_host import LabError, say
+from lab.vm_host import LabError, end_by_signal, say
 
 SLICE: Final = "cgpause-probe.slice"
 FOLDER: Final = Path("/run/cgpause-probe")
@@ -257,8 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", type=Policy, default=default.policy, choices=list(Policy), help="(%(default)s)")
     parser.add_argument("--hold-services", action="store_true", help="protect batch, freeze services")
     plan = Plan(**vars(parser.parse_args(argv)))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end_by_signal)
+    end_by_signal()
     try:
         result = run(plan)
     except (LabError, CgpauseError) as e:

@@ -21,14 +21,12 @@ import json
 import mmap
 import os
 import platform
-import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.errors import CgpauseError
@@ -39,7 +37,7 @@ from lab.demo_daemon import OOM_SCORE_ADJ, DaemonLog
 from lab.kubelet import Kubelet, Outcome, Policy, Progress
 from lab.kubepods import MIB, Kubepods
 from lab.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
-from lab.vm_host import LabError, say
+from lab.vm_host import LabError, end_by_signal, say
 
 FOLDER = Path("/run/cgpause-trial")
 
@@ -274,17 +272,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _end_by_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(other, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 def main(argv: Sequence[str]) -> int:
     """The command line."""
     args = parse_arguments(argv)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end_by_signal)
+    end_by_signal()
     do: Callable[[argparse.Namespace], dict[str, Any]] = args.do
     try:
         result = do(args)

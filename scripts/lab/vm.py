@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tarfile
@@ -16,10 +15,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import NoReturn, Self
+from types import TracebackType
+from typing import Self
 
-from lab.vm_host import DIE_WITH_PARENT, REPO, LabError, cache_dir, say, tail
+from lab.vm_host import DIE_WITH_PARENT, REPO, LabError, cache_dir, end_by_signal, say, tail
 from lab.vm_image import READY, Image, ensure_image
 from lab.vm_payload import ensure_packages, ensure_wheel, source_files, write_payload
 from lab.vm_qemu import TCG, Machine, accelerator, distrust_kvm, free_port, qemu_command
@@ -306,15 +305,10 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     return args, command
 
 
-def _end_by_signal(signum: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + signum)
-
-
 def main(argv: Sequence[str]) -> int:
     """The command line. Exit status: the command's own; 124 timeout; 125 the test bed failed."""
     args, command = parse_arguments(argv)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _end_by_signal)
+    end_by_signal()
     try:
         if args.action == "build":
             image = ensure_image(cache_dir())

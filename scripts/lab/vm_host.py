@@ -4,7 +4,9 @@ Leaves images, payloads and QEMU to the other `vm_*` modules.
 """
 
 import fcntl
+import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,11 +14,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 REPO = Path(__file__).resolve().parents[2]
 
 # The kernel kills the child when we die, even by SIGKILL: no VM may outlive the run that wanted it.
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _started = time.monotonic()
 
@@ -68,6 +74,28 @@ def building(target: Path) -> Iterator[Path | None]:
             work.mkdir()
             yield work
             work.rename(target)
+
+
+def end_by_signal() -> None:
+    """From now on SIGINT, SIGTERM and SIGHUP end this program by unwinding it, and nothing interrupts that."""
+    for number in _ENDING:
+        signal.signal(number, _unwind)
+
+
+def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
+    for other in _ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def commit_of(repo: Path = REPO) -> str:
+    """The short commit, "+dirty" where the tree is not it; docs/ does not count, for the results are written there."""
+    git = functools.partial(subprocess.run, cwd=repo, capture_output=True, text=True, check=False)
+    head = git(["git", "rev-parse", "--short", "HEAD"])
+    if head.returncode:
+        return "unknown"
+    changed = git(["git", "status", "--porcelain", "--", ".", ":!docs"]).stdout.strip()
+    return head.stdout.strip() + ("+dirty" if changed else "")
 
 
 def tail(path: Path, lines: int = 40) -> str:
