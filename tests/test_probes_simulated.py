@@ -6,7 +6,8 @@ Each claim stands beside a control in which the same node without the safeguard 
 from __future__ import annotations
 
 import pytest
-from simnode import MIB, Probe, SimNode, SimPod, service, worker
+from simnode import SimNode
+from simpods import MIB, Probe, SimPod, service, worker
 
 from cgpause.config import Config, HoldConfig, SamplingConfig
 from cgpause.model import Mechanism, Workload

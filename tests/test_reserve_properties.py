@@ -10,7 +10,8 @@ from random import Random
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nodes import START_NS, S, record
-from simnode import MIB, Probe, SimNode, SimPod, cache_reader, idle, leaker, service, worker
+from simnode import SimNode
+from simpods import MIB, Probe, SimPod, cache_reader, idle, leaker, service, worker
 
 from cgpause.config import Config, HoldConfig, ReserveConfig, SamplingConfig
 from cgpause.model import (
