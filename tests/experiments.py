@@ -41,7 +41,7 @@ def answer(trial: Trial, **otherwise: object) -> dict[str, Any]:
     values |= dict.fromkeys(("restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices"), 0)
     values |= dict.fromkeys(("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s"), 10.0)
     values |= dict.fromkeys(("lost_cpu_s", "cpu_s", "paused_s", "longest_pause_s", "daemon_cpu_s"), 0.5)
-    return values | {"used_mean_pct": 80.0} | otherwise
+    return values | {"used_mean_pct": 80.0, "spin_us": 2000} | otherwise
 
 
 FACTS = Facts("1G", "6.1.0-test", "a CPU", 2, "emulated", 1000)

@@ -202,6 +202,27 @@ def test_an_error_is_tried_again_by_the_next_run(path: Path) -> None:
     assert len(load(path).measured()) == 4
 
 
+@pytest.mark.parametrize(
+    ("spins", "kept"),
+    [
+        pytest.param([2000, 2000, 2000, 2600], [2000, 2000, 2000, 2600], id="as-usual"),
+        pytest.param([2000, 2000, 2000, 2601, 2100], [2000, 2000, 2000, 2100], id="once-more"),
+        pytest.param([2000, 2000, 2000, 9000, 4000, 5000], [2000, 2000, 2000, 4000], id="the-quickest-of-three"),
+        pytest.param([9000, 2000, 2000, 2000], [9000, 2000, 2000, 2000], id="nothing-to-compare-the-first-with"),
+    ],
+)
+def test_a_trial_on_a_machine_that_was_slow_is_run_again(path: Path, spins: list[int], kept: list[int]) -> None:
+    left = iter(spins)
+    bed = FakeBed(lambda _: {"spin_us": next(left)})
+
+    assert drive(bed, path)
+
+    assert len(bed.ran) == len(spins)
+    order = list(dict.fromkeys(trial for _, trial in bed.ran))
+    found = {result.trial: result.number("spin_us") for result in load(path).measured()}
+    assert [found[trial] for trial in order] == kept
+
+
 def test_an_answer_about_another_trial_is_a_failure(path: Path) -> None:
     drive(FakeBed(lambda trial: {"arm": "none"} if trial.arm == "reserve-freeze" else {}), path)
 

@@ -24,7 +24,7 @@ PLAN = Plan(
     arm="none",
     seed=1,
     work=1000,
-    capacity_mib=None,
+    capacity_mib=384,
     rounds=4,
     backoff_scale=0.05,
     timeout_s=180,
@@ -58,8 +58,7 @@ def test_every_arm_has_the_same_jobs_for_a_seed() -> None:
         pytest.param({}, 1300, 384, id="kubepods"),
         pytest.param({"capacity_mib": 256}, 1300, 256, id="kubepods-as-asked"),
         pytest.param({"setting": Setting.NODE}, 428, 384, id="node-less-a-rest"),
-        pytest.param({"setting": Setting.NODE}, 459, 384, id="node-in-steps"),
-        pytest.param({"setting": Setting.NODE, "capacity_mib": 352}, 460, 352, id="node-as-asked"),
+        pytest.param({"setting": Setting.NODE}, 684, 384, id="node-with-ballast"),
     ],
 )
 def test_capacity_is_what_can_be_allotted(changes: dict[str, object], available_mib: int, expected_mib: int) -> None:
@@ -73,10 +72,11 @@ def test_capacity_is_what_can_be_allotted(changes: dict[str, object], available_
     [
         pytest.param({}, 400, id="kubepods"),
         pytest.param({"arm": "unlimited"}, 600, id="unlimited-needs-what-limits-add-up-to"),
-        pytest.param({"setting": Setting.NODE, "capacity_mib": 384}, 400, id="node"),
+        pytest.param({"setting": Setting.NODE}, 427, id="node"),
+        pytest.param({"setting": Setting.NODE}, 685, id="node-that-ballast-would-fill"),
     ],
 )
-def test_too_small_a_machine_is_refused(changes: dict[str, object], available_mib: int) -> None:
+def test_a_machine_that_does_not_fit_is_refused(changes: dict[str, object], available_mib: int) -> None:
     with pytest.raises(LabError, match="available memory"):
         capacity_bytes(replace(PLAN, **changes), available_mib * MIB)  # type: ignore[arg-type]
 

@@ -41,7 +41,9 @@ kubelet sets it; in the setting `node` there is no such limit, and memory ends w
 
 Each load is run with every arm, on the same sets of jobs (seeds). An arm's runs of one load and seed are back to back
 in one boot of the VM where nothing went wrong, in an order that the seed rotates. Times on an emulated machine are
-longer than on a node: compare arms, not machines. A run that timed out counts with the time it was given.
+longer than on a node: compare arms, not machines. A run that timed out counts with the time it was given. Others use
+the machine too: during a trial the same small work is timed over and over (*machine* in the tables); where that took
+1.3 times as long as in the trials before, the trial was run again, three times at most.
 """
 
 _ARMS = {
@@ -62,6 +64,13 @@ _LEGEND = """\
 Mean over the seeds, with (smallest..largest) where they differ. *Time / none* and *time / unlimited* are the total time
 over that of the other arm, on the seeds both have. *Running* and *waiting* are a job's time in running containers and
 its time without one, mean and longest of all jobs. *CPU lost* is what killed containers had used.
+"""
+
+_WATCHING = """\
+CPU time of an arm's daemon while the jobs ran. The jobs keep every CPU busy, so this is time they do not get, and where
+memory is not short it is all that control changes. An emulated CPU takes far longer for a line of Python than a real
+one ([performance.md](performance.md) has the same loop natively), and with the back-off the lives of pods are scaled
+too: they come and go as often in a second here as on a node in minutes.
 """
 
 
@@ -123,6 +132,7 @@ _CONTROL = (
     Column("kills by the arm", _of("peer_kills"), 0),
     Column("CPU of the daemon s", _of("daemon_cpu_s"), 2),
     Column("memory used %", _of("used_mean_pct"), 0),
+    Column("machine µs", _of("spin_us"), 0),
 )
 
 
@@ -198,7 +208,23 @@ class Report:
             _table(["claim", "verdict"], ([text, _judged(judgement)] for text, judgement in brake)),
             self._caption([r for r in self._measured if r.trial.arm in (BRAKE, NO_BRAKE)]),
             "\n".join(f"- {text}; not so: {'; '.join(found.against)}." for text, found in brake if found.against),
+            "### What watching costs",
+            _WATCHING.strip(),
+            self._watching(),
+            self._caption(self._measured),
         ]
+
+    def _watching(self) -> str:
+        rows: list[list[object]] = []
+        for arm in ALL_ARMS:
+            found = [result for result in self._measured if result.trial.arm == arm]
+            used = [result.number("daemon_cpu_s") for result in found]
+            if any(used):
+                # All the CPU time the machine had meanwhile.
+                had = [self._results.boots[result.boot].cpus * result.number("total_s") for result in found]
+                shares = [cpu_s / had_s for cpu_s, had_s in zip(used, had, strict=True)]
+                rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1)])
+        return _table(["arm", "CPU s a trial", "of the machine's CPU time"], rows)
 
     def _beside_the_paper(self) -> str:
         paper = (percent(value) for value in (*PAPER_RESTARTS_SAVED, *PAPER_TIME_SAVED))

@@ -47,7 +47,7 @@ FIGURES = (*COUNTS, "total_s", "capacity_bytes", "limit_bytes")
 """Numbers a trial has to tell."""
 MAYBE = (
     *("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s", "lost_cpu_s", "cpu_s"),
-    *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct"),
+    *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct", "spin_us"),
 )
 """Numbers as well, or null where there is nothing to count: no job ended, no daemon ran."""
 _KEY = ("setting", "share", "oversubscription", "arm", "seed")

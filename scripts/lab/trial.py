@@ -4,7 +4,7 @@
     python -m lab.trial run --setting kubepods|node --share N --oversub RATIO --arm ARM --seed N --work N [...]
 
 As root with cgroup v2; the peers only in the VM. In the setting node nothing but the machine's own memory ends the
-jobs' growth: a VM of 544M then has the 384 MiB for them that are the default in the setting kubepods. Prints one JSON
+jobs' growth: a VM of 560M then has the 384 MiB for them that are the default in the setting kubepods. Prints one JSON
 object on one line. Exit status: 0 when the trial ran, even out of time; 1 when it could not; 2 on a usage error;
 128 + n when signal n ended it.
 
@@ -23,6 +23,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +58,9 @@ _SPARE_BYTES = 8 * MIB
 """What the node needs beside the jobs, of what was available before them."""
 _DAEMON_BYTES = 36 * MIB
 """Room for the arm's daemon; see `ballast`."""
-_STEP_BYTES = 32 * MIB
+_BALLAST_MAX_BYTES = 256 * MIB
 _TICK_S = 0.2
+_SPINS = 300
 _PAGE = mmap.PAGESIZE
 
 
@@ -72,7 +74,7 @@ class Plan:
     arm: str
     seed: int
     work: int
-    capacity_mib: int | None
+    capacity_mib: int
     rounds: int
     backoff_scale: float
     timeout_s: float
@@ -84,17 +86,14 @@ def capacity_bytes(plan: Plan, available_bytes: int) -> int:
     Raises:
         LabError: this machine has not got it.
     """
-    rest = _SPARE_BYTES + _DAEMON_BYTES
-    if plan.setting is Setting.NODE and plan.capacity_mib is None:
-        # In whole steps, so that two boots, and two trials of one, have the same jobs.
-        return (available_bytes - rest) // _STEP_BYTES * _STEP_BYTES
-    capacity = (plan.capacity_mib or CAPACITY_MIB) * MIB
+    capacity = plan.capacity_mib * MIB
     # Without any limit the jobs that run at once can take what their limits add up to.
-    need = rest + (capacity * plan.oversubscription if plan.arm == "unlimited" else capacity)
+    need = _SPARE_BYTES + _DAEMON_BYTES + (capacity * plan.oversubscription if plan.arm == "unlimited" else capacity)
+    here = f"here are {available_bytes / MIB:.0f}"
     if available_bytes < need:
-        raise LabError(
-            f"needs {need / MIB:.0f} MiB of available memory, here are {available_bytes / MIB:.0f}: more for the VM?"
-        )
+        raise LabError(f"needs {need / MIB:.0f} MiB of available memory, {here}: more for the VM?")
+    if plan.setting is Setting.NODE and available_bytes > need + _BALLAST_MAX_BYTES:
+        raise LabError(f"{need / MIB:.0f} MiB of available memory have to be all there is, {here}: less for the VM?")
     return capacity
 
 
@@ -120,6 +119,15 @@ def ballast(size: int) -> Iterator[None]:
         yield
 
 
+def spin_us() -> float:
+    """CPU time in µs of always the same work: longer on a machine, or an emulator, that others slow down meanwhile."""
+    started_ns = time.thread_time_ns()
+    total = 0
+    for number in range(_SPINS):
+        total += number
+    return (time.thread_time_ns() - started_ns) / 1000
+
+
 def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str, Any]:
     """Run it and return what is printed."""
     available = meminfo_bytes("MemAvailable")
@@ -131,6 +139,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str,
         f"{plan.arm}: {load.jobs} jobs of {load.limit_bytes / MIB:.1f} MiB on {capacity / MIB:.0f} MiB ({plan.setting})"
     )
     use: list[float] = []
+    spins: list[float] = []
     with contextlib.ExitStack() as stack:
         tree = stack.enter_context(
             Kubepods(parent, folder / "log", capacity, (str(worker), "pause"), enforced=enforced)
@@ -142,6 +151,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str,
 
         def on_tick(progress: Progress) -> None:
             use.append(100 * int((tree.root / "memory.current").read_text()) / capacity)
+            spins.append(spin_us())
             if len(use) % int(5 / _TICK_S) == 0:
                 say(
                     f"{plan.arm}: {progress.at_s:.0f} s, {progress.running} run, {progress.finished} finished, "
@@ -171,6 +181,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str,
         **of_daemon(log),
         "daemon_cpu_s": round(cpu_s, 3),
         "used_mean_pct": round(statistics.fmean(use), 1),
+        "spin_us": round(statistics.median(spins)),
         "mem_available_bytes": available,
         "ballast_bytes": max(0, extra),
         "arm_notes": [note.format(settle_s=settle_s(plan.backoff_scale)) for note in arm.notes],
@@ -262,9 +273,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     run.add_argument("--arm", choices=list(ARMS), required=True)
     run.add_argument("--seed", type=int, required=True, help="for the jobs")
     run.add_argument("--work", type=int, required=True, help="iterations after each unit; see calibrate")
-    run.add_argument(
-        "--capacity-mib", type=int, help=f"default: {CAPACITY_MIB}; in the setting node what is available, less a rest"
-    )
+    run.add_argument("--capacity-mib", type=int, default=CAPACITY_MIB, help="(%(default)s)")
     run.add_argument("--rounds", type=int, default=ROUNDS, help="times a job goes up and down (%(default)s)")
     run.add_argument("--backoff-scale", type=float, default=BACKOFF_SCALE, help="of kubelet's seconds (%(default)s)")
     run.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help="(%(default)s)")
