@@ -31,6 +31,7 @@ _HINTS = {
     errno.EBUSY: "the cgroup is being removed, or another controller refuses the change",
 }
 _READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
+_PIECE_SIZE = 2048
 _LOCK_POLL_S = 0.01
 _LINKS_OF_A_LEAF = 2
 
@@ -100,10 +101,11 @@ class Cgroup:
         """Read an interface file."""
         fd = self.open(name)
         try:
-            data = os.read(fd, _READ_SIZE)
-            # cgroup.procs of a large pod comes in pieces of a page.
-            while data and (more := os.read(fd, _READ_SIZE)):
-                data += more
+            data = piece = os.read(fd, _READ_SIZE)
+            # cgroup.procs of a large pod comes in pieces of a page, less what did not fit of a line.
+            while len(piece) >= _PIECE_SIZE:
+                piece = os.read(fd, _READ_SIZE)
+                data += piece
             return data
         except OSError as e:
             raise _read_error(os.path.join(self.path, name), e) from e

@@ -108,6 +108,8 @@ class Daemon:
         self._facts_at_ns = 0
         self._calm_at_ns = 0
         self._status_at_ns = 0
+        self._status_old = True
+        """Whether anything was looked at since the last status."""
         self._alive_at_ns = 0
         self._linger_until_ns = 0
         self._scan_at_ns = 0
@@ -270,6 +272,7 @@ class Daemon:
                 self._check_oom(tracked)
 
     def _decide(self, at_ns: int) -> None:
+        self._status_old = True
         self._scan_paused(at_ns)
         if self._close and at_ns >= self._details_at_ns:
             self._details_at_ns = at_ns + (NS_PER_S if self._tight else _DETAILS_NS)
@@ -326,6 +329,7 @@ class Daemon:
         self._sample_at_ns = at_ns + _BLIND_NS
 
     def _refresh(self, at_ns: int) -> None:
+        self._status_old = True
         self._walk_at_ns = at_ns + _UNNAMED_WALK_NS
         try:
             appeared, gone = self.tree.refresh(at_ns, facts=at_ns >= self._facts_at_ns)
@@ -422,7 +426,8 @@ class Daemon:
         if watchdog_s is not None and at_ns >= self._alive_at_ns:
             self._notifier.send("WATCHDOG=1")
             self._alive_at_ns = at_ns + int(watchdog_s * NS_PER_S)
-        if at_ns >= self._status_at_ns:
+        if self._status_old and at_ns >= self._status_at_ns:
+            self._status_old = False
             self._status_at_ns = at_ns + _STATUS_NS
             self._notifier.status(self._status_line())
 

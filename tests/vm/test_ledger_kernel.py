@@ -156,6 +156,25 @@ def test_a_held_process_stands_still_and_goes_on(
             busy.kill()
 
 
+def test_more_processes_than_one_read_gives_are_all_listed(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
+    """The kernel gives out cgroup.procs by the page."""
+    code = "import os, signal; input(); [os.fork() or signal.pause() for _ in range(1500)]; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            pausable_cgroup.write("cgroup.procs", str(parent.pid))
+            parent.stdin.write(b"\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == b"\n", "all of them are there"
+
+            pids = cgroup.pids()
+
+            assert len(set(pids)) == len(pids) == 1501
+        finally:
+            pausable_cgroup.write("cgroup.kill", "1")
+
+
 def usage_in(seconds: float, cgroup: Cgroup) -> int:
     """CPU time in µs used during some seconds."""
 
