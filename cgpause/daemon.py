@@ -114,6 +114,9 @@ class Daemon:
         self._linger_until_ns = 0
         self._scan_at_ns = 0
         self._close = self._tight = False
+        self._asleep = False
+        """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
+        self._care_bytes = 0
         self._cost_ns = 0
         self._details_at_ns = 0
         self._blind = False
@@ -184,7 +187,7 @@ class Daemon:
             self._load_config()
             changes.tree = urgent = True
         urgent = self._take_in(changes, at_ns) or urgent
-        if not self._stop and (urgent or at_ns >= self._sample_at_ns):
+        if not self._stop and (urgent or (at_ns >= self._sample_at_ns and not self._sleeps_on(at_ns))):
             self._decide(at_ns)
         self._report(at_ns)
 
@@ -212,6 +215,7 @@ class Daemon:
                 self.tree.update_facts(tracked, at_ns)
                 self._actuator.read_record(tracked)
                 if tracked.pod.paused is not None:  # by an operator, while we sleep
+                    self._asleep = False
                     self._sample_at_ns = min(self._sample_at_ns, at_ns + self._slow_ns())
             if PodChange.CPU_MAX in change:
                 self._actuator.answer_drift(tracked, self.config)
@@ -271,6 +275,25 @@ class Daemon:
                 self._actuator.answer_drift(tracked, self.config)
                 self._check_oom(tracked)
 
+    def _sleeps_on(self, at_ns: int) -> bool:
+        """Look at node and kubepods only, and say whether that is enough: asleep, nobody asks what single pods take."""
+        if not self._asleep or self._sample is None:
+            return False
+        try:
+            headroom = self._sampler.headroom()
+        except CgpauseError:
+            return False
+        if headroom.available_bytes < self._care_bytes:
+            return False
+        self._brake.apply(headroom, at_ns, close=False, care_bytes=self._care_bytes)
+        self._sample = replace(self._sample, headroom=headroom)
+        sleep_ns = self._sleep_ns(self._sample)
+        if sleep_ns is None:
+            return False
+        self._status_old = True
+        self._sample_at_ns = at_ns + sleep_ns
+        return True
+
     def _decide(self, at_ns: int) -> None:
         self._status_old = True
         self._scan_paused(at_ns)
@@ -302,7 +325,9 @@ class Daemon:
         self._actuator.apply(decision.actions, sample, self.config)
         self._brake.apply(sample.headroom, at_ns, close=decision.close, care_bytes=decision.care_bytes)
         next_ns = decision.next_sample_ns
+        self._care_bytes = decision.care_bytes
         sleep_ns = self._sleep_ns(sample)
+        self._asleep = sleep_ns is not None and at_ns >= self._linger_until_ns
         if at_ns < self._linger_until_ns:
             if next_ns < self._slow_ns():
                 next_ns = fast_ns(sample, self.config.sampling)
@@ -330,6 +355,7 @@ class Daemon:
 
     def _refresh(self, at_ns: int) -> None:
         self._status_old = True
+        self._asleep = False
         self._walk_at_ns = at_ns + _UNNAMED_WALK_NS
         try:
             appeared, gone = self.tree.refresh(at_ns, facts=at_ns >= self._facts_at_ns)

@@ -78,6 +78,26 @@ def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Nod
     assert "oom_kill 0" in (calm.kubepods.root / "memory.events").read_text()
 
 
+def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Start) -> None:
+    for number in range(10):
+        calm.add(f"small-{number}", 1)
+    daemon = start(ASLEEP.replace("sleep_s = 600", "sleep_s = 1"))
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    time.sleep(5)  # a pressure event of the start would keep it looking for a while
+
+    before = reads_of(daemon)
+    time.sleep(15)
+    assert reads_of(daemon) - before < 15 * 10  # a look at each pod every second would be that many, and the node's
+
+    calm.resize("filler", LIMIT_MIB - 140)
+    wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)
+
+
+def reads_of(daemon: Daemon) -> int:
+    """Its read system calls."""
+    return int(Path(f"/proc/{daemon.process.pid}/io").read_text().split("syscr: ")[1].split()[0])
+
+
 def test_kill_9_leaves_a_record_that_a_successor_and_restore_understand(calm: Node, start: Start) -> None:
     for _ in range(2):
         daemon = start(ASLEEP)
