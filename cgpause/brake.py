@@ -20,7 +20,7 @@ from cgpause.cgroupfs import Cgroup, own_cgroup
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, MalformedError
 from cgpause.logfmt import fields
 from cgpause.model import Headroom
-from cgpause.parse import parse_limit, parse_number
+from cgpause.parse import parse_limit
 from cgpause.tree import PodTree
 from cgpause.watch import Watch
 
@@ -121,18 +121,23 @@ class Brake:
         if not self._tree.config.memory_high.enabled:
             self.release("switched off")
 
-    def apply(self, headroom: Headroom, at_ns: int, *, close: bool, care_bytes: int) -> None:
-        """Set the level that fits the sample; what fails is logged and tried again, and nobody depends on it."""
+    def apply(self, headroom: Headroom, current_bytes: int | None, at_ns: int, *, close: bool, care_bytes: int) -> None:
+        """Set the level that fits the sample; what fails is logged and tried again, and nobody depends on it.
+
+        `current_bytes` is kubepods' memory.current, None where it is not there.
+        """
         if self._watch is None or self._watch.degraded:
             self.answer_drift(at_ns)
         cgroup, now, config = self._cgroup, self._level, self._tree.config.memory_high
+        if current_bytes is None:
+            self._level = None  # the next walk says what is there instead
+            return
         if cgroup is None or self._given_up or not config.enabled or at_ns < self._retry_at_ns:
             return
         try:
-            current = parse_number(cgroup.read("memory.current"), "memory.current")
             level = choose(
                 headroom,
-                current,
+                current_bytes,
                 close=close,
                 care_bytes=care_bytes,
                 airbag_pct=config.airbag_pct,
@@ -141,7 +146,7 @@ class Brake:
             )
             lifting = now is not None and now.high_bytes == self._lifted_bytes
             if now is None or lifting or abs(level.high_bytes - now.high_bytes) > _little_bytes(headroom):
-                self._move(cgroup, level, current, at_ns)
+                self._move(cgroup, level, current_bytes, at_ns)
             else:
                 self._level = replace(now, tripwire=level.tripwire)
         except CgroupGoneError:

@@ -48,6 +48,8 @@ _CALM_WALK_NS = 600 * NS_PER_S
 """Enough while memory is not close, when nobody asks for these facts: nearly all the CPU time of an idle daemon."""
 _UNNAMED_WALK_NS = 10 * NS_PER_S
 """Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
+_GONE_WALK_NS = NS_PER_S
+"""What is gone asks for nothing: one walk sees to all that went meanwhile."""
 _SPARE_FDS = 8
 _DETAILS_NS = 5 * NS_PER_S
 """Read what is to be known of each pod this often while memory is short; every second while not everybody can run."""
@@ -202,6 +204,8 @@ class Daemon:
         if changes.tree:
             # Pods come and go by the dozen, and new ones are left alone at first: one walk sees to all of them.
             self._walk_at_ns = min(self._walk_at_ns, max(at_ns, self._walk_not_before_ns))
+        elif changes.gone:
+            self._walk_at_ns = min(self._walk_at_ns, at_ns + _GONE_WALK_NS)
         if at_ns >= self._walk_at_ns:
             started_ns = time.thread_time_ns()
             self._refresh(at_ns)
@@ -212,7 +216,8 @@ class Daemon:
             if tracked is None:
                 continue
             if PodChange.RECORD in change:
-                self.tree.update_facts(tracked, at_ns)
+                if self.tree.is_marked_otherwise(tracked):  # else it was the record, mostly our own
+                    self.tree.update_facts(tracked, at_ns)
                 self._actuator.read_record(tracked)
                 if tracked.pod.paused is not None:  # by an operator, while we sleep
                     self._asleep = False
@@ -285,7 +290,8 @@ class Daemon:
             return False
         if headroom.available_bytes < self._care_bytes:
             return False
-        self._brake.apply(headroom, at_ns, close=False, care_bytes=self._care_bytes)
+        current_bytes = self._sampler.kubepods_current_bytes
+        self._brake.apply(headroom, current_bytes, at_ns, close=False, care_bytes=self._care_bytes)
         self._sample = replace(self._sample, headroom=headroom)
         sleep_ns = self._sleep_ns(self._sample)
         if sleep_ns is None:
@@ -323,7 +329,8 @@ class Daemon:
             self._walk_at_ns = min(self._walk_at_ns, max(at_ns, self._facts_at_ns))
         self._close, self._tight = decision.close, decision.tight
         self._actuator.apply(decision.actions, sample, self.config)
-        self._brake.apply(sample.headroom, at_ns, close=decision.close, care_bytes=decision.care_bytes)
+        current_bytes = self._sampler.kubepods_current_bytes
+        self._brake.apply(sample.headroom, current_bytes, at_ns, close=decision.close, care_bytes=decision.care_bytes)
         next_ns = decision.next_sample_ns
         self._care_bytes = decision.care_bytes
         sleep_ns = self._sleep_ns(sample)

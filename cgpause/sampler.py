@@ -40,8 +40,8 @@ class _KubepodsFiles:
         for fd in self._fds:
             os.close(fd)
 
-    def read(self) -> tuple[int | None, int]:
-        """Limit and use in bytes; use is what reclaim cannot take back."""
+    def read(self) -> tuple[int | None, int, int]:
+        """Limit, `memory.current` and what of it reclaim can take back, in bytes."""
         limit_fd, current_fd, stat_fd = self._fds
         try:
             limit = parse_limit(os.pread(limit_fd, 32, 0), f"{self.path}/memory.max")
@@ -51,7 +51,7 @@ class _KubepodsFiles:
             if e.errno in (errno.ENODEV, errno.ENOENT):
                 raise CgroupGoneError(self.path) from e
             raise KernelReadError(self.path, e) from e
-        return limit, max(current - reclaimable, 0)
+        return limit, current, reclaimable
 
 
 class Sampler:
@@ -64,6 +64,8 @@ class Sampler:
             raise HostError(f"cannot read /proc/meminfo: {e.strerror}") from e
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
+        self.kubepods_current_bytes: int | None = None
+        """`memory.current` of kubepods at the last look, page cache and all; None while there is no kubepods."""
         self._kubelet_config = kubelet_config
         self.read_eviction_threshold()
 
@@ -123,6 +125,7 @@ class Sampler:
 
     def _read_kubepods(self) -> tuple[int | None, int]:
         cgroup = self._tree.kubepods
+        self.kubepods_current_bytes = None
         held: CgroupId | None = None if self._kubepods is None else self._kubepods.id
         if cgroup is None:
             self._drop_kubepods()
@@ -131,7 +134,9 @@ class Sampler:
             if self._kubepods is None or held != cgroup.id:
                 self._drop_kubepods()
                 self._kubepods = _KubepodsFiles(cgroup)
-            return self._kubepods.read()
+            limit, current, reclaimable = self._kubepods.read()
+            self.kubepods_current_bytes = current
+            return limit, max(current - reclaimable, 0)
         except CgroupGoneError:
             # Vanishing is ordinary; without the tree there is nobody to pause, and the node is what is left to watch.
             self._drop_kubepods()

@@ -58,6 +58,8 @@ class TrackedPod:
     """Its record could neither be read nor be replaced by a second source."""
     trouble: str | None = None
     """What could not be read at the last look, said once."""
+    marks: frozenset[str] = frozenset()
+    """Its opt-out xattrs."""
     listens: bool | None = None
     """Whether anything in it listens on TCP; None while nobody could answer. Once true it stays: a service that starts
     again will listen again."""
@@ -264,13 +266,12 @@ class PodTree:
             tracked.failure = None
         pod, cgroup = tracked.pod, tracked.cgroup
         name = self.names.pods.get(pod.uid)
-        memory_max_bytes, opt_outs, trouble = None, [], None
+        memory_max_bytes, trouble = None, None
         try:
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
             memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
-            if cgroup.owned_by_root():
-                opt_outs = [xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0")]
+            tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
             trouble = "its cgroup is gone"  # the next walk drops it
         except CgpauseError as e:
@@ -282,7 +283,7 @@ class PodTree:
             uid=pod.uid,
             qos=pod.qos,
             name=name,
-            opt_outs=opt_outs,
+            opt_outs=sorted(tracked.marks),
             holds_us=self._own_cgroup is not None and os.path.join(self._own_cgroup, "").startswith(cgroup.path + "/"),
             config=self.config,
         )
@@ -295,6 +296,13 @@ class PodTree:
             workload=self._workload(tracked),
             priority=priority(pod.qos, name, self.config),
         )
+
+    def is_marked_otherwise(self, tracked: TrackedPod) -> bool:
+        """Whether an operator has marked or unmarked it since its facts were read; True if that cannot be told."""
+        try:
+            return _read_marks(tracked.cgroup) != tracked.marks
+        except CgpauseError:
+            return True
 
     def read_details(self, at_ns: int) -> None:
         """Read what a decision wants to know once memory is short: reclaimable memory, who listens, CPU time if asked.
@@ -380,6 +388,13 @@ class PodTree:
 def count_oom_kills(cgroup: Cgroup) -> int:
     """OOM kills in a pod so far."""
     return parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
+
+
+def _read_marks(cgroup: Cgroup) -> frozenset[str]:
+    """Opt-out xattrs that root has set to anything but 0."""
+    if not cgroup.owned_by_root():
+        return frozenset()
+    return frozenset(xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0"))
 
 
 def _is_populated(cgroup: Cgroup) -> bool:

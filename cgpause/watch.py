@@ -77,7 +77,9 @@ class Changes:
     """Everything since the last read."""
 
     tree: bool = False
-    """A pod, a tier or the kubepods root came or went (or events were lost): walk the tree."""
+    """A pod, a tier or the kubepods root came (or a tier went, or events were lost): walk the tree."""
+    gone: bool = False
+    """A pod went, or an empty tier: the walk can wait."""
     pods: dict[CgroupId, PodChange] = field(default_factory=dict)
     high: bool = False
     """Somebody wrote memory.high of the kubepods root, perhaps we."""
@@ -162,7 +164,9 @@ class Watch:
                     del self._pods[event.wd]
                     self._descriptors.pop(pod, None)
             elif pod is None:
-                changes.tree = changes.tree or bool(event.mask & flags.ISDIR)
+                went = bool(event.mask & flags.DELETE)
+                if event.mask & flags.ISDIR:
+                    changes.gone, changes.tree = changes.gone or went, changes.tree or not went
             else:
                 change = _classify(event.mask, event.name)
                 if change is not None:

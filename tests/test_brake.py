@@ -184,8 +184,7 @@ def is_recorded(fake: FakeTree) -> bool:
 
 def apply(brake: Brake, fake: FakeTree, used_gib: float, *, close: bool = False, at_s: int = 1) -> Headroom:
     headroom = limited(used_gib)
-    fake.set_used(headroom.kubepods_used_bytes)
-    brake.apply(headroom, at_s * S, close=close, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, at_s * S, close=close, care_bytes=25 * GIB)
     return headroom
 
 
@@ -228,7 +227,7 @@ def test_it_is_written_only_when_it_moves_by_more_than_a_little(
 
     for beside in (0, LITTLE - PAGE, LITTLE + PAGE, 0):
         room = replace(headroom, node_available_bytes=20 * GIB - beside)
-        brake.apply(room, S, close=True, care_bytes=25 * GIB)
+        brake.apply(room, room.kubepods_used_bytes, S, close=True, care_bytes=25 * GIB)
 
     full = int(99 * GIB)
     assert written == [str(full), str(full - LITTLE - PAGE), str(full)]
@@ -266,8 +265,7 @@ def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -
     current = 100 * GIB
     levels = []
     for _ in range(100):
-        (fake.kubepods / "memory.current").write_text(f"{current}\n")
-        brake.apply(headroom, S, close=True, care_bytes=25 * GIB)
+        brake.apply(headroom, current, S, close=True, care_bytes=25 * GIB)
         levels.append(int(in_force(fake)))
         assert current - levels[-1] <= 64 * MIB
         current = min(current, levels[-1])
@@ -291,8 +289,7 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
     headroom: Headroom,
     sleeps: bool,  # noqa: FBT001
 ) -> None:
-    fake.set_used(headroom.kubepods_used_bytes)
-    brake.apply(headroom, S, close=False, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, S, close=False, care_bytes=25 * GIB)
 
     assert is_recorded(fake)
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
@@ -353,7 +350,7 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     tree.refresh(0)
     brake.follow()
     apply_nothing = limited(10)
-    brake.apply(apply_nothing, S, close=False, care_bytes=25 * GIB)
+    brake.apply(apply_nothing, None, S, close=False, care_bytes=25 * GIB)
     assert brake.sleep_ns(apply_nothing) is None
 
     hidden.rename(fake.kubepods)

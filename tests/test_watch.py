@@ -57,7 +57,7 @@ def test_cgroups_made_and_removed_in_a_tier_ask_for_a_walk(watch: Watch, tier: P
     (tier / name).mkdir()
     assert watch.read() == Changes(tree=True)
     (tier / name).rmdir()
-    assert watch.read() == Changes(tree=True)
+    assert watch.read() == Changes(gone=True)
 
 
 def test_files_in_a_tier_ask_for_nothing(watch: Watch, tier: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgro
     descriptor = watch._descriptors[pod.id]
     shutil.rmtree(tier / "pod")
     pod.close()  # an ordinary directory lives on, and so does its watch, as long as it is held
-    assert watch.read().tree
+    assert watch.read().gone
     watch.drop_pod(pod.id)
     assert descriptor not in watch._pods
     assert pod.id not in watch._descriptors
