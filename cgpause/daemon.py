@@ -376,7 +376,8 @@ class Daemon:
         elif all(tracked.pod.name is not None for tracked in self.tree.pods.values()):
             if any(tracked.pod.settled_at_ns for tracked in appeared):  # new: it may take its time to listen
                 self._calm_at_ns = at_ns + _CALM_WALK_NS
-            calm = not self._close and at_ns >= self._calm_at_ns
+            # Without pods it may be the wrong one of two trees, and the other one is not watched.
+            calm = bool(self.tree.pods) and not self._close and at_ns >= self._calm_at_ns
             self._walk_at_ns = at_ns + (_CALM_WALK_NS if calm else _WALK_NS)
         if self._watch is not None:
             if self._watch_tiers(self._watch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,6 +252,21 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(tree: FakeTree, start: 
     tree.set_used(HIGH)
 
     wait_until(lambda: cpu_max(second) == PAUSED, "a pause in the new tree")
+
+
+def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start: Start) -> None:
+    """Nothing tells of it: only the tree that is in use is watched."""
+    other = tree.root / "kubepods"
+    shutil.copytree(tree.kubepods, other)
+    for tier in ("burstable", "besteffort"):
+        (other / f"kubepods-{tier}.slice").rename(other / tier)
+    elsewhere = FakeTree(tree.folder / "elsewhere")
+    pod = elsewhere.add_pod("web")
+    daemon = start(before=f"daemon._WALK_NS = {S // 2}")
+
+    pod.rename(other / "burstable" / f"pod{elsewhere.uids['web']}")
+
+    daemon.wait_for_log(f"pod appeared pod={elsewhere.uids['web']}")
 
 
 def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: Start) -> None:
