@@ -79,6 +79,15 @@ class Node:
         except FileNotFoundError:
             return None
 
+    def page_faults(self, name: str) -> int:
+        """How often a pod's process touched memory it did not have (proc(5), stat: minflt + majflt).
+
+        This tells whether it grows by itself. memory.current does not: khugepaged fills the holes between the pages of
+        a process, and so charges its cgroup, while that process is frozen.
+        """
+        fields = Path(f"/proc/{self.containers[name].pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[7]) + int(fields[9])
+
     def wait_held(self, name: str, mib: int) -> None:
         wait_until(lambda: self.held(name) == mib, f"{name} to hold {mib} MiB", 120)
 
