@@ -26,8 +26,9 @@ from cgpause.config import load_config
 from cgpause.containers import is_terminating
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
+from cgpause.follow import Follower
 from cgpause.logfmt import fields
-from cgpause.model import CgroupId, Owner, Sample
+from cgpause.model import Owner, Sample
 from cgpause.notify import Notifier
 from cgpause.policy import Decision, State, decide
 from cgpause.policy.hold import NS_PER_S
@@ -42,14 +43,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
-_WALK_NS = 60 * NS_PER_S
-"""Walk the tree this often even when inotify is silent: also reads limits, names and marks again."""
-_CALM_WALK_NS = 600 * NS_PER_S
-"""Enough while memory is not close, when nobody asks for these facts: nearly all the CPU time of an idle daemon."""
-_UNNAMED_WALK_NS = 10 * NS_PER_S
-"""Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
-_GONE_WALK_NS = NS_PER_S
-"""What is gone asks for nothing: one walk sees to all that went meanwhile."""
 _SPARE_FDS = 8
 _DETAILS_NS = 5 * NS_PER_S
 """Read what is to be known of each pod this often while memory is short; every second while not everybody can run."""
@@ -81,13 +74,14 @@ class Daemon:
         self.config = load_config(options.config_path, must_exist=options.config_required)
         root = options.cgroup_root or find_cgroup_root()
         try:
-            self._root = Cgroup(root, "")
+            root_cgroup = Cgroup(root, "")
         except CgpauseError as e:
             raise HostError(f"no such cgroup root: {e}") from e
         self.tree = PodTree(root, options.log_dir, self.config)
         self._sampler = Sampler(self.tree)
         self._epoll = select.epoll()
         self._watch = self._open_watch()
+        self._follower = Follower(self.tree, root_cgroup, self._watch)
         kept: Ledger = ledger
         if options.dry_run:
             kept = DryLedger()
@@ -103,12 +97,6 @@ class Daemon:
         self._state = State()
         self._sample: Sample | None = None
         self._sample_at_ns = 0
-        self._walk_at_ns = 0
-        self._walk_not_before_ns = 0
-        self._tiers: tuple[CgroupId, ...] = ()
-        """The kubepods root and the tiers that are watched."""
-        self._facts_at_ns = 0
-        self._calm_at_ns = 0
         self._status_at_ns = 0
         self._status_old = True
         """Whether anything was looked at since the last status."""
@@ -146,7 +134,7 @@ class Daemon:
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
         self._epoll.register(self._signals, select.EPOLLIN)
-        self._refresh(now_ns())
+        self._walk(now_ns())
         for tracked in self.tree.pods.values():
             if tracked.pod.paused is not None:
                 log.info(
@@ -194,22 +182,22 @@ class Daemon:
         self._report(at_ns)
 
     def _next_due_ns(self) -> int:
-        due_ns = min(self._sample_at_ns, self._walk_at_ns)
+        due_ns = min(self._sample_at_ns, self._follower.times.due_ns)
         if self._notifier.watchdog_s is not None:
             due_ns = min(due_ns, self._alive_at_ns)
         return due_ns
 
     def _take_in(self, changes: Changes, at_ns: int) -> bool:
         """Follow what inotify (or the walk's timer) says; returns whether a decision cannot wait."""
+        times = self._follower.times
         if changes.tree:
-            # Pods come and go by the dozen, and new ones are left alone at first: one walk sees to all of them.
-            self._walk_at_ns = min(self._walk_at_ns, max(at_ns, self._walk_not_before_ns))
+            times.something_came(at_ns)
         elif changes.gone:
-            self._walk_at_ns = min(self._walk_at_ns, at_ns + _GONE_WALK_NS)
-        if at_ns >= self._walk_at_ns:
+            times.something_went(at_ns)
+        if times.is_due(at_ns):
             started_ns = time.thread_time_ns()
-            self._refresh(at_ns)
-            self._walk_not_before_ns = at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE)
+            self._walk(at_ns)
+            times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
         urgent = changes.high and self._brake.answer_drift(at_ns)
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)
@@ -258,16 +246,16 @@ class Daemon:
         if at_ns < self._scan_at_ns:
             return
         self._scan_at_ns = at_ns + NS_PER_S
+        unwatched = self._follower.unwatched
         for tracked in self.tree.pods.values():
-            degraded = self._watch is None or self._watch.degraded
-            if degraded:
+            if unwatched:
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None:
                 tracked.children = None
                 continue
             try:
-                if degraded:
+                if unwatched:
                     children = frozenset(name for name, _ in tracked.cgroup.children())
                     if tracked.children not in (None, children):
                         self._on_containers(tracked, at_ns)
@@ -276,7 +264,7 @@ class Daemon:
                     self._distress(tracked, "it is being terminated")
             except CgpauseError:
                 continue
-            if degraded:
+            if unwatched:
                 self._actuator.answer_drift(tracked, self.config)
                 self._check_oom(tracked)
 
@@ -326,7 +314,7 @@ class Daemon:
         if decision.tight and not self._tight:
             self._details_at_ns = at_ns
         if decision.close and not self._close:
-            self._walk_at_ns = min(self._walk_at_ns, max(at_ns, self._facts_at_ns))
+            self._follower.times.memory_became_close(at_ns)
         self._close, self._tight = decision.close, decision.tight
         self._actuator.apply(decision.actions, sample, self.config)
         current_bytes = self._sampler.kubepods_current_bytes
@@ -360,32 +348,10 @@ class Daemon:
         self._resume_all("memory cannot be read")
         self._sample_at_ns = at_ns + _BLIND_NS
 
-    def _refresh(self, at_ns: int) -> None:
+    def _walk(self, at_ns: int) -> None:
         self._status_old = True
         self._asleep = False
-        self._walk_at_ns = at_ns + _UNNAMED_WALK_NS
-        try:
-            appeared, gone = self.tree.refresh(at_ns, facts=at_ns >= self._facts_at_ns)
-        except CgpauseError as e:
-            log.warning("tree cannot be walked %s", fields(error=e))
-            return
-        if at_ns >= self._facts_at_ns:
-            self._facts_at_ns = at_ns + _WALK_NS
-        if self._watch is None or self._watch.degraded or self.tree.kubepods is None:
-            self._walk_at_ns = at_ns + NS_PER_S
-        elif all(tracked.pod.name is not None for tracked in self.tree.pods.values()):
-            if any(tracked.pod.settled_at_ns for tracked in appeared):  # new: it may take its time to listen
-                self._calm_at_ns = at_ns + _CALM_WALK_NS
-            # Without pods it may be the wrong one of two trees, and the other one is not watched.
-            calm = bool(self.tree.pods) and not self._close and at_ns >= self._calm_at_ns
-            self._walk_at_ns = at_ns + (_CALM_WALK_NS if calm else _WALK_NS)
-        if self._watch is not None:
-            if self._watch_tiers(self._watch):
-                self._walk_at_ns = at_ns  # once more: what came between the walk and the new watch was not seen
-            for pod in gone:
-                self._watch.drop_pod(pod.cgroup)
-            for tracked in appeared:
-                self._watch.add_pod(tracked.cgroup, paused=False)
+        appeared, gone = self._follower.walk(at_ns, close=self._close)
         for tracked in appeared:
             self._actuator.read_record(tracked)
             self._actuator.answer_drift(tracked, self.config)  # its writer may have died between record and write
@@ -395,31 +361,6 @@ class Daemon:
             log.debug("pod gone %s", fields(pod=pod.label))
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
-
-    def _watch_tiers(self, watch: Watch) -> bool:
-        """Watch what the last walk found; returns whether any of it was not watched before."""
-        kubepods = self.tree.kubepods
-        tiers = (self._root.id, *(() if kubepods is None else (kubepods.id, *self.tree.tiers)))
-        if tiers == self._tiers:
-            return False
-        self._tiers = tiers
-        new = watch.add_tier(self._root)
-        if kubepods is not None:
-            new = watch.add_tier(kubepods) or new
-            names = [tier.path for tier in self.tree.tiers]
-            if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from, and comes back to, its parent
-                names.append(os.path.dirname(kubepods.id.path))
-            for name in names:
-                try:
-                    with Cgroup(self.tree.root, name) as tier:
-                        new = watch.add_tier(tier) or new
-                except CgroupGoneError:
-                    self._tiers = ()
-                except CgpauseError as e:
-                    self._tiers = ()
-                    log.warning("not watched %s", fields(cgroup=name, error=e))
-                    watch.degraded = True
-        return new
 
     def _open_watch(self) -> Watch | None:
         try:
@@ -449,7 +390,7 @@ class Daemon:
             self.config = self.tree.config = config
             self._psi.configure(config.psi, self.tree.kubepods)
             self._sampler.read_eviction_threshold()
-            self._facts_at_ns = 0
+            self._follower.times.expire_facts()
             log.info("configuration reloaded %s", fields(file=self._options.config_path))
         self._notifier.send("READY=1")
 

@@ -262,7 +262,7 @@ def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start
         (other / f"kubepods-{tier}.slice").rename(other / tier)
     elsewhere = FakeTree(tree.folder / "elsewhere")
     pod = elsewhere.add_pod("web")
-    daemon = start(before=f"daemon._WALK_NS = {S // 2}")
+    daemon = start(before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
 
     pod.rename(other / "burstable" / f"pod{elsewhere.uids['web']}")
 
@@ -284,7 +284,7 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
     tree.add_pod("large", GIB // 2)
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it may take no more
-    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=f"daemon._WALK_NS = {S // 2}")
+    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
     time.sleep(1)  # older than the facts may be now, and the daemon does not walk again for ten minutes
     (pod / "memory.max").write_text(f"{GIB}\n")
     tree.set_used(HIGH)

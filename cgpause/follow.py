@@ -1,0 +1,87 @@
+"""Following the pod tree: what is watched by inotify is what the last walk found, and walks come when they are due."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import CgpauseError, CgroupGoneError
+from cgpause.logfmt import fields
+from cgpause.model import CgroupId, Pod
+from cgpause.tree import PodTree, TrackedPod
+from cgpause.walks import Found, WalkTimes
+from cgpause.watch import Watch
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Keeps a pod tree, and the watches on it, in step with kubelet."""
+
+    def __init__(self, tree: PodTree, root: Cgroup, watch: Watch | None) -> None:
+        """`root` is the cgroup root, in which kubepods appears; without `watch` the tree is walked every second."""
+        self.times = WalkTimes()
+        self._tree = tree
+        self._root = root
+        self._watch = watch
+        self._tiers: tuple[CgroupId, ...] = ()
+        """The kubepods root and the tiers that are watched."""
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether things may change that inotify does not tell."""
+        return self._watch is None or self._watch.degraded
+
+    def walk(self, at_ns: int, *, close: bool) -> tuple[list[TrackedPod], list[Pod]]:
+        """Walk once; returns the pods that appeared, now watched, and those that are gone.
+
+        `close` is whether memory is close, and limits, names and marks are therefore to be no older than a minute.
+        """
+        try:
+            appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))
+        except CgpauseError as e:
+            log.warning("tree cannot be walked %s", fields(error=e))
+            self.times.failed(at_ns)
+            return [], []
+        rewatched = False
+        if self._watch is not None:
+            rewatched = self._watch_tiers(self._watch)
+            for pod in gone:
+                self._watch.drop_pod(pod.cgroup)
+            for tracked in appeared:
+                self._watch.add_pod(tracked.cgroup, paused=False)
+        found = Found(
+            watched=not self.unwatched and self._tree.kubepods is not None,
+            pods=bool(self._tree.pods),
+            named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
+            started=any(tracked.pod.settled_at_ns for tracked in appeared),
+            rewatched=rewatched,
+        )
+        self.times.walked(at_ns, found, close=close)
+        return appeared, gone
+
+    def _watch_tiers(self, watch: Watch) -> bool:
+        """Watch what the last walk found; returns whether any of it was not watched before."""
+        kubepods = self._tree.kubepods
+        tiers = (self._root.id, *(() if kubepods is None else (kubepods.id, *self._tree.tiers)))
+        if tiers == self._tiers:
+            return False
+        self._tiers = tiers
+        new = watch.add_tier(self._root)
+        if kubepods is not None:
+            new = watch.add_tier(kubepods) or new
+            names = [tier.path for tier in self._tree.tiers]
+            if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from, and comes back to, its parent
+                names.append(os.path.dirname(kubepods.id.path))
+            for name in names:
+                try:
+                    with Cgroup(self._tree.root, name) as tier:
+                        new = watch.add_tier(tier) or new
+                except CgroupGoneError:
+                    self._tiers = ()
+                except CgpauseError as e:
+                    self._tiers = ()
+                    log.warning("not watched %s", fields(cgroup=name, error=e))
+                    watch.degraded = True
+        return new

@@ -1,0 +1,117 @@
+"""When the tree is walked next: tables at the boundaries. Times are seconds here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cgpause.walks import Found, WalkTimes
+
+S = 1_000_000_000
+CALM = Found(watched=True, pods=True, named=True, started=False, rewatched=False)
+
+
+def times_after(found: Found, at_s: float = 0, *, close: bool = False) -> WalkTimes:
+    times = WalkTimes()
+    times.walked(int(at_s * S), found, close=close)
+    return times
+
+
+def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
+    times = WalkTimes()
+
+    assert times.is_due(0)
+    assert times.facts_due(0)
+
+
+@pytest.mark.parametrize(
+    ("found", "due_s"),
+    [
+        pytest.param(CALM, 600, id="nobody-asks"),
+        pytest.param(replace(CALM, started=True), 60, id="may-listen-soon"),
+        pytest.param(replace(CALM, pods=False), 60, id="may-be-the-wrong-tree"),
+        pytest.param(replace(CALM, named=False), 10, id="its-log-folder-comes-later"),
+        pytest.param(replace(CALM, watched=False), 1, id="nothing-tells"),
+        pytest.param(replace(CALM, watched=False, named=False), 1, id="nothing-tells-and-no-name"),
+        pytest.param(replace(CALM, rewatched=True), 0, id="not-seen-before-the-watch"),
+        pytest.param(replace(CALM, rewatched=True, named=False), 0, id="not-seen-before-the-watch-and-no-name"),
+    ],
+)
+def test_what_was_found_says_when_to_walk_again(found: Found, due_s: int) -> None:
+    times = times_after(found, 1000)
+
+    assert times.due_ns == (1000 + due_s) * S
+    assert times.is_due((1000 + due_s) * S)
+    assert not times.is_due((1000 + due_s) * S - 1)
+
+
+def test_while_memory_is_close_the_tree_is_walked_every_minute() -> None:
+    assert times_after(CALM, 1000, close=True).due_ns == 1060 * S
+
+
+def test_ten_minutes_after_the_last_pod_started_it_is_calm_again() -> None:
+    times = times_after(replace(CALM, started=True))
+
+    for at_s, due_s in ((60, 120), (599, 659), (600, 1200)):
+        times.walked(at_s * S, CALM, close=False)
+        assert times.due_ns == due_s * S
+
+
+def test_facts_are_read_again_after_a_minute_and_not_with_every_walk() -> None:
+    times = times_after(CALM)
+
+    assert not times.facts_due(60 * S - 1)
+    times.walked(30 * S, CALM, close=True)
+    assert times.facts_due(60 * S)
+
+
+def test_another_configuration_expires_facts() -> None:
+    times = times_after(CALM)
+
+    times.expire_facts()
+
+    assert times.facts_due(1)
+
+
+def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_off() -> None:
+    times = times_after(CALM)
+    times.something_came(5 * S)
+    assert times.due_ns == 5 * S
+
+    times.walked(5 * S, CALM, close=False)
+    times.rest_until(7 * S)
+    times.something_came(6 * S)
+
+    assert times.due_ns == 7 * S
+
+
+def test_what_goes_is_walked_for_within_a_second_and_puts_nothing_off() -> None:
+    times = times_after(CALM)
+
+    times.something_went(5 * S)
+    times.something_went(5 * S + S // 2)
+
+    assert times.due_ns == 6 * S
+
+
+@pytest.mark.parametrize(
+    ("at_s", "due_s"),
+    [pytest.param(30, 60, id="facts-of-this-minute-will-do"), pytest.param(100, 100, id="older-ones-will-not")],
+)
+def test_when_memory_becomes_close_facts_are_read_once_they_are_a_minute_old(at_s: int, due_s: int) -> None:
+    times = times_after(CALM)
+
+    times.memory_became_close(at_s * S)
+
+    assert times.due_ns == due_s * S
+    assert times.facts_due(due_s * S)
+
+
+def test_a_walk_that_failed_is_tried_again_in_ten_seconds_and_read_nothing() -> None:
+    times = WalkTimes()
+
+    times.failed(5 * S)
+
+    assert times.due_ns == 15 * S
+    assert times.facts_due(15 * S)
