@@ -294,7 +294,7 @@ class Actuator:
         except CgroupGoneError:
             raise
         except CgpauseError as e:
-            self._complain(tracked, "could not sacrifice", e)
+            self._set_aside(tracked, "could not sacrifice", e)
             return
         self.counts.sacrifices += 1
         log.warning(

@@ -220,7 +220,7 @@ def explain(
             deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
             while time.monotonic() < deadline:
                 at_ns = now_ns()
-                growths = learn(growths, sampler.sample(at_ns).pods, at_ns)
+                growths = learn(growths, sampler.sample(at_ns))
                 time.sleep(config.sampling.fast_ms / 1000)
             sample = sampler.sample(now_ns())
             # As if the daemon looked now: what it remembers (how long, how often) is known to it alone.

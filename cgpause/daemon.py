@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
 _SPARE_FDS = 8
-_DETAILS_NS = 5 * NS_PER_S
-"""Read what is to be known of each pod this often while memory is short; every second while not everybody can run."""
+_DETAILS_NS = NS_PER_S
+"""Read what is to be known of each pod this often while memory is close."""
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
 """Try again this long after the node's memory could not be read."""
@@ -103,7 +103,7 @@ class Daemon:
         self._alive_at_ns = 0
         self._linger_until_ns = 0
         self._scan_at_ns = 0
-        self._close = self._tight = False
+        self._close = False
         self._asleep = False
         """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
         self._care_bytes = 0
@@ -224,6 +224,7 @@ class Daemon:
         settled_at_ns = at_ns + int(self.config.hold.settle_s * NS_PER_S)
         tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
         tracked.list_at_ns = 0
+        self.tree.starts(tracked, at_ns)
         return self._distress(tracked, "its containers changed")
 
     def _check_oom(self, tracked: TrackedPod) -> bool:
@@ -291,31 +292,28 @@ class Daemon:
     def _decide(self, at_ns: int) -> None:
         self._status_old = True
         self._scan_paused(at_ns)
-        if self._close and at_ns >= self._details_at_ns:
-            self._details_at_ns = at_ns + (NS_PER_S if self._tight else _DETAILS_NS)
-            self.tree.read_details(at_ns)
+        if self._close:
+            self._read_details(at_ns)
         started_ns = time.thread_time_ns()
         try:
-            sample = self._sampler.sample(at_ns)
+            sample, decision = self._look(at_ns)
+            cost_ns = time.thread_time_ns() - started_ns
+            if decision.close and not self._close and self._read_details(at_ns):
+                # What pods were seen to take may be page cache: know that before anybody is held for it.
+                sample, decision = self._look(at_ns)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
             return
         if self._blind:
             self._blind = False
             log.info("memory can be read again")
-        late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
-        sample = replace(sample, late_ns=late_ns, cost_ns=self._cost_ns)
-        decision: Decision = decide(self._state, sample, self.config)
         # What is done once a second, or to a pod, does not grow with the number of looks.
-        cost_ns = time.thread_time_ns() - started_ns
         self._cost_ns += (cost_ns - self._cost_ns) // 8  # one slow look is no reason to look away
         self._state = decision.state
         self._sample = sample
-        if decision.tight and not self._tight:
-            self._details_at_ns = at_ns
         if decision.close and not self._close:
             self._follower.times.memory_became_close(at_ns)
-        self._close, self._tight = decision.close, decision.tight
+        self._close = decision.close
         self._actuator.apply(decision.actions, sample, self.config)
         current_bytes = self._sampler.kubepods_current_bytes
         self._brake.apply(sample.headroom, current_bytes, at_ns, close=decision.close, care_bytes=decision.care_bytes)
@@ -329,6 +327,19 @@ class Daemon:
         elif sleep_ns is not None:
             next_ns = sleep_ns
         self._sample_at_ns = at_ns + next_ns
+
+    def _look(self, at_ns: int) -> tuple[Sample, Decision]:
+        late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
+        sample = replace(self._sampler.sample(at_ns), late_ns=late_ns, cost_ns=self._cost_ns)
+        return sample, decide(self._state, sample, self.config)
+
+    def _read_details(self, at_ns: int) -> bool:
+        """Where it is due; returns whether it was."""
+        is_due = at_ns >= self._details_at_ns
+        if is_due:
+            self._details_at_ns = at_ns + _DETAILS_NS
+            self.tree.read_details(at_ns)
+        return is_due
 
     def _sleep_ns(self, sample: Sample) -> int | None:
         """How long the kernel can be relied on to wake us; None where it cannot."""

@@ -130,7 +130,7 @@ class Pod:
     priority: int = 0
     """The operator's: of two pods the one with the higher priority is paused later, whatever else they are."""
     reclaimable_bytes: int = 0
-    """Page cache and reclaimable slab in `memory.current`, as last read (near the limit once a second)."""
+    """Page cache and reclaimable slab in `memory.current`, as last read; see `Sample.read_at_ns`."""
     cpu_usage_usec: int | None = None
     """CPU time its running containers have used (`cpu.stat`), or None while that was not read."""
 
@@ -200,6 +200,8 @@ class Sample:
     at_ns: int
     headroom: Headroom
     pods: tuple[PodUsage, ...]
+    read_at_ns: int = 0
+    """When the pods' `reclaimable_bytes` was last read (near the limit once a second); 0: never."""
     late_ns: int = 0
     """How long after it was due it was taken."""
     cost_ns: int = 0

@@ -121,7 +121,7 @@ class Sampler:
                     blind = replace(tracked.pod, distress="its memory.current cannot be read")
                     pods.append(PodUsage(0, blind))
                 log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
-        return Sample(at_ns, headroom, tuple(pods))
+        return Sample(at_ns, headroom, tuple(pods), self._tree.read_at_ns)
 
     def _read_kubepods(self) -> tuple[int | None, int]:
         cgroup = self._tree.kubepods

@@ -218,6 +218,8 @@ class PodTree:
         self.tiers: list[CgroupId] = []
         self.names = Names({}, {})
         self.pods: dict[CgroupId, TrackedPod] = {}
+        self.read_at_ns = 0
+        """When `read_details` read last; 0: never."""
         self._own_cgroup = own_cgroup()
         self._refreshed = False
         self._complained: set[CgroupId] = set()
@@ -254,7 +256,7 @@ class PodTree:
                 self.update_facts(tracked, at_ns)
         if self._refreshed:
             for tracked in appeared:
-                tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * _NS_PER_S)
+                self.starts(tracked, at_ns)
         self._ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self._ask_who_listens(self.pods.values(), at_ns)
         self._refreshed = True
@@ -297,6 +299,13 @@ class PodTree:
             priority=priority(pod.qos, name, self.config),
         )
 
+    def starts(self, tracked: TrackedPod, at_ns: int) -> None:
+        """A container of it starts (or has ended): until `starting_s` have passed it may yet begin to listen."""
+        if not tracked.listens:
+            tracked.listens = None
+            tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * _NS_PER_S)
+            tracked.pod = replace(tracked.pod, workload=self._workload(tracked))
+
     def is_marked_otherwise(self, tracked: TrackedPod) -> bool:
         """Whether an operator has marked or unmarked it since its facts were read; True if that cannot be told."""
         try:
@@ -310,6 +319,7 @@ class PodTree:
         For once a second; most of it would be memory.stat, which `read_reclaimable` spares where it can. A pod
         that cannot be read keeps what was read last.
         """
+        self.read_at_ns = at_ns
         for tracked in self.pods.values():
             cgroup = tracked.cgroup
             try:
@@ -325,7 +335,7 @@ class PodTree:
                 continue
             if (reclaimable_bytes, cpu_usage_usec) != (tracked.pod.reclaimable_bytes, tracked.pod.cpu_usage_usec):
                 tracked.pod = replace(tracked.pod, reclaimable_bytes=reclaimable_bytes, cpu_usage_usec=cpu_usage_usec)
-        # A pod that is held is not asked: what it does under a pause says little, and frozen it cannot begin to listen.
+        # Not of a pod that is held: frozen it cannot begin to listen.
         self._ask_who_listens([tracked for tracked in self.pods.values() if tracked.pod.paused is None], at_ns)
 
     def _ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:

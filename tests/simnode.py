@@ -50,8 +50,8 @@ START_S = 1000.0
 THROTTLED_CPUS = 0.01
 _NS = 1_000_000_000
 _BACKOFF_S = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-_FACTS_S = 1.0
-"""`memory.stat` and `cpu.stat` of a pod are read this often."""
+_DETAILS_S = 1.0
+"""`memory.stat` and `cpu.stat` of the pods are read this often while memory is close."""
 _EVICTION_LOOK_S = 10.0
 _WAKE_S = 0.001
 _BURSTABLE_ADJ = 500
@@ -131,6 +131,9 @@ class SimNode:
         self._actuation_s = actuation_s
         self._lateness_s = lateness_s
         self._late_s = 0.0
+        self._close = False
+        self._details_at_s = 0.0
+        self._read_at_ns = 0
         self._random = Random(seed)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
@@ -377,11 +380,6 @@ class SimNode:
             if pod.limit_bytes is not None:
                 pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.held_bytes)
             assert pod.facts is not None
-            if self.now_s >= pod.facts_at_s:
-                pod.facts_at_s = self.now_s + _FACTS_S
-                pod.facts = replace(
-                    pod.facts, reclaimable_bytes=int(pod.cache_bytes), cpu_usage_usec=int(pod.cpu_s * 1e6)
-                )
             usages.append(PodUsage(int(pod.held_bytes + pod.cache_bytes), pod.facts))
         return Sample(
             at_ns=self._now_ns(),
@@ -393,8 +391,22 @@ class SimNode:
                 eviction_bytes=self.eviction_bytes,
             ),
             pods=tuple(usages),
+            read_at_ns=self._read_at_ns,
             late_ns=int(self._late_s * _NS),
         )
+
+    def _read_details(self) -> bool:
+        """Where it is due; returns whether it was."""
+        is_due = self.now_s >= self._details_at_s
+        if is_due:
+            self._details_at_s = self.now_s + _DETAILS_S
+            self._read_at_ns = self._now_ns()
+            for pod in self.pods:
+                assert pod.facts is not None
+                pod.facts = replace(
+                    pod.facts, reclaimable_bytes=int(pod.cache_bytes), cpu_usage_usec=int(pod.cpu_s * 1e6)
+                )
+        return is_due
 
     def _now_ns(self) -> int:
         return int(self.now_s * _NS)
@@ -408,8 +420,14 @@ class SimNode:
 
     def _look(self) -> None:
         assert self.config is not None
+        if self._close:
+            self._read_details()
         sample = self.sample()
         decision = self._decide(self._state, sample, self.config)
+        if decision.close and not self._close and self._read_details():
+            sample = self.sample()
+            decision = self._decide(self._state, sample, self.config)
+        self._close = decision.close
         if self.observe is not None:
             self.observe(sample, self._state, decision)
         self._state = decision.state

@@ -159,7 +159,6 @@ class SimPod:
 
     facts: Pod | None = None
     """As the daemon knows it; None while there is no cgroup."""
-    facts_at_s: float = 0.0
     steps: Iterator[Step] | None = None
     """None while no container runs."""
     step: Step = field(default_factory=Step)

@@ -282,7 +282,7 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
 
 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
-    tree.add_pod("large", GIB // 2)
+    first = tree.add_pod("large", GIB // 2)
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it may take no more
     start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
     time.sleep(1)  # older than the facts may be now, and the daemon does not walk again for ten minutes
@@ -290,8 +290,9 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
     tree.set_used(HIGH)
 
     def grown_and_paused() -> bool:
-        current = int((pod / "memory.current").read_text())
-        (pod / "memory.current").write_text(f"{min(current + 8 * MIB, GIB)}\n")
+        for path in (first, pod):
+            current = int((path / "memory.current").read_text())
+            (path / "memory.current").write_text(f"{min(current + 8 * MIB, GIB)}\n")
         return cpu_max(pod) == PAUSED
 
     wait_until(grown_and_paused, "a pause of what may grow now")

@@ -9,19 +9,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes import MS, START_NS, S, pod, record
 
-from cgpause.model import Pod, PodUsage
-from cgpause.policy.growth import Growth, Growths, expected_rate, learn
+from cgpause.model import Headroom, Pod, PodUsage, Sample
+from cgpause.policy.growth import PRIOR_LASTS_S, Growth, Growths, expected_bytes, learn
 
 MIB = 1 << 20
 CAPACITY = 1000 * MIB
 POD = pod("a")
 
 
+def look(ms: int, *pods: PodUsage, read_ms: int | None = None) -> Sample:
+    read_at_ns = 0 if read_ms is None else START_NS + read_ms * MS
+    return Sample(START_NS + ms * MS, Headroom(CAPACITY, CAPACITY, None, 0), pods, read_at_ns)
+
+
 def history(*looks: tuple[int, int, Pod]) -> Growth:
     """Growth after looks at (ms, MiB, pod)."""
     growths = Growths()
     for ms, used_mib, seen in looks:
-        growths = learn(growths, (PodUsage(used_mib * MIB, seen),), START_NS + ms * MS)
+        growths = learn(growths, look(ms, PodUsage(used_mib * MIB, seen)))
+    return growths.pods[POD.cgroup]
+
+
+def readings(*looks: tuple[int, int, int | None]) -> Growth:
+    """Growth after looks at (ms, MiB, MiB of it page cache where that is read then)."""
+    growths, read_ms, cached_mib = Growths(), None, 0
+    for ms, current_mib, read_mib in looks:
+        if read_mib is not None:
+            read_ms, cached_mib = ms, read_mib
+        seen = replace(POD, reclaimable_bytes=cached_mib * MIB)
+        growths = learn(growths, look(ms, PodUsage(current_mib * MIB, seen), read_ms=read_ms))
     return growths.pods[POD.cgroup]
 
 
@@ -67,44 +83,92 @@ def test_after_a_pause_growth_starts_anew() -> None:
 
 
 def test_page_cache_is_no_growth() -> None:
-    looks = [(0, 100, replace(POD, reclaimable_bytes=90 * MIB)), (1000, 200, replace(POD, reclaimable_bytes=190 * MIB))]
-    assert history(*looks).rate == 0
+    assert readings((0, 100, 90), (1000, 200, 190)).rate == 0
 
 
-def test_of_a_pod_that_is_mostly_cache_the_growth_is_known_when_the_cache_is() -> None:
-    cached = replace(POD, reclaimable_bytes=90 * MIB)
-    assert history((0, 100, cached), (50, 150, cached)).rate == 0
-    assert history((0, 100, cached), (50, 150, cached), (500, 200, replace(POD, reclaimable_bytes=190 * MIB))).rate == 0
-    grown = history((0, 100, cached), (50, 150, cached), (500, 200, replace(POD, reclaimable_bytes=140 * MIB)))
-    assert grown.rate == 100 * MIB
+def test_growth_between_readings_is_believed_until_a_reading_says_that_it_was_cache() -> None:
+    looks = [(0, 100, 0), (50, 150, None), (100, 200, None)]
+    assert readings(*looks).rate > 990 * MIB
+    assert readings(*looks, (1000, 200, 100)).rate == 0
+    assert readings(*looks, (1000, 200, 0)).rate > 900 * MIB, "it was not"
+    assert readings(*looks, (1000, 200, 10)).rate > 900 * MIB, "hardly any of it was"
+
+
+def test_what_was_known_at_the_last_reading_is_kept_when_all_since_was_cache() -> None:
+    looks = [(0, 100, 0), (1000, 110, 0), (1050, 160, None), (2000, 160, 50)]
+    assert readings(*looks).rate == pytest.approx(10 * MIB * 0.5**0.1, rel=0.01)
+
+
+def test_what_grew_beside_the_cache_is_seen_at_the_reading() -> None:
+    assert readings((0, 100, 0), (1000, 400, 280)).rate == 20 * MIB
+
+
+def test_what_was_never_read_before_and_is_mostly_cache_has_shown_nothing() -> None:
+    assert readings((0, 100, None), (50, 150, None), (100, 200, 150)).rate == 0
+    assert readings((0, 100, None), (50, 150, None), (100, 200, 1)).rate > 900 * MIB
+
+
+def test_of_a_pod_with_much_cache_the_growth_is_known_when_the_cache_is() -> None:
+    assert readings((0, 100, 90), (50, 150, None), (5000, 150, None)).rate == 0
+    assert readings((0, 100, 90), (50, 150, None), (500, 200, 190)).rate == 0
+    assert readings((0, 100, 90), (50, 150, None), (500, 200, 140)).rate == 100 * MIB
+
+
+def test_a_reading_of_a_pod_that_stands_still_changes_nothing() -> None:
+    assert readings((0, 100, 0), (1000, 100, 0)) == readings((0, 100, 0))
 
 
 def test_who_is_gone_is_forgotten() -> None:
-    known = learn(Growths(), (PodUsage(MIB, POD),), START_NS)
-    assert learn(known, (), START_NS + S).pods == {}
+    known = learn(Growths(), look(0, PodUsage(MIB, POD)))
+    assert learn(known, look(1000)).pods == {}
+
+
+def test_of_what_was_there_before_us_nothing_is_expected_until_it_is_seen() -> None:
+    assert expected_bytes(history((0, 10, POD)), START_NS, CAPACITY, 10) == 0
+
+
+def test_of_a_new_pod_growth_is_expected() -> None:
+    growths = learn(learn(Growths(), look(0)), look(1000, PodUsage(MIB, POD)))
+    assert expected_bytes(growths.pods[POD.cgroup], START_NS + S, CAPACITY, 0.1) == pytest.approx(2 * MIB)
+
+
+def test_of_a_pod_that_was_held_before_we_came_growth_is_expected() -> None:
+    """Else a new daemon would let all of them go at its first look."""
+    held = history((0, 10, replace(POD, paused=record(START_NS))))
+    assert expected_bytes(held, START_NS, CAPACITY, 0.1) == pytest.approx(2 * MIB)
+
+
+def new(rate: float = 0.0) -> Growth:
+    return Growth(0, 0, rate, START_NS, None, 0, rate)
 
 
 @pytest.mark.parametrize(
-    ("age_ms", "rate"),
-    [(0, 20 * MIB), (500, 10 * MIB), (1000, 5 * MIB), (60_000, 0)],
+    ("age_ms", "mib"),
+    [(0, 2), (500, 1), (1000, 0.5), (60_000, 0)],
 )
-def test_the_prior_fades_while_a_pod_is_watched(age_ms: int, rate: float) -> None:
-    growth = Growth(START_NS, 0, 0, 0.0, START_NS, None)
-    assert expected_rate(growth, START_NS + age_ms * MS, CAPACITY) == pytest.approx(rate, abs=1)
+def test_the_prior_fades_while_a_pod_is_watched(age_ms: int, mib: float) -> None:
+    assert expected_bytes(new(), START_NS + age_ms * MS, CAPACITY, 0.1) == pytest.approx(mib * MIB, abs=1)
 
 
-def test_what_was_seen_outweighs_the_prior() -> None:
-    growth = Growth(START_NS, 0, 0, 30.0 * MIB, START_NS, None)
-    assert expected_rate(growth, START_NS, CAPACITY) == 30 * MIB
+def test_the_prior_expects_no_more_in_the_end_than_while_it_lasts() -> None:
+    """It halves twice a second: 2 % of the capacity a second come to 1.4 %, not to 20 % in ten seconds."""
+    assert expected_bytes(new(), START_NS, CAPACITY, 10) == pytest.approx(20 * MIB * PRIOR_LASTS_S)
+    assert pytest.approx(0.72, abs=0.01) == PRIOR_LASTS_S
 
 
-@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans()), max_size=20))
-def test_a_rate_is_never_negative_and_never_more_than_was_seen(looks: list[tuple[int, int, bool]]) -> None:
-    growths, at_ms, fastest, last = Growths(), 0, 0.0, None
-    for after_ms, used_mib, held in looks:
+@pytest.mark.parametrize(("rate_mib", "seconds", "mib"), [(30, 1, 30), (3, 0.1, 2), (3, 10, 30)])
+def test_the_prior_or_what_was_seen_whichever_comes_to_more(rate_mib: int, seconds: float, mib: float) -> None:
+    assert expected_bytes(new(rate_mib * MIB), START_NS, CAPACITY, seconds) == pytest.approx(mib * MIB)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))
+def test_a_rate_is_never_negative_and_never_more_than_was_seen(looks: list[tuple[int, int, bool, bool]]) -> None:
+    growths, at_ms, fastest, last, read_ms = Growths(), 0, 0.0, None, None
+    for after_ms, used_mib, held, is_read in looks:
         at_ms += after_ms
+        read_ms = at_ms if is_read else read_ms
         seen = replace(POD, paused=record(START_NS) if held else None)
-        growths = learn(growths, (PodUsage(used_mib * MIB, seen),), START_NS + at_ms * MS)
+        growths = learn(growths, look(at_ms, PodUsage(used_mib * MIB, seen), read_ms=read_ms))
         if last is not None:
             fastest = max(fastest, (used_mib - last) * MIB * 100)  # at most once in 10 ms
         last = used_mib

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from nodes import MS, START_NS, S, pod, record
 
-from cgpause.config import Config, HoldConfig, ReserveConfig, SamplingConfig
+from cgpause.config import Config, HoldConfig, Policy, ReserveConfig, SamplingConfig, ThrottleConfig
 from cgpause.model import (
     CgroupId,
     Freeze,
@@ -69,14 +69,15 @@ class Node:
         self.pods.append(PodUsage(int(used * MIB), made))
         held_bytes = None if held is None else int(held * MIB)
         cached = made.reclaimable_bytes
-        self.growths[made.cgroup] = Growth(NOW - 50 * MS, int(used * MIB) - cached, cached, rate * MIB, 0, held_bytes)
+        anonymous = int(used * MIB) - cached
+        self.growths[made.cgroup] = Growth(anonymous, cached, rate * MIB, 0, held_bytes, anonymous, rate * MIB)
         return self
 
     def sample(self) -> Sample:
-        return Sample(NOW, Headroom(TOTAL, int(self.free * MIB), None, 0), tuple(self.pods))
+        return Sample(NOW, Headroom(TOTAL, int(self.free * MIB), None, 0), tuple(self.pods), NOW - S)
 
     def state(self) -> State:
-        reserve = ReserveState(Growths(self.growths, NOW - 50 * MS), 0.0, NOW - 50 * MS, self.unsafe_since_ns)
+        reserve = ReserveState(Growths(self.growths, NOW - 50 * MS, NOW - S), 0.0, NOW - 50 * MS, self.unsafe_since_ns)
         return State(reserve=reserve)
 
     def does(self) -> dict[str, str]:
@@ -129,6 +130,16 @@ def test_when_nobody_fits_the_largest_runs_alone() -> None:
     node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
     assert node.does() == {"b": "pause"}
     assert node.says("a").startswith("runs first")
+
+
+def test_where_nobody_of_a_priority_fits_one_of_a_lower_one_goes_first() -> None:
+    # a's 200 do not fit, so it has to wait for b, which can finish and give back: no unsafe state.
+    config = replace(CONFIG, reserve=replace(CONFIG.reserve, sacrifice=True))
+    node = Node(80, config).add("a", 300, claim=200, rate=900, priority=1, cpu_usage_usec=1)
+    node.add("b", 200, claim=50, rate=300, cpu_usage_usec=1)
+    node.unsafe_since_ns = NOW - 5 * S
+    assert node.does() == {"a": "pause"}
+    assert node.says("b").startswith("runs first")
 
 
 def test_a_pod_that_never_gives_back_does_not_go_first_for_ever() -> None:
@@ -276,6 +287,48 @@ def test_a_lower_priority_is_sacrificed_first() -> None:
     node.add("b", 200, claim=50, rate=300, held=200, cpu_usage_usec=2_000_000)
     node.unsafe_since_ns = NOW - 5 * S
     assert node.does()["a"] == "sacrifice"
+
+
+def test_who_holds_next_to_nothing_is_not_sacrificed_and_services_are_last() -> None:
+    config = replace(CONFIG, reserve=replace(CONFIG.reserve, sacrifice=True))
+    node = Node(5, config).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
+    node.add("idle", 5, claim=50, cpu_usage_usec=1000)
+    node.add("cached", 105, claim=50, reclaimable_bytes=100 * MIB, cpu_usage_usec=1000)
+    node.add("web", 100, claim=50, rate=300, held=100, cpu_usage_usec=1000, workload=Workload.SERVICE)
+    node.unsafe_since_ns = NOW - 5 * S
+    assert node.does() == {"a": "sacrifice"}
+    node.pods.pop(0)
+    assert node.does() == {"web": "sacrifice"}
+
+
+def test_at_the_first_look_nobody_is_held_for_what_is_not_known_of_them() -> None:
+    """All pods of a node at once, among them some that cannot be paused and have no limit."""
+    node = Node(free=500)
+    for number in range(5):
+        node.add(f"system{number}", 10, protected="namespace kube-system")
+    for number in range(110):
+        node.add(f"web{number}", 4, claim=100, workload=Workload.SERVICE)
+    first = decide(State(), node.sample(), CONFIG)
+    second = decide(first.state, replace(node.sample(), at_ns=NOW + first.next_sample_ns), CONFIG)
+    assert (first.actions, second.actions) == ((), ())
+
+
+def test_a_new_pod_without_limit_that_cannot_be_paused_is_not_expected_to_fill_the_node() -> None:
+    node = Node(free=60).add("system", 10, protected="namespace kube-system (protect.namespaces)")
+    del node.growths[node.pods[0].pod.cgroup]
+    assert "needs 14.4 MiB (no limit, 20.0 MiB/s for 10 s)" in node.says("system")
+
+
+def test_what_a_pod_leaks_follows_its_quota() -> None:
+    config = replace(CONFIG, throttle=ThrottleConfig(quota_us=20_000, period_us=100_000))
+    node = Node(60, config).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=0.1, held=200)
+    assert "of 49.8 MiB left" in node.says("a")  # 20 % of 0.1 MiB/s for 10 s
+
+
+def test_a_walk_below_the_mark_begins_before_it_under_watermark_too() -> None:
+    config = replace(CONFIG, policy=Policy.WATERMARK, watermark=replace(CONFIG.watermark, upper_pct=60, lower_pct=50))
+    node = Node(free=600, config=config).add("a", 300)
+    assert decide(node.state(), node.sample(), config).care_bytes == 650 * MIB
 
 
 def test_lateness_is_part_of_the_reaction() -> None:

@@ -518,6 +518,22 @@ def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTre
     assert asked.pods == [late]
 
 
+def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """One that takes its time would otherwise be held for minutes before it ever listens, as often as it starts."""
+    slow, known = str(fake.add_pod("slow")), str(fake.add_pod("known"))
+    asked.answers = {slow: False, known: True}
+    tree.refresh(0)
+    assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+    for tracked in tree.pods.values():
+        tree.starts(tracked, 5 * S)
+    assert workloads(tree) == {"slow": Workload.SERVICE, "known": Workload.SERVICE}
+    starting_ns = int(tree.config.hold.starting_s * S)
+    tree.refresh(5 * S + starting_ns - 1)
+    assert workloads(tree) == {"slow": Workload.SERVICE, "known": Workload.SERVICE}
+    tree.refresh(5 * S + starting_ns)
+    assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+
+
 def workloads(tree: PodTree) -> dict[str | None, Workload]:
     return {tracked.pod.name: tracked.pod.workload for tracked in tree.pods.values()}
 

@@ -39,9 +39,7 @@ class Decision:
     actions: tuple[Action, ...]
     next_sample_ns: int
     close: bool
-    """Whether somebody is held or soon could be: time to be awake, and for the airbag."""
-    tight: bool
-    """Whether not all needs are met: time to know each pod better."""
+    """Whether somebody is held or soon could be: time to be awake, to know each pod better, and for the airbag."""
     care_bytes: int
     """`Headroom.available_bytes` below which it is close."""
 
@@ -108,7 +106,7 @@ def _decide(
         if room > 0:
             next_ns = _next_ns(fill, sample, room, [], {}, config)
             after = State(reserve=replace(looked, unsafe_since_ns=None), fill=fill)
-            return Decision(after, (), next_ns, close, tight=False, care_bytes=care_bytes), None
+            return Decision(after, (), next_ns, close, care_bytes), None
     if everyone or config.reserve.sacrifice:  # which may choose one that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
@@ -152,7 +150,7 @@ def _decide(
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     after = replace(after, stretches=stretches, fill=fill)
     close = close or bool(parts.paused) or bool(chosen)
-    return Decision(after, actions, next_ns, close, tight=True, care_bytes=care_bytes), walk
+    return Decision(after, actions, next_ns, close, care_bytes), walk
 
 
 def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
@@ -189,7 +187,7 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
             parts.candidates.append(usage)
         else:
             parts.unstoppable.append((usage, running_s))
-            turn_taken |= pod.workload is Workload.BATCH and hold.is_turn(pod, stretch, at_ns, config.hold)
+            turn_taken |= stretch is not None and stretch.turn
     # One turn at a time: together they would fill the node at once.
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
@@ -205,7 +203,9 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
 
 def _care_bytes(sample: Sample, config: Config) -> int:
     headroom = sample.headroom
-    return int(headroom.available_bytes - reserve.room_bytes(sample, config) + headroom.capacity_bytes * CARE_PCT / 100)
+    is_reserve = config.policy is Policy.RESERVE
+    room = reserve.room_bytes(sample, config) if is_reserve else _room_below_mark(sample, config)
+    return int(headroom.available_bytes - room + headroom.capacity_bytes * CARE_PCT / 100)
 
 
 def _room_below_mark(sample: Sample, config: Config) -> float:

@@ -8,13 +8,15 @@ A banker's argument on the kernel's own numbers (design: policies; Dijkstra 1965
             can be paused, and `horizon_s` for one that cannot, or that goes first
 
 and the needs are served from the headroom, less a margin above kubelet's eviction threshold, in this order: pods that
-cannot be paused; then by the operator's priority, services before batch; within these one pod goes first: the largest
-that wants memory and whose need for the whole horizon fits, so that somebody can always finish and give memory back.
-Then Burstable before BestEffort, then the larger before the smaller. Whoever's need fits runs; whoever's does not is
-paused. Resuming is the same walk, with `resume_pct` to spare.
+cannot be paused; then by the operator's priority, services before batch; then Burstable before BestEffort, then the
+larger before the smaller. One pod goes first within its priority: the first in this order (batch, where there is any)
+that wants memory and whose need for the whole horizon fits, so that somebody can finish and give memory back. Whoever's
+need fits runs; whoever's does not is paused. Resuming is the same walk, with `resume_pct` to spare.
 
-It cannot deadlock: the pod that goes first always runs, also when nothing fits. While its claim fits it gets all of it,
-whatever the others did before. When no pod's does (an unsafe state) pausing cannot help any more.
+It cannot deadlock: the pod that goes first always runs, also when nothing fits. It gets all of its claim if it takes it
+within the horizon; one that grows slower is given so many seconds of growth, for a limit is not a plan, and to hold all
+others for what it may never take would be worse. When no pod's need fits (an unsafe state) pausing cannot help any
+more.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from cgpause.model import (
     Freeze,
     Mechanism,
     Pause,
+    Pod,
     PodUsage,
     QosClass,
     Resume,
@@ -37,7 +40,7 @@ from cgpause.model import (
     Sample,
     Workload,
 )
-from cgpause.policy.growth import Growth, Growths, expected_rate, learn
+from cgpause.policy.growth import Growth, Growths, expected_bytes, learn, prior_rate
 from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.pace import fast_ns
 
@@ -45,8 +48,8 @@ REACTION_LOOKS = 2
 """A pod that starts to grow just after a look is seen at the next one and stopped before the one after that."""
 WANTS_PCT = 0.5
 """A pod wants memory when it may take more than this much of the capacity within the horizon."""
-LEAK_FRACTION = 0.01
-"""What a throttled pod still does of what it did (measured; design: kernel facts)."""
+WORTH_PCT = 0.5
+"""Nobody is sacrificed for less than this much of the capacity."""
 UNSAFE_S = 1.0
 """Nobody is sacrificed for a moment's shortage."""
 _PAGE = 4096
@@ -74,7 +77,7 @@ class Place(NamedTuple):
     usage: PodUsage
     claim: float
     rate: float
-    """In bytes per second."""
+    """In bytes per second, as seen lately or, of a new pod, expected."""
     time_s: float
     need: float
     left: float
@@ -109,7 +112,7 @@ class Step:
 
 def look(state: ReserveState, sample: Sample) -> ReserveState:
     """Take a sample in; `step` and `left_bytes` then decide on it."""
-    growths = learn(state.growths, sample.pods, sample.at_ns)
+    growths = learn(state.growths, sample)
     return replace(state, growths=growths, late_s=_late_s(state, sample), looked_at_ns=sample.at_ns)
 
 
@@ -124,14 +127,12 @@ def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
     left, largest = room_bytes(sample, config), 0.0
     for _, pod in state.growths.moving:
         growth = known[pod.cgroup]
-        rate = expected_rate(growth, at_ns, capacity)
-        limit = pod.memory_max_bytes
-        claim = _UNBOUNDED if limit is None else limit - growth.used_bytes
-        want = min(rate * horizon_s, claim)
+        claim = _claim(pod, growth)
+        want = min(expected_bytes(growth, at_ns, capacity, horizon_s), claim)
         if pod.protected is not None or at_ns < pod.settled_at_ns:
-            left -= max(want, 0)
+            left -= want
         else:
-            left -= max(min(rate * reaction, claim), 0)
+            left -= min(expected_bytes(growth, at_ns, capacity, reaction), claim)
             largest = max(largest, want)
     return left - largest
 
@@ -173,7 +174,7 @@ def step(
     if walk.unsafe:
         unsafe_since_ns = at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
         if config.reserve.sacrifice and at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
-            victim = _victim(walk)
+            victim = _victim(walk, sample.headroom.capacity_bytes * WORTH_PCT / 100)
             if victim is not None:
                 actions = [a for a in actions if a.pod.cgroup != victim.pod.cgroup]
                 actions.append(victim)
@@ -207,10 +208,20 @@ class _Demand(NamedTuple):
     used: int
     cgroup: CgroupId
     usage: PodUsage
-    claim: float
+    growth: Growth
     rate: float
-    want: float
-    """Its need for the whole horizon."""
+    claim: float
+    takes: float
+    """What it is expected to take within the horizon, whatever its claim."""
+
+    @property
+    def want(self) -> float:
+        """Its need for the whole horizon."""
+        return min(self.takes, self.claim)
+
+    def place(self, time_s: float, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
+        """Its place in the walk."""
+        return Place(self.usage, self.claim, self.rate, time_s, need, left, runs, first)
 
 
 def _walk(
@@ -225,7 +236,7 @@ def _walk(
     everyone: bool,
 ) -> Walk:
     """Walk once; `places` has those whose state changes, and all others only if `everyone` is asked for."""
-    capacity = sample.headroom.capacity_bytes
+    at_ns, capacity = sample.at_ns, sample.headroom.capacity_bytes
     horizon_s = config.reserve.horizon_s
     reaction = reaction_s(late_s, sample, config)
     room = left = room_bytes(sample, config)
@@ -235,9 +246,9 @@ def _walk(
     for usage, seconds in unstoppable:
         demand = _demand(usage, known, sample, horizon_s)
         time_s = min(seconds + reaction, horizon_s)
-        need = min(demand.claim, demand.rate * time_s)
+        need = min(demand.claim, expected_bytes(demand.growth, at_ns, capacity, time_s))
         if everyone:
-            places.append(Place(usage, demand.claim, demand.rate, time_s, need, left, runs=True, stoppable=False))
+            places.append(demand.place(time_s, need, left, runs=True)._replace(stoppable=False))
         left -= need
     for usage in paused:
         left -= _leak_bytes(usage, known[usage.pod.cgroup], capacity, config)
@@ -247,48 +258,87 @@ def _walk(
     demands.sort(reverse=True)
     wants = capacity * WANTS_PCT / 100
     # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
-    wanting = [demand for demand in demands if demand.claim >= _PAGE and demand.rate * horizon_s > wants]
-    wanting = wanting or [demand for demand in demands if min(demand.claim, demand.rate * reaction) >= _PAGE]
+    wanting = [demand for demand in demands if demand.claim >= _PAGE and demand.takes > wants]
+    if not wanting:
+        wanting = [
+            demand
+            for demand in demands
+            if min(demand.claim, expected_bytes(demand.growth, at_ns, capacity, reaction)) >= _PAGE
+        ]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
-    group = next((one.group for one in wanting if not one.group[1]), wanting[0].group if wanting else None)
-    first: _Demand | None = None
-    unsafe = False
-    spare = config.reserve.resume_pct / 100 * capacity
-    for demand in demands:
-        if first is None and group is not None and demand.group <= group:
-            rivals = [rival for rival in wanting if rival.group == group]
-            fitting = (rival for rival in rivals if rival.want <= left)
-            first = next(fitting, None)
-            if first is None:
-                first, unsafe = rivals[0], True
-            *_, usage, claim, rate, need = first
-            if everyone or usage.pod.paused is not None:
-                places.append(Place(usage, claim, rate, horizon_s, need, left, runs=True, first=True))
-            left -= need
-        if demand is first:
-            continue
-        *_, usage, claim, rate, _ = demand
-        need = min(claim, rate * reaction)
-        is_paused = usage.pod.paused is not None
-        # Holding a pod that does not grow would free nothing and help nobody.
-        runs = (need + spare if is_paused else need) <= left or need < _PAGE
-        if everyone or is_paused or not runs:
-            places.append(Place(usage, claim, rate, reaction, need, left, runs))
-        if runs:
-            left -= need
-    return Walk(room, tuple(places), left, unsafe)
+    wanting = [demand for demand in wanting if not demand.group[1]] or wanting
+    server = _Server(at_ns, capacity, reaction, config, everyone=everyone)
+    served = server.serve(demands, wanting, left)
+    unsafe = served is None
+    if served is None:
+        served = server.serve(demands, wanting, left, anyway=wanting[0])
+        assert served is not None
+    left, rest = served
+    return Walk(room, (*places, *rest), left, unsafe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """Serves demands in their order from what is left."""
+
+    at_ns: int
+    capacity_bytes: int
+    reaction_s: float
+    config: Config
+    everyone: bool
+
+    def serve(
+        self, demands: Sequence[_Demand], wanting: Sequence[_Demand], left: float, *, anyway: _Demand | None = None
+    ) -> tuple[float, list[Place]] | None:
+        """What is left then, and the places; None when none of those `wanting` fits, and so nobody can go first.
+
+        `anyway` goes first even so.
+        """
+        horizon_s = self.config.reserve.horizon_s
+        spare = self.config.reserve.resume_pct / 100 * self.capacity_bytes
+        places: list[Place] = []
+        first: _Demand | None = None
+        group: tuple[int, bool] | None = None
+        for demand in demands:
+            if first is None and demand.group != group:
+                group = demand.group
+                rivals = [rival for rival in wanting if rival.group == group]
+                first = next((rival for rival in rivals if rival.want <= left), anyway if anyway in rivals else None)
+                if first is not None:
+                    if self.everyone or first.usage.pod.paused is not None:
+                        places.append(first.place(horizon_s, first.want, left, runs=True, first=True))
+                    left -= first.want
+            if demand is first:
+                continue
+            need = min(demand.claim, self.expected(demand))
+            is_paused = demand.usage.pod.paused is not None
+            # Holding a pod that does not grow would free nothing and help nobody.
+            runs = (need + spare if is_paused else need) <= left or need < _PAGE
+            if self.everyone or is_paused or not runs:
+                places.append(demand.place(self.reaction_s, need, left, runs=runs))
+            if runs:
+                left -= need
+        return None if wanting and first is None else (left, places)
+
+    def expected(self, demand: _Demand) -> float:
+        """What it takes until it could be stopped."""
+        return expected_bytes(demand.growth, self.at_ns, self.capacity_bytes, self.reaction_s)
 
 
 def _demand(usage: PodUsage, known: Mapping[CgroupId, Growth], sample: Sample, horizon_s: float) -> _Demand:
     pod = usage.pod
     growth = known[pod.cgroup]
-    used = growth.used_bytes
-    limit = pod.memory_max_bytes
-    claim: float = _UNBOUNDED if limit is None else limit - used if limit > used else 0
-    rate = expected_rate(growth, sample.at_ns, sample.headroom.capacity_bytes)
-    want = rate * horizon_s
+    at_ns, capacity = sample.at_ns, sample.headroom.capacity_bytes
+    rate = max(growth.rate, prior_rate(growth, at_ns, capacity))
+    takes = expected_bytes(growth, at_ns, capacity, horizon_s)
     group = (pod.priority, pod.workload is Workload.SERVICE)
-    return _Demand(group, _QOS_RANK[pod.qos], used, pod.cgroup, usage, claim, rate, min(want, claim))
+    claim = _claim(pod, growth)
+    return _Demand(group, _QOS_RANK[pod.qos], growth.used_bytes, pod.cgroup, usage, growth, rate, claim, takes)
+
+
+def _claim(pod: Pod, growth: Growth) -> float:
+    limit = pod.memory_max_bytes
+    return _UNBOUNDED if limit is None else max(limit - growth.used_bytes, 0)
 
 
 def _leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, config: Config) -> float:
@@ -296,7 +346,9 @@ def _leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, config: Co
     pod = usage.pod
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return 0.0
-    leak = growth.rate * LEAK_FRACTION * config.reserve.horizon_s
+    # What it still does of what it did is what it still has of one CPU (measured at 1 %; design: kernel facts).
+    throttle = config.throttle
+    leak = growth.rate * min(throttle.quota_us / throttle.period_us, 1.0) * config.reserve.horizon_s
     if config.reserve.freeze_growing:
         leak = min(leak, max(leak_limit_bytes(capacity_bytes) - _grown_bytes(growth), 0))
     return leak
@@ -315,15 +367,21 @@ def _late_s(state: ReserveState, sample: Sample) -> float:
     return min(max(worst, late_s), _LONGEST_LATE_S)
 
 
-def _victim(walk: Walk) -> Sacrifice | None:
+def _victim(walk: Walk, worth_bytes: float) -> Sacrifice | None:
     """Whoever loses least, once all who can be held are held and even the one that goes first has no room."""
     stoppable = [place for place in walk.places if place.stoppable]
     if walk.room_bytes > 0 or any(place.runs and place.need >= _PAGE and not place.first for place in stoppable):
         return None
-    known = [place for place in stoppable if place.usage.pod.cpu_usage_usec is not None]
+    # To kill who holds next to nothing would help nobody, and it would be the next idle pod's turn a second later.
+    known = [
+        place
+        for place in stoppable
+        if place.usage.pod.cpu_usage_usec is not None
+        and place.usage.memory_current_bytes - place.usage.pod.reclaimable_bytes > worth_bytes
+    ]
     if not known:
         return None
-    current, pod = min(known, key=lambda place: (place.usage.pod.priority, place.usage.pod.cpu_usage_usec)).usage
+    current, pod = min(known, key=_loss).usage
     lost_s = (pod.cpu_usage_usec or 0) / 1e6
     return Sacrifice(
         pod,
@@ -331,6 +389,11 @@ def _victim(walk: Walk) -> Sacrifice | None:
         f"no headroom left, and not even one pod fits: of {len(known)} it loses least ({lost_s:.1f} s of CPU time, "
         f"priority {pod.priority})",
     )
+
+
+def _loss(place: Place) -> tuple[int, bool, int]:
+    pod = place.usage.pod
+    return pod.priority, pod.workload is Workload.SERVICE, pod.cpu_usage_usec or 0
 
 
 def describe(place: Place) -> str:

@@ -1,0 +1,118 @@
+"""The reserve policy on a simulated node, with kinds of pods that the paper's experiment has not, beside controls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from simnode import SimNode
+from simpods import MIB, Behaviour, SimPod, Step, cache_reader, fill, idle, leaker, worker
+
+from cgpause.config import Config, ReserveConfig
+from cgpause.model import Mechanism
+
+FREEZE = Config(mechanism=Mechanism.FREEZE)
+CAPACITY = 1000 * MIB
+
+
+def slow(base_bytes: int, peak_bytes: int, *, bytes_per_s: float, rounds: int = 2) -> Behaviour:
+    """Grow slowly from base to peak, then give all of it back; with an end."""
+
+    def run() -> Iterator[Step]:
+        yield fill(base_bytes)
+        for _ in range(rounds):
+            for _ in range((peak_bytes - base_bytes) // MIB):
+                yield fill(MIB, MIB / bytes_per_s)
+            yield Step(free_bytes=peak_bytes - base_bytes)
+
+    return run
+
+
+def node_of_slow_growers(config: Config | None) -> SimNode:
+    pods = [
+        SimPod(f"slow{number}", slow(150 * MIB, 390 * MIB, bytes_per_s=MIB), limit_bytes=400 * MIB, start_s=number)
+        for number in range(4)
+    ]
+    return SimNode(pods, config=config, kubepods_max_bytes=CAPACITY)
+
+
+@pytest.mark.parametrize(
+    ("config", "killed"),
+    [
+        pytest.param(None, True, id="without-control"),
+        pytest.param(FREEZE, True, id="too-slow-for-the-horizon"),
+        pytest.param(replace(FREEZE, reserve=ReserveConfig(horizon_s=300)), False, id="horizon-as-long-as-they-take"),
+    ],
+)
+def test_slow_growers_are_saved_by_a_horizon_as_long_as_they_take(config: Config | None, killed: bool) -> None:  # noqa: FBT001 - a table
+    """A claim is reserved as far as it can be taken within the horizon: the limit that docs/policies.md names."""
+    node = node_of_slow_growers(config)
+    node.run(3600)
+    assert bool(node.oom_kills) == killed
+    if not killed:
+        assert all(pod.finished_s is not None for pod in node.all_pods)
+        assert node.pauses
+
+
+def test_page_cache_that_grows_is_no_reason_to_hold_anybody() -> None:
+    """Files are read at 400 MiB/s in a pod without a limit, on a node close to the point where somebody is held."""
+    pods = [
+        SimPod("reader", cache_reader(50 * MIB, cache_bytes=400 * MIB), start_s=20),
+        SimPod("base", idle(600 * MIB), limit_bytes=601 * MIB),
+        *(
+            SimPod(f"worker{number}", worker(24 * MIB, seed=number, rounds=50, unit_bytes=MIB), limit_bytes=24 * MIB)
+            for number in range(4)
+        ),
+    ]
+    node = SimNode(pods, config=FREEZE, kubepods_max_bytes=CAPACITY)
+    node.run(20)
+    settled = node.pauses
+    node.run(100)
+    assert node.pauses == settled
+    assert node.oom_kills == 0
+
+
+@pytest.mark.parametrize("limited", [True, False], ids=["limits", "no-limits"])
+def test_volatile_pods_with_and_without_limits_are_not_killed(limited: bool) -> None:  # noqa: FBT001 - a table
+    """Mixed sizes. Without limits, what a pod has shown is all there is to go by."""
+
+    def node(config: Config | None) -> SimNode:
+        sizes = (200, 100, 100, 50, 50, 50, 200, 100, 150)
+        pods = [
+            SimPod(
+                f"w{number}",
+                worker(size * MIB, seed=number, rounds=20, unit_bytes=size * MIB // 8, work_s=0.5),
+                limit_bytes=size * MIB if limited else None,
+                start_s=6 * number,  # new pods are left alone for 5 s
+            )
+            for number, size in enumerate(sizes)
+        ]
+        return SimNode(pods, config=config, kubepods_max_bytes=CAPACITY * 3 // 4)
+
+    uncontrolled, controlled = node(None), node(FREEZE)
+    uncontrolled.run(3600)
+    controlled.run(3600)
+    assert uncontrolled.oom_kills > 0
+    assert controlled.oom_kills == 0
+    assert all(pod.finished_s is not None for pod in controlled.all_pods)
+
+
+def test_beside_a_pod_that_never_gives_back_the_others_still_finish() -> None:
+    pods = [
+        SimPod("leak", leaker(300 * MIB, bytes_per_s=20 * MIB), limit_bytes=310 * MIB),
+        *(
+            SimPod(f"w{number}", worker(150 * MIB, seed=number, rounds=10, work_s=0.2), limit_bytes=150 * MIB)
+            for number in range(5)
+        ),
+    ]
+
+    def node(config: Config | None) -> SimNode:
+        return SimNode([replace(pod) for pod in pods], config=config, kubepods_max_bytes=CAPACITY * 17 // 20)
+
+    uncontrolled, controlled = node(None), node(FREEZE)
+    uncontrolled.run(3600)
+    controlled.run(3600)
+    assert uncontrolled.oom_kills > 0
+    assert controlled.oom_kills == 0
+    assert all(pod.finished_s is not None for pod in controlled.all_pods if pod.name != "leak")
