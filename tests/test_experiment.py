@@ -431,7 +431,7 @@ def well(trial: Trial) -> dict[str, Any]:
 
 
 def verdicts(change: Callable[[Trial], dict[str, Any]], trials: list[Trial] = EVERYTHING) -> dict[str, Verdict]:
-    evidence = Evidence(make_results(trials, change).measured())
+    evidence = Evidence(make_results(trials, change))
     return {claim.text: claim.judgements["reserve-freeze"].verdict for claim in judge(evidence)}
 
 
@@ -446,8 +446,8 @@ def test_everything_holds_where_it_does() -> None:
 
 def test_nothing_measured_is_no_verdict() -> None:
     assert set(verdicts(well, []).values()) == {Verdict.UNKNOWN}
-    assert {found.verdict for _, found in judge_brake(Evidence([]))} == {Verdict.UNKNOWN}
-    assert savings(Evidence([]), "watermark") is None
+    assert {found.verdict for _, found in judge_brake(Evidence(Results()))} == {Verdict.UNKNOWN}
+    assert savings(Evidence(Results()), "watermark") is None
 
 
 def test_a_part_of_the_loads_holds_only_so_far() -> None:
@@ -517,10 +517,19 @@ def test_an_arm_is_compared_on_the_seeds_both_have() -> None:
         return {"total_s": 100.0 * trial.seed}
 
     trials = [Trial(CELL, 1, "none"), Trial(CELL, 2, "none"), Trial(CELL, 1, "watermark"), Trial(CELL, 3, "watermark")]
-    pair = Evidence(make_results(trials, change).measured()).pair(CELL, "watermark", "none")
+    pair = Evidence(make_results(trials, change)).pair(CELL, "watermark", "none")
 
     assert pair is not None
     assert (pair.seeds, pair.time_ratio) == (1, 1.0)
+
+
+def test_arms_that_different_code_ran_are_not_compared() -> None:
+    trials = [Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")]
+    results = make_results(trials)
+    results.boots[9] = replace(results.boots[1], number=9, code="other")
+    results.add(replace(results.measured()[0], boot=9))
+
+    assert Evidence(results).pair(CELL, "watermark", "none") is None
 
 
 def test_savings_are_the_papers_figures() -> None:
@@ -529,7 +538,7 @@ def test_savings_are_the_papers_figures() -> None:
         return {"restarts": 5 if half else 10, "total_s": 80.0 if half else 100.0}
 
     trials = [Trial(Cell("kubepods", share, 1.5), 1, arm) for share in (16, 8) for arm in ("none", "watermark")]
-    saved = savings(Evidence(make_results(trials, change).measured()), "watermark")
+    saved = savings(Evidence(make_results(trials, change)), "watermark")
 
     assert saved is not None
     assert saved.cells == 2
@@ -538,11 +547,9 @@ def test_savings_are_the_papers_figures() -> None:
 
 
 def test_the_brake_is_judged_against_the_same_policy_without() -> None:
-    assert {found.verdict for _, found in judge_brake(Evidence(make_results(EVERYTHING, well).measured()))} == {
-        Verdict.HOLDS
-    }
+    assert {found.verdict for _, found in judge_brake(Evidence(make_results(EVERYTHING, well)))} == {Verdict.HOLDS}
     worse = make_results(EVERYTHING, lambda trial: {"restarts": int(trial.arm == "reserve-freeze")})
-    summed, somewhere, time = (found.verdict for _, found in judge_brake(Evidence(worse.measured())))
+    summed, somewhere, time = (found.verdict for _, found in judge_brake(Evidence(worse)))
     assert (summed, somewhere, time) == (Verdict.FAILS, Verdict.FAILS, Verdict.HOLDS)
 
 

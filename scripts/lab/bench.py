@@ -31,7 +31,7 @@ from cgpause.process import raise_descriptor_limit
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree
 from cgpause.watch import Watch
-from lab.bench_node import BusyNode
+from lab.bench_node import USED_SHARE, BusyNode
 from lab.build import ensure_program
 from lab.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, scope_name, write
 from lab.vm_host import say
@@ -45,7 +45,6 @@ USUAL_PODS = 110
 """kubelet's default maximum."""
 IDLE_S = 60
 REACTIONS = 300
-_KNOWN_NS = 60_000_000_000
 _COMFORTABLE = 64 * GIB  # a kubepods limit that the empty tree is far below
 _MEMORY_STAT = "anon 0\nfile 0\nkernel 0\n" + "".join(f"filler_{n} 123456789\n" for n in range(55))
 _TEXTS = {  # of a cgroup in ordinary files
@@ -143,8 +142,7 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
         )
         assert floor.stdin is not None
         assert floor.stdout is not None
-        # As if they had been there for a minute: of a new pod nothing is known, and each is weighed until something is.
-        state = decide(State(), sampler.sample(now_ns() - _KNOWN_NS), view.config).state
+        state = decide(State(), sampler.sample(now_ns()), view.config).state
         node = BusyNode([tracked.pod for tracked in view.pods.values()], view.config)
 
         def run_python(ticks: int) -> int:
@@ -184,6 +182,7 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
         "pods": pods,
         "python_us": round(python_us, 1),
         "near_us": round(near_us, 1),
+        "near_used_pct": round(100 * USED_SHARE, 1),
         "details_us": round(details_us, 1),
         "c_us": round(c_us, 1),
         "ratio": round(statistics.median(python / c for python, _, _, c in rounds), 2),

@@ -14,7 +14,7 @@ from cgpause.model import CpuMax, Headroom, Mechanism, Owner, Pause, PauseRecord
 from cgpause.policy import State, decide
 from lab.kubepods import MIB
 
-_USED_SHARE = 0.97  # of the capacity: where a policy begins to hold somebody
+USED_SHARE = 0.9845  # of the capacity: where a policy begins to hold somebody
 _CAPACITY_BYTES = 64 << 30
 _GROWING_SHARE = 0.25  # the other pods keep what they have
 _ROUND_S = 20.0  # a growing pod goes from half its limit to the limit, and back at once
@@ -23,12 +23,12 @@ _ORIGINAL = CpuMax(None, 100_000)
 
 
 class BusyNode:
-    """Pods on a node with 64 GiB, of which 97 % stay in use: what some give back, the growing quarter takes."""
+    """Pods on a node with 64 GiB, of which 98.5 % stay in use: what some give back, the growing quarter takes."""
 
     def __init__(self, pods: list[Pod], config: Config, *, seed: int = 1) -> None:
         random_source = random.Random(seed)  # noqa: S311 - the same node each time
         weights = [random_source.lognormvariate(0, 1) for _ in pods]
-        scale = _USED_SHARE * _CAPACITY_BYTES / (0.75 * sum(weights))  # on average, a pod has 3/4 of its limit
+        scale = USED_SHARE * _CAPACITY_BYTES / (0.75 * sum(weights))  # on average, a pod has 3/4 of its limit
         limits = [max(int(weight * scale), MIB) for weight in weights]
         self._pods = [replace(pod, memory_max_bytes=limit) for pod, limit in zip(pods, limits, strict=True)]
         self._used = [limit * random_source.uniform(0.5, 1) for limit in limits]
@@ -48,7 +48,7 @@ class BusyNode:
                 used = self._used[place] + limit / 2 * interval_ms / 1000 / _ROUND_S
                 self._used[place] = used if used <= limit else limit / 2
         usages = tuple(PodUsage(int(used), pod) for used, pod in zip(self._used, self._pods, strict=True))
-        used_bytes = int(_USED_SHARE * _CAPACITY_BYTES)
+        used_bytes = int(USED_SHARE * _CAPACITY_BYTES)
         headroom = Headroom(2 * _CAPACITY_BYTES, 2 * _CAPACITY_BYTES - used_bytes, _CAPACITY_BYTES, used_bytes)
         sample = Sample(self._at_ns, headroom, usages)
         start = time.perf_counter_ns()

@@ -83,13 +83,14 @@ def _growth(runs: list[dict[str, Any]]) -> list[str]:
     ticks = [(where, tick) for where, tick in _each_tick(runs) if "near_us" in tick]
     if not ticks:
         return []
+    used_pct = ticks[0][1].get("near_used_pct", 97)  # what it was before the figure was recorded
     lines = [
         "",
         "## Near the limit",
         "",
-        "The same tick on a busy node: pods that fill 97 % of 64 GiB, a quarter of them growing, each in proportion to",
-        "its limit. The policy then weighs every pod. Details are what is read besides once a second: reclaimable",
-        "memory, CPU time, and who listens.",
+        f"The same tick on a busy node: pods that fill {used_pct:g} % of 64 GiB, a quarter of them growing, each in",
+        "proportion to its limit. The policy then weighs every pod. Details are what is read besides once a second:",
+        "reclaimable memory, CPU time, and who listens.",
         "",
         "| run | pods | far from the limit µs | near it µs | near it, µs a pod | details µs |",
         "|---|---|---|---|---|---|",

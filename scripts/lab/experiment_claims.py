@@ -21,6 +21,7 @@ from lab.experiment_results import (
     WATERMARK,
     Cell,
     Result,
+    Results,
     percent,
 )
 
@@ -85,9 +86,10 @@ class Pair:
 class Evidence:
     """The measured trials, to be looked up."""
 
-    def __init__(self, results: Iterable[Result]) -> None:
+    def __init__(self, results: Results) -> None:
+        self._boots = results.boots
         self._found: dict[Cell, dict[str, dict[int, Result]]] = {}
-        for result in results:
+        for result in results.measured():
             trial = result.trial
             self._found.setdefault(trial.cell, {}).setdefault(trial.arm, {})[trial.seed] = result
 
@@ -104,14 +106,17 @@ class Evidence:
         return [result for _, result in sorted(self._found.get(cell, {}).get(arm, {}).items())]
 
     def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
-        """Two arms compared; None where they have no seed in common."""
+        """Two arms compared; None where they have no seed in common that was measured with the same code."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
-        common = sorted(set(ours) & set(theirs))
+        common = sorted(seed for seed in set(ours) & set(theirs) if self._code(ours[seed]) == self._code(theirs[seed]))
         if not common:
             return None
         restarts, total = [_mean(ours, common, name) for name in ("restarts", "total_s")]
         other_restarts, other_total = [_mean(theirs, common, name) for name in ("restarts", "total_s")]
         return Pair(cell, len(common), restarts, other_restarts, total / other_total)
+
+    def _code(self, result: Result) -> str:
+        return self._boots[result.boot].code
 
     def pairs(self, arm: str, other: str, cells: Iterable[Cell]) -> list[Pair]:
         """`pair` for those of the loads that have both."""

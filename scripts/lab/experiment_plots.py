@@ -69,7 +69,7 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
     """
     measured = results.measured()
     rows = [row for row in _ROWS[plot.file] if any(result.trial.cell.setting == row.setting for result in measured)]
-    evidence = Evidence(measured)
+    evidence = Evidence(results)
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(11, 1.3 + 2.5 * len(rows)), layout="constrained")
         panels = figure.subplots(len(rows), len(SHARES), sharex=True, sharey="row", squeeze=False)

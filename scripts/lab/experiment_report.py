@@ -39,11 +39,12 @@ times, with CPU work for each unit of memory. There is no swap. A container that
 after kubelet's back-off, scaled. In the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as
 kubelet sets it; in the setting `node` there is no such limit, and memory ends where the machine's does.
 
-Each load is run with every arm, on the same sets of jobs (seeds). An arm's runs of one load and seed are back to back
-in one boot of the VM where nothing went wrong, in an order that the seed rotates. Times on an emulated machine are
-longer than on a node: compare arms, not machines. A run that timed out counts with the time it was given. Others use
-the machine too: during a trial the same small work is timed over and over (*machine* in the tables); where that took
-1.3 times as long as in the trials before, the trial was run again, three times at most.
+Each load is run with every arm, on the same sets of jobs (seeds). The arms' runs of one load and seed are back to back
+in one boot of the VM where nothing went wrong, in an order that the seed rotates; arms are compared where the same code
+ran them. Times on an emulated machine are longer than on a node: compare arms, not machines. A run that timed out
+counts with the time it was given. Others use the machine too: during a trial the same small work is timed over and over
+(*machine* in the tables); where that took 1.3 times as long as in the trials before, the trial was run again, three
+times at most. Trials without a figure there are older than this check.
 """
 
 _ARMS = {
@@ -142,7 +143,7 @@ class Report:
     def __init__(self, results: Results, label: str = "") -> None:
         self._results = results
         self._measured = results.measured()
-        self._evidence = Evidence(self._measured)
+        self._evidence = Evidence(results)
         self._label = label
         used = sorted({result.boot for result in [*self._measured, *results.errors()]})
         self._places = list(dict.fromkeys(results.boots[number].where for number in used))

@@ -220,7 +220,7 @@ def run_trial(arm: str, work: int) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("arm", ["none", "watermark"])
+@pytest.mark.parametrize("arm", ["none", "watermark", "reserve-freeze"])
 def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None:
     assert worker
     result = run_trial(arm, 3_000_000)
@@ -230,7 +230,9 @@ def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None
     assert result["restarts"] == result["oom_kills"] + result["peer_kills"]
     assert result["cpu_s"] > result["lost_cpu_s"] >= 0
     assert 0 < result["used_mean_pct"] <= 100
-    assert (result["daemon_cpu_s"] > 0) is (arm == "watermark")
+    assert (result["daemon_cpu_s"] > 0) is (arm != "none")
+    if arm == "reserve-freeze":
+        assert result["restarts"] == 0
     assert not (CGROUP_ROOT / TRIAL_SLICE).exists()
     assert not TRIAL_FOLDER.exists()
 
