@@ -197,7 +197,7 @@ class HoldConfig:
         default=600.0,
         metadata=option(
             "The same for batch: pods in which nothing listens on a TCP port, so that no HTTP, TCP or gRPC probe can "
-            "miss them. Under the reserve policy those that are due take turns.",
+            "miss them. Those that are due take turns.",
             unit="s",
             low=1,
             high=86400,
@@ -215,8 +215,8 @@ class HoldConfig:
     starting_s: float = field(
         default=30.0,
         metadata=option(
-            "A pod counts as a service this long after it appeared, for it may yet begin to listen (Kubernetes' "
-            "default liveness probe allows as long).",
+            "A pod counts as a service this long after it appeared or its containers changed, for it may yet begin to "
+            "listen (Kubernetes' default liveness probe allows as long).",
             unit="s",
             low=0,
             high=3600,
