@@ -34,6 +34,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -151,6 +152,8 @@ def to_json(result: Result, plan: Plan) -> dict[str, Any]:
         "service_restarts": result.service_restarts,
         "mean_use_pct": round(result.mean_use_pct, 1),
         "daemon_exit_code": result.daemon_exit_code,
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
     }
 
 
