@@ -12,6 +12,7 @@ import pytest
 from lab.build import ensure_program
 from lab.kubepods import make_uid
 from lab.probe import Held, Result, config_text, read_holds, to_json
+from lab.probe_report import REPORT, RESULTS, render
 from lab.services import Plan, Probes, add_up
 
 from cgpause import logfmt
@@ -122,6 +123,10 @@ def test_the_result_is_one_line_of_json() -> None:
     loaded = json.loads(shown)
     assert (loaded["probes_sent"], loaded["probes_answered"], loaded["probes_missed"]) == (3, 2, 1)
     assert (loaded["period_s"], loaded["timeout_s"]) == (5.0, 0.5)
+
+
+def test_the_report_is_what_the_results_say() -> None:
+    assert render(json.loads(RESULTS.read_text())) == REPORT.read_text()
 
 
 @contextmanager
