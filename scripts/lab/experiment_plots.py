@@ -139,7 +139,8 @@ def _where(results: Results, measured: Sequence[Result]) -> str:
     dates = sorted({boot.date for boot in boots})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     commits = ", ".join(dict.fromkeys(boot.commit for boot in boots))
-    return f"{' / '.join(machines)}; {date}; {commits}"
+    # A line of its own: there are as many as the code was changed between the trials, and the table has them in order.
+    return f"{' / '.join(machines)}; {date}\n{commits}"
 
 
 def _save(figure: Figure, path: Path) -> None:
