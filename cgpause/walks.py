@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_NS_PER_S = 1_000_000_000
-WALK_NS = 60 * _NS_PER_S
+from cgpause.policy.hold import NS_PER_S
+
+WALK_NS = 60 * NS_PER_S
 """Walk this often even when inotify is silent: also reads limits, names and marks again."""
 CALM_WALK_NS = 10 * WALK_NS
 """Enough while memory is not close, when nobody asks for these facts: nearly all the CPU time of an idle daemon."""
-UNNAMED_WALK_NS = 10 * _NS_PER_S
+UNNAMED_WALK_NS = 10 * NS_PER_S
 """Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
-UNWATCHED_WALK_NS = _NS_PER_S
+UNWATCHED_WALK_NS = NS_PER_S
 """Where nothing tells what comes."""
-GONE_WALK_NS = _NS_PER_S
+GONE_WALK_NS = NS_PER_S
 """What is gone asks for nothing: one walk sees to all that went meanwhile."""
 
 
