@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from lab.experiment import BootGuest, Facts, Guest
+from lab.experiment import BootGuest, Facts, Guest, Wanted
 from lab.experiment_results import Boot, Result, Results, Trial, check_values
 from lab.vm_host import LabError
 
 MIB = 1 << 20
+EVERYTHING = [trial for batch in Wanted().batches() for trial in batch]
 
 Change = Callable[[Trial], dict[str, Any]]
 """What a trial says otherwise than it would."""
@@ -100,3 +101,15 @@ def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: st
             if trial.cell.setting == setting:
                 results.add(Result(trial, number, check_values(trial, answer(trial, **change(trial)))))
     return results
+
+
+RESTARTS = {"none": 10, "watermark": 6, "memory-high": 5, "reserve-nobrake": 1}
+TIMES = {"none": 100.0, "unlimited": 70.0, "reserve-freeze": 75.0, "reserve-throttle": 75.0}
+
+
+def well(trial: Trial) -> dict[str, Any]:
+    """An experiment in which everything holds: restarts above 120 % only, and none with our arms."""
+    if trial.cell.oversubscription <= 1.2:
+        return {}
+    ours = trial.arm in ("reserve-freeze", "reserve-throttle", "unlimited")
+    return {"restarts": 0 if ours else RESTARTS.get(trial.arm, 8), "total_s": TIMES.get(trial.arm, 90.0)}

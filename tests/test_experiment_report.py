@@ -1,0 +1,110 @@
+"""The experiment's report and plots say what the results say, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from experiments import EVERYTHING, make_results, well
+from lab.experiment import Wanted
+from lab.experiment_report import REPORT, plots, publish, render
+from lab.experiment_results import RESULTS, Cell, Results, Trial, load
+from lab.vm_host import REPO
+
+CELL = Cell("kubepods", 16, 1.5)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "experiment.json"
+
+
+def test_the_report_is_what_the_results_say() -> None:
+    assert render(load(RESULTS)) == (RESULTS.parent / REPORT).read_text()
+
+
+def test_a_report_on_nothing_says_so() -> None:
+    assert "Nothing is measured yet" in render(Results())
+
+
+def test_tables_of_one_place_name_it_below() -> None:
+    text = render(make_results(EVERYTHING[:4]))
+
+    assert text.count("*Measured on Linux 6.1.0-test, a CPU, 2 CPUs, emulated; 2024-01-02; commit abc1234.*") > 3
+
+
+def test_rows_of_several_places_name_theirs() -> None:
+    results = make_results([Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")])
+    later = make_results([Trial(CELL, 1, "reserve-freeze")])
+    results.boots[2] = replace(later.boots[1], number=2, date="2024-02-03")
+    results.add(replace(later.measured()[0], boot=2))
+    text = render(results)
+
+    assert "| 2 | Linux 6.1.0-test, a CPU, 2 CPUs, emulated; 2024-02-03; commit abc1234 |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| 150 % |")]
+    assert [line.split("|")[2].strip() + line.rsplit("|", 2)[1].strip() for line in rows[:3]] == [
+        "none1",
+        "watermark1",
+        "reserve-freeze2",
+    ]
+
+
+def test_values_are_means_with_their_range() -> None:
+    trials = [Trial(CELL, seed, "none") for seed in (1, 2)]
+    text = render(make_results(trials, lambda t: {"total_s": 10.0 * t.seed, "restarts": 20 * (t.seed - 1)}))
+
+    assert "| 150 % | none | 2 | 0.25 (0.00..0.50) | 15.0 (10.0..20.0) | 1.00 | - |" in text
+
+
+def test_trials_that_timed_out_are_marked() -> None:
+    text = render(make_results([Trial(CELL, 1, "none")], lambda _: {"timed_out": True, "finished": 3}))
+
+    assert "| 150 % | none | 1 (1 timed out) |" in text
+
+
+def test_what_the_trials_say_about_an_arm_is_in_the_report() -> None:
+    trials = [Trial(CELL, seed, "oomd") for seed in (1, 2)]
+    text = render(make_results(trials, lambda _: {"arm_notes": ["as packaged", "a|b"]}))
+
+    assert "| oomd | oomd; as packaged; a\\|b |" in text
+
+
+def test_publishing_writes_report_and_plots(tmp_path: Path) -> None:
+    results = make_results([trial for batch in Wanted(("kubepods",)).batches() for trial in batch], well)
+
+    said = publish(results, tmp_path)
+
+    wanted = {plot.file for plot in plots(results.measured())}
+    assert said == f"wrote {REPORT} and {len(wanted)} plots"
+    assert {path.name for path in tmp_path.iterdir()} == wanted | {REPORT}
+    for name in wanted:
+        picture = (tmp_path / name).read_bytes()
+        assert picture.startswith(b"\x89PNG\r\n")
+        assert 10_000 < len(picture) < 150_000
+        assert f"]({name})" in (tmp_path / REPORT).read_text()
+
+
+def test_a_setting_that_was_not_measured_has_no_plot() -> None:
+    files = [plot.file for plot in plots(make_results([Trial(CELL, 1, "none")]).measured())]
+
+    assert "evaluation-jobs-kubepods.png" in files
+    assert "evaluation-jobs-node.png" not in files
+
+
+def test_the_report_needs_no_matplotlib(tmp_path: Path) -> None:
+    make_results(EVERYTHING[:9], well).save(tmp_path / "experiment.json")
+    code = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from pathlib import Path\n"
+        "from lab.experiment import load, publish\n"
+        "folder = Path(sys.argv[1])\n"
+        "print(publish(load(folder / 'experiment.json'), folder))\n"
+    )
+    env = {"PYTHONPATH": f"{REPO}:{REPO}/scripts", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], env=env, capture_output=True, text=True, check=True)
+
+    assert "no plots: matplotlib is not installed" in done.stdout
+    assert (tmp_path / REPORT).read_text() == render(load(tmp_path / "experiment.json"))
