@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiments import EVERYTHING, make_results, well
@@ -70,6 +71,20 @@ def test_what_the_trials_say_about_an_arm_is_in_the_report() -> None:
     text = render(make_results(trials, lambda _: {"arm_notes": ["as packaged", "a|b"]}))
 
     assert "| oomd | oomd; as packaged; a\\|b |" in text
+
+
+def test_what_watching_costs_is_told_apart_from_what_holding_costs() -> None:
+    def change(trial: Trial) -> dict[str, Any]:
+        if trial.cell.oversubscription == 1.5:  # with restarts, and so without a say
+            return {"restarts": 1, "total_s": 500.0}
+        holds = trial.cell.share == 4
+        if trial.arm == "reserve-freeze":
+            return {"daemon_cpu_s": 4.0, "pauses": int(holds), "total_s": 130.0 if holds else 102.0}
+        return {}
+
+    report = render(make_results(EVERYTHING, change))
+    loads = 2 * 2 * 6 * 3
+    assert f"| +2.0 % ({loads} trials) | +30.0 % ({loads // 2} trials) |" in report
 
 
 def test_publishing_writes_report_and_plots(tmp_path: Path) -> None:

@@ -108,12 +108,18 @@ class Evidence:
     def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
         """Two arms compared; None where they have no seed in common that was measured with the same code."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
-        common = sorted(seed for seed in set(ours) & set(theirs) if self._code(ours[seed]) == self._code(theirs[seed]))
+        common = [mine.trial.seed for mine, _ in self.twins(cell, arm, other)]
         if not common:
             return None
         restarts, total = [_mean(ours, common, name) for name in ("restarts", "total_s")]
         other_restarts, other_total = [_mean(theirs, common, name) for name in ("restarts", "total_s")]
         return Pair(cell, len(common), restarts, other_restarts, total / other_total)
+
+    def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
+        """The trials of two arms on a load, those on the same seed and with the same code together; by seed."""
+        ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
+        both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
+        return [(mine, its) for mine, its in both if self._code(mine) == self._code(its)]
 
     def _code(self, result: Result) -> str:
         return self._boots[result.boot].code

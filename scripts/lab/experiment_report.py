@@ -71,7 +71,8 @@ _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep every CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. An emulated CPU takes far longer for a line of Python than a real
 one ([performance.md](performance.md) has the same loop natively), and with the back-off the lives of pods are scaled
-too: they come and go as often in a second here as on a node in minutes.
+too: they come and go as often in a second here as on a node in minutes. The last columns are medians over the trials
+without a restart, with or without control: where nobody was held, watching is all there was.
 """
 
 
@@ -224,8 +225,20 @@ class Report:
                 # All the CPU time the machine had meanwhile.
                 had = [self._results.boots[result.boot].cpus * result.number("total_s") for result in found]
                 shares = [cpu_s / had_s for cpu_s, had_s in zip(used, had, strict=True)]
-                rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1)])
-        return _table(["arm", "CPU s a trial", "of the machine's CPU time"], rows)
+                calm = [self._added(arm, held=held) for held in (False, True)]
+                rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1), *calm])
+        added = ["total time added where nobody was held", "where somebody was"]
+        return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
+
+    def _added(self, arm: str, *, held: bool) -> str:
+        """Against no control, over the trials in which neither has a restart."""
+        twins = [twin for cell in self._evidence.cells() for twin in self._evidence.twins(cell, arm, NONE)]
+        ratios = [
+            mine.number("total_s") / its.number("total_s")
+            for mine, its in twins
+            if not mine.number("restarts") and not its.number("restarts") and bool(mine.number("pauses")) is held
+        ]
+        return f"{percent(statistics.median(ratios) - 1, 1, sign=True)} ({len(ratios)} trials)" if ratios else "-"
 
     def _beside_the_paper(self) -> str:
         paper = (percent(value) for value in (*PAPER_RESTARTS_SAVED, *PAPER_TIME_SAVED))
