@@ -16,6 +16,7 @@ from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
 from cgpause.model import Action, CgroupId, CpuMax, Freeze, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
 from cgpause.names import read_names
+from cgpause.process import SpareDescriptors
 from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.watch import Watch
@@ -43,7 +44,13 @@ class Ledger(Protocol):
         """Freeze a throttled pod."""
 
     def resume(
-        self, cgroup: Cgroup, /, *, wait_s: float, second_source: Callable[[str], CpuMax | None] | None = None
+        self,
+        cgroup: Cgroup,
+        /,
+        *,
+        wait_s: float,
+        known: PauseRecord | None = None,
+        second_source: Callable[[str], CpuMax | None] | None = None,
     ) -> Resumed | None:
         """Put a pod's originals back."""
 
@@ -70,13 +77,14 @@ class Counts:
 class Actuator:
     """Applies actions to the pods of one tree."""
 
-    def __init__(self, ledger: Ledger, tree: PodTree, watch: Watch | None, *, dry_run: bool) -> None:
+    def __init__(self, ledger: Ledger, tree: PodTree, watch: Watch, *, dry_run: bool) -> None:
         self._ledger = ledger
         self._tree = tree
         self._watch = watch
         self._verb = "would have " if dry_run else ""
         self._dry_run = dry_run
         self._complaints: dict[CgroupId, str] = {}
+        self.spare = SpareDescriptors()
         self.counts = Counts()
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
@@ -112,16 +120,14 @@ class Actuator:
         pod = tracked.pod
         held_s = None if pod.paused is None else (now_ns() - pod.paused.since_ns) / 1e9
         try:
-            resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s)
+            with self.spare.lent():
+                resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused)
         except (CgroupGoneError, BusyError):
             raise
         except CgpauseError as e:
             self._complain(tracked, "could not resume", e, level=logging.ERROR)
             return False
-        self._complaints.pop(pod.cgroup, None)
-        tracked.pod = replace(pod, paused=None, distress=None)
-        tracked.drifts = 0
-        self._unwatch(tracked)
+        self._ended(tracked)
         if resumed is None or resumed.record is None:
             return True  # somebody else resumed it, and has said so
         self.counts.resumes += 1
@@ -153,34 +159,47 @@ class Actuator:
         except CgroupGoneError:
             return
         except DamagedRecordError as e:
-            self._resume_damaged(tracked, e)
+            self._take_back(tracked, str(e))
             return
         except CgpauseError as e:
             self._set_aside(tracked, "record cannot be read", e)
             return
+        if record is None and (tracked.pod.paused is not None or tracked.damaged):
+            self._take_back(tracked, "its record was removed")
+            return
         if record is not None and tracked.pod.paused is None:
             tracked.oom_kills = _oom_kills(tracked)
-            if self._watch is not None:
-                self._watch.add_pod(tracked.cgroup, paused=True)
-        elif record is None and tracked.pod.paused is not None:
-            tracked.drifts = 0
-            self._unwatch(tracked)
+            self._watch.add_pod(tracked.cgroup, paused=True)
         tracked.damaged = False
         tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if record else None)
 
-    def _resume_damaged(self, tracked: TrackedPod, damage: DamagedRecordError) -> None:
-        """Put the original back that systemd knows; left paused would be worse than resumed."""
+    def _take_back(self, tracked: TrackedPod, why: str) -> None:
+        """Resume a pod without a record that says how, by what we remember of it or systemd knows.
+
+        Left paused would be worse than resumed. Where somebody has resumed it there is nothing to do.
+        """
         try:
-            resumed = self._ledger.resume(tracked.cgroup, wait_s=_BUSY_WAIT_S, second_source=original_from_systemd)
+            with self.spare.lent():
+                resumed = self._ledger.resume(
+                    tracked.cgroup, wait_s=_BUSY_WAIT_S, known=tracked.pod.paused, second_source=original_from_systemd
+                )
         except CgroupGoneError:
             return
         except CgpauseError as e:
             tracked.damaged = True
             self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
             return
+        self._ended(tracked)
+        if resumed is not None:
+            log.warning("resumed %s", fields(pod=tracked.pod.label, cpu_max_to=resumed.cpu_max, reason=why))
+
+    def _ended(self, tracked: TrackedPod) -> None:
+        """Forget a pause that is over."""
+        self._complaints.pop(tracked.pod.cgroup, None)
+        tracked.pod = replace(tracked.pod, paused=None, distress=None)
         tracked.damaged = False
-        cpu_max = None if resumed is None else resumed.cpu_max
-        log.warning("resumed %s", fields(pod=tracked.pod.label, cpu_max_to=cpu_max, reason=damage))
+        tracked.drifts = 0
+        self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
         """Assert a throttled pod's quota again after somebody else wrote its cpu.max; a bounded number of times."""
@@ -192,6 +211,7 @@ class Actuator:
                 trouble = CgpauseError("another writer keeps changing cpu.max")
                 if paused.owner is Owner.MANUAL:
                     self._complain(tracked, "pause given up", trouble)
+                    self._unwatch(tracked)  # each of its writes would wake us
                 elif self.resume(tracked, str(trouble)):
                     self._set_aside(tracked, "left alone", trouble)
                 return
@@ -227,8 +247,8 @@ class Actuator:
             reason=action.reason,
             since_ns=now_ns(),
         )
-        if self._watch is not None:  # before the write, so that no foreign one after it is missed
-            self._watch.add_pod(tracked.cgroup, paused=True)
+        # Before the write, so that no foreign one after it is missed.
+        self._watch.add_pod(tracked.cgroup, paused=True)
         try:
             record, changed = self._ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
@@ -314,12 +334,10 @@ class Actuator:
         tracked.pod = replace(tracked.pod, distress="its containers were killed")
         self.resume(tracked, "its containers were killed", used_pct=used)
         # kubelet needs seconds to notice, and then a pod that runs.
-        settled_at_ns = now_ns() + int(config.hold.settle_s * 1_000_000_000)
-        tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
+        tracked.settle(now_ns() + int(config.hold.settle_s * 1_000_000_000))
 
     def _unwatch(self, tracked: TrackedPod) -> None:
-        if self._watch is not None:
-            self._watch.add_pod(tracked.cgroup, paused=False)
+        self._watch.add_pod(tracked.cgroup, paused=False)
 
     def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
         self._complain(tracked, what, error, level)

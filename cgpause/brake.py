@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import mmap
-import os
 from dataclasses import dataclass, replace
 
 from cgpause import high
-from cgpause.cgroupfs import Cgroup, own_cgroup
+from cgpause.cgroupfs import Cgroup
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, MalformedError
 from cgpause.logfmt import fields
 from cgpause.model import Headroom
@@ -38,6 +37,7 @@ _MAX_DRIFTS = 10
 """Foreign writes answered in a row; a daemon-reload makes one, a second controller makes no end of them."""
 _DRIFTS_FORGOTTEN_NS = 3600 * 1_000_000_000
 _RETRY_NS = 60 * 1_000_000_000
+_SOON_NS = 1_000_000_000
 _BUSY_WAIT_S = 0.05
 """As for pods: the loop does not wait for a lock, the next tick tries again."""
 
@@ -93,12 +93,14 @@ def _little_bytes(headroom: Headroom) -> int:
 class Brake:
     """Keeps memory.high of the kubepods root in use."""
 
-    def __init__(self, tree: PodTree, watch: Watch | None, *, dry_run: bool) -> None:
+    def __init__(self, tree: PodTree, watch: Watch, *, dry_run: bool) -> None:
         self._tree = tree
         self._watch = watch
         self._dry_run = dry_run
         self._cgroup: Cgroup | None = None
         self._level: Level | None = None
+        self._record: high.HighRecord | None = None
+        """As it was written last; None when nothing of ours is in force."""
         self._reached_ns: int | None = None
         """Since when use has stood at the airbag."""
         self._lifted_bytes: int | None = None
@@ -118,6 +120,8 @@ class Brake:
             self._cgroup = None
         if self._cgroup is None and kubepods is not None:
             self._open(kubepods)
+        elif self._cgroup is not None and not self._watch.on_high:
+            self._watch.add_high(self._cgroup)
         if not self._tree.config.memory_high.enabled:
             self.release("switched off")
 
@@ -126,7 +130,7 @@ class Brake:
 
         `current_bytes` is kubepods' memory.current, None where it is not there.
         """
-        if self._watch is None or self._watch.degraded:
+        if self._watch.degraded:
             self.answer_drift(at_ns)
         cgroup, now, config = self._cgroup, self._level, self._tree.config.memory_high
         if current_bytes is None:
@@ -154,8 +158,9 @@ class Brake:
         except BusyError:
             self._level = None if now is None else replace(now, tripwire=False)  # not where it should be
         except CgpauseError as e:
-            self._level = None
-            self._retry_at_ns = at_ns + _RETRY_NS
+            # What may still be in force from before can stand in everybody's way: that does not wait for a minute.
+            self._level = None if now is None else replace(now, tripwire=False)
+            self._retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
             self._complain(logging.WARNING, "memory.high not set", e)
 
     def _is_to_be_lifted(self, headroom: Headroom, at_ns: int) -> bool:
@@ -183,7 +188,7 @@ class Brake:
         """
         if self._dry_run or self._level is None or not self._level.tripwire:
             return None
-        if self._watch is None or self._watch.degraded:
+        if self._watch.degraded:
             return None  # nobody would tell that the tripwire was taken away
         limit = headroom.kubepods_max_bytes
         if limit is None or headroom.node_available_bytes < limit - headroom.kubepods_used_bytes:
@@ -212,7 +217,7 @@ class Brake:
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
                 self.release("left to whoever keeps changing it")
                 return True
-            record = high.set_high(cgroup, now.high_bytes, at_ns, wait_s=_BUSY_WAIT_S)
+            record = self._set(cgroup, now.high_bytes, at_ns)
         except MalformedError:
             return False  # an ordinary tree, truncated and not yet written; another event will come
         except (CgroupGoneError, BusyError):
@@ -247,12 +252,13 @@ class Brake:
                 log.info("would have released memory.high %s", fields(cgroup=self._cgroup.id.path, reason=reason))
             return True
         try:
-            released = high.release(self._cgroup, wait_s=wait_s)
+            released = high.release(self._cgroup, known=self._record, wait_s=wait_s)
         except CgroupGoneError:
             return True
         except CgpauseError as e:
             self._complain(logging.ERROR, "could not release memory.high", e)
             return False
+        self._record = None
         if released is not None:
             log.info(
                 "released memory.high %s",
@@ -271,20 +277,23 @@ class Brake:
             cgroup = Cgroup(self._tree.root, kubepods.id.path)
         except CgpauseError:
             return  # gone, or the walk has said so
-        own = own_cgroup()
-        if not cgroup.has(high.FILE) or (own is not None and os.path.join(own, "").startswith(cgroup.path + "/")):
+        if not cgroup.has(high.FILE) or any(tracked.holds_us for tracked in self._tree.pods.values()):
             # No memory controller; or we run in a pod ourselves, and braked we would help nobody.
             log.debug("memory.high left alone %s", fields(cgroup=cgroup.id.path))
             cgroup.close()
             return
         self._cgroup = cgroup
+        self._record = None
         self._level = self._reached_ns = self._lifted_bytes = None
         self._given_up = False
         self._drifts = 0
         self._retry_at_ns = 0
         self._complaint = ""
-        if self._watch is not None:
-            self._watch.add_high(cgroup)
+        self._watch.add_high(cgroup)
+
+    def _set(self, cgroup: Cgroup, level_bytes: int, at_ns: int) -> high.HighRecord | None:
+        self._record = high.set_high(cgroup, level_bytes, at_ns, known=self._record, wait_s=_BUSY_WAIT_S)
+        return self._record
 
     def _move(self, cgroup: Cgroup, level: Level, current_bytes: int, at_ns: int) -> None:
         now = self._level
@@ -298,7 +307,7 @@ class Brake:
         if self._dry_run:
             log.log(_level_of(now), "would have set memory.high %s", fields(**shown))
         else:
-            record = high.set_high(cgroup, level.high_bytes, at_ns, wait_s=_BUSY_WAIT_S)
+            record = self._set(cgroup, level.high_bytes, at_ns)
             if record is None:
                 self._leave(at_ns)
                 return

@@ -2,7 +2,7 @@
 
 A `Cgroup` is opened once and then reached through its descriptor, so a cgroup that is removed and made again under the
 same path is never mistaken for the first. An ordinary directory tree laid out like cgroup v2 works the same way.
-Facts: Documentation/admin-guide/cgroup-v2.rst; xattrs and flock on cgroup directories measured on 6.1, 6.12 and 7.2.
+Facts: Documentation/admin-guide/cgroup-v2.rst; xattrs of cgroup directories and flock measured on 6.1, 6.12 and 7.2.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, HostError, KernelReadError, KernelWriteError
+from cgpause.errors import (
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    HostError,
+    KernelLockError,
+    KernelReadError,
+    KernelWriteError,
+    printable,
+)
 from cgpause.model import CgroupId
-from cgpause.parse import parse_cgroup2_mounts, parse_number, parse_own_cgroup
+from cgpause.parse import parse_cgroup2_mounts, parse_number
 
 # ENOENT: removed before we opened it. ENODEV: removed while we held the descriptor.
 _GONE = (errno.ENOENT, errno.ENODEV)
@@ -32,6 +41,9 @@ _HINTS = {
 }
 _READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
 _PIECE_SIZE = 2048
+LOCK_FILE = "cgroup.kill"
+"""What stands for the directory when it is locked: root alone may open it (mode 0200, kernel 5.14), while the directory
+itself may be opened, and so be locked, by any user of the host and by a container that has /sys mounted."""
 _LOCK_POLL_S = 0.01
 _LINKS_OF_A_LEAF = 2
 
@@ -56,7 +68,7 @@ class Cgroup:
         self.id = CgroupId(path, os.fstat(self._fd).st_ino)
 
     def close(self) -> None:
-        """Give the descriptor (and a lock taken through it) back."""
+        """Give the descriptor back."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -158,7 +170,7 @@ class Cgroup:
 
     @contextlib.contextmanager
     def locked(self, *, wait_s: float) -> Iterator[None]:
-        """Hold the directory's flock, which orders the daemon and the CLI.
+        """Hold the cgroup's lock, which orders the daemon and the CLI.
 
         Waits at most `wait_s` seconds, so a stopped process that holds it can delay us but never hang us.
 
@@ -166,20 +178,33 @@ class Cgroup:
             BusyError: somebody else still holds it after `wait_s`.
         """
         deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise BusyError(f"{self.path} is locked by another process (another cgpause at work?)") from None
-                time.sleep(_LOCK_POLL_S)
-            except OSError as e:
-                raise _write_error(f"{self.path} (flock)", "LOCK_EX", e) from e
         try:
+            fd = os.open(LOCK_FILE, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError as e:
+            raise self._lock_error(e) from e
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        held = f"{printable(self.path)} is locked by another process (another cgpause at work?)"
+                        raise BusyError(held) from None
+                    time.sleep(_LOCK_POLL_S)
+                except OSError as e:
+                    raise self._lock_error(e) from e
             yield
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            os.close(fd)  # and with it the lock
+
+    def _lock_error(self, error: OSError) -> CgroupGoneError | KernelLockError:
+        if error.errno in _GONE and not self.exists():
+            return CgroupGoneError(self.path)
+        hint = (
+            "not on this kernel; it came with 5.14" if error.errno == errno.ENOENT else _HINTS.get(error.errno or 0, "")
+        )
+        return KernelLockError(os.path.join(self.path, LOCK_FILE), error, hint=hint)
 
     def children(self) -> list[tuple[str, int]]:
         """Names and inodes of the child cgroups, in no particular order."""
@@ -258,15 +283,3 @@ def read_controllers(root: str) -> list[str]:
             return f.read().split()
     except OSError:
         return []
-
-
-def own_cgroup() -> str | None:
-    """Full path of the cgroup this process runs in, or None where that cannot be told (cgroup v1)."""
-    try:
-        with open("/proc/self/cgroup", "rb") as f:
-            path = parse_own_cgroup(f.read())
-        with open("/proc/self/mountinfo", "rb") as f:
-            mounts = parse_cgroup2_mounts(f.read())
-    except OSError:
-        return None
-    return os.path.join(mounts[0], path) if path is not None and mounts else None

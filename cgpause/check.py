@@ -129,9 +129,9 @@ def _kubepods(tree: PodTree, log_dir: str, config: Config) -> Iterator[Finding]:
         yield Finding("xattr", Level.FAIL, str(e), advice)
     try:
         with kubepods.locked(wait_s=1):
-            yield Finding("flock", Level.OK, "flock works on cgroup directories")
+            yield Finding("flock", Level.OK, "cgroups can be locked")
     except CgpauseError as e:
-        yield Finding("flock", Level.FAIL, str(e), "see who holds it: fuser -v on the directory")
+        yield Finding("flock", Level.FAIL, str(e), "see who holds it: fuser -v on its cgroup.kill")
     unnamed = sum(tracked.pod.name is None for tracked in tree.pods.values())
     if unnamed:
         advice = "point --log-dir at the parent of the kubelet's pods/ and containers/ folders"

@@ -1,16 +1,14 @@
-"""A pod's containers and processes: who can be killed, and who is being ended."""
+"""A pod's containers: which can be killed, and what is below its cgroup."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.kubepods import container_id
 from cgpause.names import Names
-from cgpause.parse import parse_termination_pending
 
 
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
@@ -47,21 +45,6 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
         return False
 
 
-def is_terminating(pod: Cgroup, below: Iterable[str]) -> bool:
-    """Whether any process in these cgroups of a pod has SIGTERM or SIGKILL pending.
-
-    It cannot act on it while it is held. `below` is what `descendants` found.
-    """
-    for name in below:
-        try:
-            pids = pod.pids(name)
-        except CgpauseError:
-            continue
-        if any(_has_termination_pending(pid) for pid in pids):
-            return True
-    return False
-
-
 def descendants(pod: Cgroup, depth: int = 3) -> tuple[str, ...]:
     """Paths, relative to the pod, of the cgroups below it; listing them takes longer than reading what is in them.
 
@@ -73,11 +56,3 @@ def descendants(pod: Cgroup, depth: int = 3) -> tuple[str, ...]:
         with contextlib.suppress(CgpauseError), pod.child(name) as child:
             found += [os.path.join(name, inner) for inner in descendants(child, depth - 1)]
     return tuple(found)
-
-
-def _has_termination_pending(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/status", "rb") as f:
-            return parse_termination_pending(f.read())
-    except OSError:
-        return False  # the process has ended

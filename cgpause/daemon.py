@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from cgpause import __version__, ledger, logfmt
 from cgpause.actuate import Actuator, Ledger, now_ns
 from cgpause.brake import Brake
+from cgpause.calls import Call
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.config import load_config
-from cgpause.containers import is_terminating
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
 from cgpause.follow import Follower
@@ -43,12 +43,13 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
-_SPARE_FDS = 8
 _DETAILS_NS = NS_PER_S
 """Read what is to be known of each pod this often while memory is close."""
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
 """Try again this long after the node's memory could not be read."""
+_GRACE_NS = 30 * NS_PER_S
+"""What Kubernetes gives a pod to end in, where the pod does not say otherwise (terminationGracePeriodSeconds)."""
 _PSI_LINGER_NS = NS_PER_S
 """The kernel sends at most one event a window, so after one we look quickly for a while by ourselves (as lmkd does)."""
 
@@ -80,7 +81,7 @@ class Daemon:
         self.tree = PodTree(root, options.log_dir, self.config)
         self._sampler = Sampler(self.tree)
         self._epoll = select.epoll()
-        self._watch = self._open_watch()
+        self._watch = Watch(self._epoll)
         self._follower = Follower(self.tree, root_cgroup, self._watch)
         kept: Ledger = ledger
         if options.dry_run:
@@ -89,8 +90,6 @@ class Daemon:
         self._brake = Brake(self.tree, self._watch, dry_run=options.dry_run)
         self._notifier = Notifier()
         self._psi = PsiTriggers(self._epoll, self.config.psi)
-        # Kept back, so that a resume can open what it needs even when the process is out of descriptors.
-        self._spare_fds = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_SPARE_FDS)]
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop = False
         self._reload = False
@@ -103,6 +102,8 @@ class Daemon:
         self._alive_at_ns = 0
         self._linger_until_ns = 0
         self._scan_at_ns = 0
+        self._unwatched = False
+        """Whether inotify was missing when the paused pods were looked at last."""
         self._close = False
         self._asleep = False
         """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
@@ -165,7 +166,7 @@ class Daemon:
             if fd == self._signals:
                 with contextlib.suppress(BlockingIOError):
                     os.read(fd, 64)
-            elif self._watch is not None and fd == self._watch.fileno():
+            elif fd == self._watch.fileno():
                 changes = self._watch.read()
             else:
                 urgent = self._psi.on_event(fd, mask) or urgent
@@ -221,8 +222,7 @@ class Daemon:
 
     def _on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
         # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
-        settled_at_ns = at_ns + int(self.config.hold.settle_s * NS_PER_S)
-        tracked.pod = replace(tracked.pod, settled_at_ns=settled_at_ns)
+        tracked.settle(at_ns + int(self.config.hold.settle_s * NS_PER_S))
         tracked.list_at_ns = 0
         self.tree.starts(tracked, at_ns)
         return self._distress(tracked, "its containers changed")
@@ -247,9 +247,9 @@ class Daemon:
         if at_ns < self._scan_at_ns:
             return
         self._scan_at_ns = at_ns + NS_PER_S
-        unwatched = self._follower.unwatched
+        unwatched, self._unwatched = self._unwatched or self._follower.unwatched, False
         for tracked in self.tree.pods.values():
-            if unwatched:
+            if unwatched or (tracked.damaged and at_ns >= tracked.retry_at_ns):
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None:
@@ -261,13 +261,23 @@ class Daemon:
                     if tracked.children not in (None, children):
                         self._on_containers(tracked, at_ns)
                     tracked.children = children
-                if paused.owner is Owner.DAEMON and is_terminating(tracked.cgroup, tracked.descendants(at_ns)):
-                    self._distress(tracked, "it is being terminated")
+                if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
+                    self._answer_processes(tracked, paused.since_ns, at_ns)
             except CgpauseError:
                 continue
             if unwatched:
                 self._actuator.answer_drift(tracked, self.config)
                 self._check_oom(tracked)
+
+    def _answer_processes(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> None:
+        call = tracked.processes.look(tracked.cgroup, tracked.descendants(at_ns), since_ns)
+        if call is None:
+            return
+        if call is Call.ENDING:
+            tracked.settle(at_ns + _GRACE_NS)
+        else:
+            self.tree.was_visited(tracked)
+        self._distress(tracked, call)
 
     def _sleeps_on(self, at_ns: int) -> bool:
         """Look at node and kubepods only, and say whether that is enough: asleep, nobody asks what single pods take."""
@@ -343,8 +353,8 @@ class Daemon:
 
     def _sleep_ns(self, sample: Sample) -> int | None:
         """How long the kernel can be relied on to wake us; None where it cannot."""
-        # Nobody tells that an operator's pause expires: it is looked for.
-        if not self._psi.on_kubepods or any(pod.paused is not None for _, pod in sample.pods):
+        # Nobody tells that an operator's pause expires, or that what was damaged can be put right: it is looked for.
+        if not self._psi.on_kubepods or any(t.pod.paused is not None or t.damaged for t in self.tree.pods.values()):
             return None
         return self._brake.sleep_ns(sample.headroom)
 
@@ -372,16 +382,10 @@ class Daemon:
             log.debug("pod gone %s", fields(pod=pod.label))
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
-
-    def _open_watch(self) -> Watch | None:
-        try:
-            watch = Watch()
-        except OSError as e:
-            advice = "walking the tree every second instead; raise fs.inotify.max_user_instances"
-            log.warning("no inotify %s", fields(error=e, advice=advice))
-            return None
-        self._epoll.register(watch.fileno(), select.EPOLLIN)
-        return watch
+        if self._watch.done():
+            # What happened between the last look and the first event was told by nobody.
+            self._unwatched = True
+            self._scan_at_ns = self._sample_at_ns = at_ns
 
     def _on_signal(self, number: int, _frame: object) -> None:
         # Nothing but flags: a handler that logs can interrupt the very write of another log line, which raises.
@@ -410,8 +414,9 @@ class Daemon:
             return
         watchdog_s = self._notifier.watchdog_s
         if watchdog_s is not None and at_ns >= self._alive_at_ns:
-            self._notifier.send("WATCHDOG=1")
-            self._alive_at_ns = at_ns + int(watchdog_s * NS_PER_S)
+            # One that is lost would else be the end of us: the next is due when systemd's patience is, too.
+            heard = self._notifier.send("WATCHDOG=1")
+            self._alive_at_ns = at_ns + (int(watchdog_s * NS_PER_S) if heard else NS_PER_S)
         if self._status_old and at_ns >= self._status_at_ns:
             self._status_old = False
             self._status_at_ns = at_ns + _STATUS_NS
@@ -435,8 +440,8 @@ class Daemon:
         """Undo every pause of the daemon, and memory.high; returns how many could not be undone."""
         left = 0
         for tracked in list(self.tree.pods.values()):
-            left += tracked.damaged
             if tracked.pod.paused is None or tracked.pod.paused.owner is not Owner.DAEMON:
+                left += tracked.damaged
                 continue
             try:
                 left += not self._actuator.resume(tracked, reason, wait_s=wait_s)
@@ -446,12 +451,11 @@ class Daemon:
                 log.error("could not resume %s", fields(pod=tracked.pod.label, error=e))
                 left += 1
         # Last: while pods come back, it keeps them from filling the node at once.
-        return left + (not self._brake.release(reason, wait_s=wait_s))
+        with self._actuator.spare.lent():
+            return left + (not self._brake.release(reason, wait_s=wait_s))
 
     def _shut_down(self) -> int:
         log.info("stopping")
-        for fd in self._spare_fds:
-            os.close(fd)
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", wait_s=ledger.LOCK_WAIT_S)
         log.info("stopped %s", fields(left_paused=left))

@@ -44,14 +44,21 @@ class DryLedger:
         return record, True
 
     def resume(
-        self, cgroup: Cgroup, *, wait_s: float = 0, second_source: Callable[[str], CpuMax | None] | None = None
+        self,
+        cgroup: Cgroup,
+        *,
+        wait_s: float = 0,
+        known: PauseRecord | None = None,
+        second_source: Callable[[str], CpuMax | None] | None = None,
     ) -> Resumed | None:
         """Forget a pause, also one that really exists: what follows is decided as if it had ended."""
-        del wait_s, second_source
+        del wait_s, known, second_source
         record = self.read_record(cgroup)
+        if record is None:
+            return None
         self._records.pop(cgroup.id, None)
         self._resumed.add(cgroup.id)
-        return None if record is None else Resumed(record, record.original, foreign=False)
+        return Resumed(record, record.original, foreign=False)
 
     def reassert(self, cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = 0) -> PauseRecord | None:
         """Nothing was written, so nothing can drift."""

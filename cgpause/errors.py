@@ -72,6 +72,12 @@ class KernelWriteError(_KernelError):
     verb = "write"
 
 
+class KernelLockError(_KernelError):
+    """The kernel refused to lock a cgroup."""
+
+    verb = "lock"
+
+
 class BusyError(CgpauseError):
     """Somebody else holds the pod's lock for longer than we wait."""
 

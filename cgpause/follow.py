@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 class Follower:
     """Keeps a pod tree, and the watches on it, in step with kubelet."""
 
-    def __init__(self, tree: PodTree, root: Cgroup, watch: Watch | None) -> None:
-        """`root` is the cgroup root, in which kubepods appears; without `watch` the tree is walked every second."""
+    def __init__(self, tree: PodTree, root: Cgroup, watch: Watch) -> None:
+        """`root` is the cgroup root, in which kubepods appears."""
         self.times = WalkTimes()
         self._tree = tree
         self._root = root
@@ -31,7 +31,7 @@ class Follower:
     @property
     def unwatched(self) -> bool:
         """Whether things may change that inotify does not tell."""
-        return self._watch is None or self._watch.degraded
+        return self._watch.degraded
 
     def walk(self, at_ns: int, *, close: bool) -> tuple[list[TrackedPod], list[Pod]]:
         """Walk once; returns the pods that appeared, now watched, and those that are gone.
@@ -44,13 +44,15 @@ class Follower:
             log.warning("tree cannot be walked %s", fields(error=e))
             self.times.failed(at_ns)
             return [], []
-        rewatched = False
-        if self._watch is not None:
-            rewatched = self._watch_tiers(self._watch)
-            for pod in gone:
-                self._watch.drop_pod(pod.cgroup)
-            for tracked in appeared:
-                self._watch.add_pod(tracked.cgroup, paused=False)
+        for pod in gone:
+            self._watch.drop_pod(pod.cgroup)
+        again = self.unwatched and self.times.facts_due(at_ns)
+        if again:
+            self._watch.try_again()
+            self._tiers = ()
+        rewatched = self._watch_tiers()
+        for tracked in self._tree.pods.values() if again else appeared:
+            self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
         found = Found(
             watched=not self.unwatched and self._tree.kubepods is not None,
             pods=bool(self._tree.pods),
@@ -61,13 +63,14 @@ class Follower:
         self.times.walked(at_ns, found, close=close)
         return appeared, gone
 
-    def _watch_tiers(self, watch: Watch) -> bool:
+    def _watch_tiers(self) -> bool:
         """Watch what the last walk found; returns whether any of it was not watched before."""
         kubepods = self._tree.kubepods
         tiers = (self._root.id, *(() if kubepods is None else (kubepods.id, *self._tree.tiers)))
         if tiers == self._tiers:
             return False
         self._tiers = tiers
+        watch = self._watch
         new = watch.add_tier(self._root)
         if kubepods is not None:
             new = watch.add_tier(kubepods) or new
@@ -83,5 +86,5 @@ class Follower:
                 except CgpauseError as e:
                     self._tiers = ()
                     log.warning("not watched %s", fields(cgroup=name, error=e))
-                    watch.degraded = True
+                    watch.missed()
         return new

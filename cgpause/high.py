@@ -16,6 +16,7 @@ from typing import cast
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import (
+    BusyError,
     CgpauseError,
     CgroupGoneError,
     DamagedRecordError,
@@ -101,16 +102,19 @@ def text(high_bytes: int | None) -> str:
     return "max" if high_bytes is None else str(high_bytes)
 
 
-def set_high(cgroup: Cgroup, level_bytes: int, since_ns: int, *, wait_s: float = LOCK_WAIT_S) -> HighRecord | None:
+def set_high(
+    cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S
+) -> HighRecord | None:
     """Write memory.high, or change what we wrote; None where the original is as tight already, and so in force.
 
-    A value that is not ours becomes the original: that is how a foreign write is answered.
+    A value that is not ours becomes the original: that is how a foreign write is answered. `known` is the record as the
+    caller wrote it, for where it has been damaged or removed since.
 
     Raises:
         CgpauseError: it could not be set; what had been written is undone before this is raised.
     """
     with cgroup.locked(wait_s=wait_s):
-        existing = read_record(cgroup)
+        existing = _record(cgroup, known)
         current = _read(cgroup, existing)
         ours = existing if existing is not None and existing.holds(current) else None
         original = current if ours is None else ours.original_bytes
@@ -144,28 +148,30 @@ def set_high(cgroup: Cgroup, level_bytes: int, since_ns: int, *, wait_s: float =
         return record
 
 
-def release(cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S) -> Released | None:
+def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S) -> Released | None:
     """Put the original back; None when nothing was written. Safe to call again after any failure.
+
+    `known` is as in `set_high`.
 
     Raises:
         RestoreError: it could not be put back; the record stays.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
-    if cgroup.get_xattr(XATTR) is None:
+    if known is None and cgroup.get_xattr(XATTR) is None:
         return None  # without the lock: where there is nothing to do, nobody who holds it is in the way
-    with cgroup.locked(wait_s=wait_s):
-        try:
-            record = read_record(cgroup)
+    try:
+        with cgroup.locked(wait_s=wait_s):
+            record = _record(cgroup, known)
             return None if record is None else _undo(cgroup, record)
-        except CgroupGoneError:
-            raise
-        except DamagedRecordError as e:
-            raise RestoreError(
-                f"cannot restore {printable(cgroup.path)}: {e}; write {FILE} by hand (kubelet leaves it at max), then "
-                f"'setfattr -x {XATTR}' on the directory"
-            ) from e
-        except CgpauseError as e:
-            raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
+    except (BusyError, CgroupGoneError):
+        raise
+    except DamagedRecordError as e:
+        raise RestoreError(
+            f"cannot restore {printable(cgroup.path)}: {e}; write {FILE} by hand (kubelet leaves it at max), then "
+            f"'setfattr -x {XATTR}' on the directory"
+        ) from e
+    except CgpauseError as e:
+        raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
 
 
 def read_record(cgroup: Cgroup) -> HighRecord | None:
@@ -176,6 +182,15 @@ def read_record(cgroup: Cgroup) -> HighRecord | None:
     """
     data = cgroup.get_xattr(XATTR)
     return None if data is None else decode_record(data)
+
+
+def _record(cgroup: Cgroup, known: HighRecord | None) -> HighRecord | None:
+    try:
+        return read_record(cgroup) or known
+    except DamagedRecordError:
+        if known is None:
+            raise
+        return known
 
 
 def _undo(cgroup: Cgroup, record: HighRecord) -> Released:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import (
+    BusyError,
     CgpauseError,
     CgroupGoneError,
     DamagedRecordError,
@@ -161,29 +162,36 @@ def plan_freeze(cgroup: Cgroup, existing: PauseRecord | None, reason: str) -> Pa
 
 
 def resume(
-    cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, second_source: Callable[[str], CpuMax | None] | None = None
+    cgroup: Cgroup,
+    *,
+    wait_s: float = LOCK_WAIT_S,
+    known: PauseRecord | None = None,
+    second_source: Callable[[str], CpuMax | None] | None = None,
 ) -> Resumed | None:
     """Put a pod's originals back; None when it is not paused. Safe to call again after any failure.
 
-    `second_source` is asked for the original, by the cgroup's path, when the record is damaged.
+    `known` is what the caller remembers of the record; it is used when that is damaged, or gone while what it says is
+    still in force. Without it `second_source` is asked for the original, by the cgroup's path, when it is damaged.
 
     Raises:
         RestoreError: something could not be put back; the record stays.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
-    with cgroup.locked(wait_s=wait_s):
-        try:
+    try:
+        with cgroup.locked(wait_s=wait_s):
             try:
                 record = read_record(cgroup)
             except DamagedRecordError as e:
-                return _resume_damaged(cgroup, e, second_source)
-            if record is None:
-                return None
-            return _undo(cgroup, record)
-        except (CgroupGoneError, RestoreError):
-            raise
-        except CgpauseError as e:
-            raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
+                if known is None:
+                    return _resume_damaged(cgroup, e, second_source)
+                record = known
+            if record is None and known is not None and _is_in_force(cgroup, known):
+                record = known
+            return None if record is None else _undo(cgroup, record)
+    except (BusyError, CgroupGoneError, RestoreError):
+        raise
+    except CgpauseError as e:
+        raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
 
 
 def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
@@ -245,6 +253,13 @@ def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
     # Last, and only now: as long as anything is left to do, the record is there to say so.
     cgroup.remove_xattr(XATTR)
     return Resumed(record, current, foreign)
+
+
+def _is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
+    """Whether what a record says that we wrote is still there; whoever resumes a pod leaves nothing of it."""
+    if record.mechanism is Mechanism.FREEZE and _is_frozen(cgroup):
+        return True
+    return record.written not in (None, record.original) and parse_cpu_max(cgroup.read("cpu.max")) == record.written
 
 
 def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple[CpuMax, bool]:

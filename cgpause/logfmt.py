@@ -6,11 +6,14 @@ in a name must not forge a log line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
+import select
 import sys
+from typing import TextIO
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
 # sd-daemon(3): journald takes the priority from "<N>" at the start of a line.
@@ -40,9 +43,34 @@ class _Formatter(logging.Formatter):
         return f"{record.levelname.lower()}: {message}"
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to stderr without ever waiting for it: a journal that does not read must not stop the loop."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._poll: select.poll | None = None
+        self._lost = 0
+        # Not a file of the kernel's: a test's, or closed from the start (then it is None).
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            fd = self.stream.fileno()
+            self._poll = select.poll()
+            self._poll.register(fd, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it as lost."""
+        if self._poll is not None and not self._poll.poll(0):
+            self._lost += 1
+            return
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            note = f"log lines lost {fields(lines=lost, reason='whoever reads the log was too slow')}"
+            super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
+        super().emit(record)
+
+
 def set_up(*, verbose: bool) -> None:
     """Send the log to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler()
     handler.setFormatter(_Formatter(journal="JOURNAL_STREAM" in os.environ))
     root = logging.getLogger()
     root.handlers[:] = [handler]

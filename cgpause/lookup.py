@@ -21,9 +21,10 @@ def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
     path = ref.rstrip("/").removeprefix(root.rstrip("/") + "/").removeprefix("/")
     meanings: tuple[Callable[[Pod], bool], ...] = (
         lambda pod: pod.name is not None and ref == f"{pod.namespace}/{pod.name}",
-        lambda pod: ref == pod.name,
+        # A UID before a bare name: whoever names a pod like another's UID shall not be taken for that one.
         lambda pod: uid == pod.uid,
         lambda pod: path == pod.cgroup.path,
+        lambda pod: ref == pod.name,
         lambda pod: len(uid) >= _SHORTEST_PREFIX and pod.uid.startswith(uid),
     )
     for means in meanings:

@@ -125,7 +125,7 @@ class Pod:
     """Left alone before this time: its cgroup or its containers are too new."""
     paused: PauseRecord | None = None
     distress: str | None = None
-    """Why a pause must end at once (termination, OOM kill, containers changed), or None."""
+    """Why a pause must end at once (termination, OOM kill, containers changed, an exec probe), or None."""
     workload: Workload = Workload.BATCH
     priority: int = 0
     """The operator's: of two pods the one with the higher priority is paused later, whatever else they are."""

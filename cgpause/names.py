@@ -48,8 +48,15 @@ def parse_container_log(entry: str) -> tuple[str, str] | None:
 
 def read_names(log_dir: str) -> Names:
     """Read both folders; one that is missing or unreadable gives no names (`check` says so)."""
+    pods: dict[str, PodName] = {}
+    ambiguous = set()
+    for uid, name in filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods")))):
+        if pods.setdefault(uid, name) != name:
+            ambiguous.add(uid)
+    for uid in ambiguous:  # kubelet makes one folder a pod: the other is somebody else's, and nobody can tell which
+        del pods[uid]
     return Names(
-        pods=dict(filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods"))))),
+        pods=pods,
         containers=dict(filter(None, map(parse_container_log, _entries(os.path.join(log_dir, "containers"))))),
     )
 

@@ -29,23 +29,24 @@ class Notifier:
         """Whether anybody listens."""
         return self._socket is not None
 
-    def send(self, *assignments: str) -> None:
-        """Send `KEY=value` lines; a full or missing socket is logged, never fatal."""
+    def send(self, *assignments: str) -> bool:
+        """Send `KEY=value` lines; False where they could not be sent, which is logged, never fatal."""
         if self._socket is None:
-            return
+            return False
         try:
             # Never waiting: a manager that does not read must not stop the loop.
             self._socket.sendto("\n".join(assignments).encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
         except OSError as e:
             log.debug("sd_notify failed: %s", e)
+            return False
+        return True
 
     def status(self, text: str) -> None:
         """Set the line `systemctl status` shows, when it changed."""
         # One line, whatever a path in it holds: each further one would be an assignment of its own.
         text = "".join(char if char.isprintable() else "?" for char in text)
-        if text != self._status:
+        if text != self._status and self.send(f"STATUS={text}"):
             self._status = text
-            self.send(f"STATUS={text}")
 
 
 def _watchdog_s() -> float | None:

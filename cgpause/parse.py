@@ -25,7 +25,9 @@ _SOCKET = re.compile(
 _TCP_LISTEN = b"0A"
 _TCP_IN_USE = re.compile(rb"^TCP6?: inuse ([0-9]{1,20})(?= |\n|\Z)", re.MULTILINE)
 _HEX_MASK = re.compile(rb"[0-9a-f]{16}")
-_TERMINATION_BITS = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGKILL - 1)
+_START_FIELD = 19  # of those after the process's name
+_SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 
 
 def parse_number(data: bytes, what: str) -> int:
@@ -137,22 +139,36 @@ def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:
     return tuple(mounts)
 
 
-def parse_own_cgroup(proc_cgroup: bytes) -> str | None:
-    """Path of the cgroup v2 a process is in, relative to the root, without a leading slash; None on a v1 host."""
-    for line in proc_cgroup.split(b"\n"):
-        if line.startswith(b"0::/"):
-            return line[4:].decode("utf-8", "surrogateescape")
-    return None
+class ProcessStatus(NamedTuple):
+    """Of `/proc/<pid>/status`."""
+
+    parent: int
+    """Process id of the parent; 0 where that is outside of our PID namespace."""
+    terminated: bool
+    """Whether SIGTERM waits to be delivered (ShdPnd and SigPnd)."""
+    killed: bool
+    """Whether SIGKILL does."""
 
 
-def parse_termination_pending(proc_status: bytes) -> bool:
-    """Whether SIGTERM or SIGKILL waits to be delivered to a process (`/proc/<pid>/status`, ShdPnd and SigPnd)."""
+def parse_process_status(data: bytes) -> ProcessStatus:
+    """Read a `/proc/<pid>/status`."""
+    pending = 0
     for key in (b"\nShdPnd:\t", b"\nSigPnd:\t"):
-        start = proc_status.find(key)
-        mask = proc_status[start + len(key) : start + len(key) + 16]
-        if start >= 0 and _HEX_MASK.fullmatch(mask) and int(mask, 16) & _TERMINATION_BITS:
-            return True
-    return False
+        start = data.find(key)
+        mask = data[start + len(key) : start + len(key) + 16]
+        if start >= 0 and _HEX_MASK.fullmatch(mask):
+            pending |= int(mask, 16)
+    parent = _find(data, b"PPid:\t", "/proc/<pid>/status")
+    return ProcessStatus(parent, bool(pending & _SIGTERM_BIT), bool(pending & _SIGKILL_BIT))
+
+
+def parse_start_ticks(data: bytes) -> int:
+    """When a process started, in clock ticks since boot (`/proc/<pid>/stat`, field 22)."""
+    # The second field is the process's own choice, and may hold spaces and parentheses.
+    fields = data[data.rfind(b")") + 1 :].split()
+    if len(fields) <= _START_FIELD or not _NUMBER.fullmatch(fields[_START_FIELD]):
+        raise MalformedError("/proc/<pid>/stat", data[:200])
+    return int(fields[_START_FIELD])
 
 
 def parse_tcp_in_use(sockstat: bytes) -> int:

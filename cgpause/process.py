@@ -6,10 +6,37 @@ import contextlib
 import ctypes
 import os
 import resource
+from collections.abc import Iterator
 
 _MCL_CURRENT = 1
 _MCL_FUTURE = 2
 _MCL_ONFAULT = 4
+
+_SPARE = 8
+
+
+class SpareDescriptors:
+    """Descriptors kept back, so that a resume can open what it needs even when process or node has no more."""
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._fill()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Give them to whoever runs meanwhile."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        try:
+            yield
+        finally:
+            self._fill()
+
+    def _fill(self) -> None:
+        with contextlib.suppress(OSError):  # somebody was faster; the next time, perhaps
+            while len(self._fds) < _SPARE:
+                self._fds.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def lock_memory() -> str | None:

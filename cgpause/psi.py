@@ -28,8 +28,10 @@ class PsiTriggers:
     def __init__(self, epoll: select.epoll, config: PsiConfig) -> None:
         self._epoll = epoll
         self._paths: dict[int, str] = {}
+        self._node_fd: int | None = None
         self._kubepods: tuple[CgroupId | None, int | None] = (None, None)
         self._config = config
+        self._told: set[str] = set()
         self._arm_node()
 
     def configure(self, config: PsiConfig, kubepods: Cgroup | None) -> None:
@@ -39,15 +41,16 @@ class PsiTriggers:
         self._config = config
         for fd in list(self._paths):
             self._disarm(fd)
-        self._kubepods = (None, None)
-        self._arm_node()
+        self._told.clear()
         self.follow(kubepods)
 
     def follow(self, kubepods: Cgroup | None) -> None:
-        """Arm the trigger of the kubepods root that is there now; nothing happens while it is the same one."""
+        """After each walk: arm what is not armed, on the kubepods root that is there now."""
+        if self._node_fd is None:
+            self._arm_node()
         key = None if kubepods is None else kubepods.id
         armed, old_fd = self._kubepods
-        if armed == key:
+        if old_fd is not None and armed == key:
             return
         if old_fd is not None:
             self._disarm(old_fd)
@@ -59,7 +62,7 @@ class PsiTriggers:
                     kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, self._config.kubepods.trigger
                 )
             except CgpauseError as e:
-                _complain(path, e)
+                self._complain(path, e)
         self._kubepods = (key, fd)
 
     @property
@@ -70,9 +73,7 @@ class PsiTriggers:
     def on_event(self, fd: int, mask: int) -> bool:
         """Whether an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
         if mask & select.EPOLLERR:
-            self._disarm(fd)
-            if fd == self._kubepods[1]:
-                self._kubepods = (None, None)  # armed again by the next walk, should it still be there
+            self._disarm(fd)  # armed again by the next walk, should it still be there
             return False
         log.debug("pressure %s", fields(path=self._paths.get(fd)))
         return True
@@ -81,9 +82,9 @@ class PsiTriggers:
         try:
             fd = os.open(NODE_PRESSURE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as e:
-            _complain(NODE_PRESSURE, e)
+            self._complain(NODE_PRESSURE, e)
             return
-        self._arm(fd, NODE_PRESSURE, self._config.node.trigger)
+        self._node_fd = self._arm(fd, NODE_PRESSURE, self._config.node.trigger)
 
     def _arm(self, fd: int, path: str, trigger: PsiTrigger) -> int | None:
         try:
@@ -94,8 +95,9 @@ class PsiTriggers:
             self._epoll.register(fd, select.EPOLLPRI)
         except OSError as e:
             os.close(fd)
-            _complain(path, e, trigger)
+            self._complain(path, e, trigger)
             return None
+        self._told.discard(path)
         self._paths[fd] = path
         return fd
 
@@ -103,13 +105,19 @@ class PsiTriggers:
         if self._paths.pop(fd, None) is not None:
             self._epoll.unregister(fd)
             os.close(fd)
+        if fd == self._node_fd:
+            self._node_fd = None
+        if fd == self._kubepods[1]:
+            self._kubepods = (None, None)
 
-
-def _complain(path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
-    number = getattr(error, "errno", None)
-    if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
-        # Without CAP_SYS_RESOURCE the kernel takes windows that are multiples of 2 s only (6.1: EINVAL).
-        advice = "working from headroom alone; grant CAP_SYS_RESOURCE, or use a window that is a multiple of 2 s"
-    else:
-        advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
-    log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))
+    def _complain(self, path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
+        if path in self._told:  # tried again after each walk
+            return
+        self._told.add(path)
+        number = getattr(error, "errno", None)
+        if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
+            # Without CAP_SYS_RESOURCE the kernel takes windows that are multiples of 2 s only (6.1: EINVAL).
+            advice = "working from headroom alone; grant CAP_SYS_RESOURCE, or use a window that is a multiple of 2 s"
+        else:
+            advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
+        log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))

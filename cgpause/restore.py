@@ -12,8 +12,10 @@ import argparse
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from cgpause import high, logfmt
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
@@ -26,6 +28,9 @@ from cgpause.systemd import original_from_systemd
 from cgpause.tree import kubepods_roots, walk
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_S = 15.0
+"""For all pods that are locked or damaged together: half of the unit's TimeoutStopSec=."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +85,47 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
     outcomes: list[Outcome] = []
+    hard: list[str] = []
+
+    def undo(cgroup: Cgroup, *, patiently: bool) -> Resumed | None:
+        if owner is not None and not _is_owned_by(cgroup, owner):
+            return None
+        return resume(cgroup, second_source=original_from_systemd) if patiently else resume(cgroup, wait_s=0)
+
+    # Whoever is locked or has a damaged record takes seconds: systemd gives us 30, and the others come first.
     for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Outcome(path, None, error))):
-        try:
-            if owner is not None and not _is_owned_by(cgroup, owner):
-                continue
-            resumed = resume(cgroup, second_source=original_from_systemd)
-        except CgroupGoneError:
-            continue
-        except CgpauseError as e:
-            outcomes.append(Outcome(cgroup.id.path, None, e))
-        else:
-            if resumed is not None:
-                outcomes.append(Outcome(cgroup.id.path, resumed, None))
+        outcome = _outcome(cgroup, partial(undo, patiently=False))
+        if outcome is not None and outcome.error is not None:
+            hard.append(outcome.path)
+        elif outcome is not None:
+            outcomes.append(outcome)
     if owner is not Owner.MANUAL:
-        # Last: while pods come back, it keeps them from filling the node at once.
-        outcomes += _release_high(root)
-    return outcomes
-
-
-def _release_high(root: str) -> list[Outcome]:
-    outcomes = []
-    for kubepods in braked_roots(root):
+        # After the pods: while they come back, it keeps them from filling the node at once.
+        outcomes += filter(None, (_outcome(kubepods, high.release) for kubepods in braked_roots(root)))
+    deadline = time.monotonic() + _PATIENCE_S
+    for path in hard:
+        patiently = time.monotonic() < deadline
         try:
-            released = high.release(kubepods)
+            with Cgroup(root, path) as cgroup:
+                outcome = _outcome(cgroup, partial(undo, patiently=patiently))
         except CgroupGoneError:
             continue
         except CgpauseError as e:
-            outcomes.append(Outcome(kubepods.id.path, None, e))
-        else:
-            if released is not None:
-                outcomes.append(Outcome(kubepods.id.path, released, None))
+            outcome = Outcome(path, None, e)
+        if outcome is not None:
+            outcomes.append(outcome)
     return outcomes
+
+
+def _outcome(cgroup: Cgroup, how: Callable[[Cgroup], Resumed | high.Released | None]) -> Outcome | None:
+    """What came of it; None where there was nothing to undo, or nobody left."""
+    try:
+        undone = how(cgroup)
+    except CgroupGoneError:
+        return None
+    except CgpauseError as e:
+        return Outcome(cgroup.id.path, None, e)
+    return None if undone is None else Outcome(cgroup.id.path, undone, None)
 
 
 def braked_roots(root: str) -> Iterator[Cgroup]:
@@ -136,7 +151,11 @@ def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
         record = read_record(cgroup)
     except DamagedRecordError:
         return True  # nobody can tell, and left paused is worse than resumed
-    return record is not None and record.owner is owner
+    if record is None:
+        return False
+    # An operator's pause that has expired is over: the daemon, which ends it else, is not there.
+    expired = record.expires_ns is not None and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= record.expires_ns
+    return record.owner is owner or (owner is Owner.DAEMON and expired)
 
 
 def main(argv: list[str] | None = None) -> int:

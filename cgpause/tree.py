@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from cgpause.cgroupfs import Cgroup, own_cgroup
+from cgpause.calls import Processes
+from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config, PodClass
 from cgpause.containers import descendants
 from cgpause.errors import CgpauseError, CgroupGoneError
@@ -43,6 +44,8 @@ class TrackedPod:
 
     cgroup: Cgroup
     pod: Pod
+    holds_us: bool
+    """Whether this process runs in it."""
     current_fd: int = -1
     """Held open on memory.current; -1 while that cannot be opened."""
     oom_kills: int = 0
@@ -54,8 +57,9 @@ class TrackedPod:
     retry_at_ns: int = 0
     children: frozenset[str] | None = None
     """Child cgroups at the last look, where inotify does not tell of them."""
+    processes: Processes = field(default_factory=Processes)
     damaged: bool = False
-    """Its record could neither be read nor be replaced by a second source."""
+    """Its record is damaged or was taken away, and it could not be resumed without."""
     trouble: str | None = None
     """What could not be read at the last look, said once."""
     marks: frozenset[str] = frozenset()
@@ -63,6 +67,8 @@ class TrackedPod:
     listens: bool | None = None
     """Whether anything in it listens on TCP; None while nobody could answer. Once true it stays: a service that starts
     again will listen again."""
+    visited: bool = False
+    """Whether a process was started in it from outside while it was held: it may have exec probes."""
     ask_at_ns: int = 0
     """Not asked again before."""
     below: tuple[str, ...] = ()
@@ -105,6 +111,10 @@ class TrackedPod:
             known = parse_reclaimable(self.cgroup.read("memory.stat"))
             self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * _NS_PER_S
         return known
+
+    def settle(self, until_ns: int) -> None:
+        """Leave it alone until then, or until later if that was to be."""
+        self.pod = replace(self.pod, settled_at_ns=max(self.pod.settled_at_ns, until_ns))
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -220,7 +230,6 @@ class PodTree:
         self.pods: dict[CgroupId, TrackedPod] = {}
         self.read_at_ns = 0
         """When `read_details` read last; 0: never."""
-        self._own_cgroup = own_cgroup()
         self._refreshed = False
         self._complained: set[CgroupId] = set()
 
@@ -286,7 +295,7 @@ class PodTree:
             qos=pod.qos,
             name=name,
             opt_outs=sorted(tracked.marks),
-            holds_us=self._own_cgroup is not None and os.path.join(self._own_cgroup, "").startswith(cgroup.path + "/"),
+            holds_us=tracked.holds_us,
             config=self.config,
         )
         tracked.pod = replace(
@@ -305,6 +314,11 @@ class PodTree:
             tracked.listens = None
             tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * _NS_PER_S)
             tracked.pod = replace(tracked.pod, workload=self._workload(tracked))
+
+    def was_visited(self, tracked: TrackedPod) -> None:
+        """A process was started in it from outside, such as an exec probe's: from now on it is held like a service."""
+        tracked.visited = True
+        tracked.pod = replace(tracked.pod, workload=self._workload(tracked))
 
     def is_marked_otherwise(self, tracked: TrackedPod) -> bool:
         """Whether an operator has marked or unmarked it since its facts were read; True if that cannot be told."""
@@ -360,7 +374,7 @@ class PodTree:
         if ruled is not PodClass.AUTO:
             return Workload(ruled)
         # Nobody could answer: the careful guess is the one that is held for seconds only.
-        return Workload.BATCH if tracked.listens is False else Workload.SERVICE
+        return Workload.BATCH if tracked.listens is False and not tracked.visited else Workload.SERVICE
 
     def _walk(self) -> list[Found]:
         if self.kubepods is not None and not self.kubepods.exists():
@@ -390,7 +404,7 @@ class PodTree:
             return None
         # Tracked also when its files turn out to be unreadable: it may carry a record, and `status` has to show it.
         pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None, settled_at_ns)
-        tracked = TrackedPod(cgroup, pod)
+        tracked = TrackedPod(cgroup, pod, holds_us=_holds_us(cgroup))
         self.pods[pod.cgroup] = tracked
         return tracked
 
@@ -405,6 +419,21 @@ def _read_marks(cgroup: Cgroup) -> frozenset[str]:
     if not cgroup.owned_by_root():
         return frozenset()
     return frozenset(xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0"))
+
+
+def _holds_us(cgroup: Cgroup) -> bool:
+    # By process id: the path in /proc/self/cgroup says little in a container, which has a root of its own.
+    try:
+        below = descendants(cgroup)
+    except CgpauseError:
+        return False  # gone, or unreadable: the next look at its facts says so, and leaves it alone
+    for name in ("", *below):
+        try:
+            if os.getpid() in cgroup.pids(name):
+                return True
+        except CgpauseError:
+            continue
+    return False
 
 
 def _is_populated(cgroup: Cgroup) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import select
 import sys
 from dataclasses import dataclass, field
 from enum import Flag, auto
@@ -86,24 +87,59 @@ class Changes:
 
 
 class Watch:
-    """An inotify instance with the watches of one tree."""
+    """An inotify instance with the watches of one tree, registered with the loop's epoll.
 
-    def __init__(self) -> None:
-        """Raises OSError when the node has no inotify instance left."""
-        self._inotify = INotify(nonblocking=True)
+    Where the node has no instance or no watch left, it does what it can and is `degraded`.
+    """
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        self._inotify: INotify | None = None
         self._tiers: set[int] = set()
         self._pods: dict[int, CgroupId] = {}
         self._descriptors: dict[CgroupId, int] = {}
         self._high: int | None = None
-        self.degraded = False
+        self._missed = False
+        self._told = False
+        self._open()
+
+    @property
+    def degraded(self) -> bool:
+        """Whether something may happen that is not told."""
+        return self._inotify is None or self._missed
+
+    @property
+    def on_high(self) -> bool:
+        """Whether memory.high of a kubepods root is watched."""
+        return self._high is not None
+
+    def missed(self) -> None:
+        """Say that something could not even be opened to be watched, and that this was told."""
+        self._missed = self._told = True
+
+    def try_again(self) -> None:
+        """Forget what could not be watched: the caller asks for all of it anew, and says when that is `done`."""
+        self._missed = False
+        if self._inotify is None:
+            self._open()
+
+    def done(self) -> bool:
+        """After everything was asked for: whether it is watched again since then, which is logged."""
+        recovered = self._told and not self.degraded
+        if recovered:
+            self._told = False
+            log.info("inotify tells of everything again")
+        return recovered
 
     def fileno(self) -> int:
-        """Descriptor for epoll."""
-        return int(self._inotify.fileno())
+        """Descriptor that epoll reports; -1 while there is none."""
+        return -1 if self._inotify is None else int(self._inotify.fileno())
 
     def close(self) -> None:
         """Drop all watches."""
-        self._inotify.close()
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
 
     def add_tier(self, cgroup: Cgroup) -> bool:
         """Watch for cgroups made and removed in a directory; returns whether it was not watched before."""
@@ -120,8 +156,7 @@ class Watch:
         CGROUP_FILE_NOTIFY_MIN_INTV) while any pod is at its own limit.
         """
         if self._high is not None:
-            with contextlib.suppress(OSError):  # EINVAL: the kernel was first
-                self._inotify.rm_watch(self._high)
+            self._remove(self._high)
         self._high = self._add(kubepods, flags.MODIFY, "/memory.high")
 
     def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
@@ -136,55 +171,80 @@ class Watch:
         descriptor = self._descriptors.pop(cgroup, None)
         if descriptor is not None:
             self._pods.pop(descriptor, None)
-            with contextlib.suppress(OSError):  # EINVAL: the kernel was first
-                self._inotify.rm_watch(descriptor)
+            self._remove(descriptor)
 
     def read(self) -> Changes:
         """Everything that happened since the last call; never blocks."""
         changes = Changes()
-        for event in self._inotify.read(timeout=0):
+        for event in () if self._inotify is None else self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
                 changes.tree = changes.high = True
-                # Whether containers changed is not known, and guessing so would resume every pod.
-                changes.pods = dict.fromkeys(self._descriptors, ~PodChange.CONTAINERS)
-                continue
-            if event.wd == self._high:
-                if event.mask & flags.IGNORED:
-                    self._high = None
-                else:
-                    changes.high = True
-                continue
-            pod = self._pods.get(event.wd)
-            if event.mask & flags.IGNORED:  # the cgroup is gone, and its watch with it
-                if event.wd in self._tiers:
-                    self._tiers.discard(event.wd)
-                    changes.tree = True
-                if pod is not None:
-                    del self._pods[event.wd]
-                    self._descriptors.pop(pod, None)
-            elif pod is None:
-                went = bool(event.mask & flags.DELETE)
-                if event.mask & flags.ISDIR:
-                    changes.gone, changes.tree = changes.gone or went, changes.tree or not went
-            else:
-                change = _classify(event.mask, event.name)
+                # Whether containers changed is not known but where it was said before, and guessing so would resume
+                # every pod.
+                known = changes.pods
+                changes.pods = {pod: known.get(pod, PodChange(0)) | ~PodChange.CONTAINERS for pod in self._descriptors}
+            elif event.mask & flags.IGNORED:
+                changes.tree = self._forget(event.wd) or changes.tree
+            elif event.wd == self._high:
+                changes.high = True
+            elif event.wd in self._pods:
+                pod, change = self._pods[event.wd], _classify(event.mask, event.name)
                 if change is not None:
                     changes.pods[pod] = changes.pods.get(pod, PodChange(0)) | change
+            elif event.mask & flags.ISDIR:
+                went = bool(event.mask & flags.DELETE)
+                changes.gone, changes.tree = changes.gone or went, changes.tree or not went
         return changes
 
+    def _forget(self, descriptor: int) -> bool:
+        """The cgroup is gone, and its watch with it; returns whether it was a tier."""
+        if descriptor == self._high:
+            self._high = None
+        pod = self._pods.pop(descriptor, None)
+        if pod is not None:
+            self._descriptors.pop(pod, None)
+        was_tier = descriptor in self._tiers
+        self._tiers.discard(descriptor)
+        return was_tier
+
+    def _open(self) -> None:
+        try:
+            inotify = INotify(nonblocking=True)
+        except OSError as e:
+            self._tell("no inotify", error=e, advice="raise fs.inotify.max_user_instances")
+            return
+        try:
+            self._epoll.register(inotify.fileno(), select.EPOLLIN)
+        except OSError as e:
+            inotify.close()
+            self._tell("no inotify", error=e, advice="raise fs.epoll.max_user_watches")
+            return
+        self._inotify = inotify
+
     def _add(self, cgroup: Cgroup, mask: int, file: str = "") -> int | None:
+        if self._inotify is None:
+            return None
         try:
             descriptor = self._inotify.add_watch(cgroup.fd_path + file, mask)
         except OSError as e:
-            if e.errno in (errno.ENOENT, errno.ENODEV):
-                return None  # gone already; the walk will notice
-            if not self.degraded:
-                advice = "walking the tree instead; raise fs.inotify.max_user_watches"
-                log.warning("no inotify watch %s", fields(cgroup=cgroup.path, error=e, advice=advice))
-            self.degraded = True
+            if e.errno not in (errno.ENOENT, errno.ENODEV):  # gone already; the walk will notice
+                self._missed = True
+                advice = "raise fs.inotify.max_user_watches"
+                self._tell("no inotify watch", cgroup=cgroup.path, error=e, advice=advice)
             return None
         return int(descriptor)
+
+    def _remove(self, descriptor: int) -> None:
+        if self._inotify is not None:
+            with contextlib.suppress(OSError):  # EINVAL: the kernel was first
+                self._inotify.rm_watch(descriptor)
+
+    def _tell(self, what: str, *, advice: str, **shown: object) -> None:
+        # Once: it is tried again every minute, and mostly in vain.
+        if not self._told:
+            self._told = True
+            log.warning("%s %s", what, fields(**shown, advice=f"walking the tree every second instead; {advice}"))
 
 
 def _classify(mask: int, name: str) -> PodChange | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,7 +36,7 @@ SAMPLE = Sample(0, Headroom(100, 5, None, 0), ())
 class Bench:
     """A tree with pods a, b and c, whose originals differ, and an actuator on it."""
 
-    def __init__(self, folder: Path, *, dry_run: bool = False, watch: Watch | None = None) -> None:
+    def __init__(self, folder: Path, watch: Watch, *, dry_run: bool = False) -> None:
         self.fake = FakeTree(folder)
         self.folders = {
             "a": self.fake.add_pod("a", 1, cpu_max="max 100000"),
@@ -77,9 +79,9 @@ ORIGINALS = ["max 100000", "50000 100000", "200000 50000"]
 
 
 @pytest.fixture
-def bench(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Bench]:
+def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Iterator[Bench]:
     caplog.set_level(logging.INFO)
-    made = Bench(tmp_path)
+    made = Bench(tmp_path, watch)
     yield made
     made.tree.close()
 
@@ -266,6 +268,62 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
     assert len(lines(caplog, "could not resume")) == 1
     assert bench.tracked("a").damaged
     assert os.getxattr(bench.folders["a"], "user.cgpause") == b"\xff\nforged"
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
+    bench: Bench, caplog: pytest.LogCaptureFixture, damage: str, mechanism: Mechanism
+) -> None:
+    """Nobody else could: there is no systemd here that knows the original."""
+    bench.pause("b", mechanism=mechanism)
+    if damage == "removed":
+        os.removexattr(bench.folders["b"], "user.cgpause")
+    else:
+        os.setxattr(bench.folders["b"], "user.cgpause", b"{}")
+    bench.actuator.read_record(bench.tracked("b"))
+    assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
+    assert records_left(bench.fake.root) == []
+    assert len(lines(caplog, "resumed")) == 1
+
+
+def test_a_lost_record_does_not_undo_what_somebody_else_wrote_since(bench: Bench) -> None:
+    bench.pause("b")
+    os.removexattr(bench.folders["b"], "user.cgpause")
+    (bench.folders["b"] / "cpu.max").write_text("70000 100000\n")
+    bench.actuator.read_record(bench.tracked("b"))
+    assert (bench.cpu_max()[1], bench.held()) == ("70000 100000", [])
+
+
+def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(bench: Bench) -> None:
+    bench.pause("b")
+    os.removexattr(bench.folders["b"], "user.cgpause")
+    with locked(bench, "b"):
+        bench.actuator.read_record(bench.tracked("b"))
+    assert bench.tracked("b").damaged
+    assert bench.held() == ["b"]
+    bench.actuator.read_record(bench.tracked("b"))
+    assert (bench.cpu_max(), bench.held(), bench.tracked("b").damaged) == (ORIGINALS, [], False)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
+def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:  # noqa: FBT001 - a table
+    bench.pause("a", "b")
+    if lost:
+        os.removexattr(bench.folders["a"], "user.cgpause")
+    taken = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        bench.resume("a", "b")
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (bench.cpu_max(), bench.held()) == (ORIGINALS, [])
 
 
 # --- drift ---------------------------------------------------------------------------------------------------------
@@ -514,9 +572,11 @@ def whole_tree(root: Path) -> dict[str, object]:
     return found
 
 
-def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dry_run_says_everything_and_writes_nothing(
+    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    bench = Bench(tmp_path, dry_run=True)
+    bench = Bench(tmp_path, watch, dry_run=True)
     before = whole_tree(bench.fake.root)
     bench.pause("a", "b")
     bench.pause("b")
@@ -542,10 +602,10 @@ def test_a_dry_run_says_everything_and_writes_nothing(tmp_path: Path, caplog: py
 
 
 def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    bench = Bench(tmp_path, dry_run=True)
+    bench = Bench(tmp_path, watch, dry_run=True)
     request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.DAEMON, "a predecessor's", since_ns=1)
     ledger.pause(bench.tracked("a").cgroup, request)
     before = whole_tree(bench.fake.root)
@@ -582,11 +642,10 @@ def thrash(folder: Path) -> Callable[[], None]:
 
 @pytest.mark.parametrize("failure", ["none", "refused", "busy"])
 def test_only_paused_pods_wake_us_with_every_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     """A pod that thrashes at its own memory.max would wake us a hundred times a second."""
-    watch = Watch()
-    bench = Bench(tmp_path, watch=watch)
+    bench = Bench(tmp_path, watch)
     write = thrash(bench.folders["b"])
     with ExitStack() as stack:
         if failure == "refused":
@@ -602,4 +661,3 @@ def test_only_paused_pods_wake_us_with_every_write(
     write()
     assert watch.read().pods == {}
     bench.tree.close()
-    watch.close()

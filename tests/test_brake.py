@@ -161,13 +161,6 @@ def tree(fake: FakeTree) -> Iterator[PodTree]:
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    made = Watch()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def brake(tree: PodTree, watch: Watch) -> Brake:
     made = Brake(tree, watch, dry_run=False)
     made.follow()
@@ -299,15 +292,15 @@ def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: W
     assert brake.sleep_ns(limited(10)) is None
     assert brake.sleep_ns(apply(brake, fake, 80, close=True)) is None
     assert brake.sleep_ns(apply(brake, fake, 10)) == 30 * S
-    watch.degraded = True  # nobody would tell that it was taken away
+    watch.missed()  # nobody would tell that it was taken away
     assert brake.sleep_ns(limited(10)) is None
 
 
 def test_dry_run_writes_nothing_and_says_what_it_would(
-    tree: PodTree, fake: FakeTree, caplog: pytest.LogCaptureFixture
+    tree: PodTree, watch: Watch, fake: FakeTree, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    brake = Brake(tree, None, dry_run=True)
+    brake = Brake(tree, watch, dry_run=True)
     brake.follow()
 
     assert brake.sleep_ns(apply(brake, fake, 10)) is None
@@ -321,10 +314,12 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
     ]
 
 
-def test_a_predecessors_value_is_not_taken_for_the_original(tree: PodTree, brake: Brake, fake: FakeTree) -> None:
+def test_a_predecessors_value_is_not_taken_for_the_original(
+    tree: PodTree, brake: Brake, watch: Watch, fake: FakeTree
+) -> None:
     apply(brake, fake, 10)  # and is killed
 
-    successor = Brake(tree, None, dry_run=False)
+    successor = Brake(tree, watch, dry_run=False)
     successor.follow()
     apply(successor, fake, 80, close=True)
     assert in_force(fake) == AIRBAG
@@ -362,9 +357,9 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
 
 
-def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, fake: FakeTree) -> None:
+def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
     (fake.kubepods / "memory.high").unlink()
-    brake = Brake(tree, None, dry_run=False)
+    brake = Brake(tree, watch, dry_run=False)
     brake.follow()
 
     assert brake.sleep_ns(apply(brake, fake, 10)) is None
@@ -372,9 +367,10 @@ def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, fake: FakeTree)
     assert not (fake.kubepods / "memory.high").exists()
 
 
-def test_the_tree_that_holds_us_is_left_alone(tree: PodTree, fake: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cgpause.brake.own_cgroup", lambda: str(fake.kubepods / "kubepods-burstable.slice" / "pod"))
-    brake = Brake(tree, None, dry_run=False)
+def test_the_tree_that_holds_us_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
+    (fake.add_pod("us") / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    tree.refresh(0)
+    brake = Brake(tree, watch, dry_run=False)
     brake.follow()
     apply(brake, fake, 10)
 
@@ -383,7 +379,7 @@ def test_the_tree_that_holds_us_is_left_alone(tree: PodTree, fake: FakeTree, mon
 
 def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None:
     apply(brake, fake, 10)
-    fd = os.open(fake.kubepods, os.O_RDONLY)
+    fd = os.open(fake.kubepods / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         assert brake.sleep_ns(apply(brake, fake, 80, close=True)) is None
@@ -493,8 +489,28 @@ def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -
     assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
 
 
-def test_without_inotify_every_sample_looks(tree: PodTree, fake: FakeTree) -> None:
-    brake = Brake(tree, None, dry_run=False)
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake, fake: FakeTree, damage: str) -> None:
+    """Else our own value would be taken for the original, and stay when we are gone."""
+    apply(brake, fake, 10)
+    if damage == "removed":
+        os.removexattr(fake.kubepods, high.XATTR)
+    else:
+        os.setxattr(fake.kubepods, high.XATTR, b"{}")
+    apply(brake, fake, 80, close=True)
+    assert (in_force(fake), is_recorded(fake)) == (AIRBAG, True)
+
+    if damage == "removed":
+        os.removexattr(fake.kubepods, high.XATTR)
+    else:
+        os.setxattr(fake.kubepods, high.XATTR, b"{}")
+    assert brake.release("a test")
+    assert (in_force(fake), is_recorded(fake)) == ("max", False)
+
+
+def test_without_inotify_every_sample_looks(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
+    watch.missed()
+    brake = Brake(tree, watch, dry_run=False)
     brake.follow()
     apply(brake, fake, 10)
     (fake.kubepods / "memory.high").write_text("max\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Self
 import pytest
 
 from cgpause import cgroupfs
-from cgpause.cgroupfs import Cgroup, find_cgroup_root, own_cgroup, read_controllers
+from cgpause.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
 
 
@@ -21,6 +22,7 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "pod"
     made.mkdir()
     (made / "cpu.max").write_text("max 100000\n")
+    (made / "cgroup.kill").write_text("")
     (made / "container").mkdir()
     return made
 
@@ -61,16 +63,17 @@ def test_a_file_is_no_cgroup(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_of_a_living_cgroup_is_no_vanished_cgroup(cgroup: Cgroup) -> None:
-    """Older kernels have no cgroup.kill: that must be told, not taken for a pod that is gone."""
+    """Older kernels have no memory.reclaim, say: that must be told, not taken for a pod that is gone."""
     with pytest.raises(KernelReadError, match="not on this kernel"):
-        cgroup.read("cgroup.kill")
-    with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
-        cgroup.write("cgroup.kill", "1")
+        cgroup.read("memory.reclaim")
+    with pytest.raises(KernelWriteError, match=r"memory\.reclaim"):
+        cgroup.write("memory.reclaim", "1")
 
 
 def test_a_removed_cgroup_is_gone_although_it_is_still_held(cgroup: Cgroup, folder: Path) -> None:
-    for entry in ("cpu.max", "container"):
-        os.remove(folder / entry) if entry == "cpu.max" else os.rmdir(folder / entry)
+    for file in ("cpu.max", "cgroup.kill"):
+        (folder / file).unlink()
+    (folder / "container").rmdir()
     folder.rmdir()
     assert not cgroup.exists()
     for use in (
@@ -216,6 +219,17 @@ def test_the_lock_excludes_a_second_holder_and_is_given_back(tmp_path: Path, cgr
             pass
 
 
+def test_whoever_may_only_open_the_directory_cannot_lock_it(folder: Path, cgroup: Cgroup) -> None:
+    """On a node that is any user of the host, and a container with /sys mounted."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with cgroup.locked(wait_s=0):
+            pass
+    finally:
+        os.close(fd)
+
+
 @pytest.mark.parametrize(("text", "pids"), [("", []), ("1\n", [1]), ("12\n34\n", [12, 34])])
 def test_pids_are_listed(cgroup: Cgroup, folder: Path, text: str, pids: list[int]) -> None:
     (folder / "cgroup.procs").write_text(text)
@@ -279,16 +293,7 @@ def test_a_host_without_cgroup_v2_is_told_what_to_do(monkeypatch: pytest.MonkeyP
     mounted(monkeypatch)
     with pytest.raises(HostError, match=r"no cgroup v2 is mounted.*--cgroup-root"):
         find_cgroup_root()
-    assert own_cgroup() is None
 
 
 def test_controllers_of_a_tree_that_has_no_such_file_are_none(tmp_path: Path) -> None:
     assert read_controllers(str(tmp_path)) == []
-
-
-def test_our_own_cgroup_is_a_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounted(monkeypatch, tmp_path)
-    monkeypatch.setattr(cgroupfs, "parse_own_cgroup", lambda _: "system.slice/x")
-    assert own_cgroup() == str(tmp_path / "system.slice/x")
-    monkeypatch.setattr(cgroupfs, "parse_own_cgroup", lambda _: None)
-    assert own_cgroup() is None

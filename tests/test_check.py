@@ -334,7 +334,7 @@ def test_kernels_at_the_boundaries(
 
 
 def test_a_lock_held_by_a_stopped_process_fails_and_does_not_hang(healthy: FakeTree) -> None:
-    fd = os.open(healthy.kubepods, os.O_RDONLY)
+    fd = os.open(healthy.kubepods / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         found = {finding.name: finding for finding in findings_of(healthy)}["flock"]

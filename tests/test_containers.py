@@ -1,10 +1,8 @@
-"""Who can be killed, and who is being ended."""
+"""Which containers can be killed."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.cgroupfs import Cgroup
-from cgpause.containers import descendants, is_terminating, kill_containers
+from cgpause.containers import kill_containers
 from cgpause.errors import CgpauseError, KernelWriteError
 from cgpause.names import Names, read_names
 
@@ -112,48 +110,3 @@ def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod
     (scopes(folder)[1] / "cgroup.kill").unlink()
     with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
         kill_containers(pod, NO_NAMES)
-
-
-@pytest.fixture
-def stubborn() -> Iterator[int]:
-    """A process that has SIGTERM blocked, as good as one that is held."""
-    ready, told = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        os.write(told, b"x")
-        while True:
-            signal.pause()
-    os.read(ready, 1)
-    os.close(ready)
-    os.close(told)
-    yield pid
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-@pytest.mark.parametrize("below", ["", "container", "container/inner"], ids=["scope", "crun", "two-levels-down"])
-def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
-    folder: Path, pod: Cgroup, stubborn: int, below: str
-) -> None:
-    place = scopes(folder)[1] / below
-    place.mkdir(parents=True, exist_ok=True)
-    (place.parent / "cgroup.procs").touch()  # every real cgroup has one
-    (place / "cgroup.procs").write_text(f"{stubborn}\n")
-    assert not is_terminating(pod, descendants(pod))
-    os.kill(stubborn, signal.SIGTERM)
-    assert is_terminating(pod, descendants(pod))
-
-
-@pytest.mark.parametrize("text", ["", "garbage\n", "4194304999\n", "-1\n", "1" * 30])
-def test_processes_that_ended_or_never_were_are_not_terminating(folder: Path, pod: Cgroup, text: str) -> None:
-    (scopes(folder)[1] / "cgroup.procs").write_text(text)
-    assert not is_terminating(pod, descendants(pod))
-
-
-def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    sandbox, container = scopes(folder)
-    (sandbox / "cgroup.procs").write_text("garbage\n")
-    (container / "cgroup.procs").write_text(f"{stubborn}\n")
-    os.kill(stubborn, signal.SIGTERM)
-    assert is_terminating(pod, descendants(pod))

@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "kubepods.slice"
     made.mkdir()
     (made / "memory.high").write_text("max\n")
+    (made / "cgroup.kill").touch()
     return made
 
 
@@ -300,7 +301,7 @@ def test_the_record_is_what_the_documentation_shows(folder: Path, cgroup: Cgroup
 
 def test_a_lock_delays_but_never_hangs(folder: Path, cgroup: Cgroup) -> None:
     armed(folder)
-    fd = os.open(folder, os.O_RDONLY)
+    fd = os.open(folder / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         with pytest.raises(BusyError):

@@ -52,7 +52,7 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
     folder = root / path
     folder.mkdir(parents=True)
-    for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze"):
+    for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze", "cgroup.kill"):
         (folder / name).touch()
     return PausableCgroup(str(root), path)
 
@@ -575,13 +575,13 @@ def test_a_record_of_an_impossible_pause_is_never_taken_for_a_finished_resume(
 
 
 class Holder:
-    """Another process that holds a directory's flock."""
+    """Another process that holds a cgroup's lock."""
 
     def __init__(self, folder: Path) -> None:
         ready, told = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+            fcntl.flock(os.open(folder / "cgroup.kill", os.O_WRONLY), fcntl.LOCK_EX)
             os.write(told, b"x")
             signal.pause()
             os._exit(0)

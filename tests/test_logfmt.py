@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,3 +123,34 @@ def test_debug_lines_appear_only_when_asked_for(
     logging.getLogger("x").debug("a")
     logging.getLogger("x").info("b")
     assert capsys.readouterr().err.splitlines() == shown
+
+
+def test_a_reader_that_does_not_read_costs_lines_but_never_time() -> None:
+    """A write to a full pipe would wait for as long as journald does."""
+    program = (
+        "import logging, sys; from cgpause.logfmt import set_up; set_up(verbose=False); log = logging.getLogger();\n"
+        "for number in range(5000): log.warning('line %s', number)\n"
+        "print('done', flush=True); sys.stdin.readline(); log.warning('after')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"done\n"  # nobody has read any of the 60 KiB and more until now
+        said = b""
+        while select.select([process.stderr], [], [], 0)[0]:
+            said += os.read(process.stderr.fileno(), 1 << 20)
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        said += process.stderr.read()
+    lines = said.decode().splitlines()
+    assert (lines[0], lines[-1]) == ("warning: line 0", "warning: after")
+    assert lines[-2].startswith("warning: log lines lost lines=")
+    lost = int(lines[-2].partition("lines=")[2].split()[0])
+    assert lost + len(lines) - 2 == 5000

@@ -72,8 +72,8 @@ def test_an_absolute_path_is_below_the_root_in_use(root: str) -> None:
     assert find_pod(f"{root.rstrip('/')}/{WEB.cgroup.path}", PODS, root) is WEB
 
 
-def test_a_name_wins_over_another_pods_whole_uid() -> None:
-    assert find_pod(STATIC.uid, (*PODS, LIKE_A_UID), ROOT) is LIKE_A_UID
+def test_a_pod_named_like_anothers_uid_is_not_taken_for_it() -> None:
+    assert find_pod(STATIC.uid, (*PODS, LIKE_A_UID), ROOT) is STATIC
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,14 @@ def test_missing_folders_give_no_names(tmp_path: Path) -> None:
     assert read_names(str(tmp_path)) == Names({}, {})
 
 
+def test_of_two_folders_for_one_pod_neither_names_it(tmp_path: Path) -> None:
+    """kubelet makes one. Whoever can write there could otherwise give a pod another's protection, or take its own."""
+    uid, other = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "1f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
+    for entry in (f"kube-system_dns_{uid}", f"default_mine_{uid}", f"default_web_{other}"):
+        (tmp_path / "pods" / entry).mkdir(parents=True)
+    assert read_names(str(tmp_path)).pods == {other: PodName("default", "web")}
+
+
 def test_foreign_entries_do_not_hide_real_ones(tmp_path: Path) -> None:
     for entry in (f"default_web_{UID}", "lost+found", "a\nb", f"x_{UID}"):
         (tmp_path / "pods" / entry).mkdir(parents=True)

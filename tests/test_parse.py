@@ -14,6 +14,7 @@ from cgpause.errors import MalformedError
 from cgpause.model import CpuMax, Pressure
 from cgpause.parse import (
     MemInfo,
+    ProcessStatus,
     parse_cgroup2_mounts,
     parse_cpu_max,
     parse_cpu_usage,
@@ -22,11 +23,11 @@ from cgpause.parse import (
     parse_limit,
     parse_meminfo,
     parse_number,
-    parse_own_cgroup,
     parse_pressure,
+    parse_process_status,
     parse_reclaimable,
+    parse_start_ticks,
     parse_tcp_in_use,
-    parse_termination_pending,
 )
 
 BURST_POD = {
@@ -282,24 +283,7 @@ def test_only_cgroup2_mounts_are_found(mountinfo: bytes, mounts: tuple[str, ...]
     assert parse_cgroup2_mounts(mountinfo) == mounts
 
 
-@pytest.mark.parametrize(
-    ("data", "path"),
-    [
-        pytest.param(b"0::/system.slice/cgpause.service\n", "system.slice/cgpause.service", id="v2"),
-        pytest.param(b"4:memory:/user\n0::/user.slice\n", "user.slice", id="hybrid"),
-        pytest.param(b"0::/\n", "", id="root"),
-        pytest.param(b"4:memory:/user\n", None, id="v1"),
-        pytest.param(b"", None, id="empty"),
-        pytest.param(b"0::/a\xff", "a\udcff", id="not-utf8"),
-        pytest.param(b"0::/a\rb\n", "a\rb", id="carriage-return"),
-        pytest.param(b"4:memory:/a\r0::/forged\n0::/real\n", "real", id="carriage-return-forges-nothing"),
-    ],
-)
-def test_own_cgroup_is_the_v2_line(data: bytes, path: str | None) -> None:
-    assert parse_own_cgroup(data) == path
-
-
-STATUS = b"Name:\tsh\nSigPnd:\t%s\nShdPnd:\t%s\nSigBlk:\t0000000000004000\n"
+STATUS = b"Name:\tsh\nPPid:\t7\nSigPnd:\t%s\nShdPnd:\t%s\nSigBlk:\t0000000000004000\n"
 NONE = b"0000000000000000"
 SIGTERM = b"0000000000004000"
 SIGKILL = b"0000000000000100"
@@ -308,19 +292,37 @@ SIGKILL = b"0000000000000100"
 @pytest.mark.parametrize(
     ("status", "pending"),
     [
-        pytest.param(STATUS % (NONE, NONE), False, id="nothing"),
-        pytest.param(STATUS % (NONE, SIGTERM), True, id="sigterm"),
-        pytest.param(STATUS % (NONE, SIGKILL), True, id="sigkill"),
-        pytest.param(STATUS % (SIGTERM, NONE), True, id="sigterm-for-the-thread"),
-        pytest.param(STATUS % (NONE, b"ffffffffffffbeff"), False, id="everything-else"),
-        pytest.param(b"", False, id="empty"),
-        pytest.param(b"Name:\tsh\nShdPnd:\t0000", False, id="truncated"),
-        pytest.param(b"Name:\tx\nShdPnd:\tzzzzzzzzzzzzzzzz\n", False, id="not-hex"),
-        pytest.param(b"Name:\tShdPnd:\\n\\t0000000000004000\nShdPnd:\t" + NONE, False, id="in-the-process-name"),
+        pytest.param(STATUS % (NONE, NONE), (False, False), id="nothing"),
+        pytest.param(STATUS % (NONE, SIGTERM), (True, False), id="sigterm"),
+        pytest.param(STATUS % (SIGTERM, SIGKILL), (True, True), id="sigkill-too"),
+        pytest.param(STATUS % (SIGTERM, NONE), (True, False), id="sigterm-for-the-thread"),
+        pytest.param(STATUS % (NONE, b"ffffffffffffbeff"), (False, False), id="everything-else"),
+        pytest.param(b"PPid:\t7\nShdPnd:\t0000", (False, False), id="truncated"),
+        pytest.param(b"PPid:\t7\nShdPnd:\tzzzzzzzzzzzzzzzz\n", (False, False), id="not-hex"),
+        pytest.param(b"Name:\tShdPnd:\\n\\t0000000000004000\nPPid:\t7\nShdPnd:\t" + NONE, (False, False), id="name"),
+        pytest.param(b"Name:\tPPid:\\n\\t9\nPPid:\t7\n", (False, False), id="parent-in-the-name"),
     ],
 )
-def test_pending_termination_is_read_from_the_masks(status: bytes, pending: bool) -> None:  # noqa: FBT001 - a table
-    assert parse_termination_pending(status) is pending
+def test_parent_and_pending_signals_of_a_process(status: bytes, pending: tuple[bool, bool]) -> None:
+    assert parse_process_status(status) == ProcessStatus(7, *pending)
+
+
+@pytest.mark.parametrize("data", [b"", b"Name:\tsh\n", b"PPid:\tx\n", b"PPid:\t\n"])
+def test_a_process_without_a_parent_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse_process_status(data)
+
+
+@pytest.mark.parametrize("name", ["sh", "a b", ") S 1", "(((", "", "x) 1 2 3"])
+def test_a_process_may_be_called_anything(name: str) -> None:
+    stat = f"42 ({name}) S 1 42 42 0 -1 4194560 95 0 0 0 0 0 0 0 20 0 1 0 777 2523136 200 18446744073709551615 1"
+    assert parse_start_ticks(stat.encode()) == 777
+
+
+@pytest.mark.parametrize("data", [b"", b"42 (sh) S 1 2", b"42 (sh)" + b" x" * 30])
+def test_a_process_without_a_start_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse_start_ticks(data)
 
 
 # What 6.18 wrote for a process of its own network namespace that listens and is connected to itself.
@@ -432,10 +434,10 @@ def test_no_bytes_make_a_parser_fail_with_anything_but_malformed(data: bytes) ->
         parse_tcp_in_use,
         parse_first_listens,
         lambda data: parse_first_listens(TCP + data),
+        parse_process_status,
+        parse_start_ticks,
     )
     for parse in parsers:
         with contextlib.suppress(MalformedError):
             parse(data)
     parse_cgroup2_mounts(data)
-    parse_own_cgroup(data)
-    parse_termination_pending(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import io
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -22,7 +24,7 @@ from cgpause import high, restore
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.high import set_high
-from cgpause.ledger import PauseRequest, Resumed, pause
+from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume
 from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.restore import resume_all
 from cgpause.systemd import original_from_systemd
@@ -249,7 +251,7 @@ def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
     locked, good = tree.add_pod("locked"), tree.add_pod("good")
     for pod in (locked, good):
         pause_pod(tree.root, pod)
-    fd = os.open(locked, os.O_RDONLY)
+    fd = os.open(locked / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
@@ -281,6 +283,7 @@ def test_without_pods_nothing_is_paused(arrange: Callable[[Path], object], tmp_p
 
 
 def brake(kubepods: Path, original: str = "max") -> None:
+    (kubepods / "cgroup.kill").touch()
     (kubepods / "memory.high").write_text(f"{original}\n")
     with Cgroup(str(kubepods.parent), kubepods.name) as cgroup:
         assert set_high(cgroup, 1 << 30, since_ns=1) is not None
@@ -487,6 +490,54 @@ def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:
 
     assert (cpu_max(daemon), cpu_max(manual)) == ("50000 100000", "1000 100000")
     assert records_left(tree.root) == [manual]
+
+
+@pytest.mark.parametrize(("ended", "resumed"), [(-1, True), (3600, False)], ids=["expired", "still-wanted"])
+def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ended: int, resumed: bool) -> None:  # noqa: FBT001 - a table
+    """The daemon does that while it runs; a stopped one must not leave it held for ever."""
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    request = PauseRequest(
+        Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", now_ns - 10**10, now_ns + ended * 10**9
+    )
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        pause(cgroup, request)
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+    assert (cpu_max(pod) == "50000 100000") is resumed
+
+
+def test_those_that_take_long_come_last_and_their_time_is_bounded(
+    tree: FakeTree, no_systemd: None, monkeypatch: Patch
+) -> None:
+    """systemd ends ExecStopPost= after 30 s; a dozen of locked pods must not use them up for all the others."""
+    pods = [tree.add_pod(f"pod-{n}", cpu_max="50000 100000") for n in range(6)]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+    damage(pods[0])
+    brake(tree.kubepods)
+    waits: list[float] = []
+
+    def waiting(
+        cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, second_source: Callable[[str], CpuMax | None] | None = None
+    ) -> Resumed | None:
+        waits.append(wait_s)
+        return resume(cgroup, wait_s=0, second_source=second_source)
+
+    clock = SimpleNamespace(monotonic=lambda: 10 * waits.count(LOCK_WAIT_S))
+    monkeypatch.setattr(restore, "resume", waiting)
+    monkeypatch.setattr(restore, "time", clock)
+    with contextlib.ExitStack() as stack:
+        for pod in pods[1:4]:
+            lock = stack.enter_context((pod / "cgroup.kill").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        outcomes = resume_all(str(tree.root))
+    done = [outcome.path for outcome in outcomes if outcome.error is None]
+    failed = [outcome.path for outcome in outcomes if outcome.error is not None]
+    assert done == [str(path.relative_to(tree.root)) for path in (*pods[4:], tree.kubepods)]
+    assert failed == [str(path.relative_to(tree.root)) for path in pods[:4]]
+    assert [outcome.path for outcome in outcomes] == done + failed
+    # The damaged one and the first that is locked are waited for, 10 s each; then patience is at its end.
+    assert waits == [0] * 6 + [LOCK_WAIT_S] * 2 + [0] * 2
 
 
 def test_daemon_only_takes_a_damaged_record_for_the_daemons(tree: FakeTree, no_systemd: None) -> None:

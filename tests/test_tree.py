@@ -394,18 +394,19 @@ def test_the_marks_of_systemd_oomd_protect(
 
 
 @pytest.mark.parametrize(
-    ("inside", "protects"),
-    [("", True), ("/cri-containerd-x.scope", True), ("-and-more", False)],
-    ids=["itself", "below", "same-prefix"],
+    ("place", "protects"),
+    [("", True), ("a.scope", True), ("a.scope/inner", True), ("../beside", False)],
+    ids=["itself", "container", "crun", "elsewhere"],
 )
 def test_the_pod_we_run_in_is_protected(
     fake: FakeTree,
-    monkeypatch: pytest.MonkeyPatch,
-    inside: str,
+    place: str,
     protects: bool,  # noqa: FBT001 - a table
 ) -> None:
-    pod = fake.add_pod("web")
-    monkeypatch.setattr(tree_module, "own_cgroup", lambda: f"{pod}{inside}")
+    """By process id: seen from a container, the path of our cgroup is "/"."""
+    folder = fake.add_pod("web") / place
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
     tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
     (tracked,) = tree.refresh(0)[0]
     assert (tracked.pod.protected == "cgpause itself runs in it") is protects
@@ -684,3 +685,31 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
     tree.read_details(S)
     assert details(tree) == {"gone": (0, None), "web": (5, 13)}
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, Workload.SERVICE), (PodClass.BATCH, Workload.BATCH)])
+def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
+    fake: FakeTree, ruled: PodClass, becomes: Workload
+) -> None:
+    """An exec probe is a probe, although nothing listens."""
+    fake.add_pod("web")
+    config = Config(pods=(PodRule("*/*", class_=ruled),))
+    tree = PodTree(str(fake.root), str(fake.log_dir), config)
+    (tracked,) = tree.refresh(0)[0]
+    tracked.listens = False
+    tree.update_facts(tracked, 1)
+    assert tracked.pod.workload is Workload.BATCH
+    tree.was_visited(tracked)
+    assert tracked.pod.workload is becomes
+    tree.update_facts(tracked, 2)
+    assert tracked.pod.workload is becomes
+    tree.close()
+
+
+def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree: PodTree) -> None:
+    """A sidecar that ends during a pod's grace period does not cut it short."""
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    tracked.settle(30)
+    tracked.settle(5)
+    assert tracked.pod.settled_at_ns == 30

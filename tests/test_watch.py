@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +15,6 @@ from inotify_simple import Event, INotify, flags
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.watch import Changes, PodChange, Watch
-
-
-@pytest.fixture
-def watch() -> Iterator[Watch]:
-    made = Watch()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -239,3 +233,63 @@ def test_an_overflowed_queue_asks_for_everything(
     assert changes.pods.keys() == {pod.id}
     # All but one: guessing that containers changed would resume every paused pod.
     assert changes.pods[pod.id] == ~PodChange.CONTAINERS
+
+
+def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(
+    watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The overflow comes last, after thousands of events: a container that starts in a paused pod is among them."""
+    watch.add_pod(pod, paused=True)
+    (descriptor,) = watch._pods
+    started = Event(wd=descriptor, mask=flags.CREATE | flags.ISDIR, cookie=0, name="cri-containerd-1.scope")
+    overflow = Event(wd=-1, mask=flags.Q_OVERFLOW, cookie=0, name="")
+    monkeypatch.setattr(INotify, "read", lambda *_, **__: [started, overflow])
+    assert PodChange.CONTAINERS in watch.read().pods[pod.id]
+
+
+def test_watches_that_can_be_had_again_are(
+    watch: Watch, tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with monkeypatch.context() as scarce:
+        refuse_watches(scarce, errno.ENOSPC)
+        watch.add_pod(pod, paused=True)
+        watch.try_again()
+        watch.add_pod(pod, paused=True)
+        watch.done()
+        assert watch.degraded
+    watch.try_again()
+    watch.add_pod(pod, paused=True)
+    watch.done()
+    assert not watch.degraded
+    write("cpu.max")(tier / "pod")
+    assert watch.read() == Changes(pods={pod.id: PodChange.CPU_MAX})
+    assert [record.getMessage().split(" cgroup=")[0] for record in caplog.records] == [
+        "no inotify watch",
+        "inotify tells of everything again",
+    ]
+
+
+def test_without_an_instance_nothing_is_told_until_there_is_one(
+    tier: Path, pod: Cgroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with select.epoll() as epoll:
+        with monkeypatch.context() as scarce:
+            scarce.setattr(INotify, "__init__", refuse)
+            watch = Watch(epoll)
+            watch.try_again()
+        watch.add_pod(pod, paused=True)
+        watch_tier(watch, tier)
+        watch.drop_pod(pod.id)
+        assert (watch.degraded, watch.fileno(), watch.read()) == (True, -1, Changes())
+        assert ["max_user_instances" in record.getMessage() for record in caplog.records] == [True]
+
+        watch.try_again()
+        watch.add_pod(pod, paused=True)
+        assert not watch.degraded
+        write("cpu.max")(tier / "pod")
+        assert epoll.poll(5) == [(watch.fileno(), select.EPOLLIN)]
+        watch.close()

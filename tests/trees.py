@@ -32,6 +32,8 @@ def lay_out_capture(driver: str, folder: Path) -> tuple[Path, Path]:
                 (directory / name).write_text(text)
     for name in capture["children"]:
         (root / name).mkdir(exist_ok=True)
+    for path in capture["cgroups"]:
+        (root / path / "cgroup.kill").touch()  # nobody can read it, so it is not captured
     log_dir = folder / "log"
     for entry, target in capture["logs"].items():
         log = log_dir / entry.removeprefix("/var/log/")
@@ -68,6 +70,7 @@ class FakeTree:
         (self.root / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         (self.kubepods / "cgroup.events").write_text("populated 1\nfrozen 0\n")
         (self.kubepods / "memory.max").write_text(f"{self.memory_max}\n")
+        (self.kubepods / "cgroup.kill").write_text("")
         self.set_used(0)
 
     def set_used(self, used_bytes: int, reclaimable_bytes: int = 0) -> None:
@@ -104,6 +107,7 @@ class FakeTree:
             "cpu.max": cpu_max,
             "cpu.max.burst": "0",
             "cgroup.freeze": "0",
+            "cgroup.kill": "",
             "memory.current": str(current),
             "memory.max": memory_max,
             "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0",

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import platform
+import select
 import signal
 import statistics
 import subprocess
@@ -242,8 +243,8 @@ def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
     logging.getLogger("cgpause").addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115 - until exit
     logging.getLogger("cgpause").setLevel(logging.INFO)
     times_us = []
-    with opened(tree) as (view, sampler):
-        watch = Watch()
+    with opened(tree) as (view, sampler), select.epoll() as epoll:
+        watch = Watch(epoll)
         for tracked in view.pods.values():
             watch.add_pod(tracked.cgroup, paused=False)
         actuator = Actuator(ledger, view, watch, dry_run=False)

@@ -254,8 +254,7 @@ def test_without_permission_a_write_exits_5_and_says_which(open_folder: Path) ->
         result = run(tree, "pause", "default/web")
 
     assert result.exit_code == 5, result.output
-    assert str(web) in result.stderr
-    assert "EACCES (Permission denied)" in result.stderr
+    assert f"cannot lock {web}/cgroup.kill: EACCES (Permission denied)" in result.stderr
     assert "run as root" in result.stderr
     assert snapshot(tree.root) == before
 
@@ -339,7 +338,7 @@ def test_a_failed_undo_of_a_failed_pause_exits_6(tree: FakeTree, monkeypatch: Pa
 
 def test_a_locked_pod_exits_5_and_does_not_hang(tree: FakeTree) -> None:
     web, db = tree.add_pod("web"), tree.add_pod("db")
-    fd = os.open(web, os.O_RDONLY)
+    fd = os.open(web / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         result = run(tree, "pause", "web", "db")

@@ -6,10 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+from lab.kubepods import spawn_into
 from trees import records_left, wait_until
 from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
+
+from cgpause.model import Mechanism
 
 
 def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_each_original(
@@ -155,6 +160,68 @@ def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> 
     wait_until(lambda: not frozen(pod), "the thaw", 120)
 
 
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
+    node: Node, start: Start, mechanism: Mechanism
+) -> None:
+    """An exec probe, a preStop hook, kubectl exec: held, nobody would answer it."""
+    node.add("web", 10)
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start(f'mechanism = "{mechanism}"\n{QUICK}{NOT_HELD_LONG}')
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+
+    pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "10"])
+
+    daemon.wait_for_log('reason="a process was started in it from outside"')
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(pidfd)
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: Start, damage: str) -> None:
+    """From the daemon's memory: systemd does not know these pods."""
+    pod = node.add("web", 10, cpu_max="50000 100000")
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start()
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+
+    if damage == "removed":
+        os.removexattr(pod, "user.cgpause")
+    else:
+        os.setxattr(pod, "user.cgpause", b"?")
+
+    daemon.wait_for_log(" resumed pod=default/web cpu_max_to=")
+    assert cpu_max(pod) == "50000 100000"
+    assert os.listxattr(pod) == []
+
+
+def test_without_inotify_everything_is_still_noticed_and_with_it_again(node: Node, start: Start) -> None:
+    setting = Path("/proc/sys/fs/inotify/max_user_watches")
+    before = setting.read_text()
+    pod = node.add("web", 10, cpu_max="50000 100000")
+    node.add("filler", 10, namespace="kube-system")
+    setting.write_text("1")
+    try:
+        daemon = start()
+        daemon.wait_for_log("no inotify watch")
+        node.resize("filler", FULL_MIB - 20)
+        daemon.wait_for_pause("web")
+        (pod / "cpu.max").write_text("70000 100000")
+        daemon.wait_for_log("asserted again pod=default/web")
+        late = node.add("late", 5)
+        daemon.wait_for_pause("late")
+    finally:
+        setting.write_text(before)
+    daemon.wait_for_log("inotify tells of everything again")
+
+    (late / f"cri-containerd-{'c' * 64}.scope").mkdir()
+    daemon.wait_for_log('reason="its containers changed"')
+    assert daemon.stop() == 0
+    assert cpu_max(pod) == "70000 100000"
+
+
 def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start: Start) -> None:
     pod = node.add("web", 80)
     node.add("filler", 10, namespace="kube-system")
@@ -192,6 +259,49 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again", 120)
     assert daemon.stop() == 0
     assert cpu_max(pod) == restored
+
+
+def test_a_writer_that_keeps_fighting_gets_the_pod(node: Node, start: Start) -> None:
+    pod = node.add("web", 10)
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start()
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+
+    deadline = time.monotonic() + 120
+    written = ""
+    while "left alone pod=default/web" not in daemon.log:
+        assert time.monotonic() < deadline, daemon.log
+        written = f"{30000 + int(time.monotonic() * 100) % 10000} 100000"
+        (pod / "cpu.max").write_text(written)
+        time.sleep(0.1)
+
+    assert daemon.log.count("asserted again pod=default/web") <= 10
+    assert cpu_max(pod) == written
+    assert records_left(node.root) == []
+
+
+@pytest.mark.parametrize("policy", ["watermark", "reserve"])
+def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: str) -> None:
+    """One by hand beside the unit's: unwise, but nobody may lose an original by it."""
+    pod = node.add("web", 60, cpu_max="50000 100000")
+    node.add("filler", 10, namespace="kube-system")
+    (node.kubepods.root / "memory.high").write_text("max")
+    config = QUICK.replace("watermark", policy, 1).replace("enabled = false", "enabled = true")
+    daemons = [start(config + NOT_HELD_LONG), start(config + NOT_HELD_LONG)]
+    for _ in range(3):
+        node.resize("filler", FULL_MIB - 70)
+        time.sleep(2)
+        node.resize("filler", 10)
+        time.sleep(1)
+
+    assert [daemon.stop() for daemon in daemons] == [0, 0]
+    assert cpu_max(pod) == "50000 100000"
+    assert (node.kubepods.root / "memory.high").read_text() == "max\n"
+    assert records_left(node.root) == []
+    assert "user.cgpause.high" not in os.listxattr(node.kubepods.root)
+    for daemon in daemons:
+        assert daemon.log.count("asserted again") <= 10
 
 
 def test_pods_and_the_whole_tree_may_vanish_while_paused(node: Node, start: Start) -> None:

@@ -1,0 +1,163 @@
+"""What the processes of a held pod ask for: seen at real processes, listed in ordinary files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import FakeTree
+
+from cgpause.calls import Call, Processes
+from cgpause.cgroupfs import Cgroup
+from cgpause.containers import descendants
+
+BEFORE_EVERYTHING = 0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return FakeTree(tmp_path).add_pod("web")
+
+
+@pytest.fixture
+def pod(tmp_path: Path, folder: Path) -> Iterator[Cgroup]:
+    root = tmp_path / "cgroup"
+    with Cgroup(str(root), str(folder.relative_to(root))) as opened:
+        yield opened
+
+
+def containers(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.scope"))
+
+
+def look(pod: Cgroup, since_ns: int | None = None, processes: Processes | None = None) -> Call | None:
+    since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**9 if since_ns is None else since_ns
+    return (processes or Processes()).look(pod, descendants(pod), since_ns)
+
+
+@pytest.fixture
+def stubborn() -> Iterator[int]:
+    """A process that has SIGTERM blocked, as good as one that is held."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.write(told, b"x")
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    os.close(ready)
+    os.close(told)
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("below", ["", "container", "container/inner"], ids=["scope", "crun", "two-levels-down"])
+def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
+    folder: Path, pod: Cgroup, stubborn: int, below: str
+) -> None:
+    place = containers(folder)[1] / below
+    place.mkdir(parents=True, exist_ok=True)
+    (place.parent / "cgroup.procs").touch()  # every real cgroup has one
+    (place / "cgroup.procs").write_text(f"{stubborn}\n")
+    assert look(pod) is None
+    os.kill(stubborn, signal.SIGTERM)
+    assert look(pod) is Call.ENDING
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "4194304999\n", "-1\n", "0\n0\n", "1" * 30])
+def test_processes_that_ended_or_never_were_ask_for_nothing(folder: Path, pod: Cgroup, text: str) -> None:
+    (containers(folder)[1] / "cgroup.procs").write_text(text)
+    assert look(pod, BEFORE_EVERYTHING) is None
+
+
+def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    sandbox, container = containers(folder)
+    (sandbox / "cgroup.procs").write_text("garbage\n")
+    (container / "cgroup.procs").write_text(f"{stubborn}\n")
+    os.kill(stubborn, signal.SIGTERM)
+    assert look(pod) is Call.ENDING
+
+
+def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    """Else any container that blocks SIGTERM and sends itself one could never be held again."""
+    processes = Processes()
+    procs = containers(folder)[1] / "cgroup.procs"
+    procs.write_text(f"{stubborn}\n")
+    os.kill(stubborn, signal.SIGTERM)
+    assert [look(pod, processes=processes) for _ in range(3)] == [Call.ENDING, None, None]
+    procs.write_text("")
+    assert look(pod, processes=processes) is None
+    procs.write_text(f"{stubborn}\n")
+    assert look(pod, processes=processes) is Call.ENDING
+
+
+def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: Cgroup) -> None:
+    """A reload by SIGTERM, say, and later the end; and SIGKILL is what ends the grace period."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+        os.write(told, b"x")
+        while True:
+            signal.sigwait({signal.SIGUSR1})
+            signal.sigwait({signal.SIGTERM})
+            os.write(told, b"x")
+    try:
+        os.read(ready, 1)
+        (containers(folder)[1] / "cgroup.procs").write_text(f"{pid}\n")
+        processes = Processes()
+        for _ in range(2):
+            os.kill(pid, signal.SIGTERM)
+            assert [look(pod, processes=processes) for _ in range(2)] == [Call.ENDING, None]
+            os.kill(pid, signal.SIGUSR1)
+            os.read(ready, 1)
+            assert look(pod, processes=processes) is None
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ready)
+        os.close(told)
+
+
+def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    """Its parent, here this test, is not in the pod: so does an exec probe's process look, or a preStop hook's."""
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    assert look(pod, BEFORE_EVERYTHING) is Call.VISITED
+
+
+def test_what_a_container_forks_itself_is_no_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{os.getpid()}\n{stubborn}\n")
+    started_ns = int(Path(f"/proc/{os.getpid()}/stat").read_text().rsplit(")", 1)[1].split()[19]) * 10**7
+    assert look(pod, started_ns + 10**8) is None
+
+
+def test_what_a_container_does_to_its_own_children_is_no_call(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    """Else it could fork a child with SIGTERM pending every second, and never be held."""
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{os.getpid()}\n{stubborn}\n")
+    os.kill(stubborn, signal.SIGTERM)
+    assert look(pod) is None
+
+
+def test_a_monitor_in_the_pod_is_outside_all_the_same(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    """CRI-O's conmon is the parent of whatever it starts."""
+    monitor = folder / f"crio-conmon-{'a' * 64}.scope"
+    monitor.mkdir()
+    (monitor / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    os.kill(stubborn, signal.SIGTERM)
+    assert look(pod) is Call.ENDING
+
+
+def test_of_very_many_processes_some_are_seen_with_each_look(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    others = [4194304000 + number for number in range(300)]
+    (containers(folder)[1] / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in [*others, stubborn]))
+    os.kill(stubborn, signal.SIGTERM)
+    processes = Processes()
+    assert Call.ENDING in [look(pod, processes=processes) for _ in range(3)]
+    assert look(pod) is None, "the first look alone does not get that far"

@@ -1,0 +1,69 @@
+"""What is watched follows the walks, also where there were no watches for a while."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inotify_simple import INotify
+from trees import FakeTree
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config
+from cgpause.follow import Follower
+from cgpause.tree import PodTree
+from cgpause.walks import WALK_NS
+from cgpause.watch import PodChange, Watch
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def follower(fake: FakeTree, watch: Watch) -> Iterator[Follower]:
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    with Cgroup(str(fake.root), "") as root:
+        yield Follower(tree, root, watch)
+    tree.close()
+
+
+def test_pods_that_come_are_watched(fake: FakeTree, follower: Follower, watch: Watch) -> None:
+    follower.walk(0, close=False)
+    folder = fake.add_pod("web")
+    assert watch.read().tree
+    (tracked,), _ = follower.walk(1, close=False)
+    (folder / "container").mkdir()
+    assert watch.read().pods == {tracked.cgroup.id: PodChange.CONTAINERS}
+
+
+def test_what_could_not_be_watched_is_watched_later(
+    fake: FakeTree, follower: Follower, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = fake.add_pod("web")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(INotify, "add_watch", refuse)
+        (tracked,), _ = follower.walk(0, close=False)
+        assert follower.unwatched
+        assert follower.times.due_ns == S, "nobody tells what comes, so a walk has to"
+    follower.walk(S, close=False)
+    assert follower.unwatched, "it is not tried every second"
+    assert not watch.done()
+
+    follower.walk(WALK_NS, close=False)
+    assert not follower.unwatched
+    assert watch.done()
+    assert not watch.done(), "said once"
+    (folder / "container").mkdir()
+    assert watch.read().pods == {tracked.cgroup.id: PodChange.CONTAINERS}
+    fake.add_pod("other")
+    assert watch.read().tree
