@@ -1,0 +1,74 @@
+"""Turns what `lab.faults` found into docs/faults.json and docs/faults.md.
+
+    python -m lab.fault_report FILE
+
+No figure in the report is typed by hand.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.vm_host import REPO, commit_of
+
+RESULTS = REPO / "docs" / "faults.json"
+REPORT = REPO / "docs" / "faults.md"
+
+_FAULTS = {
+    "kill": "SIGKILL",
+    "stop": "SIGSTOP, then the watchdog",
+    "memory": "OOM kill of the daemon",
+    "bug": "an exception",
+    "error": "EIO from the kernel",
+}
+_PHASES = {
+    "load": "pausing and resuming under load",
+    "start": "starting, over a dead daemon's pauses",
+    "stop": "stopping, with pods paused",
+    "reload": "reloading, with pods paused",
+}
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what faults.json holds."""
+    run = results["run"]
+    lines = [
+        "# Faults injected into the daemon",
+        "",
+        "Written by `scripts/bench faults`, which does it again; do not edit. The unit of systemd/ works on pods",
+        "whose jobs take memory and give it back all the time. At a random step (a read or write of a cgroup file, a",
+        "record read, written or removed, a lock taken or given back) the fault comes. When the unit has ended, every",
+        "pod must have the `cpu.max`, `cpu.max.burst` and `cgroup.freeze` it had before and no record, kubepods its",
+        "`memory.high`, and what an operator had paused must still be paused.",
+        "",
+        "Faults that came, by what the daemon was doing; the others were planned for a step it did not reach:",
+        "",
+        "| fault | " + " | ".join(_PHASES[phase] for phase in run["hits"]) + " |",
+        "|---|" + "---|" * len(run["hits"]),
+    ]
+    for how, name in _FAULTS.items():
+        lines.append(f"| {name} | " + " | ".join(str(hits[how]) for hits in run["hits"].values()) + " |")
+    losses = f"{len(run['losses'])} losses"
+    lines += ["", f"**{run['hit']} faults in {run['cases']} cases (seed {run['seed']}), {losses}.**"]
+    lines += [f"- {loss}" for loss in run["losses"]]
+    where = f"Linux {run['kernel']}, {run['cpus']} CPUs"
+    lines += ["", f"Commit {results['commit']}, {results['date']}, in a VM: {where}."]
+    return "\n".join([*lines, ""])
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    results = {"commit": commit_of(), "date": date, "run": json.loads(Path(argv[0]).read_text())}
+    RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
+    REPORT.write_text(render(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

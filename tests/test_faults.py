@@ -1,0 +1,27 @@
+"""The crash matrix: which faults it injects, and that its report hides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from lab.fault_report import render
+from lab.faults import STEPS, How, Phase, make_cases
+
+
+def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:
+    cases = make_cases(200, seed=3)
+    assert set(Counter((case.phase, case.how) for case in cases).values()) == {10}
+    assert all(0 <= case.step < STEPS[case.phase] for case in cases)
+    assert len({case.step for case in cases}) > 50
+    assert cases == make_cases(200, seed=3)
+    assert cases != make_cases(200, seed=4)
+
+
+def test_a_loss_is_in_the_report() -> None:
+    hits = {phase: dict.fromkeys(How, 2) for phase in Phase}
+    run = {"cases": 40, "seed": 1, "hit": 40, "hits": hits, "kernel": "6.1", "cpus": 2}
+    results = {"commit": "abc", "date": "2026-11-22"}
+    assert "0 losses" in render({**results, "run": {**run, "losses": []}})
+    said = render({**results, "run": {**run, "losses": ["case 7: pod x: a is now b"]}})
+    assert "1 losses" in said
+    assert "- case 7: pod x: a is now b" in said
