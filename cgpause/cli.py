@@ -22,10 +22,10 @@ import typer
 
 from cgpause import __version__, high, ledger, output
 from cgpause.actuate import now_ns
+from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.check import Level, run_checks
 from cgpause.config import Config, Policy, load_config, render_config
-from cgpause.daemon import DEFAULT_CONFIG, DEFAULT_LOG_DIR
 from cgpause.errors import (
     CgpauseError,
     CgroupGoneError,

@@ -8,7 +8,6 @@ It stays small and imports neither typer nor rich.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -16,10 +15,11 @@ import select
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cgpause import __version__, ledger, logfmt
 from cgpause.actuate import Actuator, Ledger, now_ns
+from cgpause.arguments import Options, parse_options
 from cgpause.brake import Brake
 from cgpause.calls import Call
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
@@ -41,8 +41,6 @@ from cgpause.watch import Changes, PodChange, Watch
 
 log = logging.getLogger(__name__)
 
-DEFAULT_CONFIG = "/etc/cgpause/config.toml"
-DEFAULT_LOG_DIR = "/var/log"
 _DETAILS_NS = NS_PER_S
 """Read what is to be known of each pod this often while memory is close."""
 _STATUS_NS = 2 * NS_PER_S
@@ -52,18 +50,6 @@ _GRACE_NS = 30 * NS_PER_S
 """What Kubernetes gives a pod to end in, where the pod does not say otherwise (terminationGracePeriodSeconds)."""
 _PSI_LINGER_NS = NS_PER_S
 """The kernel sends at most one event a window, so after one we look quickly for a while by ourselves (as lmkd does)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line."""
-
-    config_path: str
-    config_required: bool
-    cgroup_root: str | None
-    log_dir: str
-    dry_run: bool
-    verbose: bool
 
 
 class Daemon:
@@ -103,7 +89,7 @@ class Daemon:
         self._linger_until_ns = 0
         self._scan_at_ns = 0
         self._unwatched = False
-        """Whether inotify was missing when the paused pods were looked at last."""
+        """Whether the next look at the paused pods is to be one without inotify, although that is there again."""
         self._close = False
         self._asleep = False
         """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
@@ -460,28 +446,6 @@ class Daemon:
         left = self._resume_all("cgpause stops", wait_s=ledger.LOCK_WAIT_S)
         log.info("stopped %s", fields(left_paused=left))
         return left
-
-
-def parse_options(argv: list[str] | None = None) -> Options:
-    """Read the command line; exits with 2 on a usage error."""
-    parser = argparse.ArgumentParser(prog="cgpause run", description="Pause pods before the OOM killer restarts them.")
-    parser.add_argument("--config", metavar="FILE", help=f"configuration (default: {DEFAULT_CONFIG}, if it exists)")
-    parser.add_argument("--cgroup-root", metavar="DIR", help="cgroup v2 mount, or a tree laid out like it")
-    parser.add_argument(
-        "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="parent of the kubelet's pods/ and containers/ logs"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="do everything but write")
-    parser.add_argument("--verbose", action="store_true", help="log each event too")
-    parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
-    found = parser.parse_args(argv)
-    return Options(
-        config_path=found.config or DEFAULT_CONFIG,
-        config_required=found.config is not None,
-        cgroup_root=found.cgroup_root,
-        log_dir=found.log_dir,
-        dry_run=found.dry_run,
-        verbose=found.verbose,
-    )
 
 
 def main(argv: list[str] | None = None) -> int:

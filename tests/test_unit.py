@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import daemon, restore
+from cgpause import restore
+from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, parse_options
 from cgpause.config import load_config
 
 REPO = Path(__file__).parent.parent
@@ -105,12 +106,12 @@ def test_the_only_capability_is_the_one_psi_needs() -> None:
 
 def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
     [command] = values("ExecStart")
-    options = daemon.parse_options(module_arguments(command, "cgpause.daemon"))
+    options = parse_options(module_arguments(command, "cgpause.daemon"))
 
-    assert options.config_path == daemon.DEFAULT_CONFIG
+    assert options.config_path == DEFAULT_CONFIG
     assert options.config_required, "a file that vanished must not become the defaults silently"
     assert options.cgroup_root is None
-    assert options.log_dir == daemon.DEFAULT_LOG_DIR
+    assert options.log_dir == DEFAULT_LOG_DIR
     assert not options.dry_run
 
 
@@ -127,7 +128,7 @@ def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pyt
 def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals() -> None:
     check, signal = values("ExecReload")
 
-    assert check == f"{PREFIX}/bin/cgpause --config {daemon.DEFAULT_CONFIG} config --check"
+    assert check == f"{PREFIX}/bin/cgpause --config {DEFAULT_CONFIG} config --check"
     assert signal == "/bin/kill -HUP $MAINPID"
 
 
@@ -151,7 +152,7 @@ def test_installer_and_unit_agree_on_paths() -> None:
     script = (REPO / "scripts/install").read_text()
 
     assert f"DEFAULT_PREFIX={PREFIX.removesuffix('/current')} " in script
-    assert f"CONFIG={daemon.DEFAULT_CONFIG}\n" in script
+    assert f"CONFIG={DEFAULT_CONFIG}\n" in script
     assert [line for line in script.splitlines() if line.startswith("UNIT=")] == [
         f"UNIT=/etc/systemd/system/{UNIT.name}"
     ]
