@@ -326,7 +326,7 @@ class Daemon:
 
     def _look(self, at_ns: int) -> tuple[Sample, Decision]:
         late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
-        sample = replace(self._sampler.sample(at_ns), late_ns=late_ns, cost_ns=self._cost_ns)
+        sample = self._sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns)
         return sample, decide(self._state, sample, self.config)
 
     def _read_details(self, at_ns: int) -> bool:

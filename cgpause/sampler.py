@@ -95,13 +95,11 @@ class Sampler:
         except OSError as e:
             raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
-        headroom = Headroom(node.total_bytes, node.available_bytes, limit, used)
-        threshold_bytes = eviction_bytes(
-            self._eviction_hard, node_total_bytes=node.total_bytes, capacity_bytes=headroom.capacity_bytes
-        )
-        return replace(headroom, eviction_bytes=threshold_bytes)
+        capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
+        threshold = eviction_bytes(self._eviction_hard, node_total_bytes=node.total_bytes, capacity_bytes=capacity)
+        return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
-    def sample(self, at_ns: int) -> Sample:
+    def sample(self, at_ns: int, *, late_ns: int = 0, cost_ns: int = 0) -> Sample:
         """Read everything one decision needs; a pod that vanishes meanwhile is left out.
 
         Raises:
@@ -121,7 +119,7 @@ class Sampler:
                     blind = replace(tracked.pod, distress="its memory.current cannot be read")
                     pods.append(PodUsage(0, blind))
                 log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
-        return Sample(at_ns, headroom, tuple(pods), self._tree.read_at_ns)
+        return Sample(at_ns, headroom, tuple(pods), self._tree.read_at_ns, late_ns, cost_ns)
 
     def _read_kubepods(self) -> tuple[int | None, int]:
         cgroup = self._tree.kubepods

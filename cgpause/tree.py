@@ -313,7 +313,9 @@ class PodTree:
         if not tracked.listens:
             tracked.listens = None
             tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * _NS_PER_S)
-            tracked.pod = replace(tracked.pod, workload=self._workload(tracked))
+            workload = self._workload(tracked)
+            if workload is not tracked.pod.workload:
+                tracked.pod = replace(tracked.pod, workload=workload)
 
     def was_visited(self, tracked: TrackedPod) -> None:
         """A process was started in it from outside, such as an exec probe's: from now on it is held like a service."""
@@ -404,7 +406,8 @@ class PodTree:
             return None
         # Tracked also when its files turn out to be unreadable: it may carry a record, and `status` has to show it.
         pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None, settled_at_ns)
-        tracked = TrackedPod(cgroup, pod, holds_us=_holds_us(cgroup))
+        # A pod that was made after the first walk was made after us.
+        tracked = TrackedPod(cgroup, pod, holds_us=not self._refreshed and _holds_us(cgroup))
         self.pods[pod.cgroup] = tracked
         return tracked
 

@@ -7,6 +7,7 @@ import logging
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -367,12 +368,13 @@ def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, f
     assert not (fake.kubepods / "memory.high").exists()
 
 
-def test_the_tree_that_holds_us_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
+def test_the_tree_that_holds_us_is_left_alone(watch: Watch, fake: FakeTree) -> None:
     (fake.add_pod("us") / "cgroup.procs").write_text(f"{os.getpid()}\n")
-    tree.refresh(0)
-    brake = Brake(tree, watch, dry_run=False)
-    brake.follow()
-    apply(brake, fake, 10)
+    with closing(PodTree(str(fake.root), str(fake.log_dir), Config())) as tree:
+        tree.refresh(0)
+        brake = Brake(tree, watch, dry_run=False)
+        brake.follow()
+        apply(brake, fake, 10)
 
     assert in_force(fake) == "max"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nodes import MS, START_NS, S, pod, record
 
 from cgpause.model import Headroom, Pod, PodUsage, Sample
-from cgpause.policy.growth import PRIOR_LASTS_S, Growth, Growths, expected_bytes, learn
+from cgpause.policy.growth import PRIOR_LASTS_S, Growth, Growths, expected_bytes, learn, prior_rate
 
 MIB = 1 << 20
 CAPACITY = 1000 * MIB
@@ -123,19 +123,23 @@ def test_who_is_gone_is_forgotten() -> None:
     assert learn(known, look(1000)).pods == {}
 
 
+def expected(growth: Growth, at_ns: int, seconds: float) -> float:
+    return expected_bytes(growth.rate, prior_rate(growth, at_ns, CAPACITY), seconds)
+
+
 def test_of_what_was_there_before_us_nothing_is_expected_until_it_is_seen() -> None:
-    assert expected_bytes(history((0, 10, POD)), START_NS, CAPACITY, 10) == 0
+    assert expected(history((0, 10, POD)), START_NS, 10) == 0
 
 
 def test_of_a_new_pod_growth_is_expected() -> None:
     growths = learn(learn(Growths(), look(0)), look(1000, PodUsage(MIB, POD)))
-    assert expected_bytes(growths.pods[POD.cgroup], START_NS + S, CAPACITY, 0.1) == pytest.approx(2 * MIB)
+    assert expected(growths.pods[POD.cgroup], START_NS + S, 0.1) == pytest.approx(2 * MIB)
 
 
 def test_of_a_pod_that_was_held_before_we_came_growth_is_expected() -> None:
     """Else a new daemon would let all of them go at its first look."""
     held = history((0, 10, replace(POD, paused=record(START_NS))))
-    assert expected_bytes(held, START_NS, CAPACITY, 0.1) == pytest.approx(2 * MIB)
+    assert expected(held, START_NS, 0.1) == pytest.approx(2 * MIB)
 
 
 def new(rate: float = 0.0) -> Growth:
@@ -147,18 +151,18 @@ def new(rate: float = 0.0) -> Growth:
     [(0, 2), (500, 1), (1000, 0.5), (60_000, 0)],
 )
 def test_the_prior_fades_while_a_pod_is_watched(age_ms: int, mib: float) -> None:
-    assert expected_bytes(new(), START_NS + age_ms * MS, CAPACITY, 0.1) == pytest.approx(mib * MIB, abs=1)
+    assert expected(new(), START_NS + age_ms * MS, 0.1) == pytest.approx(mib * MIB, abs=1)
 
 
 def test_the_prior_expects_no_more_in_the_end_than_while_it_lasts() -> None:
     """It halves twice a second: 2 % of the capacity a second come to 1.4 %, not to 20 % in ten seconds."""
-    assert expected_bytes(new(), START_NS, CAPACITY, 10) == pytest.approx(20 * MIB * PRIOR_LASTS_S)
+    assert expected(new(), START_NS, 10) == pytest.approx(20 * MIB * PRIOR_LASTS_S)
     assert pytest.approx(0.72, abs=0.01) == PRIOR_LASTS_S
 
 
 @pytest.mark.parametrize(("rate_mib", "seconds", "mib"), [(30, 1, 30), (3, 0.1, 2), (3, 10, 30)])
 def test_the_prior_or_what_was_seen_whichever_comes_to_more(rate_mib: int, seconds: float, mib: float) -> None:
-    assert expected_bytes(new(rate_mib * MIB), START_NS, CAPACITY, seconds) == pytest.approx(mib * MIB)
+    assert expected(new(rate_mib * MIB), START_NS, seconds) == pytest.approx(mib * MIB)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))

@@ -105,7 +105,9 @@ def _decide(
             room = _room_below_mark(sample, config)
         if room > 0:
             next_ns = _next_ns(fill, sample, room, [], {}, config)
-            after = State(reserve=replace(looked, unsafe_since_ns=None), fill=fill)
+            if looked.unsafe_since_ns is not None:
+                looked = replace(looked, unsafe_since_ns=None)
+            after = State(reserve=looked, fill=fill)
             return Decision(after, (), next_ns, close, care_bytes), None
     if everyone or config.reserve.sacrifice:  # which may choose one that stands still
         pods = sample.pods

@@ -170,8 +170,7 @@ def prior_rate(growth: Growth, at_ns: int, capacity_bytes: int) -> float:
     return rate
 
 
-def expected_bytes(growth: Growth, at_ns: int, capacity_bytes: int, seconds: float) -> float:
+def expected_bytes(rate: float, prior: float, seconds: float) -> float:
     """What a pod is expected to take within so long at most: at the rate that was seen, or else by the prior."""
-    seen = growth.rate * seconds
-    prior = prior_rate(growth, at_ns, capacity_bytes)
+    seen = rate * seconds
     return max(seen, prior * min(seconds, PRIOR_LASTS_S)) if prior else seen

@@ -113,7 +113,7 @@ class Step:
 def look(state: ReserveState, sample: Sample) -> ReserveState:
     """Take a sample in; `step` and `left_bytes` then decide on it."""
     growths = learn(state.growths, sample)
-    return replace(state, growths=growths, late_s=_late_s(state, sample), looked_at_ns=sample.at_ns)
+    return ReserveState(growths, _late_s(state, sample), sample.at_ns, state.unsafe_since_ns)
 
 
 def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
@@ -128,11 +128,12 @@ def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
     for _, pod in state.growths.moving:
         growth = known[pod.cgroup]
         claim = _claim(pod, growth)
-        want = min(expected_bytes(growth, at_ns, capacity, horizon_s), claim)
+        prior = prior_rate(growth, at_ns, capacity)
+        want = min(expected_bytes(growth.rate, prior, horizon_s), claim)
         if pod.protected is not None or at_ns < pod.settled_at_ns:
             left -= want
         else:
-            left -= min(expected_bytes(growth, at_ns, capacity, reaction), claim)
+            left -= min(expected_bytes(growth.rate, prior, reaction), claim)
             largest = max(largest, want)
     return left - largest
 
@@ -208,8 +209,10 @@ class _Demand(NamedTuple):
     used: int
     cgroup: CgroupId
     usage: PodUsage
-    growth: Growth
-    rate: float
+    seen: float
+    """Bytes per second as seen lately."""
+    prior: float
+    """Bytes per second that are expected of a pod that is new."""
     claim: float
     takes: float
     """What it is expected to take within the horizon, whatever its claim."""
@@ -219,9 +222,13 @@ class _Demand(NamedTuple):
         """Its need for the whole horizon."""
         return min(self.takes, self.claim)
 
+    def need(self, seconds: float) -> float:
+        """What it can take within so long."""
+        return min(expected_bytes(self.seen, self.prior, seconds), self.claim)
+
     def place(self, time_s: float, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
         """Its place in the walk."""
-        return Place(self.usage, self.claim, self.rate, time_s, need, left, runs, first)
+        return Place(self.usage, self.claim, max(self.seen, self.prior), time_s, need, left, runs, first)
 
 
 def _walk(
@@ -236,7 +243,7 @@ def _walk(
     everyone: bool,
 ) -> Walk:
     """Walk once; `places` has those whose state changes, and all others only if `everyone` is asked for."""
-    at_ns, capacity = sample.at_ns, sample.headroom.capacity_bytes
+    capacity = sample.headroom.capacity_bytes
     horizon_s = config.reserve.horizon_s
     reaction = reaction_s(late_s, sample, config)
     room = left = room_bytes(sample, config)
@@ -246,7 +253,7 @@ def _walk(
     for usage, seconds in unstoppable:
         demand = _demand(usage, known, sample, horizon_s)
         time_s = min(seconds + reaction, horizon_s)
-        need = min(demand.claim, expected_bytes(demand.growth, at_ns, capacity, time_s))
+        need = demand.need(time_s)
         if everyone:
             places.append(demand.place(time_s, need, left, runs=True)._replace(stoppable=False))
         left -= need
@@ -260,14 +267,10 @@ def _walk(
     # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
     wanting = [demand for demand in demands if demand.claim >= _PAGE and demand.takes > wants]
     if not wanting:
-        wanting = [
-            demand
-            for demand in demands
-            if min(demand.claim, expected_bytes(demand.growth, at_ns, capacity, reaction)) >= _PAGE
-        ]
+        wanting = [demand for demand in demands if demand.need(reaction) >= _PAGE]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
     wanting = [demand for demand in wanting if not demand.group[1]] or wanting
-    server = _Server(at_ns, capacity, reaction, config, everyone=everyone)
+    server = _Server(capacity, reaction, config, everyone=everyone)
     served = server.serve(demands, wanting, left)
     unsafe = served is None
     if served is None:
@@ -281,7 +284,6 @@ def _walk(
 class _Server:
     """Serves demands in their order from what is left."""
 
-    at_ns: int
     capacity_bytes: int
     reaction_s: float
     config: Config
@@ -310,7 +312,7 @@ class _Server:
                     left -= first.want
             if demand is first:
                 continue
-            need = min(demand.claim, self.expected(demand))
+            need = demand.need(self.reaction_s)
             is_paused = demand.usage.pod.paused is not None
             # Holding a pod that does not grow would free nothing and help nobody.
             runs = (need + spare if is_paused else need) <= left or need < _PAGE
@@ -320,20 +322,15 @@ class _Server:
                 left -= need
         return None if wanting and first is None else (left, places)
 
-    def expected(self, demand: _Demand) -> float:
-        """What it takes until it could be stopped."""
-        return expected_bytes(demand.growth, self.at_ns, self.capacity_bytes, self.reaction_s)
-
 
 def _demand(usage: PodUsage, known: Mapping[CgroupId, Growth], sample: Sample, horizon_s: float) -> _Demand:
     pod = usage.pod
     growth = known[pod.cgroup]
-    at_ns, capacity = sample.at_ns, sample.headroom.capacity_bytes
-    rate = max(growth.rate, prior_rate(growth, at_ns, capacity))
-    takes = expected_bytes(growth, at_ns, capacity, horizon_s)
+    prior = prior_rate(growth, sample.at_ns, sample.headroom.capacity_bytes)
+    takes = expected_bytes(growth.rate, prior, horizon_s)
     group = (pod.priority, pod.workload is Workload.SERVICE)
     claim = _claim(pod, growth)
-    return _Demand(group, _QOS_RANK[pod.qos], growth.used_bytes, pod.cgroup, usage, growth, rate, claim, takes)
+    return _Demand(group, _QOS_RANK[pod.qos], growth.used_bytes, pod.cgroup, usage, growth.rate, prior, claim, takes)
 
 
 def _claim(pod: Pod, growth: Growth) -> float:
