@@ -12,7 +12,7 @@ from lab import vm, vm_image
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
 from lab.vm_image import AptSource, Image, apt_options, choose_source, find_keyring, parse_targets, recipe_key
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
-from lab.vm_qemu import KVM, TCG, Machine, qemu_command
+from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
 
 IMAGE = Image(Path("/cache/image"), "6.1.0-1-amd64", "3.11")
 
@@ -244,6 +244,10 @@ def test_qemu_keeps_the_guest_away_from_network_and_disk() -> None:
 def test_emulation_leaves_out_the_instruction_it_gets_wrong() -> None:
     assert "-accel tcg,thread=multi -cpu max,-cx16" in qemu(Machine())
     assert "-accel kvm -cpu host" in qemu(Machine(), accel=KVM)
+
+
+def test_a_counted_machine_tells_time_by_its_instructions() -> None:
+    assert "-icount shift=0 -accel tcg,thread=single -cpu max,-cx16 -smp 1" in qemu(Machine(cpus=1), accel=COUNTED)
 
 
 def test_appended_words_come_after_ours_so_that_they_win() -> None:

@@ -14,6 +14,9 @@ from lab.vm_image import Image
 # -cx16: QEMU 7.2's emulation of cmpxchg16b is broken, and kernels from 6.5 on panic over it.
 TCG = ("-accel", "tcg,thread=multi", "-cpu", "max,-cx16")
 KVM = ("-accel", "kvm", "-cpu", "host")
+# The guest's clock counts its instructions, a nanosecond each (a shift of 0): whatever else this host does, it takes
+# the guest no time, and a line of Python costs what its instructions cost, not what it takes to translate them.
+COUNTED = ("-icount", "shift=0", "-accel", "tcg,thread=single", "-cpu", "max,-cx16")
 
 KVM_PROBE_SECONDS = 5
 
@@ -31,6 +34,7 @@ class Machine:
     memory: str = "1536M"
     cpus: int = 2
     append: str = ""  # after our own words, so that it can take them back
+    counted: bool = False  # time by instructions: all CPUs together execute 10^9 a second
 
 
 def qemu_command(
