@@ -114,7 +114,7 @@ class Boot:
     @property
     def where(self) -> str:
         """What every published figure has to name."""
-        machine = f"{self.machine}, {self.cpus} CPUs, {self.virtualization}"
+        machine = f"{self.machine}, {self.cpus} CPU{'s' if self.cpus != 1 else ''}, {self.virtualization}"
         return f"Linux {self.kernel}, {machine}; {self.date}; commit {self.commit}"
 
 

@@ -1,0 +1,198 @@
+"""What control costs where nothing restarts without it, counted in instructions: docs/calm.json and docs/calm.md.
+
+    python -m lab.calm run
+    python -m lab.calm report
+
+The experiment's loads up to 130 %, on a machine whose clock counts its own instructions (`vm_qemu.COUNTED`). On the
+emulated machine of the experiment itself two runs of one trial differ by more than control costs, and Python takes 12
+to 25 times what it takes natively while the jobs' loops run at nearly full speed. Exit status as `lab.experiment`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lab.experiment import MEMORY, Driver, Guest, VmGuest, Wanted
+from lab.experiment_claims import MAX_TIME_ADDED, Evidence
+from lab.experiment_progress import Reporter
+from lab.experiment_report import table
+from lab.experiment_results import NONE, Cell, Result, Results, load, only_writer, percent
+from lab.vm import EXIT_LOST, Vm
+from lab.vm_host import REPO, LabError, end_by_signal
+from lab.vm_qemu import Machine
+
+RESULTS = REPO / "docs" / "calm.json"
+REPORT = REPO / "docs" / "calm.md"
+
+OVERSUBSCRIPTIONS = (1.0, 1.1, 1.2, 1.3)
+ARMS = ("reserve-throttle", "reserve-freeze")
+WANTED = Wanted(oversubscriptions=OVERSUBSCRIPTIONS, arms=(NONE, *ARMS), seeds=(1,))
+
+_NODE_CPUS = 2
+_NODE_INSTRUCTIONS = 3
+"""Of a small node, in 10^9 a second and CPU."""
+
+_INTRODUCTION = f"""\
+# What control costs where nothing restarts
+
+Written by `scripts/bench calm`, which measures it again; do not edit. The loads of the
+[experiment](evaluation.md) up to {percent(OVERSUBSCRIPTIONS[-1])}, one set of jobs each, with no control and with
+cgpause's `reserve` policy. QEMU counts the machine's instructions, and they are its clock: 10^9 a second on one CPU,
+whatever the host does meanwhile. So a run differs from another by what happens in it and by nothing else.
+
+The jobs keep the CPU busy all the time, and the daemon takes its time from them. *Besides* is what control adds beside
+the daemon's own CPU time: pods that were held and need not have been, and the writes that hold them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What control adds to a load's total time, as shares of the time without it."""
+
+    cell: Cell
+    arm: str
+    added: float
+    daemon: float
+    pauses: int
+
+    @property
+    def besides(self) -> float:
+        """What is not the daemon's own CPU time."""
+        return self.added - self.daemon
+
+
+def costs(evidence: Evidence) -> list[Cost]:
+    """Of the loads that have no restarts without control."""
+    return [
+        _cost(mine, its)
+        for cell in evidence.cells()
+        for arm in ARMS
+        for mine, its in evidence.twins(cell, arm, NONE)
+        if not its.number("restarts")
+    ]
+
+
+def _cost(mine: Result, its: Result) -> Cost:
+    without_s = its.number("total_s")
+    return Cost(
+        mine.trial.cell,
+        mine.trial.arm,
+        mine.number("total_s") / without_s - 1,
+        mine.number("daemon_cpu_s") / without_s,
+        int(mine.number("pauses")),
+    )
+
+
+def render(results: Results) -> str:
+    """The report as Markdown."""
+    evidence = Evidence(results)
+    found = costs(evidence)
+    parts = [_INTRODUCTION.strip()]
+    if found:
+        parts += [_verdicts(found), _tables(evidence, found)]
+    places = dict.fromkeys(results.boots[result.boot].where for result in results.measured())
+    parts += [f"*Measured on {place}.*" for place in places]
+    parts += [f"- {result.trial} failed: {result.error}" for result in results.errors()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _verdicts(found: Sequence[Cost]) -> str:
+    faster = _NODE_CPUS * _NODE_INSTRUCTIONS
+    rows = []
+    for arm in dict.fromkeys(cost.arm for cost in found):
+        mine = [cost for cost in found if cost.arm == arm]
+        worst = max(mine, key=lambda cost: cost.added)
+        within = sum(cost.added <= MAX_TIME_ADDED for cost in mine)
+        besides = [cost.besides for cost in mine]
+        rows.append(
+            [
+                arm,
+                f"{within} of {len(mine)}",
+                f"{_signed(worst.added)} ({worst.cell})",
+                f"{_signed(min(besides))} to {_signed(max(besides))}",
+                _signed(max(cost.daemon / faster + max(cost.besides, 0) for cost in mine)),
+            ]
+        )
+    limit = percent(MAX_TIME_ADDED)
+    node = f"{_NODE_CPUS} CPUs of {_NODE_INSTRUCTIONS} * 10^9"
+    head = ["arm", f"loads with at most {limit} more time", "at worst", "besides the daemon's CPU time"]
+    return (
+        f"{table([*head, f'at worst with {node}'], rows)}\n\n"
+        f"The last column is arithmetic, not measured: a node with {node} instructions a second has {faster} times as "
+        "many for the daemon's; what control adds besides is left as it is."
+    )
+
+
+def _tables(evidence: Evidence, found: Sequence[Cost]) -> str:
+    head = ["load", "total s without control"]
+    head += [f"{arm}: {what}" for arm in ARMS for what in ("total time", "daemon's CPU time", "besides", "pauses")]
+    by_load = {(cost.cell, cost.arm): cost for cost in found}
+    rows = []
+    for cell in dict.fromkeys(cost.cell for cost in found):
+        row: list[object] = [cell, f"{evidence.seeds(cell, NONE)[0].number('total_s'):.2f}"]
+        for arm in ARMS:
+            cost = by_load.get((cell, arm))
+            amounts = () if cost is None else (cost.added, cost.daemon, cost.besides)
+            row += ["-"] * 4 if cost is None else [*map(_signed, amounts), cost.pauses]
+        rows.append(row)
+    restarted = [cell for cell in evidence.cells() if any(r.number("restarts") for r in evidence.seeds(cell, NONE))]
+    left_out = ", ".join(map(str, restarted))
+    return table(head, rows) + (
+        f"\n\nLeft out, for they have restarts without control: {left_out}." if left_out else ""
+    )
+
+
+def _signed(share: float) -> str:
+    return percent(share, 1, sign=True)
+
+
+@contextlib.contextmanager
+def boot_counted(setting: str) -> Iterator[Guest]:
+    """A guest for this setting whose clock counts instructions."""
+    memory = MEMORY[setting]
+    with Vm(Machine(memory=memory, cpus=1, counted=True)) as vm:
+        guest = VmGuest(vm, memory)
+        guest.facts = replace(guest.facts, machine="10^9 instructions a second", virtualization="counted by QEMU")
+        yield guest
+
+
+def publish(results: Results) -> None:
+    """Write the report."""
+    REPORT.write_text(render(results))
+
+
+def _run() -> int:
+    reporter = Reporter()
+    with only_writer(RESULTS):
+        results = load(RESULTS)
+        try:
+            Driver(results, RESULTS, boot_counted, reporter=reporter).run(WANTED.batches())
+        finally:
+            publish(results)
+    for result in results.errors():
+        reporter.say(f"failed: {result.trial}: {result.error}")
+    return 1 if results.errors() else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="scripts/bench calm", description="What control costs where nothing restarts")
+    parser.add_argument("do", choices=("run", "report"))
+    args = parser.parse_args(argv)
+    end_by_signal()
+    try:
+        if args.do == "run":
+            return _run()
+        publish(load(RESULTS))
+    except LabError as e:
+        Reporter().say(str(e))
+        return EXIT_LOST
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
