@@ -90,6 +90,18 @@ def test_a_claim_holds_up_to_its_bound(words: str, where: tuple[float, str], oth
     assert one(verdicts(change), words) is Verdict.HOLDS
 
 
+def test_who_prevents_restarts_is_asked_only_where_there_are_any() -> None:
+    ours = ("none", "reserve-freeze", "reserve-throttle")
+    part = [trial for trial in EVERYTHING if trial.cell.oversubscription > 1.2 or trial.arm in ours]
+
+    assert set(verdicts(well, part).values()) == {Verdict.HOLDS}
+
+    # A load of which not all seeds are known may yet have some.
+    first = Trial(Cell("node", 8, 1.0), 1, "none")
+    found = verdicts(well, [trial for trial in part if trial != first])
+    assert one(found, "less time than watermark") is Verdict.SO_FAR
+
+
 def test_loads_that_speak_against_a_claim_are_named() -> None:
     bad = Trial(Cell("node", 8, 1.3), 2, "reserve-freeze")
     results = make_results(EVERYTHING, lambda trial: {**well(trial), **({"restarts": 1} if trial == bad else {})})

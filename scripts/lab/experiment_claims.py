@@ -121,6 +121,11 @@ class Evidence:
         both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
         return [(mine, its) for mine, its in both if self._code(mine) == self._code(its)]
 
+    def is_calm(self, cell: Cell) -> bool:
+        """Whether nothing restarts on a load without control, as far as the seeds wanted go."""
+        found = self.seeds(cell, NONE)
+        return len(found) >= len(SEEDS) and not any(result.number("restarts") for result in found)
+
     def _code(self, result: Result) -> str:
         return self._boots[result.boot].code
 
@@ -290,7 +295,7 @@ def _near_unlimited(at: float, bound: float) -> Callable[[Evidence, str], Judgem
 
 def _beats(rival: str) -> Callable[[Evidence, str], Judgement]:
     def judged(evidence: Evidence, arm: str) -> Judgement:
-        cells = every_cell((arm, rival, NONE))
+        cells = [cell for cell in every_cell((arm, rival, NONE)) if not evidence.is_calm(cell)]
         compared = [(evidence.pair(cell, rival, NONE), evidence.pair(cell, arm, rival)) for cell in cells]
         known = [(theirs, ours) for theirs, ours in compared if theirs is not None and ours is not None]
         pairs = [ours for theirs, ours in known if theirs.other_restarted]

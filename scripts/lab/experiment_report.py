@@ -70,9 +70,10 @@ its time without one, mean and longest of all jobs. *CPU lost* is what killed co
 _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep every CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. An emulated CPU takes far longer for a line of Python than a real
-one ([performance.md](performance.md) has the same loop natively), and with the back-off the lives of pods are scaled
-too: they come and go as often in a second here as on a node in minutes. The last columns are medians over the trials
-without a restart, with or without control: where nobody was held, watching is all there was.
+one ([counted.md](counted.md) has what control costs where instructions are counted, [performance.md](performance.md)
+the same loop natively), and with the back-off the lives of pods are scaled too: they come and go as often in a second
+here as on a node in minutes. The last columns are medians over the trials without a restart, with or without control:
+where nobody was held, watching is all there was.
 """
 
 
@@ -172,6 +173,7 @@ class Report:
             table(["where", "machine, date and commit"], enumerate(self._places, 1)),
             "Trials measured, of those that make the whole experiment:",
             table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
+            "Where nothing restarts without control nobody else has anything to prevent: other arms can be missing.",
             table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
         ]
 

@@ -1,4 +1,4 @@
-"""What control costs where nothing restarts: from trials to verdicts."""
+"""What control costs, counted: from trials to verdicts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from experiments import FakeBed, make_results
-from lab import calm
-from lab.calm import REPORT, RESULTS, WANTED, costs, render
+from lab import counted
+from lab.counted import CALM, REPORT, RESULTS, TIGHT, costs, render
 from lab.experiment_claims import Evidence
 from lab.experiment_results import NONE, Cell, Trial, load
 
 CELL = Cell("node", 8, 1.2)
-ARMS = (NONE, *calm.ARMS)
+ARMS = (NONE, *counted.ARMS)
 
 
 def trials(cell: Cell = CELL) -> list[Trial]:
@@ -29,7 +29,7 @@ def slowed(trial: Trial) -> dict[str, Any]:
 
 
 def test_every_calm_load_is_run_once_without_control_and_with_both_of_ours() -> None:
-    wanted = [trial for batch in WANTED.batches() for trial in batch]
+    wanted = [trial for batch in CALM.batches() for trial in batch]
 
     assert {trial.arm for trial in wanted} == set(ARMS)
     assert {trial.seed for trial in wanted} == {1}
@@ -65,6 +65,18 @@ def test_a_load_that_has_restarts_without_control_is_left_out_by_name() -> None:
     assert "Left out, for they have restarts without control: node 1/4 130 %." in text
 
 
+def test_tight_loads_are_compared_with_memory_for_all() -> None:
+    wanted = [trial for batch in TIGHT.batches() for trial in batch]
+    times = {NONE: 80.0, "unlimited": 50.0, "reserve-throttle": 56.0, "reserve-freeze": 54.0}
+    text = render(make_results(wanted, lambda trial: {"total_s": times[trial.arm], "restarts": int(trial.arm == NONE)}))
+
+    assert len(wanted) == len(set(wanted)) == 2 * 3 * 4
+    row = "| 1.600 (1 restarts) | 1.120 (0 restarts) | 1.080 (0 restarts) |"
+    for share in (16, 8, 4):
+        assert f"| kubepods 1/{share} 140 % {row} 1.10 |" in text
+        assert f"| kubepods 1/{share} 150 % {row} 1.30 |" in text
+
+
 def test_without_results_there_are_no_verdicts() -> None:
     assert "|" not in render(load(RESULTS.with_name("absent.json")))
 
@@ -74,15 +86,16 @@ def test_the_report_is_what_the_results_say() -> None:
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calm, "RESULTS", tmp_path / "calm.json")
-    monkeypatch.setattr(calm, "REPORT", tmp_path / "calm.md")
-    monkeypatch.setattr(calm, "WANTED", type(WANTED)(("node",), (8,), (1.2,), ARMS, (1,)))
+    monkeypatch.setattr(counted, "RESULTS", tmp_path / "counted.json")
+    monkeypatch.setattr(counted, "REPORT", tmp_path / "counted.md")
+    monkeypatch.setattr(counted, "CALM", type(CALM)(("node",), (8,), (1.2,), ARMS, (1,)))
+    monkeypatch.setattr(counted, "TIGHT", type(CALM)(seeds=()))
     bed = FakeBed(slowed, failing=lambda trial: trial.arm == "reserve-freeze")
-    monkeypatch.setattr(calm, "boot_counted", bed.boot)
+    monkeypatch.setattr(counted, "boot_counted", bed.boot)
 
-    assert calm.main(["run"]) == 1
+    assert counted.main(["run"]) == 1
     bed.failing = lambda _: False
-    assert calm.main(["run"]) == 0
+    assert counted.main(["run"]) == 0
 
     assert [trial.arm for _, trial in bed.ran].count(NONE) == 1
-    assert (tmp_path / "calm.md").read_text() == render(load(tmp_path / "calm.json"))
+    assert (tmp_path / "counted.md").read_text() == render(load(tmp_path / "counted.json"))
