@@ -48,8 +48,8 @@ in it and by nothing else.
 
 The jobs keep the CPU busy all the time, and the daemon takes its time from them. *Besides* is what control adds beside
 the daemon's own CPU time: pods that were held and need not have been, and the writes that hold them. A small node has
-{_NODE_CPUS} CPUs of {_NODE_INSTRUCTIONS} * 10^9 instructions a second or more: what the daemon takes is less there by
-as much, and that is arithmetic, not measured.
+{_NODE_CPUS} CPUs of {_NODE_INSTRUCTIONS} * 10^9 instructions a second or more, so that the daemon takes so much less of
+it; that is arithmetic, not measured.
 """
 
 
