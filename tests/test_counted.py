@@ -34,7 +34,7 @@ def test_every_calm_load_is_run_once_without_control_and_with_both_of_ours() -> 
     assert {trial.arm for trial in wanted} == set(ARMS)
     assert {trial.seed for trial in wanted} == {1}
     assert max(trial.cell.oversubscription for trial in wanted) == 1.3
-    assert len(wanted) == len(set(wanted)) == 2 * 3 * 4 * 3
+    assert len(wanted) == len(set(wanted)) == 2 * 3 * 3 * 3
 
 
 def test_what_is_added_is_told_from_what_the_daemon_takes() -> None:

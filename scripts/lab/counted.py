@@ -29,7 +29,7 @@ RESULTS = REPO / "docs" / "counted.json"
 REPORT = REPO / "docs" / "counted.md"
 
 ARMS = ("reserve-throttle", "reserve-freeze")
-CALM = Wanted(oversubscriptions=(1.0, 1.1, 1.2, 1.3), arms=(NONE, *ARMS), seeds=(1,))
+CALM = Wanted(oversubscriptions=(1.0, 1.2, 1.3), arms=(NONE, *ARMS), seeds=(1,))
 """Loads on which little or nothing restarts without control."""
 TIGHT = Wanted(("kubepods",), oversubscriptions=tuple(MAX_TIME_TO_UNLIMITED), arms=(NONE, UNLIMITED, *ARMS), seeds=(1,))
 """Loads that are compared with a machine that has memory for all."""
