@@ -120,6 +120,21 @@ def test_an_arm_is_compared_on_the_seeds_both_have() -> None:
     assert (pair.seeds, pair.time_ratio) == (1, 1.0)
 
 
+def test_what_was_compared_across_boots_is_said() -> None:
+    trials = [
+        trial for trial in EVERYTHING if trial.cell == CELL and trial.arm in ("reserve-freeze", "watermark", "none")
+    ]
+    results = make_results(trials, lambda trial: {"restarts": int(trial.arm == "none")})
+    words = "kubepods 1/16 150 %: 0 against 0 restarts, +0.0 % time"
+
+    assert f"{words}." in render(results)
+
+    results.boots[9] = replace(results.boots[1], number=9)
+    results.add(replace(next(one for one in results.measured() if one.trial.arm == "watermark"), boot=9))
+
+    assert f"{words} (of different boots)." in render(results)
+
+
 def test_arms_that_different_code_ran_are_not_compared() -> None:
     trials = [Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")]
     results = make_results(trials)

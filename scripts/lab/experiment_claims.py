@@ -76,6 +76,8 @@ class Pair:
     other_restarts: float
     time_ratio: float
     """Total time of the first in total times of the other."""
+    apart: bool
+    """Whether any of them ran in another boot than its twin."""
 
     @property
     def other_restarted(self) -> bool:
@@ -108,12 +110,14 @@ class Evidence:
     def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
         """Two arms compared; None where they have no seed in common that was measured with the same code."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
-        common = [mine.trial.seed for mine, _ in self.twins(cell, arm, other)]
+        twins = self.twins(cell, arm, other)
+        common = [mine.trial.seed for mine, _ in twins]
         if not common:
             return None
         restarts, total = [_mean(ours, common, name) for name in ("restarts", "total_s")]
         other_restarts, other_total = [_mean(theirs, common, name) for name in ("restarts", "total_s")]
-        return Pair(cell, len(common), restarts, other_restarts, total / other_total)
+        apart = any(mine.boot != its.boot for mine, its in twins)
+        return Pair(cell, len(common), restarts, other_restarts, total / other_total, apart)
 
     def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
         """The trials of two arms on a load, those on the same seed and with the same code together; by seed."""
@@ -272,12 +276,13 @@ def _time_saved(evidence: Evidence, arm: str) -> Judgement:
 def _time_added(evidence: Evidence, arm: str) -> Judgement:
     cells = every_cell((arm,))
     pairs = evidence.pairs(arm, NONE, cells)
-    ratios = {pair.cell: pair.time_ratio for pair in pairs if not pair.other_restarted}
-    if not ratios:
+    calm = [pair for pair in pairs if not pair.other_restarted]
+    if not calm:
         return Judgement(Verdict.UNKNOWN)
-    worse = {cell: ratio for cell, ratio in ratios.items() if ratio > 1 + MAX_TIME_ADDED}
-    against = tuple(f"{cell}: {percent(ratio - 1, 1, sign=True)}" for cell, ratio in worse.items())
-    figure = f"{percent(max(ratios.values()) - 1, 1, sign=True)} at worst on {len(ratios)} such loads"
+    worse = [pair for pair in calm if pair.time_ratio > 1 + MAX_TIME_ADDED]
+    against = tuple(f"{pair.cell}: {percent(pair.time_ratio - 1, 1, sign=True)}{_apart(pair)}" for pair in worse)
+    worst = max(pair.time_ratio for pair in calm)
+    figure = f"{percent(worst - 1, 1, sign=True)} at worst on {len(calm)} such loads"
     return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
 
 
@@ -285,9 +290,10 @@ def _near_unlimited(at: float, bound: float) -> Callable[[Evidence, str], Judgem
     def judged(evidence: Evidence, arm: str) -> Judgement:
         cells = every_cell((arm, UNLIMITED), at=lambda oversubscription: oversubscription == at)
         pairs = evidence.pairs(arm, UNLIMITED, cells)
-        ratios = {pair.cell: pair.time_ratio for pair in pairs}
-        against = tuple(f"{cell}: {ratio:.2f}" for cell, ratio in ratios.items() if ratio > bound)
-        figure = f"{max(ratios.values(), default=0):.2f} at worst"
+        against = tuple(
+            f"{pair.cell}: {pair.time_ratio:.2f}{_apart(pair)}" for pair in pairs if pair.time_ratio > bound
+        )
+        figure = f"{max((pair.time_ratio for pair in pairs), default=0):.2f} at worst"
         return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
 
     return judged
@@ -302,7 +308,7 @@ def _beats(rival: str) -> Callable[[Evidence, str], Judgement]:
         if not pairs:
             return Judgement(Verdict.UNKNOWN)
         against = tuple(
-            f"{p.cell}: {_compared(p)} restarts, {percent(p.time_ratio - 1, 1, sign=True)} time"
+            f"{p.cell}: {_compared(p)} restarts, {percent(p.time_ratio - 1, 1, sign=True)} time{_apart(p)}"
             for p in pairs
             if not (_fewer(p) and p.time_ratio < 1)
         )
@@ -325,6 +331,10 @@ def _rivals() -> list[str]:
 def _fewer(pair: Pair) -> bool:
     # Nobody can do better than none at all.
     return pair.restarts < pair.other_restarts or pair.restarts == pair.other_restarts == 0
+
+
+def _apart(pair: Pair) -> str:
+    return " (of different boots)" if pair.apart else ""
 
 
 def _compared(pair: Pair) -> str:

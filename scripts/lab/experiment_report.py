@@ -77,6 +77,12 @@ where nobody was held, watching is all there was.
 """
 
 
+_APART = """\
+Where not, by load. The same trial takes longer in one boot of this machine than in another, so a few per cent *of
+different boots* say little; [counted.md](counted.md) tells time by instructions.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One figure of a table: its title, how a trial gives it, and its decimals."""
@@ -201,7 +207,7 @@ class Report:
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
             table(["claim", *JUDGED], rows),
             self._caption(self._measured),
-            "Where not:" if against else "",
+            _APART.strip() if against else "",
             "\n".join(against),
             "### Beside the paper",
             "Saved against no control, over the loads that have restarts without it, on average and at best.",
