@@ -18,7 +18,7 @@ from lab.experiment_report import Plot, restarts_per_job
 from lab.experiment_results import ALL_ARMS, ARMS, NONE, OVERSUBSCRIPTIONS, SHARES, UNLIMITED, Cell, Result, Results
 
 DPI = 110
-_COLOURS = 64
+_COLOURS = 96
 """Of the palette the pictures are reduced to: a third of the size, and nothing to be seen of it."""
 
 
@@ -83,6 +83,9 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
             if row.line is None:
                 # The panels of a row share this axis; a little below 0, what is there can be seen.
                 panels[number][0].set_ylim(bottom=-0.03 * panels[number][0].get_ylim()[1])
+            else:  # a ratio: half and twice are as far from it
+                panels[number][0].set_yscale("log", base=2)
+                panels[number][0].yaxis.set_major_formatter("{x:g}")
         for panel in panels[-1]:
             panel.set_xlabel("oversubscription, %")
         _name_arms(figure, panels[0][0], [arm for arm in ALL_ARMS if arm in seen])
