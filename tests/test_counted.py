@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from experiments import FakeBed, make_results
 from lab import counted
 from lab.counted import CALM, REPORT, RESULTS, TIGHT, costs, render
+from lab.experiment import Driver
 from lab.experiment_claims import Evidence
 from lab.experiment_results import NONE, Cell, Trial, load
 
@@ -92,6 +94,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(counted, "TIGHT", type(CALM)(seeds=()))
     bed = FakeBed(slowed, failing=lambda trial: trial.arm == "reserve-freeze")
     monkeypatch.setattr(counted, "boot_counted", bed.boot)
+    monkeypatch.setattr(counted, "Driver", partial(Driver, code=lambda: "c0de", commit=lambda: "abc1234"))
 
     assert counted.main(["run"]) == 1
     bed.failing = lambda _: False
