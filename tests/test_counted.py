@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from experiments import FakeBed, make_results
-from lab import counted
+from lab import counted, experiment
 from lab.counted import CALM, REPORT, RESULTS, TIGHT, costs, render
 from lab.experiment import Driver
 from lab.experiment_claims import Evidence
@@ -94,7 +94,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(counted, "TIGHT", type(CALM)(seeds=()))
     bed = FakeBed(slowed, failing=lambda trial: trial.arm == "reserve-freeze")
     monkeypatch.setattr(counted, "boot_counted", bed.boot)
-    monkeypatch.setattr(counted, "Driver", partial(Driver, code=lambda: "c0de", commit=lambda: "abc1234"))
+    monkeypatch.setattr(experiment, "Driver", partial(Driver, code=lambda: "c0de", commit=lambda: "abc1234"))
 
     assert counted.main(["run"]) == 1
     bed.failing = lambda _: False

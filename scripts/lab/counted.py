@@ -16,11 +16,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lab.experiment import MEMORY, Driver, Guest, VmGuest, Wanted
+from lab.experiment import MEMORY, Guest, VmGuest, Wanted, measure
 from lab.experiment_claims import MAX_TIME_ADDED, MAX_TIME_TO_UNLIMITED, Evidence, every_cell
 from lab.experiment_progress import Reporter
 from lab.experiment_report import table
-from lab.experiment_results import NONE, UNLIMITED, Cell, Result, Results, load, only_writer, percent
+from lab.experiment_results import NONE, UNLIMITED, Cell, Result, Results, load, percent
 from lab.vm import EXIT_LOST, Vm
 from lab.vm_host import REPO, LabError, end_by_signal
 from lab.vm_qemu import Machine
@@ -172,22 +172,10 @@ def boot_counted(setting: str) -> Iterator[Guest]:
         yield guest
 
 
-def publish(results: Results) -> None:
-    """Write the report."""
+def publish(results: Results) -> str:
+    """Write the report; returns what was done, for people."""
     REPORT.write_text(render(results))
-
-
-def _run() -> int:
-    reporter = Reporter()
-    with only_writer(RESULTS):
-        results = load(RESULTS)
-        try:
-            Driver(results, RESULTS, boot_counted, reporter=reporter).run([*CALM.batches(), *TIGHT.batches()])
-        finally:
-            publish(results)
-    for result in results.errors():
-        reporter.say(f"failed: {result.trial}: {result.error}")
-    return 1 if results.errors() else 0
+    return f"wrote {REPORT.name}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -198,8 +186,9 @@ def main(argv: Sequence[str]) -> int:
     end_by_signal()
     try:
         if args.do == "run":
-            return _run()
-        publish(load(RESULTS))
+            batches = [*CALM.batches(), *TIGHT.batches()]
+            return measure(batches, RESULTS, lambda results, _draw: publish(results), boot=boot_counted)
+        Reporter().say(publish(load(RESULTS)))
     except LabError as e:
         Reporter().say(str(e))
         return EXIT_LOST

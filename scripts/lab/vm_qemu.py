@@ -12,11 +12,12 @@ from lab.vm_host import DIE_WITH_PARENT, say
 from lab.vm_image import Image
 
 # -cx16: QEMU 7.2's emulation of cmpxchg16b is broken, and kernels from 6.5 on panic over it.
-TCG = ("-accel", "tcg,thread=multi", "-cpu", "max,-cx16")
+_EMULATED_CPU = ("-cpu", "max,-cx16")
+TCG = ("-accel", "tcg,thread=multi", *_EMULATED_CPU)
 KVM = ("-accel", "kvm", "-cpu", "host")
 # The guest's clock counts its instructions, a nanosecond each (a shift of 0): whatever else this host does, it takes
 # the guest no time, and a line of Python costs what its instructions cost, not what it takes to translate them.
-COUNTED = ("-icount", "shift=0", "-accel", "tcg,thread=single", "-cpu", "max,-cx16")
+COUNTED = ("-icount", "shift=0", "-accel", "tcg,thread=single", *_EMULATED_CPU)
 
 KVM_PROBE_SECONDS = 5
 

@@ -12,9 +12,19 @@ from pathlib import Path
 import pytest
 from lab.kubepods import spawn_into
 from trees import records_left, wait_until
-from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
+from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Daemon, Node, Start, cpu_max, frozen
 
 from cgpause.model import Mechanism
+
+
+def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000") -> tuple[Path, Daemon]:
+    """A pod default/web that a daemon has just paused; "filler" holds the memory it is paused for."""
+    pod = node.add("web", 10, cpu_max=cpu_max)
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start(*config)
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+    return pod, daemon
 
 
 def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_each_original(
@@ -103,11 +113,7 @@ def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, 
 
 
 def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) -> None:
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start, cpu_max="50000 100000")
     daemon.process.kill()
     daemon.process.wait()
 
@@ -120,11 +126,7 @@ def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) ->
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
-    pod = node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start)
 
     (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
 
@@ -133,11 +135,7 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, star
 
 
 def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
-    pod = node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start)
 
     # A limit below what it holds: at its next page the kernel kills, and counts in memory.events.
     (pod / "memory.max").write_text("1M")
@@ -148,11 +146,7 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
 
 
 def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> None:
-    pod = node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start('mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
 
     os.kill(node.containers["web"].pid, signal.SIGTERM)
 
@@ -165,11 +159,7 @@ def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
     node: Node, start: Start, mechanism: Mechanism
 ) -> None:
     """An exec probe, a preStop hook, kubectl exec: held, nobody would answer it."""
-    node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start(f'mechanism = "{mechanism}"\n{QUICK}{NOT_HELD_LONG}')
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    _, daemon = hold_web(node, start, f'mechanism = "{mechanism}"\n{QUICK}{NOT_HELD_LONG}')
 
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "10"])
 
@@ -181,11 +171,7 @@ def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
 def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: Start, damage: str) -> None:
     """From the daemon's memory: systemd does not know these pods."""
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start, cpu_max="50000 100000")
 
     if damage == "removed":
         os.removexattr(pod, "user.cgpause")
@@ -247,11 +233,7 @@ def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start:
 def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
     node: Node, start: Start, foreign: str, restored: str
 ) -> None:
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start, cpu_max="50000 100000")
 
     (pod / "cpu.max").write_text(foreign)
 
@@ -262,11 +244,7 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
 
 
 def test_a_writer_that_keeps_fighting_gets_the_pod(node: Node, start: Start) -> None:
-    pod = node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
+    pod, daemon = hold_web(node, start)
 
     deadline = time.monotonic() + 120
     written = ""
