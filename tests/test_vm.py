@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab import vm, vm_image
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm_image import AptSource, Image, apt_options, choose_source, find_keyring, parse_targets, recipe_key
+from lab.vm_image import PACKAGES, AptSource, Image, apt_options, choose_source, find_keyring, parse_targets, recipe_key
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
 
@@ -64,24 +64,31 @@ def test_a_failing_tool_is_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("PACKAGES", ("systemd",)), ("FILES", {}), ("MASKED", ()), ("INITRD_HOOK", "true"), ("DISK_SIZE", "1G")],
+    [("FILES", {}), ("MASKED", ()), ("INITRD_HOOK", "true"), ("DISK_SIZE", "1G")],
 )
 def test_any_change_of_the_recipe_is_another_image(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = recipe_key("bookworm", "amd64")
+    before = recipe_key("bookworm", "amd64", PACKAGES)
     monkeypatch.setattr(vm_image, name, value)
 
-    assert recipe_key("bookworm", "amd64") != before
+    assert recipe_key("bookworm", "amd64", PACKAGES) != before
 
 
-def test_recipe_key_names_suite_and_arch() -> None:
-    assert recipe_key("bookworm", "amd64").startswith("image-bookworm-amd64-")
-    assert recipe_key("bookworm", "amd64") == recipe_key("bookworm", "amd64")
-    assert recipe_key("bookworm", "amd64") != recipe_key("trixie", "amd64")
+def test_recipe_key_names_suite_arch_and_packages() -> None:
+    assert recipe_key("bookworm", "amd64", PACKAGES).startswith("image-bookworm-amd64-")
+    assert recipe_key("bookworm", "amd64", PACKAGES) == recipe_key("bookworm", "amd64", PACKAGES)
+    assert recipe_key("bookworm", "amd64", PACKAGES) != recipe_key("trixie", "amd64", PACKAGES)
+    assert recipe_key("bookworm", "amd64", PACKAGES) != recipe_key("bookworm", "amd64", PACKAGES[1:])
+
+
+def test_a_suite_other_than_the_hosts_can_be_asked_for() -> None:
+    assert vm.parse_arguments(["build", "--suite", "trixie"])[0].suite == "trixie"
+    assert vm.parse_arguments(["run", "--suite", "trixie", "--", "true"])[0].suite == "trixie"
+    assert vm.parse_arguments(["run", "--", "true"])[0].suite == ""
 
 
 def test_peers_are_installed_but_start_only_when_asked() -> None:
     for unit in vm_image.PEER_UNITS:
-        assert unit.split(".")[0] in vm_image.PACKAGES
+        assert unit.split(".")[0] in vm_image.PEERS
         assert f"ConditionPathExists={vm_image.PEERS_WANTED}" in vm_image.FILES[f"etc/systemd/system/{unit}.d/vm.conf"]
 
 

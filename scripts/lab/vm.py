@@ -125,7 +125,7 @@ class Vm:
                     members.extract(member, "/", set_attrs=False)
 
     def _boot(self) -> None:
-        image = ensure_image(self._cache)
+        image = ensure_image(self._cache, self.machine.suite)
         packages = ensure_packages(self._cache, self._repo, image.python_version)
         names = source_files(self._repo)
         wheel = ensure_wheel(self._cache, self._repo, names)
@@ -259,7 +259,7 @@ class Vm:
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     gets = [parse_get(text) for text in args.get]
-    machine = Machine(args.memory, args.cpus, args.append, args.counted)
+    machine = Machine(args.memory, args.cpus, args.append, args.counted, args.suite)
     deadline = time.monotonic() + args.timeout
     for last_try in (False, True):
         try:
@@ -290,8 +290,10 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     ours, command = list(argv[:cut]), list(argv[cut + 1 :])
     parser = argparse.ArgumentParser(prog="scripts/vm", description="Run a command on a real kernel, in a VM.")
     actions = parser.add_subparsers(dest="action", required=True)
-    actions.add_parser("build", help="make sure the image and the Python packages are in the cache")
+    build = actions.add_parser("build", help="make sure the image and the Python packages are in the cache")
     run = actions.add_parser("run", usage="scripts/vm run [options] -- CMD...", help="boot, run CMD, exit as it did")
+    for action in (build, run):
+        action.add_argument("--suite", default="", help="the guest's Debian, and with it its kernel (the host's own)")
     run.add_argument("--memory", default="1536M", help="the guest's memory (%(default)s)")
     run.add_argument("--cpus", type=int, default=2, help="the guest's CPUs (%(default)s)")
     run.add_argument(
@@ -314,7 +316,7 @@ def main(argv: Sequence[str]) -> int:
     end_by_signal()
     try:
         if args.action == "build":
-            image = ensure_image(cache_dir())
+            image = ensure_image(cache_dir(), args.suite)
             ensure_packages(cache_dir(), REPO, image.python_version)
             say(f"ready: {image.folder}")
             return 0

@@ -12,7 +12,7 @@ import shlex
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.vm_host import LabError, building, run_tool, say
@@ -21,23 +21,23 @@ from lab.vm_host import LabError, building, run_tool, say
 PACKAGES = (
     "attr",
     "dbus",
-    "earlyoom",
+    "initramfs-tools",
     "iproute2",
     "kmod",
     "linux-image-cloud-amd64",
-    "nohang",
-    "oomd",
+    "mount",
     "openssh-server",
     "procps",
     "python3",
     "python3-venv",
     "systemd",
-    "systemd-oomd",
     "systemd-sysv",
     "udev",
 )
 
-# What our experiment compares cgpause with. Each is installed as Debian packages it, and runs only when asked to.
+# What our experiment compares cgpause with, on the host's own Debian. Each is installed as Debian packages it, and runs
+# only when asked to.
+PEERS = ("earlyoom", "nohang", "oomd", "systemd-oomd")
 PEER_UNITS = ("earlyoom.service", "nohang.service", "oomd.service", "systemd-oomd.service", "systemd-oomd.socket")
 PEERS_WANTED = "/run/cgpause-peers"
 """While this file is there, the peers' units can be started."""
@@ -252,9 +252,9 @@ class AptSource:
         return f"deb {options}{self.site} {self.suite} main"
 
 
-def recipe_key(suite: str, arch: str) -> str:
+def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:
     """What an image is called: two recipes that differ anywhere never share a name."""
-    recipe = [RECIPE_VERSION, suite, arch, PACKAGES, DPKG_OPTIONS, INITRD_HOOK, FILES, FOLDERS, LINKS, MASKED]
+    recipe = [RECIPE_VERSION, suite, arch, list(packages), DPKG_OPTIONS, INITRD_HOOK, FILES, FOLDERS, LINKS, MASKED]
     recipe += [MKFS, DISK_SIZE]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     return f"image-{suite}-{arch}-{digest[:12]}"
@@ -318,18 +318,21 @@ def _host_source() -> tuple[AptSource, str]:
     return source, arch
 
 
-def ensure_image(cache: Path) -> Image:
-    """The image of today's recipe, built if this cache has none."""
+def ensure_image(cache: Path, suite: str = "") -> Image:
+    """The image of today's recipe, built if this cache has none: of this Debian suite, or else of the host's own."""
     source, arch = _host_source()
-    folder = cache / recipe_key(source.suite, arch)
+    packages = PACKAGES if suite else (*PACKAGES, *PEERS)
+    if suite:
+        source = replace(source, suite=suite)
+    folder = cache / recipe_key(source.suite, arch, packages)
     with building(folder) as work:
         if work is not None:
-            _build(work, source, arch)
+            _build(work, source, arch, packages)
     facts = json.loads((folder / "facts.json").read_text())
     return Image(folder, facts["kernel_release"], facts["python_version"])
 
 
-def _build(work: Path, source: AptSource, arch: str) -> None:
+def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) -> None:
     say(f"building a small Debian {source.suite} (once; a minute or so)")
     os.chmod(work.parent, 0o755)  # noqa: S103 - in unshare mode another uid has to look in
     with tempfile.TemporaryDirectory(prefix="cgpause-image-") as scratch:
@@ -346,7 +349,7 @@ def _build(work: Path, source: AptSource, arch: str) -> None:
                 "--variant=essential",
                 "--format=tar",
                 f"--architectures={arch}",
-                f"--include={','.join(PACKAGES)}",
+                f"--include={','.join(packages)}",
                 *(f"--aptopt={line}" for line in apt_options(config)),
                 *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
                 f"--essential-hook={hook}",

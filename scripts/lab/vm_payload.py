@@ -82,7 +82,10 @@ def _host_python(version: str) -> str | None:
     """A host Python whose byte code the guest can use: that of the same minor version."""
     if "{}.{}".format(*sys.version_info) == version:
         return sys.executable
-    return shutil.which(f"python{version}")
+    python = shutil.which(f"python{version}")
+    # A version manager's stand-in is found even where it has nothing to stand in for.
+    works = python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+    return python if works else None
 
 
 def source_files(repo: Path) -> list[str]:

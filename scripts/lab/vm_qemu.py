@@ -36,6 +36,7 @@ class Machine:
     cpus: int = 2
     append: str = ""  # after our own words, so that it can take them back
     counted: bool = False  # time by instructions: all CPUs together execute 10^9 a second
+    suite: str = ""  # the Debian, and with it the kernel; the host's own if empty
 
 
 def qemu_command(
