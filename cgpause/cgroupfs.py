@@ -44,6 +44,8 @@ _PIECE_SIZE = 2048
 LOCK_FILE = "cgroup.kill"
 """What stands for the directory when it is locked: root alone may open it (mode 0200, kernel 5.14), while the directory
 itself may be opened, and so be locked, by any user of the host and by a container that has /sys mounted."""
+DAEMON_FILE = "memory.reclaim"
+"""What a daemon keeps locked on the root of its tree while it lives; mode 0200 as well, kernel 5.19."""
 _LOCK_POLL_S = 0.01
 _LINKS_OF_A_LEAF = 2
 
@@ -197,6 +199,26 @@ class Cgroup:
             yield
         finally:
             os.close(fd)  # and with it the lock
+
+    def lock_for_daemon(self) -> bool:
+        """Keep any other daemon off this tree until this process ends; False where it could not be asked for.
+
+        Raises:
+            HostError: another daemon is at work here.
+        """
+        fd = -1
+        try:
+            fd = os.open(DAEMON_FILE, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise HostError(
+                f"another cgpause daemon is at work on {printable(self.path)}: stop it first (systemctl stop cgpause), "
+                "or look on with --dry-run"
+            ) from None
+        except OSError:  # an older kernel; or no rights, and then each pause will say so
+            return False
+        return True  # the descriptor stays open, and with it the lock
 
     def _lock_error(self, error: OSError) -> CgroupGoneError | KernelLockError:
         if error.errno in _GONE and not self.exists():

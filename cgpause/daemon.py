@@ -64,6 +64,8 @@ class Daemon:
             root_cgroup = Cgroup(root, "")
         except CgpauseError as e:
             raise HostError(f"no such cgroup root: {e}") from e
+        if not options.dry_run:
+            root_cgroup.lock_for_daemon()
         self.tree = PodTree(root, options.log_dir, self.config)
         self._sampler = Sampler(self.tree)
         self._epoll = select.epoll()

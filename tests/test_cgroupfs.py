@@ -70,6 +70,28 @@ def test_a_missing_file_of_a_living_cgroup_is_no_vanished_cgroup(cgroup: Cgroup)
         cgroup.write("memory.reclaim", "1")
 
 
+def test_a_tree_has_one_daemon_for_as_long_as_it_lives(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "memory.reclaim").touch()
+    other = os.open(folder / "memory.reclaim", os.O_WRONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    before = open_descriptors()
+
+    with pytest.raises(HostError, match=r"another cgpause daemon is at work on .*systemctl stop cgpause.*--dry-run"):
+        cgroup.lock_for_daemon()
+
+    assert open_descriptors() == before
+    os.close(other)
+    assert cgroup.lock_for_daemon()
+    with pytest.raises(HostError):
+        cgroup.lock_for_daemon()
+
+
+def test_where_a_daemon_cannot_lock_its_tree_it_does_without(cgroup: Cgroup, folder: Path) -> None:
+    assert not cgroup.lock_for_daemon()
+    (folder / "memory.reclaim").mkdir()
+    assert not cgroup.lock_for_daemon()
+
+
 def test_a_removed_cgroup_is_gone_although_it_is_still_held(cgroup: Cgroup, folder: Path) -> None:
     for file in ("cpu.max", "cgroup.kill"):
         (folder / file).unlink()

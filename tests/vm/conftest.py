@@ -35,11 +35,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def start(node: Node) -> Iterator[Start]:
     running: list[Daemon] = []
 
-    def start_one(config: str = QUICK + NOT_HELD_LONG, cgroup: Path | None = None) -> Daemon:
+    def start_one(config: str = QUICK + NOT_HELD_LONG, cgroup: Path | None = None, root: Path = node.root) -> Daemon:
         (node.folder / "config.toml").write_text(config)
         log_path = node.folder / f"daemon-{len(running)}.log"
         command = [sys.executable, "-m", "cgpause.daemon", "--config", str(node.folder / "config.toml"), "--verbose"]
-        command += ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
+        command += ["--cgroup-root", str(root), "--log-dir", str(node.kubepods.log_dir)]
         if cgroup is not None:
             command = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(cgroup), *command]
         with log_path.open("wb") as log:

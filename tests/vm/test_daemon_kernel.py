@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lab.kubepods import spawn_into
 from trees import records_left, wait_until
-from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Daemon, Node, Start, cpu_max, frozen
+from vm.realnode import CGROUP_ROOT, FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Daemon, Node, Start, cpu_max, frozen
 
 from cgpause.model import Mechanism
 
@@ -259,14 +259,39 @@ def test_a_writer_that_keeps_fighting_gets_the_pod(node: Node, start: Start) -> 
     assert records_left(node.root) == []
 
 
+def test_a_second_daemon_on_a_tree_is_turned_away_until_the_first_is_gone(node: Node, start: Start) -> None:
+    pod, first = hold_web(node, start, cpu_max="50000 100000")
+    command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(node.root)]
+    command += ["--log-dir", str(node.kubepods.log_dir), "--config", str(node.folder / "config.toml")]
+
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert second.returncode == 1
+    assert "another cgpause daemon is at work on" in second.stderr
+    assert cpu_max(pod) == PAUSED
+    looking_on = subprocess.Popen([*command, "--dry-run"], stderr=subprocess.PIPE, text=True)
+    assert looking_on.stderr is not None
+    assert any("started " in line for line in looking_on.stderr)
+    looking_on.kill()
+    looking_on.communicate()
+    first.process.kill()
+    first.process.wait()
+
+    third = start()
+    node.resize("filler", 10)
+    third.wait_for_log("resumed pod=default/web")
+    assert third.stop() == 0
+    assert cpu_max(pod) == "50000 100000"
+
+
 @pytest.mark.parametrize("policy", ["watermark", "reserve"])
 def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: str) -> None:
-    """One by hand beside the unit's: unwise, but nobody may lose an original by it."""
+    """Where the kernel cannot keep it away, or it looks from further up: nobody may lose an original by it."""
     pod = node.add("web", 60, cpu_max="50000 100000")
     node.add("filler", 10, namespace="kube-system")
     (node.kubepods.root / "memory.high").write_text("max")
     config = QUICK.replace("watermark", policy, 1).replace("enabled = false", "enabled = true")
-    daemons = [start(config + NOT_HELD_LONG), start(config + NOT_HELD_LONG)]
+    daemons = [start(config + NOT_HELD_LONG), start(config + NOT_HELD_LONG, root=CGROUP_ROOT)]
     for _ in range(3):
         node.resize("filler", FULL_MIB - 70)
         time.sleep(2)
