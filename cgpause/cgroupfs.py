@@ -13,6 +13,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
@@ -228,8 +229,8 @@ class Cgroup:
         )
         return KernelLockError(os.path.join(self.path, LOCK_FILE), error, hint=hint)
 
-    def children(self) -> list[tuple[str, int]]:
-        """Names and inodes of the child cgroups, in no particular order."""
+    def children(self, most: int | None = None) -> list[tuple[str, int]]:
+        """Names and inodes of the child cgroups, or of so many of them, in no particular order."""
         found: list[tuple[str, int]] = []
         try:
             # A directory has a link from each child and two of its own; where that is not so (btrfs) it has one.
@@ -237,7 +238,7 @@ class Cgroup:
                 return found
             with os.scandir(self._fd) as entries:
                 # Some sixty files to a directory and a few cgroups: only these are worth more than a look.
-                for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
+                for entry in list(islice((entry for entry in entries if entry.is_dir(follow_symlinks=False)), most)):
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
                         found.append((entry.name, entry.stat(follow_symlinks=False).st_ino))

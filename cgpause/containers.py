@@ -10,6 +10,10 @@ from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.kubepods import container_id
 from cgpause.names import Names
 
+MOST = 256
+"""A container that may write its own cgroups can make any number, and each would cost the daemon a look a second."""
+_DEPTH = 3
+
 
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
     """Kill every container of a pod through cgroup.kill, but not its sandbox; returns the container ids.
@@ -45,14 +49,23 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
         return False
 
 
-def descendants(pod: Cgroup, depth: int = 3) -> tuple[str, ...]:
+def descendants(pod: Cgroup) -> tuple[str, ...]:
     """Paths, relative to the pod, of the cgroups below it; listing them takes longer than reading what is in them.
 
-    Containers are direct children; crun puts their processes one level further down.
+    Containers are direct children and come first; crun puts their processes one level further down. Of what a container
+    makes itself, where it may, no more than MOST are listed.
+
+    Raises:
+        CgroupGoneError, KernelReadError: the pod cannot be listed.
     """
-    found: list[str] = []
-    for name, _ in pod.children() if depth else ():
-        found.append(name)
-        with contextlib.suppress(CgpauseError), pod.child(name) as child:
-            found += [os.path.join(name, inner) for inner in descendants(child, depth - 1)]
-    return tuple(found)
+    found = [name for name, _ in pod.children(most=MOST)]
+    level = found
+    for _ in range(_DEPTH - 1):
+        below: list[str] = []
+        for path in level:
+            if len(found) + len(below) >= MOST:
+                break
+            with contextlib.suppress(CgpauseError), pod.child(path) as child:
+                below += [os.path.join(path, name) for name, _ in child.children(most=MOST)]
+        found, level = found + below, below
+    return tuple(found[:MOST])
