@@ -42,10 +42,10 @@ def answer(trial: Trial, **otherwise: object) -> dict[str, Any]:
     values |= dict.fromkeys(("restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices"), 0)
     values |= dict.fromkeys(("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s"), 10.0)
     values |= dict.fromkeys(("lost_cpu_s", "cpu_s", "paused_s", "longest_pause_s", "daemon_cpu_s"), 0.5)
-    return values | {"used_mean_pct": 80.0, "spin_us": 2000} | otherwise
+    return values | {"used_mean_pct": 80.0} | otherwise
 
 
-FACTS = Facts("1G", "6.1.0-test", "a CPU", 2, "emulated", 1000)
+FACTS = Facts("1G", "6.1.0-test", "a CPU", 1000)
 
 
 class FakeGuest:
@@ -94,9 +94,7 @@ def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: st
     """Results of one boot for each setting."""
     results = Results()
     for number, setting in enumerate(dict.fromkeys(trial.cell.setting for trial in trials), 1):
-        results.boots[number] = Boot(
-            number, setting, "1G", "6.1.0-test", "a CPU", 2, "emulated", "2024-01-02", "abc1234", code, 1000
-        )
+        results.boots[number] = Boot(number, setting, "1G", "6.1.0-test", "a CPU", "2024-01-02", "abc1234", code, 1000)
         for trial in trials:
             if trial.cell.setting == setting:
                 results.add(Result(trial, number, check_values(trial, answer(trial, **change(trial)))))

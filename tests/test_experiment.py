@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lab.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHA
 from lab.vm_host import LabError
 
 CELL = Cell("kubepods", 16, 1.5)
-SMALL = Wanted(("kubepods",), (16,), (1.5,), ("none", "reserve-freeze"), (1, 2))
+SMALL = Wanted(("kubepods",), (16, 8), (1.5,), ("none", "reserve-freeze"), (1,))
 
 
 def drive(
@@ -36,8 +37,16 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_whole_experiment_is_every_arm_on_every_load_with_every_seed() -> None:
     assert len(EVERYTHING) == len(set(EVERYTHING))
-    loads = len(SHARES) * len(OVERSUBSCRIPTIONS) * len(SEEDS)
-    assert len(EVERYTHING) == loads * sum(len(arms) for arms in ARMS.values())
+    cells = {trial.cell for trial in EVERYTHING}
+    assert len(cells) == len(ARMS) * len(SHARES) * len(OVERSUBSCRIPTIONS)
+    assert len(EVERYTHING) == sum(len(cell.arms) for cell in cells) * len(SEEDS)
+
+
+@pytest.mark.parametrize(("oversubscription", "arms"), [(1.2, 3), (1.3, len(ARMS["node"]))])
+def test_where_nothing_can_be_prevented_only_the_cost_of_control_is_measured(
+    oversubscription: float, arms: int
+) -> None:
+    assert len(Cell("node", 8, oversubscription).arms) == arms
 
 
 def test_every_arm_is_listed_once() -> None:
@@ -50,21 +59,13 @@ def test_arms_are_those_that_a_trial_knows() -> None:
         assert [name for name in names if setting not in arms.ARMS[name].settings] == []
 
 
-def test_most_telling_loads_come_first_and_the_settings_take_turns() -> None:
-    starts = [(batch[0].cell.oversubscription, batch[0].cell.setting) for batch in Wanted().batches()]
+def test_every_load_is_measured_once_before_any_a_second_time_the_most_telling_first() -> None:
+    batches = Wanted().batches()
 
-    assert starts[:4] == [(1.5, "kubepods"), (1.5, "node"), (1.4, "kubepods"), (1.4, "node")]
-    assert [at for at, _ in starts[::2]] == list(OVERSUBSCRIPTIONS)
-
-
-def test_arms_of_a_load_and_seed_are_back_to_back_in_an_order_the_seed_rotates() -> None:
-    batch = Wanted().batches()[0]
-    size = len(ARMS["kubepods"])
-    groups = [batch[start : start + size] for start in range(0, len(batch), size)]
-
-    assert all(len({(trial.cell, trial.seed) for trial in group}) == 1 for group in groups)
-    assert all({trial.arm for trial in group} == set(ARMS["kubepods"]) for group in groups)
-    assert [groups[seed - 1][0].arm for seed in SEEDS] == [ARMS["kubepods"][seed] for seed in SEEDS]
+    assert [{trial.seed for trial in batch} for batch in batches[::2]] == [{seed} for seed in SEEDS]
+    for batch, setting in zip(batches, itertools.cycle(ARMS), strict=False):
+        assert {trial.cell.setting for trial in batch} == {setting}
+        assert list(dict.fromkeys(trial.cell.oversubscription for trial in batch)) == list(OVERSUBSCRIPTIONS)
 
 
 def test_a_setting_without_any_of_the_arms_is_left_out() -> None:
@@ -85,7 +86,7 @@ def test_a_run_keeps_every_trial_with_its_boot(path: Path) -> None:
     assert [result.trial for result in results.measured()] == sorted(SMALL.batches()[0])
     assert bed.boots == ["kubepods"]
     boot = results.boots[1]
-    assert (boot.kernel, boot.commit, boot.code, boot.cpus) == ("6.1.0-test", "abc1234", "c0de", 2)
+    assert (boot.kernel, boot.commit, boot.code, boot.machine) == ("6.1.0-test", "abc1234", "c0de", "a CPU")
 
 
 def test_what_is_there_is_not_run_again(path: Path) -> None:
@@ -132,7 +133,7 @@ def test_each_trial_is_on_disk_when_the_next_begins(path: Path) -> None:
 
 def test_a_killed_run_goes_on_where_it_was(path: Path) -> None:
     def change(trial: Trial) -> dict[str, Any]:
-        if trial.seed == 2:
+        if trial.cell.share == 8:
             raise KeyboardInterrupt
         return {}
 
@@ -141,13 +142,13 @@ def test_a_killed_run_goes_on_where_it_was(path: Path) -> None:
     bed = FakeBed()
     assert drive(bed, path)
 
-    assert {trial.seed for _, trial in bed.ran} == {2}
+    assert {trial.cell.share for _, trial in bed.ran} == {8}
     assert [boot.number for boot in load(path).boots.values()] == [1, 2]
 
 
 def test_a_failed_trial_is_tried_once_more_on_a_fresh_boot(path: Path) -> None:
     bed = FakeBed()
-    bed.failing = lambda trial: trial.arm == "none" and trial.seed == 1 and len(bed.boots) == 1
+    bed.failing = lambda trial: trial == Trial(CELL, 1, "reserve-freeze") and len(bed.boots) == 1
 
     assert drive(bed, path)
 
@@ -155,8 +156,8 @@ def test_a_failed_trial_is_tried_once_more_on_a_fresh_boot(path: Path) -> None:
     assert results.errors() == []
     assert bed.boots == ["kubepods", "kubepods"]
     boots = {str(result.trial): result.boot for result in results.measured()}
-    assert boots["kubepods 1/16 150 % seed 1 reserve-freeze"] == 1
-    assert boots["kubepods 1/16 150 % seed 1 none"] == 2
+    assert boots["kubepods 1/16 150 % seed 1 none"] == 1
+    assert boots["kubepods 1/16 150 % seed 1 reserve-freeze"] == 2
 
 
 def test_a_trial_that_fails_twice_is_kept_as_an_error_and_the_rest_is_run(path: Path) -> None:
@@ -180,27 +181,6 @@ def test_an_error_is_tried_again_by_the_next_run(path: Path) -> None:
 
     assert load(path).errors() == []
     assert len(load(path).measured()) == 4
-
-
-@pytest.mark.parametrize(
-    ("spins", "kept"),
-    [
-        pytest.param([2000, 2000, 2000, 2600], [2000, 2000, 2000, 2600], id="as-usual"),
-        pytest.param([2000, 2000, 2000, 2601, 2100], [2000, 2000, 2000, 2100], id="once-more"),
-        pytest.param([2000, 2000, 2000, 9000, 4000, 5000], [2000, 2000, 2000, 4000], id="the-quickest-of-three"),
-        pytest.param([9000, 2000, 2000, 2000], [9000, 2000, 2000, 2000], id="nothing-to-compare-the-first-with"),
-    ],
-)
-def test_a_trial_on_a_machine_that_was_slow_is_run_again(path: Path, spins: list[int], kept: list[int]) -> None:
-    left = iter(spins)
-    bed = FakeBed(lambda _: {"spin_us": next(left)})
-
-    assert drive(bed, path)
-
-    assert len(bed.ran) == len(spins)
-    order = list(dict.fromkeys(trial for _, trial in bed.ran))
-    found = {result.trial: result.number("spin_us") for result in load(path).measured()}
-    assert [found[trial] for trial in order] == kept
 
 
 def test_an_answer_about_another_trial_is_a_failure(path: Path) -> None:
@@ -234,7 +214,7 @@ def test_nothing_is_begun_that_would_not_end_in_time(path: Path) -> None:
 
 
 def test_boots_of_one_machine_share_the_work_of_the_first(path: Path) -> None:
-    drive(FakeBed(), path, replace(SMALL, seeds=(1,)))
+    drive(FakeBed(), path, replace(SMALL, shares=(16,)))
     bed = FakeBed()
     bed.boots.append("an earlier one")  # so that this guest would measure more work
     drive(bed, path)
@@ -245,8 +225,8 @@ def test_boots_of_one_machine_share_the_work_of_the_first(path: Path) -> None:
 def test_work_of_another_machine_is_not_used() -> None:
     results = make_results([Trial(CELL, 1, "none")])
 
-    assert results.work_on(FACTS.kernel, FACTS.machine, FACTS.cpus, FACTS.virtualization) == 1000
-    assert results.work_on(FACTS.kernel, FACTS.machine, FACTS.cpus, "KVM") is None
+    assert results.work_on(FACTS.kernel, FACTS.machine) == 1000
+    assert results.work_on(FACTS.kernel, "another CPU") is None
 
 
 # The command line

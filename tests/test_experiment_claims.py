@@ -91,14 +91,17 @@ def test_a_claim_holds_up_to_its_bound(words: str, where: tuple[float, str], oth
 
 
 def test_who_prevents_restarts_is_asked_only_where_there_are_any() -> None:
-    ours = ("none", "reserve-freeze", "reserve-throttle")
-    part = [trial for trial in EVERYTHING if trial.cell.oversubscription > 1.2 or trial.arm in ours]
+    ours = ("none", "reserve-freeze", "reserve-throttle", "reserve-nobrake")
+    part = [trial for trial in EVERYTHING if trial.cell.oversubscription > 1.3 or trial.arm in ours]
 
-    assert set(verdicts(well, part).values()) == {Verdict.HOLDS}
+    def change(trial: Trial) -> dict[str, Any]:
+        return well(trial) if trial.cell.oversubscription > 1.3 else {}
+
+    assert set(verdicts(change, part).values()) == {Verdict.HOLDS}
 
     # A load of which not all seeds are known may yet have some.
-    first = Trial(Cell("node", 8, 1.0), 1, "none")
-    found = verdicts(well, [trial for trial in part if trial != first])
+    first = Trial(Cell("node", 8, 1.3), 1, "none")
+    found = verdicts(change, [trial for trial in part if trial != first])
     assert one(found, "less time than watermark") is Verdict.SO_FAR
 
 
@@ -118,21 +121,6 @@ def test_an_arm_is_compared_on_the_seeds_both_have() -> None:
 
     assert pair is not None
     assert (pair.seeds, pair.time_ratio) == (1, 1.0)
-
-
-def test_what_was_compared_across_boots_is_said() -> None:
-    trials = [
-        trial for trial in EVERYTHING if trial.cell == CELL and trial.arm in ("reserve-freeze", "watermark", "none")
-    ]
-    results = make_results(trials, lambda trial: {"restarts": int(trial.arm == "none")})
-    words = "kubepods 1/16 150 %: 0 against 0 restarts, +0.0 % time"
-
-    assert f"{words}." in render(results)
-
-    results.boots[9] = replace(results.boots[1], number=9)
-    results.add(replace(next(one for one in results.measured() if one.trial.arm == "watermark"), boot=9))
-
-    assert f"{words} (of different boots)." in render(results)
 
 
 def test_arms_that_different_code_ran_are_not_compared() -> None:

@@ -111,18 +111,21 @@ _HOLD = """\
 max_pause_s = 86400
 batch_max_pause_s = 86400
 min_run_s = 0
-settle_s = {settle_s}
+settle_s = {settle_s:g}
 [[pods]]
 match = "*/*"
 class = "batch"
 """
+SETTLE_S = 0.25
+"""cgpause leaves a new pod alone for 5 s by default, because kubelet and runtime take seconds to make one: here it
+takes them 0.15 s."""
 _HOLD_NOTE = (
-    "limits on how long pods are held are off, and all are batch by rule; settle_s = {settle_s:g} s, scaled like the "
-    "back-off"
+    f"limits on how long pods are held are off, and all are batch by rule; settle_s = {SETTLE_S:g} s, for pods are "
+    "made here in 0.15 s, not in seconds"
 )
 
 
-def cgpause_config(arm: str, scale: float) -> str:
+def cgpause_config(arm: str) -> str:
     """The configuration of one of cgpause's own arms."""
     text = (
         _WATERMARK
@@ -132,18 +135,13 @@ def cgpause_config(arm: str, scale: float) -> str:
             brake=str(arm != "reserve-nobrake").lower(),
         )
     )
-    return text + _HOLD.format(settle_s=settle_s(scale))
-
-
-def settle_s(scale: float) -> float:
-    """How long cgpause leaves new pods alone: its default, scaled like the back-off."""
-    return round(5 * scale, 3)
+    return text + _HOLD.format(settle_s=SETTLE_S)
 
 
 @contextlib.contextmanager
 def _cgpause(arm: str, place: Place) -> Iterator[DaemonProcess]:
     path = place.folder / "config.toml"
-    path.write_text(cgpause_config(arm, place.scale))
+    path.write_text(cgpause_config(arm))
     daemon = DaemonProcess(place.parent, place.log_dir, path, place.folder / "cgpause.log")
     try:
         daemon.await_start()
@@ -320,14 +318,15 @@ def _oomd(place: Place) -> Iterator[None]:
 
 SYSTEMD_OOMD_LIMIT_PCT = 20
 """The kernel's average over 10 s cannot be scaled: a stall of 2 s shows as 20 %."""
-SYSTEMD_OOMD_DURATION_S = 1
-"""The least it takes; Debian packages it with 20 s, which scaled is this."""
+SYSTEMD_OOMD_DURATION_S = 20
+"""Debian's; it takes no less than 1 s."""
 
 
 @contextlib.contextmanager
 def _systemd_oomd(place: Place) -> Iterator[None]:
     conf = Path("/run/systemd/oomd.conf.d/99-lab.conf")
-    with _replaced(conf, f"[OOM]\nDefaultMemoryPressureDurationSec={SYSTEMD_OOMD_DURATION_S}s\n"):
+    duration_s = max(1, round(SYSTEMD_OOMD_DURATION_S * place.scale))
+    with _replaced(conf, f"[OOM]\nDefaultMemoryPressureDurationSec={duration_s}s\n"):
         # systemd has to know the slice to tell its oomd about it; it takes what cgroup is there already.
         limit = f"ManagedOOMMemoryPressureLimit={SYSTEMD_OOMD_LIMIT_PCT}%"
         systemctl("set-property", "--runtime", place.parent.name, "ManagedOOMMemoryPressure=kill", limit)
@@ -353,7 +352,7 @@ class Arm:
     start: Callable[[str, Place], AbstractContextManager[Watcher]]
     settings: frozenset[Setting] = frozenset(Setting)
     notes: tuple[str, ...] = ()
-    """What is not as shipped; `settle_s` stands for that time."""
+    """What is not as shipped."""
 
 
 _PEER_NOTES = ("packaged unit and configuration", "oom_score_adj -999, like ours")
@@ -381,7 +380,7 @@ ARMS: dict[str, Arm] = {
         notes=(
             *_PEER_NOTES,
             f"but ManagedOOMMemoryPressureLimit={SYSTEMD_OOMD_LIMIT_PCT}% (60 %: its average is over 10 s)",
-            f"and DefaultMemoryPressureDurationSec={SYSTEMD_OOMD_DURATION_S}s (20 s)",
+            f"and DefaultMemoryPressureDurationSec ({SYSTEMD_OOMD_DURATION_S} s) scaled",
             "it acts only while pages are scanned; without swap, anonymous memory is not",
         ),
     ),

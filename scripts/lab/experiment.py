@@ -4,9 +4,8 @@
     python -m lab.experiment quick
     python -m lab.experiment report
 
-A trial itself is `lab.trial`, run in the guest. Arms are compared within a boot wherever possible: those of one load
-and seed run back to back, in an order that the seed rotates. A trial that fails is tried once more on a fresh boot, and
-then kept as an error. What was measured with the very same code is not run again; what was with other code comes last.
+A trial itself is `lab.trial`, run in the guest. A trial that fails is tried once more on a fresh boot, and then kept as
+an error. What was measured with the very same code is not run again; what was with other code comes last.
 Exit status: 0 when the wanted trials were run or the time given was used up, 1 when some failed, 125 when the test bed
 did.
 """
@@ -19,7 +18,6 @@ import datetime
 import itertools
 import json
 import shutil
-import statistics
 import sys
 import time
 from collections import Counter, deque
@@ -57,20 +55,17 @@ from lab.vm_qemu import Machine
 
 MEMORY = {"kubepods": "1536M", "node": "560M"}
 """A guest's memory in each setting; without a limit of kubepods' own, jobs have to fill all of it."""
-UNIT_CPU_MS = 50
-"""CPU time of a worker for each unit of memory it takes, on the machine at hand."""
-TRIAL_SECONDS = 300
-"""What a trial may take; it then says itself that it timed out."""
-TRIAL_GRACE_SECONDS = 180
-"""On top of it, until a trial that says nothing is given up."""
+MACHINE = "one CPU that executes 10^9 instructions a second (QEMU -icount)"
+"""The same on every host, and whatever else that host does: no run is slower than another."""
+UNIT_CPU_MS = 200
+"""CPU time of a worker for each unit of memory it takes."""
+TRIAL_SECONDS = 600
+"""What a trial may take, by the guest's clock; it then says itself that it timed out."""
+TRIAL_HOST_SECONDS = 2400
+"""By the host's, until a trial that says nothing is given up."""
+CALIBRATION_SECONDS = 180
 TRIES = 2
 """Boots that a trial, or a boot itself, may fail on."""
-SLOW = 1.3
-"""A trial is run again while the machine takes so much longer for the same work than it did in the median of the last
-trials: whoever shares it with us would decide which arm is quick ..."""
-SLOW_TRIES = 3
-"""... so often at most; the run on the quickest machine counts, whatever came of it."""
-_LAST = 15
 
 QUICK_FOLDER = REPO / "build" / "quick"
 QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, "reserve-freeze")
@@ -88,8 +83,6 @@ class Facts:
     memory: str
     kernel: str
     machine: str
-    cpus: int
-    virtualization: str
     work: int
 
 
@@ -115,18 +108,9 @@ class VmGuest:
 
     def __init__(self, vm: Vm, memory: str) -> None:
         self._vm = vm
-        answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=TRIAL_GRACE_SECONDS)
-        # KVM says "kvm" here, QEMU's own emulation "qemu".
-        seen = vm.capture(["systemd-detect-virt"], timeout=TRIAL_GRACE_SECONDS).stdout.strip()
+        answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=CALIBRATION_SECONDS)
         try:
-            self.facts = Facts(
-                memory=memory,
-                kernel=str(answer["kernel"]),
-                machine=host_cpu(),
-                cpus=int(answer["cpus"]),
-                virtualization="KVM" if seen == "kvm" else "emulated",
-                work=int(answer["work"]),
-            )
+            self.facts = Facts(memory, str(answer["kernel"]), MACHINE, int(answer["work"]))
         except (KeyError, TypeError, ValueError) as e:
             raise LabError(f"lab.trial calibrate answered {answer}: {e!r}") from e
 
@@ -136,7 +120,7 @@ class VmGuest:
         words: list[object] = ["run", "--setting", cell.setting, "--share", cell.share]
         words += ["--oversub", cell.oversubscription, "--arm", trial.arm, "--seed", trial.seed]
         words += ["--work", work, "--timeout", TRIAL_SECONDS]
-        return self._ask([str(word) for word in words], timeout=TRIAL_SECONDS + TRIAL_GRACE_SECONDS)
+        return self._ask([str(word) for word in words], timeout=TRIAL_HOST_SECONDS)
 
     def _ask(self, words: Sequence[str], *, timeout: float) -> dict[str, Any]:
         done = self._vm.capture(["python3", "-m", "lab.trial", *words], timeout=timeout)
@@ -157,17 +141,8 @@ class VmGuest:
 def boot_vm(setting: str) -> Iterator[Guest]:
     """A guest for this setting."""
     memory = MEMORY[setting]
-    with Vm(Machine(memory=memory)) as vm:
+    with Vm(Machine(memory=memory, cpus=1, counted=True)) as vm:
         yield VmGuest(vm, memory)
-
-
-def host_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The CPU's model name; an emulated guest knows only its emulator's."""
-    for line in cpuinfo.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return "unknown CPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +156,23 @@ class Wanted:
     seeds: Sequence[int] = SEEDS
 
     def batches(self) -> list[list[Trial]]:
-        """The trials, a list for each boot: the most telling loads first, the settings in turn."""
-        found = []
-        for oversubscription in sorted(self.oversubscriptions, key=OVERSUBSCRIPTIONS.index):
-            for setting in self.settings:
-                arms = [arm for arm in ARMS[setting] if arm in self.arms]
-                batch = []
-                for share in self.shares:
-                    cell = Cell(setting, share, oversubscription)
-                    for seed in self.seeds:
-                        cut = seed % len(arms) if arms else 0
-                        batch += [Trial(cell, seed, arm) for arm in (*arms[cut:], *arms[:cut])]
-                if batch:
-                    found.append(batch)
-        return found
+        """The trials, a list for each boot: every load once before any a second time, the most telling ones first."""
+        cells = [
+            [Cell(setting, share, ratio) for ratio in OVERSUBSCRIPTIONS for share in SHARES]
+            for setting in self.settings
+        ]
+        batches = [
+            [
+                Trial(cell, seed, arm)
+                for cell in boot
+                if cell.share in self.shares and cell.oversubscription in self.oversubscriptions
+                for arm in cell.arms
+                if arm in self.arms
+            ]
+            for seed in self.seeds
+            for boot in cells
+        ]
+        return [batch for batch in batches if batch]
 
 
 class Driver:
@@ -220,7 +198,6 @@ class Driver:
         self._clock = clock
         self._deadline: float | None = None
         self._longest_s = 0.0
-        self._spins: deque[float] = deque(maxlen=_LAST)
         self._failures: Counter[Trial] = Counter()
         self._boots_failed = 0
 
@@ -278,12 +255,10 @@ class Driver:
             memory=facts.memory,
             kernel=facts.kernel,
             machine=facts.machine,
-            cpus=facts.cpus,
-            virtualization=facts.virtualization,
             date=date,
             commit=self._commit(),
             code=code,
-            work=self.results.work_on(facts.kernel, facts.machine, facts.cpus, facts.virtualization) or facts.work,
+            work=self.results.work_on(facts.kernel, facts.machine) or facts.work,
         )
         self.results.boots[boot.number] = boot
         return boot
@@ -292,7 +267,7 @@ class Driver:
         """Run one trial and keep its result; False when it failed, and the boot with it."""
         started = self._clock()
         try:
-            result = self._measure(guest, boot, trial)
+            result = Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work)))
         except LabError as e:
             self._reporter.say(f"{trial} failed: {e}")
             self._failures[trial] += 1
@@ -302,18 +277,6 @@ class Driver:
         self._longest_s = max(self._longest_s, self._clock() - started)
         self._keep(result)
         return True
-
-    def _measure(self, guest: Guest, boot: Boot, trial: Trial) -> Result:
-        tries: list[Result] = []
-        while len(tries) < SLOW_TRIES:
-            tries.append(Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work))))
-            spin_us = tries[-1].number("spin_us")
-            slowness = spin_us / statistics.median(self._spins or [spin_us])
-            self._spins.append(spin_us)
-            if slowness <= SLOW:
-                break
-            self._reporter.say(f"{trial}: the machine took {slowness:.2f} times its usual time (try {len(tries)})")
-        return min(tries, key=lambda one: one.number("spin_us"))
 
     def _keep(self, result: Result) -> None:
         self.results.add(result)

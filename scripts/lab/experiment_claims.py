@@ -76,8 +76,6 @@ class Pair:
     other_restarts: float
     time_ratio: float
     """Total time of the first in total times of the other."""
-    apart: bool
-    """Whether any of them ran in another boot than its twin."""
 
     @property
     def other_restarted(self) -> bool:
@@ -116,8 +114,7 @@ class Evidence:
             return None
         restarts, total = [_mean(ours, common, name) for name in ("restarts", "total_s")]
         other_restarts, other_total = [_mean(theirs, common, name) for name in ("restarts", "total_s")]
-        apart = any(mine.boot != its.boot for mine, its in twins)
-        return Pair(cell, len(common), restarts, other_restarts, total / other_total, apart)
+        return Pair(cell, len(common), restarts, other_restarts, total / other_total)
 
     def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
         """The trials of two arms on a load, those on the same seed and with the same code together; by seed."""
@@ -140,9 +137,8 @@ class Evidence:
 
 def every_cell(arms: Sequence[str] = (), *, at: Callable[[float], bool] = lambda _: True) -> list[Cell]:
     """The loads of the whole experiment on which all these arms are to be run, in order."""
-    settings = [setting for setting, known in ARMS.items() if set(arms) <= set(known)]
-    cells = [Cell(*key) for key in ((s, n, o) for s in settings for n in SHARES for o in OVERSUBSCRIPTIONS if at(o))]
-    return sorted(cells)
+    cells = [Cell(*key) for key in ((s, n, o) for s in ARMS for n in SHARES for o in OVERSUBSCRIPTIONS if at(o))]
+    return sorted(cell for cell in cells if set(arms) <= set(cell.arms))
 
 
 def judge(evidence: Evidence) -> list[Claim]:
@@ -280,7 +276,7 @@ def _time_added(evidence: Evidence, arm: str) -> Judgement:
     if not calm:
         return Judgement(Verdict.UNKNOWN)
     worse = [pair for pair in calm if pair.time_ratio > 1 + MAX_TIME_ADDED]
-    against = tuple(f"{pair.cell}: {percent(pair.time_ratio - 1, 1, sign=True)}{_apart(pair)}" for pair in worse)
+    against = tuple(f"{pair.cell}: {percent(pair.time_ratio - 1, 1, sign=True)}" for pair in worse)
     worst = max(pair.time_ratio for pair in calm)
     figure = f"{percent(worst - 1, 1, sign=True)} at worst on {len(calm)} such loads"
     return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
@@ -290,9 +286,7 @@ def _near_unlimited(at: float, bound: float) -> Callable[[Evidence, str], Judgem
     def judged(evidence: Evidence, arm: str) -> Judgement:
         cells = every_cell((arm, UNLIMITED), at=lambda oversubscription: oversubscription == at)
         pairs = evidence.pairs(arm, UNLIMITED, cells)
-        against = tuple(
-            f"{pair.cell}: {pair.time_ratio:.2f}{_apart(pair)}" for pair in pairs if pair.time_ratio > bound
-        )
+        against = tuple(f"{pair.cell}: {pair.time_ratio:.2f}" for pair in pairs if pair.time_ratio > bound)
         figure = f"{max((pair.time_ratio for pair in pairs), default=0):.2f} at worst"
         return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
 
@@ -308,7 +302,7 @@ def _beats(rival: str) -> Callable[[Evidence, str], Judgement]:
         if not pairs:
             return Judgement(Verdict.UNKNOWN)
         against = tuple(
-            f"{p.cell}: {_compared(p)} restarts, {percent(p.time_ratio - 1, 1, sign=True)} time{_apart(p)}"
+            f"{p.cell}: {_compared(p)} restarts, {percent(p.time_ratio - 1, 1, sign=True)} time"
             for p in pairs
             if not (_fewer(p) and p.time_ratio < 1)
         )
@@ -331,10 +325,6 @@ def _rivals() -> list[str]:
 def _fewer(pair: Pair) -> bool:
     # Nobody can do better than none at all.
     return pair.restarts < pair.other_restarts or pair.restarts == pair.other_restarts == 0
-
-
-def _apart(pair: Pair) -> str:
-    return " (of different boots)" if pair.apart else ""
 
 
 def _compared(pair: Pair) -> str:

@@ -138,7 +138,7 @@ def _name_arms(figure: Figure, panel: Axes, arms: Sequence[str]) -> None:
 
 def _where(results: Results, measured: Sequence[Result]) -> str:
     boots = [results.boots[number] for number in sorted({result.boot for result in measured})]
-    machines = dict.fromkeys(f"Linux {b.kernel}, {b.machine}, {b.cpus} CPUs, {b.virtualization}" for b in boots)
+    machines = dict.fromkeys(f"Linux {b.kernel}, {b.machine}" for b in boots)
     dates = sorted({boot.date for boot in boots})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     commits = ", ".join(dict.fromkeys(boot.commit for boot in boots))

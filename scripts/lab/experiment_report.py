@@ -35,16 +35,19 @@ from what it measured (`experiment.json` beside this file); do not edit.
 
 A load is a queue of jobs, each a pod with a memory limit of 1/16, 1/8 or 1/4 of the capacity. As many run at a time as
 their limits add up to 100 to 180 % of the capacity: the oversubscription. A job goes up to its limit and back several
-times, with CPU work for each unit of memory. There is no swap. A container that is OOM-killed starts again from nothing
+times, with 200 ms of CPU work for each unit of memory (1/8 of the limit) and 40 µs for each page: one job alone would
+fill the capacity in 4 s. There is no swap. A container that is OOM-killed starts again from nothing
 after kubelet's back-off, scaled. In the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as
 kubelet sets it; in the setting `node` there is no such limit, and memory ends where the machine's does.
 
-Each load is run with every arm, on the same sets of jobs (seeds). The arms' runs of one load and seed are back to back
-in one boot of the VM where nothing went wrong, in an order that the seed rotates; arms are compared where the same code
-ran them. Times on an emulated machine are longer than on a node: compare arms, not machines. A run that timed out
-counts with the time it was given. Others use the machine too: during a trial the same small work is timed over and over
-(*machine* in the tables); where that took 1.3 times as long as in the trials before, the trial was run again, three
-times at most. Trials without a figure there are older than this check.
+Each load is run with every arm, on the same sets of jobs (seeds). Arms are compared where the same code ran them. A run
+that timed out counts with the time it was given. Loads up to 120 % are run without control and with cgpause only:
+nothing restarts there, and control can but cost.
+
+The machine is one that QEMU counts: one CPU that executes 10^9 instructions a second, whatever else the host does, so
+that two runs differ by what happens in them and by nothing else, and anybody's host gives the same figures. It is far
+slower than a node: kubelet asks for two CPUs, and each of a real one executes three times as many instructions or more.
+What a daemon takes of it is as much larger than there.
 """
 
 _ARMS = {
@@ -68,18 +71,11 @@ its time without one, mean and longest of all jobs. *CPU lost* is what killed co
 """
 
 _WATCHING = """\
-CPU time of an arm's daemon while the jobs ran. The jobs keep every CPU busy, so this is time they do not get, and where
-memory is not short it is all that control changes. An emulated CPU takes far longer for a line of Python than a real
-one ([counted.md](counted.md) has what control costs where instructions are counted, [performance.md](performance.md)
-the same loop natively), and with the back-off the lives of pods are scaled too: they come and go as often in a second
-here as on a node in minutes. The last columns are medians over the trials without a restart, with or without control:
-where nobody was held, watching is all there was.
-"""
-
-
-_APART = """\
-Where not, by load. The same trial takes longer in one boot of this machine than in another, so a few per cent *of
-different boots* say little; [counted.md](counted.md) tells time by instructions.
+CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
+memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
+as often in a second here as on a node in minutes ([performance.md](performance.md) has what watching a node costs). The
+last columns are medians over the trials without a restart, with or without control: where nobody was held, watching is
+all there was.
 """
 
 
@@ -141,7 +137,6 @@ _CONTROL = (
     Column("kills by the arm", _of("peer_kills"), 0),
     Column("CPU of the daemon s", _of("daemon_cpu_s"), 2),
     Column("memory used %", _of("used_mean_pct"), 0),
-    Column("machine µs", _of("spin_us"), 0),
 )
 
 
@@ -184,8 +179,8 @@ class Report:
         ]
 
     def _count(self, cell: Cell) -> str:
-        found = sum(len(self._evidence.seeds(cell, arm)) for arm in ARMS[cell.setting])
-        return f"{found} of {len(ARMS[cell.setting]) * len(SEEDS)}"
+        found = sum(len(self._evidence.seeds(cell, arm)) for arm in cell.arms)
+        return f"{found} of {len(cell.arms) * len(SEEDS)}"
 
     def _notes(self, arm: str) -> list[str]:
         """What the trials themselves said about an arm."""
@@ -207,7 +202,7 @@ class Report:
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
             table(["claim", *JUDGED], rows),
             self._caption(self._measured),
-            _APART.strip() if against else "",
+            "Where not:" if against else "",
             "\n".join(against),
             "### Beside the paper",
             "Saved against no control, over the loads that have restarts without it, on average and at best.",
@@ -230,9 +225,7 @@ class Report:
             found = [result for result in self._measured if result.trial.arm == arm]
             used = [result.number("daemon_cpu_s") for result in found]
             if any(used):
-                # All the CPU time the machine had meanwhile.
-                had = [self._results.boots[result.boot].cpus * result.number("total_s") for result in found]
-                shares = [cpu_s / had_s for cpu_s, had_s in zip(used, had, strict=True)]
+                shares = [cpu_s / result.number("total_s") for cpu_s, result in zip(used, found, strict=True)]
                 calm = [self._added(arm, held=held) for held in (False, True)]
                 rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1), *calm])
         added = ["total time added where nobody was held", "where somebody was"]

@@ -21,7 +21,7 @@ from typing import Any
 
 from lab.vm_host import REPO, LabError
 
-SCHEMA = 1
+SCHEMA = 2
 RESULTS = REPO / "docs" / "experiment.json"
 
 SHARES = (16, 8, 4)
@@ -41,13 +41,17 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 }
 """The arms of each setting. earlyoom and nohang look at the node's memory only, never at a cgroup's limit."""
 ALL_ARMS = (NONE, UNLIMITED, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd")
+_CALM = 1.2
+"""Up to here nothing restarts without control, so that nobody has anything to prevent ..."""
+_CALM_ARMS = (NONE, "reserve-throttle", "reserve-freeze")
+"""... and these are to show that control costs nothing."""
 
 COUNTS = ("jobs", "finished", "restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices")
 FIGURES = (*COUNTS, "total_s", "capacity_bytes", "limit_bytes")
 """Numbers a trial has to tell."""
 MAYBE = (
     *("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s", "lost_cpu_s", "cpu_s"),
-    *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct", "spin_us"),
+    *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct"),
 )
 """Numbers as well, or null where there is nothing to count: no job ended, no daemon ran."""
 _KEY = ("setting", "share", "oversubscription", "arm", "seed")
@@ -74,6 +78,12 @@ class Cell:
     def _order(self) -> tuple[str, int, float]:
         return self.setting, -self.share, self.oversubscription
 
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms to be run on it."""
+        arms = ARMS[self.setting]
+        return arms if self.oversubscription > _CALM else tuple(arm for arm in arms if arm in _CALM_ARMS)
+
     def __str__(self) -> str:
         return f"{self.setting} 1/{self.share} {percent(self.oversubscription)}"
 
@@ -99,10 +109,6 @@ class Boot:
     memory: str
     kernel: str
     machine: str
-    """The CPU's model, as the host has it."""
-    cpus: int
-    virtualization: str
-    """How the VM ran: "emulated" or "KVM"."""
     date: str
     commit: str
     """Short, with "+dirty" when the working tree was not that commit."""
@@ -114,8 +120,7 @@ class Boot:
     @property
     def where(self) -> str:
         """What every published figure has to name."""
-        machine = f"{self.machine}, {self.cpus} CPU{'s' if self.cpus != 1 else ''}, {self.virtualization}"
-        return f"Linux {self.kernel}, {machine}; {self.date}; commit {self.commit}"
+        return f"Linux {self.kernel}, {self.machine}; {self.date}; commit {self.commit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +162,10 @@ class Results:
         """A number no boot has."""
         return max(self.boots, default=0) + 1
 
-    def work_on(self, kernel: str, machine: str, cpus: int, virtualization: str) -> int | None:
+    def work_on(self, kernel: str, machine: str) -> int | None:
         """The work that trials on such a machine were given: measured anew, loads of two boots would not be alike."""
         for _, boot in sorted(self.boots.items()):
-            if (boot.kernel, boot.machine, boot.cpus, boot.virtualization) == (kernel, machine, cpus, virtualization):
+            if (boot.kernel, boot.machine) == (kernel, machine):
                 return boot.work
         return None
 

@@ -10,6 +10,9 @@
  * WORK counts iterations, not time, so a slowed-down or paused job has as much left to do as any other. The same
  * arguments make the same sequence of allocations on every machine.
  *
+ * A page costs WORK / 5000 besides: on a node whose memory is that of a real one divided by a hundred, memory must not be
+ * filled a hundred times as soon, for nobody who watches it has become quicker.
+ *
  * "Never more than its limit" includes what the kernel charges to the job's cgroup besides: page tables (64 KiB for
  * 32 MiB), kernel stack and task (about 64 KiB), stack, heap and binary (under 200 KiB), and per-CPU batches of charges
  * (256 KiB each, taken back when a limit is near). OVERHEAD bytes below the limit are left for it.
@@ -27,6 +30,7 @@
 #include <unistd.h>
 
 #define OVERHEAD (1UL << 20)
+#define PAGES_PER_WORK 5000
 
 static uint64_t random_state;
 
@@ -39,23 +43,24 @@ static uint64_t next_random(void)
     return z ^ (z >> 31);
 }
 
-static volatile uint64_t sink;
-
+/*
+ * An iteration is 16 instructions that do nothing but take time. Where an emulator counts instructions, blocks of as many
+ * as it translates at once cost it least of its own time: a quarter of what a loop that computes does (measured).
+ */
 static void work(uint64_t iterations)
 {
-    uint64_t x = sink | 1;
-    for (uint64_t i = 0; i < iterations; i++) {
-        x ^= x << 13; /* xorshift: each step needs the one before, so no compiler shortens it */
-        x ^= x >> 7;
-        x ^= x << 17;
-    }
-    sink = x;
+    for (; iterations >= 25; iterations -= 25)
+        __asm__ volatile(".rept 25 * 16\n\tnop\n\t.endr");
+    for (; iterations; iterations--)
+        __asm__ volatile(".rept 16\n\tnop\n\t.endr");
 }
 
-static void touch(char *start, size_t length, size_t page)
+static void touch(char *start, size_t length, size_t page, uint64_t iterations)
 {
-    for (size_t at = 0; at < length; at += page)
+    for (size_t at = 0; at < length; at += page) {
         ((volatile char *)start)[at] = 1;
+        work(iterations / PAGES_PER_WORK);
+    }
 }
 
 static void die(const char *what)
@@ -135,13 +140,13 @@ int main(int argc, char **argv)
     /* A huge page would take 2 MiB where one page was touched. EINVAL: this kernel has none. */
     if (madvise(memory, hold + most, MADV_NOHUGEPAGE) && errno != EINVAL)
         die("madvise");
-    touch(memory, hold, page);
+    touch(memory, hold, page, iterations);
     uint64_t units = 0, peak = 0, sum = 0;
     for (uint64_t round = 0; round < rounds; round++) {
         uint64_t target = next_random() % (most / page + 1) * page, held = 0;
         while (held < target) {
             uint64_t step = target - held < unit ? target - held : unit;
-            touch(memory + hold + held, step, page);
+            touch(memory + hold + held, step, page, iterations);
             held += step;
             units++;
             work(iterations);

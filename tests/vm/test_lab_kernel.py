@@ -30,7 +30,7 @@ from lab.kubepods import (
     read_keyed,
     remove_tree,
 )
-from lab.stage import own_slice
+from lab.stage import calibrate, own_slice
 from lab.trial import FOLDER as TRIAL_FOLDER
 from trees import wait_until
 
@@ -222,8 +222,7 @@ def run_trial(arm: str, work: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("arm", ["none", "watermark", "reserve-freeze"])
 def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None:
-    assert worker
-    result = run_trial(arm, 3_000_000)
+    result = run_trial(arm, calibrate(Path(worker), 10))
 
     assert (result["arm"], result["jobs"], result["finished"], result["timed_out"]) == (arm, 8, 8, False)
     assert result["limit_bytes"] == 16 * MIB
