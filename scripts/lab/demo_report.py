@@ -16,12 +16,12 @@ class Plan:
     jobs: int = 30
     limit_mib: int = 32
     unit_mib: int = 4
-    rounds: int = 5
+    rounds: int = 8
     unit_cpu_ms: int = 100
     capacity_mib: int = 384
-    oversubscription: float = 1.5
+    oversubscription: float = 1.8
     backoff_scale: float = 0.05
-    timeout_s: float = 100.0
+    timeout_s: float = 200.0
     """For each arm."""
 
     @property
