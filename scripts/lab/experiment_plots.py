@@ -29,6 +29,7 @@ class _Style:
     line: str = "-"
 
 
+_RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 3, 4, 6, 8)
 # Okabe and Ito's palette, which colour-blind people tell apart; markers and lines tell the rest, in print as well.
 _STYLES = {
     NONE: _Style("#000000", "X"),
@@ -85,6 +86,8 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
                 panels[number][0].set_ylim(bottom=-0.03 * panels[number][0].get_ylim()[1])
             else:  # a ratio: half and twice are as far from it
                 panels[number][0].set_yscale("log", base=2)
+                low, high = panels[number][0].get_ylim()
+                panels[number][0].set_yticks([ratio for ratio in _RATIOS if low <= ratio <= high])
                 panels[number][0].yaxis.set_major_formatter("{x:g}")
         for panel in panels[-1]:
             panel.set_xlabel("oversubscription, %")
