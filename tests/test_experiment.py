@@ -239,9 +239,7 @@ def test_quick_runs_a_few_trials_into_a_folder_of_its_own(
     drawn: list[str] = []
     monkeypatch.setattr(experiment_plots, "draw_plot", lambda plot, *_: drawn.append(plot.file))
     monkeypatch.setattr(experiment, "QUICK_FOLDER", tmp_path / "quick")
-    monkeypatch.setattr(
-        experiment, "Driver", lambda results, path, _boot, **more: Driver(results, path, bed.boot, **more)
-    )
+    monkeypatch.setattr(experiment, "Driver", lambda results, path, **more: Driver(results, path, bed.boot, **more))
 
     assert experiment.main(["quick"]) == 0
 

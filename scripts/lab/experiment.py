@@ -290,13 +290,9 @@ def brief(text: str) -> str:
     return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:300]
 
 
-def _publisher(folder: Path, label: str = "") -> Publish:
-    return lambda results, draw: publish(results, folder, label=label, draw=draw)
-
-
 def _run(args: argparse.Namespace) -> int:
     wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
-    return measure(wanted.batches(), RESULTS, _publisher(RESULTS.parent), minutes=args.minutes)
+    return _measure(wanted, RESULTS, minutes=args.minutes)
 
 
 def _quick(_args: argparse.Namespace) -> int:
@@ -304,35 +300,25 @@ def _quick(_args: argparse.Namespace) -> int:
     QUICK_FOLDER.mkdir(parents=True)
     wanted = Wanted(("kubepods",), SHARES[:1], OVERSUBSCRIPTIONS[:2], QUICK_ARMS, SEEDS[:1])
     path = QUICK_FOLDER / RESULTS.name
-    status = measure(wanted.batches(), path, _publisher(path.parent, QUICK_LABEL), minutes=QUICK_MINUTES)
+    status = _measure(wanted, path, minutes=QUICK_MINUTES, label=QUICK_LABEL)
     print(render(load(path), label=QUICK_LABEL))
     return status
 
 
-Publish = Callable[[Results, bool], str]
-"""Writes a report on the results, with its plots or without; returns what was done, for people."""
-
-
-def measure(
-    batches: Sequence[Sequence[Trial]],
-    path: Path,
-    publish: Publish,
-    *,
-    boot: BootGuest = boot_vm,
-    minutes: float | None = None,
-) -> int:
+def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = "") -> int:
     """Run trials, and write the report on all that the file then has, however the run ends; returns the exit status."""
     reporter = Reporter()
+    batches = wanted.batches()
     with only_writer(path):
         results = load(path)
         draw = False
         try:
-            if not Driver(results, path, boot, reporter=reporter).run(batches, minutes=minutes):
+            if not Driver(results, path, reporter=reporter).run(batches, minutes=minutes):
                 reporter.say("the time is up; the next run goes on from here")
             draw = True
         finally:
             # Whoever interrupts does not want to wait for plots.
-            reporter.say(publish(results, draw))
+            reporter.say(publish(results, path.parent, label=label, draw=draw))
     trials = {trial for batch in batches for trial in batch}
     failed = [result for result in results.errors() if result.trial in trials]
     for result in failed:

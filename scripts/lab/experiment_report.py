@@ -171,11 +171,11 @@ class Report:
                     rows.append([setting, percent(cell.oversubscription), *counts])
         return [
             "## What was measured",
-            table(["where", "machine, date and commit"], enumerate(self._places, 1)),
+            _table(["where", "machine, date and commit"], enumerate(self._places, 1)),
             "Trials measured, of those that make the whole experiment:",
-            table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
+            _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
             "Where nothing restarts without control nobody else has anything to prevent: other arms can be missing.",
-            table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
+            _table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
         ]
 
     def _count(self, cell: Cell) -> str:
@@ -200,7 +200,7 @@ class Report:
         return [
             "## What it must show",
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
-            table(["claim", *JUDGED], rows),
+            _table(["claim", *JUDGED], rows),
             self._caption(self._measured),
             "Where not:" if against else "",
             "\n".join(against),
@@ -210,7 +210,7 @@ class Report:
             self._caption(self._measured),
             "### Tripwire and airbag",
             f"{BRAKE} against {NO_BRAKE}: the same policy with and without `memory.high` under it.",
-            table(["claim", "verdict"], ([text, _judged(judgement)] for text, judgement in brake)),
+            _table(["claim", "verdict"], ([text, _judged(judgement)] for text, judgement in brake)),
             self._caption([r for r in self._measured if r.trial.arm in (BRAKE, NO_BRAKE)]),
             "\n".join(f"- {text}; not so: {'; '.join(found.against)}." for text, found in brake if found.against),
             "### What watching costs",
@@ -229,7 +229,7 @@ class Report:
                 calm = [self._added(arm, held=held) for held in (False, True)]
                 rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1), *calm])
         added = ["total time added where nobody was held", "where somebody was"]
-        return table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
+        return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
 
     def _added(self, arm: str, *, held: bool) -> str:
         """Against no control, over the trials in which neither has a restart."""
@@ -252,7 +252,7 @@ class Report:
             else:
                 figures = (percent(value, 1) for value in (*saved.restarts, *saved.time))
                 rows.append([arm, f"{saved.cells} of {len(cells)}", *figures])
-        return table(["", "loads with restarts", "restarts saved", "at best", "time saved", "at best"], rows)
+        return _table(["", "loads with restarts", "restarts saved", "at best", "time saved", "at best"], rows)
 
     def _plots(self) -> list[str]:
         return ["## Plots", *(f"![{plot.title}]({plot.file})" for plot in plots(self._measured))]
@@ -328,16 +328,16 @@ class Report:
         return [
             "## Failed trials",
             "Each failed on two boots; its load counts as not measured for that arm and seed.",
-            table(["trial", "where", "error"], rows),
+            _table(["trial", "where", "error"], rows),
         ]
 
     def _placed(self, head: list[str], rows: list[list[object]], used: list[list[Result]]) -> list[str]:
         """A table whose rows say where they were measured: under it if all agree, else each in a column."""
         found = [result for results in used for result in results]
         if len({self._where(results) for results in used}) == 1:
-            return [table(head, rows), self._caption(found)]
+            return [_table(head, rows), self._caption(found)]
         placed = ([*row, self._where(results)] for row, results in zip(rows, used, strict=True))
-        return [table([*head, "where"], placed)]
+        return [_table([*head, "where"], placed)]
 
     def _where(self, results: Iterable[Result]) -> str:
         numbers = {self._places.index(self._results.boots[result.boot].where) + 1 for result in results}
@@ -419,7 +419,7 @@ def _sizes(results: Sequence[Result]) -> str:
     return f"{_range(results, 'jobs')} jobs a trial; capacity {capacity} MiB, limit {limit} MiB."
 
 
-def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
