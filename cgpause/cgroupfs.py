@@ -218,6 +218,8 @@ class Cgroup:
                 "or look on with --dry-run"
             ) from None
         except OSError:  # an older kernel; or no rights, and then each pause will say so
+            if fd >= 0:
+                os.close(fd)
             return False
         return True  # the descriptor stays open, and with it the lock
 
