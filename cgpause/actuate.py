@@ -334,7 +334,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, distress="its containers were killed")
         self.resume(tracked, "its containers were killed", used_pct=used)
         # kubelet needs seconds to notice, and then a pod that runs.
-        tracked.settle(now_ns() + int(config.hold.settle_s * 1_000_000_000))
+        tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
 
     def _unwatch(self, tracked: TrackedPod) -> None:
         self._watch.add_pod(tracked.cgroup, paused=False)

@@ -210,7 +210,7 @@ class Daemon:
 
     def _on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
         # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
-        tracked.settle(at_ns + int(self.config.hold.settle_s * NS_PER_S))
+        tracked.settle(at_ns, self.config.hold)
         tracked.list_at_ns = 0
         self.tree.starts(tracked, at_ns)
         return self._distress(tracked, "its containers changed")
@@ -262,7 +262,7 @@ class Daemon:
         if call is None:
             return
         if call is Call.ENDING:
-            tracked.settle(at_ns + _GRACE_NS)
+            tracked.spare(at_ns + _GRACE_NS)
         else:
             self.tree.was_visited(tracked)
         self._distress(tracked, call)

@@ -122,7 +122,9 @@ class Pod:
     protected: str | None
     """The rule that forbids touching it, or None."""
     settled_at_ns: int = 0
-    """Left alone before this time: its cgroup or its containers are too new."""
+    """Left alone before this time, where anything else helps: its cgroup or its containers are too new."""
+    spared_until_ns: int = 0
+    """Left alone before this time, whatever happens."""
     paused: PauseRecord | None = None
     distress: str | None = None
     """Why a pause must end at once (termination, OOM kill, containers changed, an exec probe), or None."""

@@ -226,7 +226,7 @@ class HoldConfig:
         default=5.0,
         metadata=option(
             "A pod is left alone this long after its cgroup appeared or its containers changed: kubelet and systemd "
-            "write its cpu.max late.",
+            "write its cpu.max late. Under the reserve policy not where nothing but holding it keeps memory free.",
             unit="s",
             low=0,
             high=3600,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.calls import Processes
 from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, PodClass
+from cgpause.config import Config, HoldConfig, PodClass
 from cgpause.containers import descendants
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
@@ -26,6 +26,8 @@ from cgpause.workload import listens
 
 log = logging.getLogger(__name__)
 
+SPARED_S = 0.5
+"""A pod is not held for so long after its containers changed, whatever happens: that is when a runtime makes them."""
 _NS_PER_S = 1_000_000_000
 _ASK_INTERVAL_S = 10
 _ASK_AGAIN_S = 1
@@ -112,8 +114,18 @@ class TrackedPod:
             self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * _NS_PER_S
         return known
 
-    def settle(self, until_ns: int) -> None:
-        """Leave it alone until then, or until later if that was to be."""
+    def settle(self, at_ns: int, hold: HoldConfig) -> None:
+        """It is new, or its containers are: leave it alone for a while."""
+        spared_s = min(hold.settle_s, SPARED_S)
+        self.spare(at_ns + int(spared_s * _NS_PER_S))
+        self._settle_until(at_ns + int(hold.settle_s * _NS_PER_S))
+
+    def spare(self, until_ns: int) -> None:
+        """Leave it alone until then, or until later if that was to be, whatever happens."""
+        self._settle_until(until_ns)
+        self.pod = replace(self.pod, spared_until_ns=max(self.pod.spared_until_ns, until_ns))
+
+    def _settle_until(self, until_ns: int) -> None:
         self.pod = replace(self.pod, settled_at_ns=max(self.pod.settled_at_ns, until_ns))
 
     def close(self) -> None:
@@ -258,13 +270,13 @@ class PodTree:
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
             self.names = read_names(self.log_dir)
-        settled_at_ns = at_ns + int(self.config.hold.settle_s * _NS_PER_S) if self._refreshed else 0
-        appeared = list(filter(None, (self._track(pod, settled_at_ns) for pod in new)))
+        appeared = list(filter(None, (self._track(pod) for pod in new)))
         for tracked in self.pods.values():
             if facts or tracked.pod.name is None:
                 self.update_facts(tracked, at_ns)
         if self._refreshed:
             for tracked in appeared:
+                tracked.settle(at_ns, self.config.hold)
                 self.starts(tracked, at_ns)
         self._ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self._ask_who_listens(self.pods.values(), at_ns)
@@ -396,7 +408,7 @@ class PodTree:
             return []
         return pods
 
-    def _track(self, found: Found, settled_at_ns: int) -> TrackedPod | None:
+    def _track(self, found: Found) -> TrackedPod | None:
         try:
             cgroup = Cgroup(self.root, found.cgroup.path)
         except CgpauseError as e:
@@ -405,7 +417,7 @@ class PodTree:
                 log.warning("pod left alone %s", fields(uid=found.uid, error=e))
             return None
         # Tracked also when its files turn out to be unreadable: it may carry a record, and `status` has to show it.
-        pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None, settled_at_ns)
+        pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None)
         # A pod that was made after the first walk was made after us.
         tracked = TrackedPod(cgroup, pod, holds_us=not self._refreshed and _holds_us(cgroup))
         self.pods[pod.cgroup] = tracked

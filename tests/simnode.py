@@ -44,6 +44,7 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.policy import Decision, State, decide
+from cgpause.tree import SPARED_S
 
 START_S = 1000.0
 """The virtual clock begins here, so that something can have happened before."""
@@ -491,8 +492,12 @@ class SimNode:
     def _containers_changed(self, pod: SimPod, why: str) -> None:
         if pod.facts is None or self.config is None:
             return
-        settled_at_ns = self._now_ns() + int(self.config.hold.settle_s * _NS)
-        pod.facts = replace(pod.facts, settled_at_ns=settled_at_ns)
+        settle_s = self.config.hold.settle_s
+        pod.facts = replace(
+            pod.facts,
+            settled_at_ns=self._now_ns() + int(settle_s * _NS),
+            spared_until_ns=self._now_ns() + int(min(settle_s, SPARED_S) * _NS),
+        )
         if pod.facts.paused is not None:
             pod.facts = replace(pod.facts, distress=why)
             self._tick_at(self.now_s + _WAKE_S)

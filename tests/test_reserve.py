@@ -206,10 +206,29 @@ def test_what_cannot_be_paused_is_reserved_for_first() -> None:
 
 
 def test_a_new_pod_is_reserved_for_until_it_may_be_paused() -> None:
-    node = Node(free=60).add("a", 300, claim=20, rate=100)
+    node = Node(free=85).add("a", 300, claim=20, rate=100)
     node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
     assert "(claim 90.0 MiB, 49.8 MiB/s for 1 s)" in node.says("new")
     assert node.does() == {}
+
+
+def test_others_are_paused_for_a_new_pod() -> None:
+    node = Node(free=85).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
+    node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
+    assert node.does() == {"b": "pause"}
+
+
+def test_a_new_pod_is_paused_where_nothing_else_helps() -> None:
+    node = Node(free=50).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
+    node.add("new", 10, claim=90, rate=150, settled_at_ns=NOW + 900 * MS)
+    assert node.does() == {"new": "pause"}  # and b may run then
+
+
+def test_a_pod_whose_containers_were_made_just_now_is_not_paused_even_so() -> None:
+    node = Node(free=50).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
+    node.add("new", 10, claim=90, rate=150, settled_at_ns=NOW + 900 * MS, spared_until_ns=NOW + 1)
+    assert node.does() == {"b": "pause"}
+    assert node.says("new").startswith("runs, too new: left alone for 0.9 s more")
 
 
 def test_an_unknown_pod_is_expected_to_grow() -> None:

@@ -76,7 +76,7 @@ def pods_and_growth(draw: st.DrawFn, number: int) -> tuple[PodUsage, int]:
     """A pod now, and what it has taken within the last second."""
     limit = draw(st.none() | st.integers(10, 400).map(lambda mib: mib * MIB))
     current = draw(st.integers(1, 400 if limit is None else limit // MIB)) * MIB
-    kind = draw(st.sampled_from([*["runs"] * 6, *["held"] * 4, "manual", "protected", "new", "distressed"]))
+    kind = draw(st.sampled_from([*["runs"] * 6, *["held"] * 4, "manual", "protected", "new", "spared", "distressed"]))
     # All different, or the order of the sample would decide whose turn it is.
     since_ns = START_NS - draw(st.integers(0, 90)) * S - number
     paused = {"held": record(since_ns), "manual": record(since_ns, Owner.MANUAL), "distressed": record(since_ns)}
@@ -88,7 +88,8 @@ def pods_and_growth(draw: st.DrawFn, number: int) -> tuple[PodUsage, int]:
         name=f"pod{number}",
         memory_max_bytes=limit,
         protected="rule 1" if kind == "protected" else None,
-        settled_at_ns=START_NS + S if kind == "new" else 0,
+        settled_at_ns=START_NS + S if kind in ("new", "spared") else 0,
+        spared_until_ns=START_NS + S // 2 if kind == "spared" else 0,
         paused=paused.get(kind),
         distress="it is being terminated" if kind == "distressed" else None,
         workload=draw(st.sampled_from(Workload)),
@@ -151,7 +152,7 @@ def test_nobody_is_touched_who_must_not_be(moment: Moment) -> None:
             case Pause():
                 assert pod.protected is None
                 assert pod.paused is None
-                assert pod.settled_at_ns <= START_NS
+                assert pod.spared_until_ns <= START_NS
             case Freeze():
                 assert pod.paused is not None
                 assert pod.paused.mechanism is Mechanism.THROTTLE

@@ -13,7 +13,7 @@ from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause import tree as tree_module
 from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, PodClass, PodRule, ProtectConfig, ReserveConfig
+from cgpause.config import Config, HoldConfig, PodClass, PodRule, ProtectConfig, ReserveConfig
 from cgpause.errors import CgroupGoneError, KernelReadError
 from cgpause.kubepods import CgroupDriver
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, QosClass, Workload
@@ -710,6 +710,20 @@ def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree
     """A sidecar that ends during a pod's grace period does not cut it short."""
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
-    tracked.settle(30)
-    tracked.settle(5)
-    assert tracked.pod.settled_at_ns == 30
+    tracked.spare(10 * S)
+    tracked.settle(0, HoldConfig(settle_s=5))
+    assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 10 * S)
+    tracked.settle(9 * S, HoldConfig(settle_s=5))
+    assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 14 * S)
+
+
+@pytest.mark.parametrize(("settle_s", "spared_s"), [(5, 0.5), (0.2, 0.2)], ids=["half-a-second", "never-longer"])
+def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
+    fake: FakeTree, tree: PodTree, settle_s: float, spared_s: float
+) -> None:
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.settled_at_ns == 0  # it was there before us
+    tracked.settle(S, HoldConfig(settle_s=settle_s))
+    assert tracked.pod.spared_until_ns == S + int(spared_s * S)
+    assert tracked.pod.settled_at_ns == S + int(settle_s * S)

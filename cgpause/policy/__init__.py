@@ -71,6 +71,8 @@ class _Sorted:
     """The daemon's pauses that may go on."""
     unstoppable: list[tuple[PodUsage, float]]
     """Running whatever we decide, with the seconds until they could be paused."""
+    new: list[tuple[PodUsage, float]]
+    """The same for those that are too new, and could be paused now if they had to be."""
     turn: CgroupId | None = None
     """Whose turn begins now."""
 
@@ -120,6 +122,7 @@ def _decide(
             candidates=parts.candidates,
             paused=parts.paused,
             unstoppable=parts.unstoppable,
+            new=parts.new,
             config=config,
             everyone=everyone,
         )
@@ -129,7 +132,8 @@ def _decide(
         after = State(reserve=step.state)
     else:
         parts.paused.sort(key=_paused_since)
-        all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in parts.unstoppable)
+        running = (*parts.unstoppable, *parts.new)
+        all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in running)
         watermark_state, chosen = watermark.step(
             state.watermark,
             sample,
@@ -165,7 +169,7 @@ def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tu
 
 
 def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], at_ns: int, config: Config) -> _Sorted:
-    parts = _Sorted([], [], [], [])
+    parts = _Sorted([], [], [], [], [])
     due: list[PodUsage] = []
     turn_taken = False
     for usage in rank(pods):
@@ -187,6 +191,8 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
         running_s = hold.must_run_s(pod, stretch, at_ns, config.hold)
         if running_s is None:
             parts.candidates.append(usage)
+        elif hold.is_only_new(pod, stretch, at_ns, config.hold):
+            parts.new.append((usage, running_s))
         else:
             parts.unstoppable.append((usage, running_s))
             turn_taken |= stretch is not None and stretch.turn

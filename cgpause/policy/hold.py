@@ -108,6 +108,13 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
     return None
 
 
+def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
+    """Whether nothing but its being new keeps a running pod from being paused, and that not at any price."""
+    if pod.protected is not None or pod.distress is not None or at_ns < pod.spared_until_ns:
+        return False
+    return at_ns < pod.settled_at_ns and not is_turn(pod, stretch, at_ns, hold)
+
+
 def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
     """Whether a running pod runs because it had been held for the longest time allowed."""
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):

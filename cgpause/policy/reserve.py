@@ -145,18 +145,24 @@ def step(
     candidates: Sequence[PodUsage],
     paused: Sequence[PodUsage],
     unstoppable: Sequence[tuple[PodUsage, float]],
+    new: Sequence[tuple[PodUsage, float]] = (),
     config: Config,
     everyone: bool = False,
 ) -> Step:
     """Decide once, on a sample that was looked at.
 
     `candidates` run and may be paused now; `paused` are the daemon's pauses that may go on; `unstoppable` run whatever
-    we decide, each with the seconds until it could be paused (infinite: never). Pods that stand still may be left out:
-    they need nothing. `everyone` is for `explain`: the walk then shows also those whose state does not change.
+    we decide, each with the seconds until it could be paused (infinite: never); `new` are left alone as well, unless
+    more is needed then than there is. Pods that stand still may be left out: they need nothing. `everyone` is for
+    `explain`: the walk then shows also those whose state does not change.
     """
     at_ns, growths = sample.at_ns, state.growths
     everyone = everyone or config.reserve.sacrifice
-    walk = _walk(sample, growths, candidates, paused, unstoppable, state.late_s, config, everyone=everyone)
+    left_alone = [*unstoppable, *new]
+    walk = _walk(sample, growths, candidates, paused, left_alone, state.late_s, config, everyone=everyone)
+    if new and (walk.unsafe or walk.left_bytes < 0):
+        stoppable = [*candidates, *(usage for usage, _ in new)]
+        walk = _walk(sample, growths, stoppable, paused, unstoppable, state.late_s, config, everyone=everyone)
     actions: list[Action] = []
     for place in walk.places:
         (current, pod), runs = place.usage, place.runs
@@ -175,7 +181,7 @@ def step(
     if walk.unsafe:
         unsafe_since_ns = at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
         if config.reserve.sacrifice and at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
-            victim = _victim(walk, sample.headroom.capacity_bytes * WORTH_PCT / 100)
+            victim = _victim(walk, at_ns, sample.headroom.capacity_bytes * WORTH_PCT / 100)
             if victim is not None:
                 actions = [a for a in actions if a.pod.cgroup != victim.pod.cgroup]
                 actions.append(victim)
@@ -364,16 +370,18 @@ def _late_s(state: ReserveState, sample: Sample) -> float:
     return min(max(worst, late_s), _LONGEST_LATE_S)
 
 
-def _victim(walk: Walk, worth_bytes: float) -> Sacrifice | None:
+def _victim(walk: Walk, at_ns: int, worth_bytes: float) -> Sacrifice | None:
     """Whoever loses least, once all who can be held are held and even the one that goes first has no room."""
     stoppable = [place for place in walk.places if place.stoppable]
     if walk.room_bytes > 0 or any(place.runs and place.need >= _PAGE and not place.first for place in stoppable):
         return None
-    # To kill who holds next to nothing would help nobody, and it would be the next idle pod's turn a second later.
+    # To kill who holds next to nothing would help nobody, and it would be the next idle pod's turn a second later. And
+    # a new one, which always loses least, would be killed again as soon as it is back.
     known = [
         place
         for place in stoppable
         if place.usage.pod.cpu_usage_usec is not None
+        and place.usage.pod.settled_at_ns <= at_ns
         and place.usage.memory_current_bytes - place.usage.pod.reclaimable_bytes > worth_bytes
     ]
     if not known:
