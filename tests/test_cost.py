@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import peers_report
 from lab.bench_node import BusyNode
 from lab.bench_report import PLOT, REPORT, RESULTS, combine, render
 from lab.cost import (
@@ -169,31 +170,49 @@ SLOWDOWN: dict[str, Any] = {
     "row",
     [
         pytest.param("| VM, real cgroups | 6.1.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | abc1234 |", id="where"),
-        pytest.param("| VM, beside its peers, 4 GiB | 6.1.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | abc1234 |", id="cost"),
         pytest.param("| VM, under a quota | 6.1.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | abc1234 |", id="slowdown"),
         pytest.param("| VM, real cgroups | 10 | 20.0 | 45.5 | 4.55 | 90.0 |", id="near-the-limit"),
-        pytest.param(
-            "| nohang | 0.2.0-1.1 | 1.25 | 9.9 | 17.2 | 15.6 | 12.0 | 84.1 to 92.7 | 13.2 to 20.5 | 0 | 0 |", id="peer"
-        ),
-        pytest.param("### Under pressure: 110 pods, 4 GiB, 30 s each", id="phase"),
         pytest.param("| none | `max 100000` | 0.5 | 1.0 | 1 |", id="no-quota"),
         pytest.param("| 10m | `1000 100000` | 45.0 | 90.0 | 1 |", id="quota"),
     ],
 )
 def test_the_report_says_where_and_what_was_measured(row: str) -> None:
-    assert row in render(combine("abc1234", [COST, SLOWDOWN, BENCH])).splitlines()
+    assert row in render(combine("abc1234", [SLOWDOWN, BENCH])).splitlines()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            "| nohang | 0.2.0-1.1 | 1.25 | 9.9 | 17.2 | 15.6 | 12.0 | 84.1 to 92.7 | 13.2 to 20.5 | 0 | 0 |", id="peer"
+        ),
+        pytest.param("## Under pressure: 110 pods, 4 GiB, 30 s each", id="phase"),
+        pytest.param("Commit abc1234, 2026-11-22, in a VM: Linux 6.1.0, Python 3.11.2.", id="where"),
+    ],
+)
+def test_the_peers_report_says_where_and_what_was_measured(row: str) -> None:
+    assert row in peers_report.render({"commit": "abc1234", "date": "2026-11-22", "runs": [COST]}).splitlines()
+
+
+def test_where_nohang_costs_less_the_report_says_so() -> None:
+    (phase,) = COST["phases"]
+    (nohang,) = phase["daemons"]
+    ours = {**nohang, "name": "cgpause", "cpu_pct": 3.5, "rss_mib": 16.0}
+    run = {**COST, "phases": [{**phase, "daemons": [ours, nohang]}]}
+    said = peers_report.render({"commit": "abc1234", "date": "2026-11-22", "runs": [run]})
+    assert "less: resident MiB (16.0 against 17.2)" in said
+    assert "more: CPU % of one core (3.5 against 1.25)" in said
 
 
 def test_what_was_not_measured_has_no_section() -> None:
     report = render(combine("abc1234", [BENCH]))
 
     assert "## Near the limit" in report
-    assert "## Beside its peers" not in report
     assert "## A container under a quota" not in report
 
 
 def test_a_result_of_unknown_kind_is_an_error() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(LabError, match="guess"):
         combine("abc1234", [{"kind": "guess"}])
 
 

@@ -1,4 +1,4 @@
-"""Turns what `lab.bench`, `lab.cost` and `lab.slowdown` measured into docs/performance.json, .md and a plot.
+"""Turns what `lab.bench` and `lab.slowdown` measured into docs/performance.json, .md and a plot.
 
 No figure there is typed by hand. What was not measured has no section.
 """
@@ -11,31 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lab.vm_host import REPO, commit_of
+from lab.vm_host import REPO, LabError, commit_of
 
 RESULTS = REPO / "docs" / "performance.json"
 REPORT = REPO / "docs" / "performance.md"
 PLOT = REPO / "docs" / "cost-growth.png"
 _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
-_PHASES = {"idle": "Idle", "pressure": "Under pressure"}
-_COST_COLUMNS = {
-    "name": "daemon",
-    "version": "version",
-    "cpu_pct": "CPU % of one core",
-    "wakeups_per_s": "wake-ups per s",
-    "rss_mib": "resident MiB",
-    "pss_mib": "PSS MiB",
-    "cgroup_mib": "charged MiB",
-    "used_pct": "kubepods used %",
-    "available_pct": "MemAvailable %",
-    "paused_pct": "pausing, % of the time",
-    "kills": "killed",
-}
 
 
 def render(results: dict[str, Any]) -> str:
     """The report as Markdown; `results` is what performance.json holds."""
-    runs, costs, slowdown = results["runs"], results.get("costs", []), results.get("slowdown")
+    runs, slowdown = results["runs"], results.get("slowdown")
     lines = [
         "# What cgpause costs",
         "",
@@ -48,7 +34,6 @@ def render(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     named = [(_WHERE[run["tree"]], run) for run in runs]
-    named += [(f"VM, beside its peers, {_gib(cost)}", cost) for cost in costs]
     named += [("VM, under a quota", slowdown)] if slowdown else []
     for name, run in named:
         machine = f"{run['machine']}, {run['cpus']} CPUs"
@@ -57,7 +42,6 @@ def render(results: dict[str, Any]) -> str:
     lines += _growth(runs)
     lines += _idle(runs)
     lines += _reactions(runs)
-    lines += _costs(costs)
     lines += _slowdown(slowdown)
     return "\n".join([*lines, ""])
 
@@ -141,51 +125,6 @@ def _reactions(runs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _costs(costs: list[dict[str, Any]]) -> list[str]:
-    if not costs:
-        return []
-    lines = [
-        "",
-        "## Beside its peers",
-        "",
-        "Each daemon alone, as a service, on a real kernel in the VM with sleeping pods. Under pressure, kubepods",
-        "goes up and down between about 84 and 93 % of its limit, and MemAvailable stays just above where the others",
-        "begin to kill, so all of them look as often as they ever do. CPU time is the cgroup's; wake-ups are the",
-        "kernel's count; resident and proportional (PSS) memory are the processes', charged memory is the cgroup's",
-        "`memory.current` (files count for whoever read them first).",
-    ]
-    for cost in costs:
-        for phase in cost["phases"]:
-            title = _PHASES[phase["phase"]]
-            lines += ["", f"### {title}: {cost['pods']} pods, {_gib(cost)}, {phase['seconds']:g} s each", ""]
-            lines += [_row(_COST_COLUMNS.values()), f"|{'---|' * len(_COST_COLUMNS)}"]
-            lines += [_row(map(_cell, (daemon[key] for key in _COST_COLUMNS))) for daemon in phase["daemons"]]
-            lines += _beside_nohang(phase["daemons"])
-    return lines
-
-
-def _beside_nohang(daemons: list[dict[str, Any]]) -> list[str]:
-    """The verdict against the other one in Python, line by line, also where it is against us."""
-    by_name = {daemon["name"]: daemon for daemon in daemons}
-    if not by_name.keys() >= {"cgpause", "nohang"}:
-        return []
-    found: dict[str, list[str]] = {"less": [], "as much": [], "more": []}
-    for key in ("cpu_pct", "wakeups_per_s", "rss_mib", "pss_mib", "cgroup_mib"):
-        ours, theirs = by_name["cgpause"][key], by_name["nohang"][key]
-        verdict = "less" if ours < theirs else "more" if ours > theirs else "as much"
-        found[verdict].append(f"{_COST_COLUMNS[key]} ({ours} against {theirs})")
-    said = [f"{verdict}: {', '.join(what)}" for verdict, what in found.items() if what]
-    return ["", f"cgpause beside nohang, the other one in Python: {'; '.join(said)}."]
-
-
-def _cell(value: object) -> object:
-    return " to ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _gib(cost: dict[str, Any]) -> str:
-    return f"{round(cost['memory_mib'] / 1024)} GiB"
-
-
 def _slowdown(slowdown: dict[str, Any] | None) -> list[str]:
     if slowdown is None:
         return []
@@ -232,13 +171,14 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """What performance.json holds: the printed results, each in its place by `kind`."""
-    results: dict[str, Any] = {"commit": commit, "runs": [], "costs": []}
+    results: dict[str, Any] = {"commit": commit, "runs": []}
     for part in parts:
-        kind = part["kind"]
-        if kind == "slowdown":
+        if part["kind"] == "slowdown":
             results["slowdown"] = part
+        elif part["kind"] == "bench":
+            results["runs"].append(part)
         else:
-            results[{"bench": "runs", "cost": "costs"}[kind]].append(part)
+            raise LabError(f"a result of unknown kind: {part['kind']!r}")
     return results
 
 

@@ -49,14 +49,13 @@ from lab.experiment_results import (
     load,
     only_writer,
 )
+from lab.report import COUNTED_MACHINE
 from lab.vm import EXIT_LOST, Vm
 from lab.vm_host import REPO, LabError, commit_of, end_by_signal
 from lab.vm_qemu import Machine
 
 MEMORY = {"kubepods": "1536M", "node": "560M"}
 """A guest's memory in each setting; without a limit of kubepods' own, jobs have to fill all of it."""
-MACHINE = "one CPU that executes 10^9 instructions a second (QEMU -icount)"
-"""The same on every host, and whatever else that host does: no run is slower than another."""
 UNIT_CPU_MS = 200
 """CPU time of a worker for each unit of memory it takes."""
 TRIAL_SECONDS = 600
@@ -110,7 +109,7 @@ class VmGuest:
         self._vm = vm
         answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=CALIBRATION_SECONDS)
         try:
-            self.facts = Facts(memory, str(answer["kernel"]), MACHINE, int(answer["work"]))
+            self.facts = Facts(memory, str(answer["kernel"]), COUNTED_MACHINE, int(answer["work"]))
         except (KeyError, TypeError, ValueError) as e:
             raise LabError(f"lab.trial calibrate answered {answer}: {e!r}") from e
 

@@ -7,17 +7,13 @@ No figure in the report is typed by hand.
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.vm_host import REPO, commit_of
-
-RESULTS = REPO / "docs" / "faults.json"
-REPORT = REPO / "docs" / "faults.md"
+from lab.report import Report
 
 _FAULTS = {
     "kill": "SIGKILL",
@@ -61,13 +57,12 @@ def render(results: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+REPORT = Report("faults", render)
+
+
 def main(argv: Sequence[str]) -> int:
     """The command line."""
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    results = {"commit": commit_of(), "date": date, "run": json.loads(Path(argv[0]).read_text())}
-    RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
-    REPORT.write_text(render(results))
-    return 0
+    return REPORT.publish({"run": json.loads(Path(argv[0]).read_text())})
 
 
 if __name__ == "__main__":

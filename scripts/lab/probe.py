@@ -14,15 +14,7 @@ freezing, so that pauses are what the probes meet; whether a service survives th
 
 A control answers probes beside the tree, where nothing is paused: what it misses, the machine missed.
 
-What a paused service answers, seen from a prober with a timeout of 1 s (measured on 6.1 in an emulated VM, so the times
-of the throttled ones are some six times too long; tests/vm/test_probe_kernel.py):
-
-- frozen: nothing, 20 of 20 missed. The kernel completes the connection on the service's behalf and keeps the request;
-  the answer comes after the thaw, to a prober that gave up long ago unless the thaw was within its timeout.
-- throttled to 1 %, idle: it answers, 25 of 25, in 4 to 820 ms instead of 4 to 33 ms: as long as it has CPU time left
-  in the period, at once, and else in one of the next periods.
-- throttled to 1 %, busy (here, with taking memory): what it does has spent the quota already. 8 of 12 missed.
-- after either, every first probe after the resume was answered: it listened all the time.
+What a held pod answers by itself is in docs/liveness.md.
 
 A service that runs can miss a probe too, on a node that is full of what nobody may pause: above memory.high the kernel
 stalls whoever takes memory. With ten protected jobs instead of seven, services missed probes while they ran (the

@@ -7,17 +7,13 @@ Each file has one run's JSON object. No figure in the report is typed by hand.
 
 from __future__ import annotations
 
-import datetime
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.vm_host import REPO, commit_of
-
-RESULTS = REPO / "docs" / "probes.json"
-REPORT = REPO / "docs" / "probes.md"
+from lab.report import Report
 
 _ROWS = (
     ("seconds of pressure", "seconds"),
@@ -66,14 +62,12 @@ def _probe(run: dict[str, Any]) -> str:
     return f"every {run['period_s']:g} s, {run['timeout_s']:g} s, {run['failures']} failures"
 
 
+REPORT = Report("probes", render)
+
+
 def main(argv: Sequence[str]) -> int:
     """The command line."""
-    runs = [json.loads(Path(path).read_text()) for path in argv]
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    results = {"commit": commit_of(), "date": date, "runs": runs}
-    RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
-    REPORT.write_text(render(results))
-    return 0
+    return REPORT.publish({"runs": [json.loads(Path(path).read_text()) for path in argv]})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 /*
  * A small service, and a prober like kubelet's, for the lab's pods.
  *
- *     service serve PORT HOLD_BYTES SWING_BYTES STEP_MS      answer HTTP on 127.0.0.1:PORT, until SIGTERM
- *     service probe PORT DELAY_MS PERIOD_MS TIMEOUT_MS       ask it for ever, and print one line per probe
+ *     service serve PORT HOLD_BYTES SWING_BYTES STEP_MS           answer HTTP on 127.0.0.1:PORT, until SIGTERM
+ *     service probe KIND PORT DELAY_MS PERIOD_MS TIMEOUT_MS       ask it for ever, and print one line per probe
  *
  * Both expect to be in the pod's network namespace already (nsenter, as a runtime and kubelet's node reach it); `serve`
  * brings its loopback up. The service always holds HOLD_BYTES, touched, and every STEP_MS takes 1 MiB more, until it has
  * SWING_BYTES; then it gives them back and starts again. One thread does that and answers, so what slows one slows both.
  *
- * The prober follows pkg/probe/http and pkg/kubelet/prober of kubelet: a connection of its own for each probe, success
- * when a status of 200 to 399 came within TIMEOUT_MS, probes on a fixed grid of PERIOD_MS (Go's ticker: a probe that is
- * still under way at the next tick lets that tick pass). It prints `answered USEC` or `missed USEC`.
+ * The prober follows pkg/probe/http, pkg/probe/tcp and pkg/kubelet/prober of kubelet: a connection of its own for each
+ * probe, success when a status of 200 to 399 (KIND `http`) or the connection itself (`tcp`) came within TIMEOUT_MS,
+ * probes on a fixed grid of PERIOD_MS (Go's ticker: a probe that is still under way at the next tick lets that tick
+ * pass). It prints `answered USEC` or `missed USEC`.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -147,26 +148,35 @@ static _Noreturn void serve(uint64_t port, size_t hold, size_t swing, uint64_t s
     }
 }
 
-static bool ask(uint64_t port, int64_t until_us)
+static bool get(int fd, int64_t until_us)
 {
     static const char REQUEST[] =
         "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: kube-probe/1.32\r\nConnection: close\r\n\r\n";
+    char reply[64] = "";
+    int status = 0;
+    /* An answer of so few bytes comes whole. */
+    if (send(fd, REQUEST, sizeof REQUEST - 1, MSG_NOSIGNAL) > 0 && await(fd, POLLIN, until_us) &&
+        recv(fd, reply, sizeof reply - 1, 0) > 0)
+        sscanf(reply, "HTTP/1.%*d %d", &status);
+    return status >= 200 && status < 400;
+}
+
+static bool ask(uint64_t port, bool http, int64_t until_us)
+{
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         die("socket");
     struct sockaddr_in there = address(port);
-    char reply[64] = "";
-    int status = 0;
-    /* A connection refused, or reset, shows in the send; an answer of so few bytes comes whole. */
-    if ((!connect(fd, (struct sockaddr *)&there, sizeof there) || errno == EINPROGRESS) &&
-        await(fd, POLLOUT, until_us) && send(fd, REQUEST, sizeof REQUEST - 1, MSG_NOSIGNAL) > 0 &&
-        await(fd, POLLIN, until_us) && recv(fd, reply, sizeof reply - 1, 0) > 0)
-        sscanf(reply, "HTTP/1.%*d %d", &status);
+    int error = 0;
+    socklen_t size = sizeof error;
+    bool answered = (!connect(fd, (struct sockaddr *)&there, sizeof there) || errno == EINPROGRESS) &&
+                    await(fd, POLLOUT, until_us) && !getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) && !error &&
+                    (!http || get(fd, until_us));
     close(fd);
-    return status >= 200 && status < 400;
+    return answered;
 }
 
-static _Noreturn void probe(uint64_t port, int64_t delay_us, int64_t period_us, int64_t timeout_us)
+static _Noreturn void probe(uint64_t port, bool http, int64_t delay_us, int64_t period_us, int64_t timeout_us)
 {
     int64_t next_us = now_us() + delay_us;
     for (;;) {
@@ -174,7 +184,7 @@ static _Noreturn void probe(uint64_t port, int64_t delay_us, int64_t period_us, 
         if (left_us > 0)
             usleep((useconds_t)left_us);
         int64_t start_us = now_us();
-        bool answered = ask(port, start_us + timeout_us);
+        bool answered = ask(port, http, start_us + timeout_us);
         int64_t took_us = now_us() - start_us;
         printf("%s %" PRId64 "\n", answered ? "answered" : "missed", took_us);
         if (fflush(stdout))
@@ -192,14 +202,15 @@ int main(int argc, char **argv)
     if (argc == 6 && !strcmp(argv[1], "serve"))
         serve(parse(argv[2], "PORT"), parse(argv[3], "HOLD_BYTES"), parse(argv[4], "SWING_BYTES"),
               parse(argv[5], "STEP_MS"));
-    if (argc == 6 && !strcmp(argv[1], "probe")) {
-        int64_t period_us = (int64_t)parse(argv[4], "PERIOD_MS") * 1000;
+    bool http = argc == 7 && !strcmp(argv[2], "http");
+    if (argc == 7 && !strcmp(argv[1], "probe") && (http || !strcmp(argv[2], "tcp"))) {
+        int64_t period_us = (int64_t)parse(argv[5], "PERIOD_MS") * 1000;
         if (period_us < 1)
             return fputs("service: PERIOD_MS must be at least 1\n", stderr), 2;
-        probe(parse(argv[2], "PORT"), (int64_t)parse(argv[3], "DELAY_MS") * 1000, period_us,
-              (int64_t)parse(argv[5], "TIMEOUT_MS") * 1000);
+        probe(parse(argv[3], "PORT"), http, (int64_t)parse(argv[4], "DELAY_MS") * 1000, period_us,
+              (int64_t)parse(argv[6], "TIMEOUT_MS") * 1000);
     }
-    fputs("usage: service serve PORT HOLD_BYTES SWING_BYTES STEP_MS | probe PORT DELAY_MS PERIOD_MS TIMEOUT_MS\n",
+    fputs("usage: service serve PORT HOLD_BYTES SWING_BYTES STEP_MS | probe http|tcp PORT DELAY_MS PERIOD_MS TIMEOUT_MS\n",
           stderr);
     return 2;
 }

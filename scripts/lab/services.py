@@ -194,7 +194,7 @@ def serve(program: Path, plan: Plan) -> tuple[str, ...]:
 def probe(program: Path, plan: Plan, *, phase: float) -> tuple[str, ...]:
     """Command line of its prober; `phase` is the part of a period until the first probe."""
     times_s = (phase * plan.period, plan.period, plan.timeout)
-    return (str(program), "probe", str(PORT), *(str(round(one * plan.scale * 1000)) for one in times_s))
+    return (str(program), "probe", "http", str(PORT), *(str(round(one * plan.scale * 1000)) for one in times_s))
 
 
 def await_netns(cgroup: Path) -> int:

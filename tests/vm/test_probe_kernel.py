@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lab.build import ensure_program
 from lab.kubepods import MIB, Kubepods, enable_controllers, remove_tree, write
+from lab.liveness import STATES
+from lab.liveness import run as run_liveness
 from lab.probe import Result, run
 from lab.services import Namespaces, Plan, Services
 from lab.vm_host import LabError
 from trees import wait_until
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-UNLIMITED = 10**9
 
 # Long enough for a service to be paused, released and paused again. The prober waits for 1 s, as on a node: how long an
 # emulated service takes for its answer does not scale.
@@ -71,35 +72,15 @@ def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row
     assert_no_service_died(result)
 
 
-def test_what_a_paused_service_answers(parent: Path, tmp_path: Path) -> None:
-    """Frozen: nothing. Throttled: less than it should; it has memory to take too. After either: the next probe."""
-    plan = Plan(services=1, period=0.5, timeout=1.0, failures=UNLIMITED)
-    sandbox = Namespaces.sandbox(ensure_program("worker"))
-    with (
-        Kubepods(parent, tmp_path / "log", 128 * MIB, sandbox) as tree,
-        Services(tree, Namespaces(tree, tmp_path / "netns"), ensure_program("service"), plan) as services,
-    ):
-        (pod,) = tree.root.glob("*/*pod*")
+def test_what_a_frozen_pod_answers() -> None:
+    """To HTTP and exec nothing; to TCP, for which the kernel answers, as ever. Afterwards it answers again."""
+    states = [state for state in STATES if state.name in ("running", "frozen")]
+    asked = {(one.state, one.kind): one for one in run_liveness(3, states)}
 
-        def wait_for(happened: Callable[[], bool], what: str) -> None:
-            def step() -> bool:
-                services.step()
-                return happened()
-
-            wait_until(step, what, 120)
-
-        def wait_for_more_answers(than: int) -> None:
-            wait_for(lambda: services.probes.answered > than, "an answer")
-
-        wait_for_more_answers(0)
-        for name, pause, resume in (("cgroup.freeze", "1", "0"), ("cpu.max", "1000 100000", "max 100000")):
-            missed = services.probes.missed
-            write(pod / name, pause)
-            wait_for(lambda missed=missed: services.probes.missed > missed, f"a miss under {name}")  # type: ignore[misc]
-            write(pod / name, resume)
-            wait_for_more_answers(services.probes.answered)
-
-        assert services.restarts == 0
+    assert all(asked["running", kind].answered for kind in ("http", "tcp", "exec"))
+    assert asked["frozen", "http"].answered == 0
+    assert asked["frozen", "exec"].answered == 0
+    assert asked["frozen", "tcp"].answered > 0
 
 
 def test_a_service_that_never_answers_again_is_killed_and_restarted(parent: Path, tmp_path: Path) -> None:
