@@ -82,6 +82,11 @@ class DaemonProcess:
         self._code: int | None = None
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._pid
+
+    @property
     def cpu_s(self) -> float:
         """CPU time it has used."""
         return read_keyed(self._cgroup / "cpu.stat")["usage_usec"] / 1e6

@@ -1,4 +1,4 @@
-"""The crash matrix in small: `scripts/bench faults` ends the daemon far more often."""
+"""The crash matrix and the soak in small: `scripts/bench` ends the daemon far more often, and goes on far longer."""
 
 from __future__ import annotations
 
@@ -15,4 +15,15 @@ def test_no_fault_at_any_step_leaves_anything_behind() -> None:
     result = json.loads(done.stdout)
     assert result["losses"] == []
     assert result["hit"] >= CASES / 2, "faults that come too late prove nothing"
+    assert done.returncode == 0
+
+
+def test_pods_that_come_and_go_leave_nothing_behind() -> None:
+    command = [sys.executable, "-m", "lab.soak", "--seconds", "30"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    result = json.loads(done.stdout)
+    assert result["wrong"] == []
+    assert result["grown"] == []
+    assert result["made_again"] > 0
+    assert result["pauses"] > 0
     assert done.returncode == 0

@@ -1,0 +1,60 @@
+"""What the soak calls growth, and that its report hides nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from lab.soak import Sample, find_growth, ranges, sample
+from lab.soak_report import render
+
+FLAT = [Sample(40 + number % 3, 17 + number % 5, 17000 + number % 100) for number in range(30)]
+
+
+def grow(**by: int) -> list[Sample]:
+    """Samples that grow by so much each."""
+    return [
+        Sample(**{name: getattr(one, name) + number * by.get(name, 0) for name in Sample._fields})
+        for number, one in enumerate(FLAT)
+    ]
+
+
+def test_what_goes_up_and_down_does_not_grow() -> None:
+    assert find_growth(FLAT, pods=4) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "said"),
+    [
+        pytest.param("descriptors", 1, "descriptors: 50 at most in the first third, 71 in the last", id="descriptors"),
+        pytest.param("watches", 2, "watches: 39 at most in the first third, 79 in the last", id="watches"),
+        pytest.param("resident_kib", 100, "resident: 17454 KiB in the first third, 19474 KiB in the last", id="memory"),
+    ],
+)
+def test_a_leak_is_growth(name: str, by: int, said: str) -> None:
+    assert find_growth(grow(**{name: by}), pods=12) == [said]
+
+
+def test_a_process_is_sampled() -> None:
+    held = os.open("/", os.O_RDONLY)
+    try:
+        before = sample(os.getpid())
+    finally:
+        os.close(held)
+    after = sample(os.getpid())
+    assert before.descriptors == after.descriptors + 1
+    assert before.resident_kib > 1000
+
+
+def test_what_was_wrong_is_in_the_report() -> None:
+    run: dict[str, Any] = dict.fromkeys(
+        ("seconds", "pods", "made_again", "held_when_gone", "pauses", "operator_pauses", "reloads"), 7
+    )
+    run |= {"first_third": ranges(FLAT), "last_third": ranges(FLAT), "kernel": "6.1", "cpus": 2}
+    about = {"commit": "abc", "date": "2026-11-22"}
+    assert "**0 wrong, 0 grown.**" in render({**about, "run": {**run, "wrong": [], "grown": []}})
+    said = render({**about, "run": {**run, "wrong": ["comer-1: no record"], "grown": ["watches: 1, 9"]}})
+    assert "**1 wrong, 1 grown.**" in said
+    assert "- comer-1: no record" in said
+    assert "- watches: 1, 9" in said
