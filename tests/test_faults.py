@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lab.fault_report import render
 from lab.faults import STEPS, How, Phase, make_cases
+from lab.faults_report import render
 
 
 def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:
@@ -21,7 +21,7 @@ def test_a_loss_is_in_the_report() -> None:
     hits = {phase: dict.fromkeys(How, 2) for phase in Phase}
     run = {"cases": 40, "seed": 1, "hit": 40, "hits": hits, "kernel": "6.1", "cpus": 2}
     results = {"commit": "abc", "date": "2026-11-22"}
-    assert "0 losses" in render({**results, "run": {**run, "losses": []}})
-    said = render({**results, "run": {**run, "losses": ["case 7: pod x: a is now b"]}})
+    assert "0 losses" in render({**results, "runs": [{**run, "losses": []}]})
+    said = render({**results, "runs": [{**run, "losses": ["case 7: pod x: a is now b"]}]})
     assert "1 losses" in said
     assert "- case 7: pod x: a is now b" in said

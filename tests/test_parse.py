@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -421,23 +420,3 @@ def test_a_cpu_stat_without_its_usage_is_malformed(data: bytes) -> None:
     assert parse_cpu_usage(b"usage_usec 123456\nuser_usec 100000\nsystem_usec 23456\n") == 123456
     with pytest.raises(MalformedError, match=r"cpu\.stat"):
         parse_cpu_usage(data)
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_make_a_parser_fail_with_anything_but_malformed(data: bytes) -> None:
-    parsers = (
-        parse_cpu_max,
-        parse_reclaimable,
-        parse_meminfo,
-        parse_pressure,
-        parse_cpu_usage,
-        parse_tcp_in_use,
-        parse_first_listens,
-        lambda data: parse_first_listens(TCP + data),
-        parse_process_status,
-        parse_start_ticks,
-    )
-    for parse in parsers:
-        with contextlib.suppress(MalformedError):
-            parse(data)
-    parse_cgroup2_mounts(data)

@@ -12,7 +12,7 @@ import pytest
 from lab.build import ensure_program
 from lab.kubepods import make_uid
 from lab.probe import Held, Result, config_text, read_holds, to_json
-from lab.probe_report import REPORT
+from lab.probes_report import REPORT
 from lab.services import Plan, Probes, add_up
 
 from cgpause import logfmt

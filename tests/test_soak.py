@@ -53,8 +53,8 @@ def test_what_was_wrong_is_in_the_report() -> None:
     )
     run |= {"first_third": ranges(FLAT), "last_third": ranges(FLAT), "kernel": "6.1", "cpus": 2}
     about = {"commit": "abc", "date": "2026-11-22"}
-    assert "**0 wrong, 0 grown.**" in render({**about, "run": {**run, "wrong": [], "grown": []}})
-    said = render({**about, "run": {**run, "wrong": ["comer-1: no record"], "grown": ["watches: 1, 9"]}})
+    assert "**0 wrong, 0 grown.**" in render({**about, "runs": [{**run, "wrong": [], "grown": []}]})
+    said = render({**about, "runs": [{**run, "wrong": ["comer-1: no record"], "grown": ["watches: 1, 9"]}]})
     assert "**1 wrong, 1 grown.**" in said
     assert "- comer-1: no record" in said
     assert "- watches: 1, 9" in said

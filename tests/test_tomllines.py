@@ -145,8 +145,3 @@ def documents(draw: st.DrawFn) -> str:
 @given(documents())
 def test_lines_are_right_in_any_document(text: str) -> None:
     assert_every_number_is_its_own_line(text)
-
-
-@given(st.text(alphabet="[]{}=.,'\"\\#\n ab1"))
-def test_the_line_finder_ends_on_text_that_is_not_toml(text: str) -> None:
-    assert all(1 <= line <= text.count("\n") + 1 for line in key_lines(text).values())

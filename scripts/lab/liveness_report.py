@@ -1,16 +1,7 @@
-"""Turns what `lab.liveness` measured into docs/liveness.json and docs/liveness.md.
-
-    python -m lab.liveness_report FILE
-
-No figure in the report is typed by hand.
-"""
+"""The page about what `lab.liveness` measured."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lab.report import COUNTED_MACHINE, Report
@@ -20,7 +11,7 @@ _KINDS = {"http": "HTTP", "tcp": "TCP", "exec": "exec"}
 
 def render(results: dict[str, Any]) -> str:
     """The report as Markdown; `results` is what liveness.json holds."""
-    run = results["run"]
+    (run,) = results["runs"]
     states = list(dict.fromkeys(asked["state"] for asked in run["asked"]))
     cells = {(asked["state"], asked["kind"]): _cell(asked) for asked in run["asked"]}
     lines = [
@@ -65,12 +56,3 @@ def _cell(asked: dict[str, Any]) -> str:
 
 
 REPORT = Report("liveness", render)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line."""
-    return REPORT.publish({"run": json.loads(Path(argv[0]).read_text())})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,8 @@
-"""Turns what `lab.cost` measured into docs/peers.json and docs/peers.md.
-
-    python -m lab.peers_report FILE...
-
-No figure in the report is typed by hand.
-"""
+"""The page about what `lab.cost` measured."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 from lab.report import COUNTED_MACHINE, Report
@@ -82,12 +74,3 @@ def _row(values: Iterable[object]) -> str:
 
 
 REPORT = Report("peers", render)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line."""
-    return REPORT.publish({"runs": [json.loads(Path(path).read_text()) for path in argv]})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

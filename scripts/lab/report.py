@@ -1,10 +1,16 @@
-"""What reports have in common: measured results as JSON with commit and date, and the Markdown made of nothing else."""
+"""Makes a page of docs/ of what was measured: `python -m lab.report NAME FILE...`.
+
+Each file is one run's JSON object. They are kept in docs/NAME.json with commit and date, and docs/NAME.md is made of
+nothing else: no figure in it is typed by hand.
+"""
 
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +39,26 @@ class Report:
         """The Markdown file."""
         return REPO / "docs" / f"{self.name}.md"
 
-    def publish(self, measured: dict[str, Any]) -> int:
-        """Write both, and return the exit status of a command that does just that."""
+    def publish(self, runs: Sequence[dict[str, Any]]) -> None:
+        """Write both."""
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        results = {"commit": commit_of(), "date": date, **measured}
+        results = {"commit": commit_of(), "date": date, "runs": runs}
         self.results.write_text(f"{json.dumps(results, indent=2)}\n")
         self.page.write_text(self.render(results))
-        return 0
 
     def is_current(self) -> bool:
         """Whether the page is what the results say."""
         return self.page.read_text() == self.render(json.loads(self.results.read_text()))
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    name, *paths = argv
+    report: Report = importlib.import_module(f"lab.{name}_report").REPORT
+    report.publish([json.loads(Path(path).read_text()) for path in paths])
+    print(f"wrote {report.results.relative_to(REPO)} and {report.page.relative_to(REPO)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,7 @@
-"""Turns what `lab.soak` found into docs/soak.json and docs/soak.md.
-
-    python -m lab.soak_report FILE
-
-No figure in the report is typed by hand.
-"""
+"""The page about what `lab.soak` found."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lab.report import Report
@@ -20,7 +11,7 @@ _NAMES = {"descriptors": "open descriptors", "watches": "inotify watches", "resi
 
 def render(results: dict[str, Any]) -> str:
     """The report as Markdown; `results` is what soak.json holds."""
-    run = results["run"]
+    (run,) = results["runs"]
     lines = [
         "# Half an hour of coming and going",
         "",
@@ -57,12 +48,3 @@ def render(results: dict[str, Any]) -> str:
 
 
 REPORT = Report("soak", render)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line."""
-    return REPORT.publish({"run": json.loads(Path(argv[0]).read_text())})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

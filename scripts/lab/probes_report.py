@@ -1,16 +1,7 @@
-"""Turns what `lab.probe` measured into docs/probes.json and docs/probes.md.
-
-    python -m lab.probe_report FILE...
-
-Each file has one run's JSON object. No figure in the report is typed by hand.
-"""
+"""The page about what `lab.probe` measured."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lab.report import Report
@@ -63,12 +54,3 @@ def _probe(run: dict[str, Any]) -> str:
 
 
 REPORT = Report("probes", render)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line."""
-    return REPORT.publish({"runs": [json.loads(Path(path).read_text()) for path in argv]})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,7 @@
-"""Turns what `lab.faults` found into docs/faults.json and docs/faults.md.
-
-    python -m lab.fault_report FILE
-
-No figure in the report is typed by hand.
-"""
+"""The page about what `lab.faults` found."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from lab.report import Report
@@ -32,7 +23,7 @@ _PHASES = {
 
 def render(results: dict[str, Any]) -> str:
     """The report as Markdown; `results` is what faults.json holds."""
-    run = results["run"]
+    (run,) = results["runs"]
     lines = [
         "# Faults injected into the daemon",
         "",
@@ -58,12 +49,3 @@ def render(results: dict[str, Any]) -> str:
 
 
 REPORT = Report("faults", render)
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line."""
-    return REPORT.publish({"run": json.loads(Path(argv[0]).read_text())})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

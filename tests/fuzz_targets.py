@@ -1,0 +1,191 @@
+"""Every parser of text that is not ours, as a function of bytes that raises where a parser does what it must not.
+
+`test_fuzz.py` tries each with hypothesis; `scripts/bench fuzz` drives them by coverage, with atheris.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from cgpause import high, kubepods, names, parse, record
+from cgpause.config import parse_config, render_config
+from cgpause.errors import ConfigError, DamagedRecordError, MalformedError, PodLookupError, printable
+from cgpause.kubeletconfig import parse_eviction_hard
+from cgpause.logfmt import fields
+from cgpause.lookup import find_pod
+from cgpause.model import CgroupId, Pod, QosClass
+from cgpause.tomllines import key_lines
+
+MOST_64_BIT = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parser's whole contract on any bytes."""
+
+    run: Callable[[bytes], bool]
+    """Whether it took them; whatever it raises is a bug."""
+    seeds: tuple[bytes, ...]
+    """Bytes that it takes, to begin with."""
+
+
+def _text(data: bytes) -> str:
+    """As file names and command lines reach Python: what is not UTF-8 is kept as surrogates."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _parsed(parse_it: Callable[[bytes], object], data: bytes) -> bool:
+    try:
+        parse_it(data)
+    except MalformedError:
+        return False
+    return True
+
+
+def _number(data: bytes) -> None:
+    limit = parse.parse_limit(data, "memory.max")
+    assert limit is None or 0 <= limit < MOST_64_BIT
+
+
+def _cpu_max(data: bytes) -> None:
+    value = parse.parse_cpu_max(data)
+    assert parse.parse_cpu_max(f"{value}\n".encode()) == value
+
+
+def _eviction(data: bytes) -> None:
+    found = parse_eviction_hard(data.decode("utf-8", "replace"))
+    assert found.size_bytes >= 0
+    assert 0 <= found.node_ratio < 1
+
+
+def _pause_record(data: bytes) -> bool:
+    try:
+        value = record.decode_record(data)
+    except DamagedRecordError:
+        return False
+    assert record.decode_record(record.encode_record(value)) == value
+    return True
+
+
+def _high_record(data: bytes) -> bool:
+    try:
+        value = high.decode_record(data)
+    except DamagedRecordError:
+        return False
+    assert high.decode_record(high.encode_record(value)) == value
+    return True
+
+
+def _configuration(data: bytes) -> bool:
+    try:
+        config = parse_config(data.decode("utf-8", "replace"), "fuzz")
+    except ConfigError:
+        return False
+    assert parse_config(render_config(config), "fuzz") == config
+    return True
+
+
+def _lines(data: bytes) -> bool:
+    text = data.decode("utf-8", "replace")
+    lines = key_lines(text).values()
+    assert all(1 <= line <= text.count("\n") + 1 for line in lines)
+    return bool(lines)
+
+
+def _entry(data: bytes) -> bool:
+    """The name of a cgroup, or of an entry of kubelet's log folders."""
+    entry = _text(data)
+    uid, container = kubepods.pod_uid(entry), kubepods.container_id(entry)
+    assert uid is None or set(uid) <= set("0123456789abcdef-")
+    assert container is None or container.isalnum()
+    pod_log, container_log = names.parse_pod_log_dir(entry), names.parse_container_log(entry)
+    assert pod_log is None or "/" not in "".join((pod_log[0], *pod_log[1]))
+    assert container_log is None or "/" not in "".join(container_log)
+    found = (kubepods.root_driver(entry), kubepods.tier_class(entry), uid, container, pod_log, container_log)
+    return any(one is not None for one in found)
+
+
+def _reference(data: bytes) -> bool:
+    """What somebody types after `cgpause pause`."""
+    try:
+        return find_pod(_text(data), [_POD], "/sys/fs/cgroup") is _POD
+    except PodLookupError:
+        return False
+
+
+def _log_line(data: bytes) -> bool:
+    text = _text(data)
+    assert printable(text).isprintable()
+    line = fields(pod=text, reason=text)
+    assert "\n" not in line
+    assert line.isprintable()
+    return True
+
+
+_UID = "b34aec46-c433-bacf-9596-b73dc9987f3a"
+_POD = Pod(CgroupId("kubepods/pod1", 1), _UID, QosClass.BURSTABLE, "default", "web", None, None)
+_RECORD = (
+    b'{"schema":1,"mechanism":"throttle","owner":"daemon","reason":"x","since_ns":5,"expires_ns":null,'
+    b'"original_cpu_max":"max 100000","original_cpu_max_burst":0,"written_cpu_max":"1000 100000"}'
+)
+_HIGH = (
+    b'{"schema":1,"original_memory_high":"max","written_memory_high":"4096","replaced_memory_high":null,"since_ns":5}'
+)
+_PRESSURE = b"some avg10=0.00 avg60=0.12 avg300=0.00 total=57\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=12\n"
+_TCP = (
+    b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
+)
+_STATUS = b"Name:\tsleep\nPPid:\t1\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004000\nSigCgt:\t0000000000000000\n"
+_MEMINFO = b"MemTotal:       16308988 kB\nMemFree:         1308988 kB\nMemAvailable:   12308988 kB\n"
+_CONFIG = (
+    b'policy = "reserve"\n[hold]\nmax_pause_s = 9.0\n[[pods]]\nmatch = "shop/*"\nclass = "service"\npriority = 3\n'
+)
+_KUBELET = b'evictionHard:\n  memory.available: "100Mi"\n  nodefs.available: 10%\n'
+_ENTRIES = (
+    b"kubepods-burstable-podb34aec46_c433_bacf_9596_b73dc9987f3a.slice",
+    b"default_web_b34aec46-c433-bacf-9596-b73dc9987f3a",
+    b"cri-containerd-" + b"a" * 64 + b".scope",
+    b"web_default_nginx-" + b"a" * 64 + b".log",
+)
+
+TARGETS = {
+    "numbers": Target(partial(_parsed, _number), (b"max\n", b"4096\n")),
+    "cpu.max": Target(partial(_parsed, _cpu_max), (b"max 100000\n", b"1000 100000\n")),
+    "memory.stat": Target(
+        partial(_parsed, parse.parse_reclaimable), (b"anon 5\ninactive_file 3\nactive_file 7\nslab_reclaimable 2\n",)
+    ),
+    "cpu.stat": Target(partial(_parsed, parse.parse_cpu_usage), (b"usage_usec 12\nuser_usec 1\n",)),
+    "flat keyed": Target(
+        lambda data: _parsed(lambda data: parse.parse_flat_keyed(data, "memory.events"), data),
+        (b"low 0\noom_kill 3\n",),
+    ),
+    "meminfo": Target(partial(_parsed, parse.parse_meminfo), (_MEMINFO,)),
+    "pressure": Target(partial(_parsed, parse.parse_pressure), (_PRESSURE,)),
+    "mountinfo": Target(
+        partial(_parsed, parse.parse_cgroup2_mounts),
+        (b"30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n",),
+    ),
+    "process status": Target(partial(_parsed, parse.parse_process_status), (_STATUS,)),
+    "process stat": Target(
+        partial(_parsed, parse.parse_start_ticks),
+        (b"1 (a) b) S 0 1 1 0 -1 4 1 1 1 1 1 1 1 1 20 0 1 0 12 1 1\n",),
+    ),
+    "time span": Target(
+        lambda data: _parsed(lambda data: parse.parse_timespan(_text(data)), data), (b"1min 30s", b"infinity")
+    ),
+    "sockstat": Target(partial(_parsed, parse.parse_tcp_in_use), (b"sockets: used 9\nTCP: inuse 5 orphan 0\n",)),
+    "tcp": Target(partial(_parsed, parse.parse_first_listens), (_TCP,)),
+    "pause record": Target(_pause_record, (_RECORD,)),
+    "memory.high record": Target(_high_record, (_HIGH,)),
+    "configuration": Target(_configuration, (_CONFIG,)),
+    "lines of TOML": Target(_lines, (_CONFIG,)),
+    "kubelet's configuration": Target(
+        partial(_parsed, _eviction), (_KUBELET, b'{"evictionHard":{"memory.available":"5%"}}')
+    ),
+    "names of cgroups and logs": Target(_entry, _ENTRIES),
+    "reference": Target(_reference, (b"default/web", b"b34a", b"/sys/fs/cgroup/kubepods/pod1")),
+    "log line": Target(_log_line, (b"a b", b'"\n\x1b[31m')),
+}
