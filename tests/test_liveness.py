@@ -1,0 +1,38 @@
+"""The pure parts of what a held pod answers, and its report."""
+
+from __future__ import annotations
+
+import pytest
+from lab.liveness import Answer, Asked, add_up, read_answer
+from lab.liveness_report import REPORT
+
+
+def answered(took_us: int) -> Answer:
+    return Answer(answered=True, took_us=took_us)
+
+
+def missed(took_us: int) -> Answer:
+    return Answer(answered=False, took_us=took_us)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param(
+            [answered(2000), missed(1_000_100), answered(4000), answered(9000)],
+            Asked("frozen", "http", 4, 3, 4.0, 9.0),
+            id="only-answers-have-a-time",
+        ),
+        pytest.param([missed(1_000_100)], Asked("frozen", "http", 1, 0, None, None), id="none-answered"),
+    ],
+)
+def test_probes_are_added_up(answers: list[Answer], expected: Asked) -> None:
+    assert add_up("frozen", "http", answers) == expected
+
+
+def test_lines_of_the_prober() -> None:
+    assert [read_answer("answered 900"), read_answer("missed 1000100")] == [answered(900), missed(1_000_100)]
+
+
+def test_the_report_is_what_the_results_say() -> None:
+    assert REPORT.is_current()
