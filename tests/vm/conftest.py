@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab.kubepods import Kubepods, enable_controllers, remove_tree
-from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Daemon, Node, Start
+from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Daemon, Node, Start, sandbox
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,15 +22,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def folder() -> Iterator[Path]:
+    """Not in /tmp, which the sandbox takes away."""
+    path = Path("/run/cgpause-test")
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def node(folder: Path) -> Iterator[Node]:
     parent = CGROUP_ROOT / "cgpause-test.slice"
     remove_tree(parent)
     enable_controllers(CGROUP_ROOT)
     parent.mkdir()
-    sandbox = ["/bin/sleep", "infinity"]
+    sleeper = ["/bin/sleep", "infinity"]
     try:
-        with Kubepods(parent, tmp_path / "log", LIMIT_MIB * MIB, sandbox) as kubepods:
-            yield Node(tmp_path, kubepods)
+        with Kubepods(parent, folder / "log", LIMIT_MIB * MIB, sleeper) as kubepods:
+            yield Node(folder, kubepods)
     finally:
         remove_tree(parent)
 
@@ -42,15 +56,17 @@ def start(node: Node) -> Iterator[Start]:
         command += ["--cgroup-root", str(root), "--log-dir", str(node.kubepods.log_dir)]
         if cgroup is not None:
             command = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(cgroup), *command]
+        unit = f"cgpause-test-{uuid.uuid4().hex[:8]}.service"
+        run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}", *sandbox()]
+        run.append(f"--setenv=PYTHONPATH={os.environ['PYTHONPATH']}")
         with log_path.open("wb") as log:
-            process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
-        daemon = Daemon(node, process, log_path)
+            process = subprocess.Popen([*run, *command], stderr=log, stdin=subprocess.DEVNULL)
+        daemon = Daemon(node, process, unit, log_path)
         running.append(daemon)
         daemon.wait_for_log("started ")
         return daemon
 
     yield start_one
     for daemon in running:
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.end(signal.SIGKILL)
         assert "Traceback" not in daemon.log

@@ -18,6 +18,8 @@ MIB = 1 << 20
 LIMIT_MIB = 400
 FULL_MIB = 370  # above the upper watermark, with what the processes need themselves still below the limit
 PAUSED = "1000 100000"
+REPO = Path(__file__).parents[2]
+NOT_SANDBOX = ("Type=", "NotifyAccess=", "Exec", "Restart", "Timeout", "Watchdog", "SyslogIdentifier=", "LimitCORE=")
 QUICK = """
 policy = "watermark"
 [memory_high]
@@ -95,12 +97,21 @@ class Node:
         wait_until(lambda: cpu_max(pod) == value, f"cpu.max to be {value}", 120)
 
 
+def sandbox() -> list[str]:
+    """What the shipped unit allows its processes, as options of systemd-run; not how it is started or watched."""
+    lines = (REPO / "systemd/cgpause.service").read_text().partition("[Service]")[2].partition("[Install]")[0]
+    settings = [line for line in lines.splitlines() if line and not line.startswith("#")]
+    return [f"--property={line}" for line in settings if not line.startswith(NOT_SANDBOX)]
+
+
 @dataclass
 class Daemon:
-    """A daemon process on a node."""
+    """A daemon process on a node, in the sandbox of the shipped unit."""
 
     node: Node
     process: subprocess.Popen[bytes]
+    """systemd-run, which ends when the daemon does, with its exit status."""
+    unit: str
     log_path: Path
 
     @property
@@ -121,8 +132,20 @@ class Daemon:
         """Names in the order in which they were paused."""
         return [line.split("pod=")[1].split()[0] for line in self.log.splitlines() if " paused pod=" in line]
 
+    @property
+    def pid(self) -> int:
+        """0 when it has ended."""
+        show = ["systemctl", "show", "--value", "--property=MainPID", self.unit]
+        return int(subprocess.run(show, check=True, capture_output=True, text=True).stdout)
+
     def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
+        return self.end(signal.SIGTERM)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal, wait for the end and return the exit status."""
+        pid = self.pid
+        if pid:
+            os.kill(pid, number)
         return self.process.wait(120)
 
 

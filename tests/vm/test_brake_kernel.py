@@ -44,7 +44,7 @@ def restore(root: Path) -> None:
 
 
 def wake_ups(daemon: Daemon) -> int:
-    status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
     return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
 
 
@@ -95,15 +95,14 @@ def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Star
 
 def reads_of(daemon: Daemon) -> int:
     """Its read system calls."""
-    return int(Path(f"/proc/{daemon.process.pid}/io").read_text().split("syscr: ")[1].split()[0])
+    return int(Path(f"/proc/{daemon.pid}/io").read_text().split("syscr: ")[1].split()[0])
 
 
 def test_kill_9_leaves_a_record_that_a_successor_and_restore_understand(calm: Node, start: Start) -> None:
     for _ in range(2):
         daemon = start(ASLEEP)
         daemon.wait_for_log("armed memory.high")
-        daemon.process.send_signal(signal.SIGKILL)
-        daemon.process.wait()
+        daemon.end(signal.SIGKILL)
         assert is_at(calm, TRIPWIRE)
 
     restore(calm.root)

@@ -102,8 +102,7 @@ def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, 
     node.resize("filler", FULL_MIB - 40)
     daemon.wait_for_pause("first", "second")
 
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.end(signal.SIGKILL)
 
     assert len(records_left(node.root)) == 2
     command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(node.root)]
@@ -114,8 +113,7 @@ def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, 
 
 def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) -> None:
     pod, daemon = hold_web(node, start, cpu_max="50000 100000")
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.end(signal.SIGKILL)
 
     successor = start()
 
@@ -274,8 +272,7 @@ def test_a_second_daemon_on_a_tree_is_turned_away_until_the_first_is_gone(node: 
     assert any("started " in line for line in looking_on.stderr)
     looking_on.kill()
     looking_on.communicate()
-    first.process.kill()
-    first.process.wait()
+    first.end(signal.SIGKILL)
 
     third = start()
     node.resize("filler", 10)
