@@ -34,9 +34,10 @@ def parse_number(data: bytes, what: str) -> int:
     """Read a file that holds one number (`memory.current`, `cgroup.freeze`)."""
     # int() alone would take b"1_0", b"+1" and b" 1"; the digits are checked because isdigit() is the cheapest test.
     text = data.removesuffix(b"\n")
-    if not text.isdigit() or len(text) > 20:
+    number = int(text) if text.isdigit() and len(text) <= 20 else -1
+    if not 0 <= number < 1 << 64:
         raise MalformedError(what, data)
-    return int(text)
+    return number
 
 
 def parse_limit(data: bytes, what: str) -> int | None:

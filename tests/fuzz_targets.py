@@ -152,7 +152,7 @@ _ENTRIES = (
 )
 
 TARGETS = {
-    "numbers": Target(partial(_parsed, _number), (b"max\n", b"4096\n")),
+    "numbers": Target(partial(_parsed, _number), (b"max\n", b"4096\n", b"18446744073709551615\n")),
     "cpu.max": Target(partial(_parsed, _cpu_max), (b"max 100000\n", b"1000 100000\n")),
     "memory.stat": Target(
         partial(_parsed, parse.parse_reclaimable), (b"anon 5\ninactive_file 3\nactive_file 7\nslab_reclaimable 2\n",)

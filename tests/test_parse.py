@@ -94,7 +94,8 @@ NOT_NUMBERS = [
     pytest.param(b"0x10\n", id="hex"),
     pytest.param(b"\xff\xfe\n", id="not-utf8"),
     pytest.param("\u0661\n".encode(), id="arabic-digit"),
-    pytest.param(b"9" * 21, id="more-than-64-bit"),
+    pytest.param(b"18446744073709551616\n", id="more-than-64-bit"),
+    pytest.param(b"9" * 21, id="more-than-20-digits"),
     pytest.param(b"9" * 5000, id="huge"),
 ]
 
