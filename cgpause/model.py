@@ -33,6 +33,35 @@ class Owner(StrEnum):
     MANUAL = "manual"
 
 
+class Result(StrEnum):
+    """How a pause ended."""
+
+    ROOM = "room"
+    """Memory came back."""
+    TIME = "time"
+    """The longest time allowed, or its turn."""
+    EXPIRED = "expired"
+    """The time an operator had set."""
+    DISTRESS = "distress"
+    """Termination, an OOM kill, containers that changed, a process started from outside."""
+    SACRIFICED = "sacrificed"
+    PROTECTED = "protected"
+    """By a rule or mark that came later, or set aside after trouble."""
+    OPERATOR = "operator"
+    STOPPED = "stopped"
+    """The daemon stopped."""
+    CRASHED = "crashed"
+    """The daemon had ended without resuming it; ExecStopPost= did."""
+    BLIND = "blind"
+    """Memory could not be read."""
+    FOREIGN = "foreign"
+    """Somebody else kept changing cpu.max."""
+    LOST = "lost"
+    """Its record was removed or damaged."""
+    GONE = "gone"
+    """The pod went."""
+
+
 class Workload(StrEnum):
     """What a pod does, as far as the kernel can tell: a service may be probed; in batch nothing listens."""
 
@@ -226,6 +255,7 @@ class Resume:
 
     pod: Pod
     reason: str
+    result: Result = Result.ROOM
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from nodes import START_NS, S, pod, record
 
 from cgpause.config import HoldConfig
-from cgpause.model import Owner, PodUsage, Workload
+from cgpause.model import Owner, PodUsage, Result, Workload
 from cgpause.policy.hold import Stretch, end_ns, follow, is_spent, must_end, must_run, spent_text
 
 HOLD = HoldConfig(max_pause_s=15, min_run_s=12, settle_s=5)
@@ -100,7 +100,7 @@ def test_a_manual_pause_is_never_spent() -> None:
 @pytest.mark.parametrize("owner", Owner)
 def test_any_pause_ends_when_it_expires(owner: Owner, left_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
     held = pod("a", paused=record(NOW, owner, expires_ns=NOW + left_ns))
-    assert (must_end(held, NOW) == "pause expired") is ends
+    assert (must_end(held, NOW) == (Result.EXPIRED, "pause expired")) is ends
 
 
 def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
@@ -110,8 +110,9 @@ def test_a_manual_pause_outlasts_everything_but_its_expiry() -> None:
 
 def test_distress_and_new_protection_end_a_pause() -> None:
     held = pod("a", paused=record(NOW))
-    assert must_end(replace(held, distress="it is being terminated"), NOW) == "it is being terminated"
-    assert must_end(replace(held, protected="rule 1"), NOW) == "now protected: rule 1"
+    terminated = Result.DISTRESS, "it is being terminated"
+    assert must_end(replace(held, distress="it is being terminated"), NOW) == terminated
+    assert must_end(replace(held, protected="rule 1"), NOW) == (Result.PROTECTED, "now protected: rule 1")
     assert must_end(held, NOW) is None
     assert must_end(pod("a", distress="dying"), NOW) is None
 

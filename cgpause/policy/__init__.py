@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from cgpause.config import Config, Policy
-from cgpause.model import Action, CgroupId, Freeze, Pause, Pod, PodUsage, Resume, Sacrifice, Sample, Workload
+from cgpause.model import Action, CgroupId, Freeze, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Sample, Workload
 from cgpause.policy import hold, pace, reserve, watermark
 
 _MEMORY_CURRENT = itemgetter(0)
@@ -176,14 +176,15 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
         if pod.paused is not None:
-            reason = hold.must_end(pod, at_ns)
-            if reason is None and hold.is_spent(pod, stretch, at_ns, config.hold):
+            end = hold.must_end(pod, at_ns)
+            if end is None and hold.is_spent(pod, stretch, at_ns, config.hold):
                 if pod.workload is Workload.BATCH:
                     due.append(usage)
                     continue
-                reason = hold.spent_text(pod, config.hold)
-            if reason is not None:
-                parts.ended.append(Resume(pod, reason))
+                end = Result.TIME, hold.spent_text(pod, config.hold)
+            if end is not None:
+                result, reason = end
+                parts.ended.append(Resume(pod, reason, result))
                 parts.unstoppable.append((usage, config.hold.min_run_s))
             elif hold.paused_by_daemon(pod):
                 parts.paused.append(usage)
@@ -204,7 +205,8 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
             continue
         turn_taken = True
         parts.turn = usage.pod.cgroup
-        parts.ended.append(Resume(usage.pod, f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"))
+        reason = f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"
+        parts.ended.append(Resume(usage.pod, reason, Result.TIME))
         parts.unstoppable.append((usage, config.hold.min_run_s))
     return parts
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cgpause.config import HoldConfig
-from cgpause.model import CgroupId, Owner, Pod, PodUsage, Workload
+from cgpause.model import CgroupId, Owner, Pod, PodUsage, Result, Workload
 
 NS_PER_S = 1_000_000_000
 
@@ -58,18 +58,18 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
     return followed
 
 
-def must_end(pod: Pod, at_ns: int) -> str | None:
+def must_end(pod: Pod, at_ns: int) -> tuple[Result, str] | None:
     """Why a paused pod has to be resumed now, whatever the memory and however short the pause, or None."""
     if pod.paused is None:
         return None
     if pod.paused.expires_ns is not None and at_ns >= pod.paused.expires_ns:
-        return "pause expired"
+        return Result.EXPIRED, "pause expired"
     if pod.paused.owner is Owner.MANUAL:
         return None
     if pod.distress is not None:
-        return pod.distress
+        return Result.DISTRESS, pod.distress
     if pod.protected is not None:
-        return f"now protected: {pod.protected}"
+        return Result.PROTECTED, f"now protected: {pod.protected}"
     return None
 
 
