@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import select
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,3 +25,13 @@ def watch() -> Iterator[Watch]:
         made = Watch(epoll)
         yield made
         made.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder others can reach, unlike pytest's."""
+    folder = Path(tempfile.mkdtemp(prefix="cgpause-test-"))
+    folder.chmod(0o755)
+    yield folder
+    subprocess.run(["/bin/chmod", "-R", "u+rwx", str(folder)], check=True)
+    shutil.rmtree(folder)

@@ -1,0 +1,121 @@
+"""Events: made once, and the log's line, the journal's fields and the history's line say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from nodes import ORIGINAL, S, pod, record
+
+from cgpause import events
+from cgpause.actuate import now_ns
+from cgpause.events import MESSAGE_IDS, Event, PauseKey, boot_id, make_event, resumed_event
+from cgpause.history import encode
+from cgpause.ledger import Resumed
+from cgpause.model import CpuMax, Mechanism, Owner, Result
+
+HOSTILE = "a\x1b[31m\nresumed pod=x\u2028\udcff"
+
+
+def test_an_event_says_what_its_pauses_record_says() -> None:
+    before_ns = now_ns()
+    held = record(before_ns - 5 * S, Owner.MANUAL)
+
+    made = make_event("froze", pod("web"), "it grows", held, used_pct=95.04, times=2)
+
+    assert (made.pod, made.uid, made.owner, made.mechanism) == ("default/web", "web", "manual", "throttle")
+    assert (made.reason, made.pause_reason, made.used_pct, made.times) == ("it grows", "test", 95.0, 2)
+    assert made.held_s is not None
+    assert made.held_s >= 5
+    assert made.pause == PauseKey(boot_id() or "", "web", held.since_ns)
+    assert re.fullmatch("[0-9a-f]{32}", made.boot or "")
+
+
+def test_a_pause_that_begins_was_not_held_and_has_one_reason() -> None:
+    made = make_event("paused", pod("web"), "test", record(now_ns()))
+
+    assert (made.held_s, made.pause_reason) == (None, None)
+
+
+def test_a_record_of_the_future_was_held_for_no_time() -> None:
+    assert make_event("gone", pod("web"), "x", record(now_ns() + 10**15)).held_s == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - a table
+    held = record(now_ns())
+    resumed = Resumed(None if lost else held, ORIGINAL, foreign=lost)
+
+    made = resumed_event(pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
+
+    assert (made.cpu_max_from, made.cpu_max_to) == (None if lost else "1000 100000", "50000 100000")
+    assert (made.foreign, made.result, made.cgroup, made.since_ns) == (lost or None, "lost", "a/b", held.since_ns)
+
+
+def test_the_logs_line_has_what_an_operator_reads_in_one_order() -> None:
+    held = replace(record(now_ns(), Owner.MANUAL), mechanism=Mechanism.FREEZE)
+    made = make_event(
+        "sacrificed",
+        pod("web"),
+        "full",
+        held,
+        cgroup="a/b",
+        cpu_max_from=CpuMax(None, 100000),
+        cpu_max_to="x",
+        times=3,
+        containers="c1,c2",
+        memory_current_bytes=7,
+        foreign=True,
+        used_pct=95,
+    )
+
+    assert replace(made, held_s=1.25).line == (
+        'sacrificed pod=default/web uid=web cgroup=a/b owner=manual mechanism=freeze cpu_max_from="max 100000" '
+        'cpu_max_to=x times=3 containers="c1,c2" memory_current_bytes=7 foreign=yes held_s=1.2 used_pct=95.0 '
+        "reason=full"
+    )
+
+
+def test_no_name_makes_two_lines() -> None:
+    made = Event(1.0, "paused", HOSTILE, HOSTILE, HOSTILE)
+
+    assert len(made.line.splitlines()) == 1
+    assert made.line.isascii()
+    assert encode(made).count(b"\n") == 1
+
+
+def test_the_journal_has_every_field_the_history_has() -> None:
+    made = make_event("paused", pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7)
+    kept = json.loads(encode(made))
+
+    fields = made.journal
+
+    del kept["time"]  # the journal has its own
+    assert {name: str(value) for name, value in kept.items()} == {
+        name.removeprefix("CGPAUSE_").lower(): value for name, value in fields.items() if name != "MESSAGE_ID"
+    }
+    assert all(re.fullmatch("[A-Z][A-Z_]*", name) for name in fields)
+    assert fields["MESSAGE_ID"] == MESSAGE_IDS["paused"]
+
+
+def test_what_a_dry_run_would_have_done_has_no_id_of_what_was_done() -> None:
+    made = replace(make_event("paused", pod("web"), "test"), what="would have paused")
+
+    assert "MESSAGE_ID" not in made.journal
+
+
+def test_ids_are_for_ever() -> None:
+    assert MESSAGE_IDS == {
+        "paused": "2930fe935ce84def8bb92f4d2bc34c82",
+        "resumed": "1b19fe4459a643d3b9fbbc476190d41c",
+        "froze": "a597986dd2c7483ca8449659e4f1ed87",
+        "sacrificed": "e321174b72a54bb48918764e866049c9",
+    }
+
+
+def test_without_a_boot_id_an_event_belongs_to_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "boot_id", lambda: None)
+
+    assert make_event("paused", pod("web"), "test", record(1)).pause is None

@@ -1,0 +1,434 @@
+"""The history's file: what is written is read, whatever happens to it in between, and nothing at its path can harm."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import as_nobody
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause import history
+from cgpause.events import Event
+from cgpause.history import HistoryError, append, decode, encode, read, tail
+
+ROOM = 1 << 20
+
+texts = st.text(st.characters(codec=None), max_size=history.MAX_TEXT)  # lone surrogates too
+counts = st.integers(0, 2**63 - 1)
+amounts = st.floats(0, 1e12, allow_nan=False)
+
+
+def or_none(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.none() | values
+
+
+events = st.builds(
+    Event,
+    at=st.integers(0, 10**13).map(lambda ms: ms / 1000),
+    what=texts,
+    pod=texts,
+    uid=texts,
+    reason=texts,
+    result=or_none(texts),
+    held_s=or_none(amounts),
+    owner=or_none(texts),
+    mechanism=or_none(texts),
+    cgroup=or_none(texts),
+    cpu_max_from=or_none(texts),
+    cpu_max_to=or_none(texts),
+    times=or_none(counts),
+    containers=or_none(texts),
+    memory_current_bytes=or_none(counts),
+    foreign=or_none(st.booleans()),
+    used_pct=or_none(amounts),
+    pause_reason=or_none(texts),
+    since_ns=or_none(counts),
+    boot=or_none(texts),
+)
+
+
+def event(number: int) -> Event:
+    return Event(at=1000.0 + number, what="paused", pod=f"default/pod-{number}", uid=str(number), reason="test")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / history.FILE
+
+
+def written(path: Path, *numbers: int, room: int = ROOM) -> list[Event]:
+    made = [event(number) for number in numbers]
+    for one in made:
+        append(str(path), one, room)
+    return made
+
+
+def everything(path: Path) -> list[Event]:
+    return list(read(str(path)))
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+@given(events)
+def test_a_line_means_the_event_it_was_made_of(made: Event) -> None:
+    line = encode(made)
+
+    assert decode(line) == made
+    assert line.count(b"\n") == 1
+    assert line.isascii()
+
+
+@given(st.lists(events, max_size=5))
+def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, made: list[Event]) -> None:
+    path = str(tmp_path_factory.mktemp("history") / history.FILE)
+    for one in made:
+        append(path, one, 1 << 30)
+
+    assert list(read(path)) == made
+    assert tail(path, 3) == made[-3:]
+    assert tail(path, 0) == []
+
+
+@given(st.lists(events, min_size=1, max_size=4), st.data())
+def test_a_file_cut_off_anywhere_loses_one_event_at_most(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Event], data: st.DataObject
+) -> None:
+    """And the next one begins on a line of its own."""
+    file = tmp_path_factory.mktemp("history") / history.FILE
+    lines = [encode(one) for one in made]
+    whole = b"".join(lines)
+    cut = data.draw(st.integers(0, len(whole)))
+    file.write_bytes(whole[:cut])
+    complete = [one for number, one in enumerate(made) if cut >= len(b"".join(lines[: number + 1])) - 1]
+
+    assert list(read(str(file))) == complete
+    assert tail(str(file), 10) == complete
+    append(str(file), event(1), 1 << 30)
+    assert list(read(str(file))) == [*complete, event(1)]
+
+
+def test_an_event_too_long_is_cut_and_stays_one_line() -> None:
+    found = decode(encode(Event(1.0, "paused", "x" * 10_000, "u", "😀" * 10_000)))
+
+    assert found is not None
+    assert (len(found.pod), len(found.reason)) == (history.MAX_TEXT, history.MAX_TEXT)
+
+
+@given(st.binary(max_size=200) | st.sampled_from([b"[" * 100_000, b"9" * 10_000, b"{}", b"null", b'"x"', b"[]", b""]))
+def test_garbage_is_passed_over(garbage: bytes) -> None:
+    decode(garbage)
+
+
+BASE = b'{"time":"2026-11-22T10:00:00.000Z","what":"paused","pod":"a/b","uid":"u","reason":"r"%s}'
+
+
+@pytest.mark.parametrize(
+    ("rest", "ours"),
+    [
+        (b"", True),
+        (b',"a later version":["says","more"]', True),
+        (b',"held_s":1', True),
+        (b',"held_s":"1"', False),
+        (b',"held_s":-1', False),
+        (b',"held_s":NaN', False),
+        (b',"held_s":1e999', False),
+        (b',"held_s":true', False),
+        (b',"times":1.5', False),
+        (b',"since_ns":' + b"9" * 30, False),
+        (b',"since_ns":' + b"9" * 5000, False),
+        (b',"boot":7', False),
+        (b',"foreign":1', False),
+        (b',"pod":null', False),
+        (b',"reason":["r"]', False),
+        (b',"time":"2026-11-22T10:00:00.000"', False),
+        (b',"time":"yesterday"', False),
+        (b',"time":1', False),
+        (b',"time":"0001-01-01T00:00:00.000+14:00"', False),
+        (b',"time":"9999-12-31T23:59:59.999Z"', False),
+        (b',"time":"1969-12-31T23:59:59.999Z"', False),
+        (b',"time":"2926-11-22T10:00:00.000Z"', True),
+    ],
+)
+def test_a_line_with_a_value_of_another_type_is_none_of_ours(rest: bytes, ours: bool) -> None:  # noqa: FBT001 - a table
+    assert (decode(BASE % rest) is not None) is ours
+
+
+def test_lines_between_that_are_none_of_ours_are_passed_over(path: Path) -> None:
+    first = written(path, 1)
+    with path.open("ab") as file:
+        file.write(b"\n\n\x00\x00\nnonsense\n" + b"x" * (1 << 20) + b"\n" + BASE % b"" + b" and more\n")
+    second = written(path, 2)
+
+    assert everything(path) == tail(str(path), 9) == first + second
+
+
+def test_a_piece_of_a_line_too_long_is_no_line(path: Path) -> None:
+    path.write_bytes(b" " * (1 << 17) + b" " + encode(event(1)) + encode(event(2)))
+
+    assert everything(path) == tail(str(path), 9) == [event(2)]
+
+
+# --- rotation --------------------------------------------------------------------------------------------------------
+
+
+def test_two_files_of_half_the_room_are_all_there_ever_is(path: Path) -> None:
+    room = 4000
+    for number in range(200):
+        append(str(path), event(number), room)
+        assert sum(file.stat().st_size for file in path.parent.iterdir()) <= room
+
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, f"{path.name}.1"]
+    found = everything(path)
+    assert found == [event(number) for number in range(200 - len(found), 200)]
+    assert tail(str(path), 20) == found[-20:]
+    assert len(found) >= 15
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+
+
+def test_an_event_larger_than_the_room_is_kept_alone(path: Path) -> None:
+    written(path, 1, 2, 3, room=10)
+
+    assert everything(path) == [event(2), event(3)]
+
+
+STEPS = ("open", "fstat", "flock", "lstat", "rename", "pread", "write", "close")
+
+
+def before_each_step(tell: Callable[[str], None]) -> None:
+    """In a process of its own: for good."""
+    for step in STEPS:
+        module: Any = fcntl if step == "flock" else os
+
+        real: Callable[..., object] = getattr(module, step)
+
+        def wrapped(*args: object, step: str = step, real: Callable[..., object] = real) -> object:
+            tell(step)
+            return real(*args)
+
+        setattr(module, step, wrapped)
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["room-left", "rotating"])
+def test_a_writer_killed_before_any_step_loses_its_own_event_at_most(tmp_path: Path, full: bool) -> None:  # noqa: FBT001 - a table
+    room = 8 * len(encode(event(10))) if full else ROOM
+    steps = tmp_path / "steps"
+
+    def set_up(name: str) -> tuple[Path, list[Event]]:
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / history.FILE
+        return path, written(path, *range(10, 14), room=room)
+
+    listed, _ = set_up("listed")
+
+    def list_steps() -> None:
+        taken: list[str] = []
+        before_each_step(taken.append)
+        append(str(listed), event(14), room)
+        with steps.open("w") as file:
+            file.write("\n".join(taken))
+
+    assert in_a_child(list_steps) == 0
+    count = len(steps.read_text().split())
+    assert count >= 6
+    for number in range(count):
+        path, before = set_up(str(number))
+
+        def die_there(path: Path = path, number: int = number) -> None:
+            left = number
+
+            def die(_step: str) -> None:
+                nonlocal left
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+
+            before_each_step(die)
+            append(str(path), event(14), room)
+
+        in_a_child(die_there)
+        found = everything(path)
+        assert found in (before, [*before, event(14)]), number
+        assert everything(path) == found
+        more = written(path, 15, 16, room=ROOM)
+        assert everything(path) == found + more, number
+
+
+def test_of_two_who_find_it_full_one_renames_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would put the new file over the one that was just set aside."""
+    room = 8 * len(encode(event(10)))
+    before = written(path, *range(10, 14), room=room)
+    real = fcntl.flock
+
+    def and_another_was_faster(fd: int, operation: int) -> None:
+        monkeypatch.undo()
+        append(str(path), event(14), room)
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", and_another_was_faster)
+    append(str(path), event(15), room)
+
+    assert everything(path) == [*before, event(14), event(15)]
+
+
+def test_a_file_somebody_else_renames_right_now_takes_a_line_more(path: Path) -> None:
+    room = 8 * len(encode(event(10)))
+    before = written(path, *range(10, 14), room=room)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        more = written(path, 14, room=room)
+
+    assert everything(path) == before + more
+    assert not Path(f"{path}.1").exists()
+
+
+def test_a_file_set_aside_while_it_is_opened_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = written(path, 1, 2)
+    real = os.open
+
+    def open_slowly(name: str, flags: int, mode: int = 0o777) -> int:
+        if name == f"{path}.1":
+            path.rename(name)
+        return real(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_slowly)
+
+    assert everything(path) == before
+
+
+# --- what else may be at its path ------------------------------------------------------------------------------------
+
+
+def symlink(path: Path) -> None:
+    (path.parent / "elsewhere").write_text("precious\n")
+    path.symlink_to("elsewhere")
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+HOSTILE = [symlink, fifo, folder]
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+def test_whatever_is_no_file_is_neither_written_nor_read_nor_waited_for(
+    path: Path, make: Callable[[Path], None]
+) -> None:
+    make(path)
+
+    with pytest.raises(OSError, match=str(path)):
+        append(str(path), event(1), ROOM)
+    with pytest.raises(HistoryError, match=f"cannot read {path}: "):
+        everything(path)
+    with pytest.raises(HistoryError, match=f"cannot read {path}: "):
+        tail(str(path), 1)
+    if make is symlink:
+        assert (path.parent / "elsewhere").read_text() == "precious\n"
+
+
+def test_a_folder_in_the_way_of_the_second_file_keeps_the_history_bounded(path: Path) -> None:
+    room = 8 * len(encode(event(10)))
+    written(path, *range(10, 14), room=room)
+    Path(f"{path}.1").mkdir()
+
+    with pytest.raises(OSError, match="Is a directory"):
+        append(str(path), event(14), room)
+
+    assert path.stat().st_size <= room // 2
+
+
+def test_who_deletes_or_empties_it_has_a_new_one(path: Path) -> None:
+    written(path, 1)
+    path.unlink()
+    written(path, 2)
+    os.truncate(path, 0)
+
+    assert written(path, 3) == everything(path)
+
+
+def test_a_missing_folder_is_an_error_for_who_writes_and_nothing_for_who_reads(tmp_path: Path) -> None:
+    path = tmp_path / "absent" / history.FILE
+
+    with pytest.raises(FileNotFoundError):
+        append(str(path), event(1), ROOM)
+    assert everything(path) == tail(str(path), 5) == []
+    assert not history.exists(str(path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_who_may_not_read_it_is_told_who_may(open_folder: Path) -> None:
+    path = open_folder / history.FILE
+    written(path, 1)
+
+    with as_nobody(), pytest.raises(HistoryError, match=r"Permission denied; root may: run as root \(sudo\)"):
+        everything(path)
+
+
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_a_disk_that_fills_up_within_a_line_is_an_error_and_the_next_line_is_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    before = written(path, 1)
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda fd, data: real(fd, data[:count]))
+        with pytest.raises(OSError, match="No space left on device") as raised:
+            append(str(path), event(2), ROOM)
+    after = written(path, 3)
+
+    assert raised.value.errno == errno.ENOSPC
+    assert everything(path) == before + after
+
+
+def test_nothing_is_left_open_whatever_happens(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    written(path, 1)
+    before = os.listdir("/proc/self/fd")
+    for step, room in (("fstat", ROOM), ("pread", ROOM), ("write", ROOM), ("lstat", 10), ("rename", 10)):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, fail)
+            with pytest.raises(OSError, match="Read-only"):
+                append(str(path), event(2), room)
+
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_the_end_is_found_without_reading_the_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(path, *range(10, 99))
+    blocks: list[int] = []
+    real = os.pread
+
+    def counted(fd: int, count: int, offset: int) -> bytes:
+        blocks.append(count)
+        return real(fd, count, offset)
+
+    monkeypatch.setattr(history, "_BLOCK", 256)
+    monkeypatch.setattr(os, "pread", counted)
+
+    assert tail(str(path), 3) == [event(number) for number in (96, 97, 98)]
+    assert sum(blocks) < path.stat().st_size / 4
