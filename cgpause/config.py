@@ -15,6 +15,7 @@ from cgpause import options
 from cgpause.errors import ConfigError, ConfigProblem
 from cgpause.settings import (
     Config,
+    HistoryConfig,
     HoldConfig,
     MemoryHighConfig,
     PodClass,
@@ -31,6 +32,7 @@ from cgpause.settings import (
 
 __all__ = [
     "Config",
+    "HistoryConfig",
     "HoldConfig",
     "MemoryHighConfig",
     "PodClass",

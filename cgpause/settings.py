@@ -413,6 +413,21 @@ class PodRule:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryConfig:
+    """What is kept of what was done."""
+
+    max_mib: int = field(
+        default=16,
+        metadata=option(
+            "Room on disk for the history, in two files of half of it each; 0 keeps none. A pause takes about 1 KiB.",
+            unit="MiB",
+            low=0,
+            high=1024,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything an operator can set; `Config()` is the default."""
 
@@ -451,6 +466,10 @@ class Config:
         metadata=option(
             "Pressure stall information (PSI) wakes the daemon between samples. It never pauses anybody by itself."
         ),
+    )
+    history: HistoryConfig = field(
+        default=HistoryConfig(),
+        metadata=option("What `cgpause history` shows, kept in /var/lib/cgpause (docs/operations.md)."),
     )
     protect: ProtectConfig = field(
         default=ProtectConfig(), metadata=option("Pods that are never touched, unless a rule below allows it.")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from cgpause.config import (
     Config,
+    HistoryConfig,
     HoldConfig,
     MemoryHighConfig,
     PodClass,
@@ -85,6 +86,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
             kubepods=PsiTriggerConfig(kind=PsiKind.SOME, stall_us=50_000, window_us=500_000),
         ),
         memory_high=MemoryHighConfig(enabled=True, airbag_pct=99.0, sleep_s=30.0),
+        history=HistoryConfig(max_mib=16),
         protect=ProtectConfig(namespaces=("kube-system",), static_pods=True, guaranteed=True, unnamed=True),
         pods=(),
     )
@@ -192,6 +194,7 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("psi.kubepods", "window_us", ["500_000", "10_000_000"], ["499_999", "10_000_001"]),
     ("memory_high", "airbag_pct", ["80", "100"], ["79.999", "100.001"]),
     ("memory_high", "sleep_s", ["1", "600"], ["0.999", "600.001"]),
+    ("history", "max_mib", ["0", "1024"], ["-1", "1025", "0.5"]),
 ]
 
 
@@ -389,7 +392,7 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         pytest.param(
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
-            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, protect, pods",
+            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, history, protect, pods",
             id="section",
         ),
         pytest.param(
