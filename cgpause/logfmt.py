@@ -1,5 +1,7 @@
 """One structured line per event, to stderr: `paused pod=default/web cpu_max="max 100000" ...`; journald adds the time.
 
+Where stderr is the journal, lines go there by its own protocol instead, with the fields of their event (`history`).
+
 Names come from cgroups and folders anybody on the node may have named, so every value is quoted and escaped: a newline
 in a name must not forge a log line.
 """
@@ -15,9 +17,12 @@ import select
 import sys
 from typing import TextIO
 
+from cgpause import journal
+
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
 # sd-daemon(3): journald takes the priority from "<N>" at the start of a line.
 _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_PLAIN_FORMAT = logging.Formatter()
 
 
 def fields(**values: object) -> str:
@@ -48,6 +53,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
+        self._journal = journal.Journal() if journal.is_stderr() else None
         self._poll: select.poll | None = None
         self._lost = 0
         # Not a file of the kernel's: a test's, or closed from the start (then it is None).
@@ -58,6 +64,8 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it as lost."""
+        if self._journal is not None and send(self._journal, record):
+            return
         if self._poll is not None and not self._poll.poll(0):
             self._lost += 1
             return
@@ -66,6 +74,13 @@ class _Handler(logging.StreamHandler[TextIO]):
             note = f"log lines lost {fields(lines=lost, reason='whoever reads the log was too slow')}"
             super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
         super().emit(record)
+
+
+def send(to: journal.Journal, record: logging.LogRecord) -> bool:
+    """Send a record to the journal; False where that failed."""
+    event = getattr(record, "event", None)
+    fields_of_event = {} if event is None else event.journal
+    return to.send(_PLAIN_FORMAT.format(record), _PRIORITIES.get(record.levelno, 6), fields_of_event)
 
 
 def set_up(*, verbose: bool) -> None:

@@ -1,0 +1,82 @@
+"""The journal's native protocol: one datagram of fields an entry, so that they can be matched and need no parsing.
+
+Written here because it is a page, and the daemon stays lean. systemd's JOURNAL_NATIVE_PROTOCOL has the format, and
+systemd.exec(5) what JOURNAL_STREAM says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+
+ADDRESS = "/run/systemd/journal/socket"
+IDENTIFIER = "cgpause"
+UNIT = "cgpause.service"
+_UNIT_FIELD = "OBJECT_SYSTEMD_UNIT"
+"""What root says here `journalctl -u` shows with the unit's own entries."""
+
+
+def is_stderr() -> bool:
+    """Whether stderr is the journal: then what is written there belongs into it."""
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False  # a test's, or closed from the start
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+class Journal:
+    """Sends entries, and never waits."""
+
+    def __init__(self, unit: str | None = None) -> None:
+        """`unit` is what the entries are about; else it is the one this process runs in."""
+        self._socket: socket.socket | None = None
+        with contextlib.suppress(OSError):  # no descriptor left: there is stderr
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        # journald looks up by itself what unit an entry comes from, but too late for a process that has ended since,
+        # such as ExecStopPost='s.
+        unit = unit or _own_unit()
+        self._common = {"SYSLOG_IDENTIFIER": IDENTIFIER} | ({} if unit is None else {_UNIT_FIELD: unit})
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def send(self, message: str, priority: int, fields: Mapping[str, str]) -> bool:
+        """Send one entry; False where that failed."""
+        if self._socket is None:
+            return False
+        data = encode({"MESSAGE": message, "PRIORITY": str(priority), **self._common, **fields})
+        try:
+            # The address each time: journald may have been started anew.
+            self._socket.sendto(data, socket.MSG_DONTWAIT, ADDRESS)
+        except OSError:
+            return False
+        return True
+
+
+def encode(fields: Mapping[str, str]) -> bytes:
+    """Write fields as a datagram."""
+    parts = []
+    for name, text in fields.items():
+        value = text.encode(errors="backslashreplace")
+        if b"\n" in value:
+            parts.append(b"%s\n%s%s\n" % (name.encode(), struct.pack("<Q", len(value)), value))
+        else:
+            parts.append(b"%s=%s\n" % (name.encode(), value))
+    return b"".join(parts)
+
+
+def _own_unit() -> str | None:
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+            paths = [line.rstrip("\n").removeprefix("0::") for line in file if line.startswith("0::")]
+    except OSError:
+        return None
+    names = [part for path in paths for part in path.split("/") if part.endswith(".service")]
+    return names[-1] if names else None

@@ -1,0 +1,131 @@
+"""Tells what was done to pods, once made an event: to the log, and to the history, from a thread of its own.
+
+Where memory is short, disks are slow: a write to a file may wait for reclaim, for a journal's commit, or for a file
+system that is frozen for a backup. Whoever resumes pods must not wait for any of that, so the daemon hands its events
+over after the kernel has them, and the thread waits. What it cannot write is said once, and tried again with the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from typing import Protocol
+
+from cgpause import history
+from cgpause.config import Config, load_config
+from cgpause.errors import ConfigError
+from cgpause.events import Event
+from cgpause.logfmt import fields
+
+log = logging.getLogger(__name__)
+
+MIB = 1 << 20
+_WAITING = 1000
+"""Events kept while the disk makes us wait; half a MiB."""
+_LAST_WAIT_S = 5.0
+"""For the disk, when everything else is done."""
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def keep(self, event: Event, /) -> None:
+        """Keep an event; never raises, and never waits for long."""
+
+
+def tell(event: Event, recorder: Recorder | None, level: int = logging.INFO) -> None:
+    """Log an event, with its fields for the journal, and keep it."""
+    log.log(level, "%s", event.line, extra={"event": event})
+    if recorder is not None:
+        recorder.keep(event)
+
+
+def max_mib(config_path: str) -> int:
+    """Room for the history, as configured; the default where the configuration is broken, for what was done is done."""
+    try:
+        return load_config(config_path, must_exist=False).history.max_mib
+    except ConfigError:
+        return Config().history.max_mib
+
+
+class Keeper:
+    """Writes events to the history at once; `complaint` says what is wrong with it."""
+
+    def __init__(self, path: str, max_mib: int) -> None:
+        self.path = path
+        self.max_mib = max_mib
+        """0: nothing is written."""
+        self.complaint: str | None = None
+        self.lost = 0
+        """Events that could not be written since the last that was."""
+
+    def keep(self, event: Event) -> None:
+        """Write an event, or count it as lost."""
+        if not self.max_mib:
+            return
+        try:
+            history.append(self.path, event, self.max_mib * MIB)
+        except OSError as e:
+            self.lost += 1
+            self._complain(e)
+            return
+        if self.complaint is not None or self.lost:
+            log.info("history written again %s", fields(file=self.path, lost=self.lost))
+        self.complaint, self.lost = None, 0
+
+    def _complain(self, error: OSError) -> None:
+        text = error.strerror or str(error)
+        if text == self.complaint:
+            return
+        self.complaint = text
+        advice = None
+        if isinstance(error, FileNotFoundError):
+            advice = f"make {os.path.dirname(self.path)}, for root alone; systemd does at the next start of the unit"
+        log.warning("history not written %s", fields(file=self.path, error=text, advice=advice))
+
+
+class Thread:
+    """A keeper that nobody waits for."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        # A daemon thread: one that hangs in the kernel must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._thread.start()
+
+    def keep(self, event: Event) -> None:
+        """Hand an event over."""
+        if self._events.qsize() < _WAITING:
+            self._events.put(event)
+        else:
+            self._keeper.lost += 1
+
+    @classmethod
+    def start(cls, path: str, max_mib: int) -> Thread | None:
+        """Begin; None where the system has no thread left, which is logged."""
+        try:
+            return cls(Keeper(path, max_mib))
+        except RuntimeError as e:
+            log.warning("history not written %s", fields(file=path, error=e))
+            return None
+
+    def limit(self, max_mib: int) -> None:
+        """Take another size from now on."""
+        self._keeper.max_mib = max_mib
+
+    def close(self) -> None:
+        """Wait for what is to be written, but not for ever."""
+        self._events.put(None)
+        self._thread.join(_LAST_WAIT_S)
+        if self._thread.is_alive():
+            log.warning("history incomplete %s", fields(file=self._keeper.path, reason="the disk takes too long"))
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            try:
+                self._keeper.keep(event)
+            except Exception:  # a bug: it costs an event, not the history
+                log.exception("event lost")

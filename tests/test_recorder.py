@@ -1,0 +1,168 @@
+"""Events on their way to the history: nobody waits for a disk, and what is wrong with it is said once."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from cgpause import history, recorder
+from cgpause.events import Event
+from cgpause.recorder import Keeper, Thread, max_mib, tell
+
+
+def event(number: int) -> Event:
+    return Event(at=float(number), what="paused", pod="default/web", uid="u", reason="test")
+
+
+@pytest.fixture
+def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
+    caplog.set_level(logging.INFO)
+    return str(tmp_path / history.FILE)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    tell(event(1), Keeper(path, 1), logging.WARNING)
+    tell(event(2), None)
+
+    assert said(caplog) == [event(1).line, event(2).line]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]
+    assert [getattr(record, "event", None) for record in caplog.records] == [event(1), event(2)]
+    assert list(history.read(path)) == [event(1)]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_disk_that_refuses_is_told_once_and_tried_again_each_time(
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code), path)
+
+    keeper = Keeper(path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(history, "append", refuse)
+        for number in range(5):
+            keeper.keep(event(number))
+    keeper.keep(event(6))
+    keeper.keep(event(7))
+
+    first, second = said(caplog)
+    assert first.startswith(f"history not written file={path} error=")
+    assert os.strerror(code) in first
+    assert second == f"history written again file={path} lost=5"
+    assert list(history.read(path)) == [event(6), event(7)]
+
+
+def test_a_missing_folder_says_who_makes_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Keeper(str(tmp_path / "absent" / history.FILE), 1).keep(event(1))
+
+    assert f"make {tmp_path}/absent, for root alone" in said(caplog)[0]
+    assert not (tmp_path / "absent").exists()
+
+
+def test_no_room_means_no_history(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    Keeper(path, 0).keep(event(1))
+
+    assert not Path(path).exists()
+    assert said(caplog) == []
+
+
+def test_the_thread_keeps_what_it_was_given_in_order(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = Thread.start(path, 1)
+    assert thread is not None
+    for number in range(50):
+        thread.keep(event(number))
+    monkeypatch.setattr(recorder, "_LAST_WAIT_S", 60)
+    thread.close()
+
+    assert list(history.read(path)) == [event(number) for number in range(50)]
+
+
+def test_the_thread_takes_another_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = Thread.start(path, 0)
+    assert thread is not None
+    thread.limit(1)
+    thread.keep(event(1))
+    monkeypatch.setattr(recorder, "_LAST_WAIT_S", 60)
+    thread.close()
+
+    assert list(history.read(path)) == [event(1)]
+
+
+def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thawed, real = threading.Event(), history.append
+
+    def hang(name: str, given: Event, room: int) -> None:
+        thawed.wait(60)
+        real(name, given, room)
+
+    monkeypatch.setattr(history, "append", hang)
+    monkeypatch.setattr(recorder, "_WAITING", 3)
+    monkeypatch.setattr(recorder, "_LAST_WAIT_S", 0.01)
+    thread = Thread.start(path, 1)
+    assert thread is not None
+    for number in range(100):
+        thread.keep(event(number))
+    thread.close()
+    incomplete = said(caplog)
+    thawed.set()
+    monkeypatch.setattr(recorder, "_LAST_WAIT_S", 60)
+    thread.close()
+
+    assert incomplete == [f'history incomplete file={path} reason="the disk takes too long"']
+    kept = len(list(history.read(path)))
+    assert 3 <= kept <= 4, "one in the writer's hands"
+    assert f"history written again file={path} lost={100 - kept}" in said(caplog)
+
+
+def test_a_bug_in_the_writer_costs_an_event_and_not_the_history(
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, given = history.append, []
+
+    def fail_once(name: str, one: Event, room: int) -> None:
+        given.append(one)
+        if len(given) == 1:
+            raise RuntimeError("a bug")
+        real(name, one, room)
+
+    monkeypatch.setattr(history, "append", fail_once)
+    thread = Thread.start(path, 1)
+    assert thread is not None
+    thread.keep(event(1))
+    thread.keep(event(2))
+    monkeypatch.setattr(recorder, "_LAST_WAIT_S", 60)
+    thread.close()
+
+    assert list(history.read(path)) == [event(2)]
+    assert said(caplog) == ["event lost"]
+
+
+def test_a_system_without_a_thread_left_runs_without_a_history(
+    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+
+    assert Thread.start(path, 1) is None
+    assert said(caplog) == [f'''history not written file={path} error="can't start new thread"''']
+
+
+@pytest.mark.parametrize(("text", "room"), [("", 16), ("[history]\nmax_mib = 3\n", 3), ("[history]\nmax_mib = x", 16)])
+def test_a_broken_configuration_does_not_cost_the_history(tmp_path: Path, text: str, room: int) -> None:
+    (tmp_path / "config.toml").write_text(text)
+
+    assert max_mib(str(tmp_path / "config.toml")) == room
+    assert max_mib(str(tmp_path / "absent.toml")) == 16
