@@ -1,4 +1,4 @@
-"""Carries decisions out: one ledger call and one log line per pod; a pod that fails never stops the others."""
+"""Carries decisions out: one ledger call and one event (`history`) per pod; a pod that fails never stops the others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,26 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config
 from cgpause.containers import kill_containers
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError
+from cgpause.events import Event, make_event, resumed_event
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
-from cgpause.model import Action, CgroupId, CpuMax, Freeze, Owner, Pause, PauseRecord, Resume, Sacrifice, Sample
+from cgpause.model import (
+    Action,
+    CgroupId,
+    CpuMax,
+    Freeze,
+    Owner,
+    Pause,
+    PauseRecord,
+    Pod,
+    Result,
+    Resume,
+    Sacrifice,
+    Sample,
+)
 from cgpause.names import read_names
 from cgpause.process import SpareDescriptors
+from cgpause.recorder import Recorder, tell
 from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.watch import Watch
@@ -77,11 +92,13 @@ class Counts:
 class Actuator:
     """Applies actions to the pods of one tree."""
 
-    def __init__(self, ledger: Ledger, tree: PodTree, watch: Watch, *, dry_run: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, tree: PodTree, watch: Watch, *, dry_run: bool, recorder: Recorder | None = None
+    ) -> None:
         self._ledger = ledger
+        self._recorder = recorder
         self._tree = tree
         self._watch = watch
-        self._verb = "would have " if dry_run else ""
         self._dry_run = dry_run
         self._complaints: dict[CgroupId, str] = {}
         self.spare = SpareDescriptors()
@@ -89,7 +106,7 @@ class Actuator:
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         """Carry actions out in their order."""
-        used = f"{sample.headroom.used_pct:.1f}"
+        used = sample.headroom.used_pct
         for action in actions:
             tracked = self._tree.pods.get(action.pod.cgroup)
             if tracked is None:
@@ -98,8 +115,8 @@ class Actuator:
                 match action:
                     case Pause():
                         self._pause(tracked, action, config, used)
-                    case Resume(reason=reason):
-                        self.resume(tracked, reason, used_pct=used)
+                    case Resume(reason=reason, result=result):
+                        self.resume(tracked, reason, result, used_pct=used)
                     case Freeze():
                         self._freeze(tracked, action, used)
                     case Sacrifice():
@@ -110,7 +127,13 @@ class Actuator:
                 self._complain(tracked, "busy", e, level=logging.INFO)
 
     def resume(
-        self, tracked: TrackedPod, reason: str, *, used_pct: str | None = None, wait_s: float = _BUSY_WAIT_S
+        self,
+        tracked: TrackedPod,
+        reason: str,
+        result: Result = Result.ROOM,
+        *,
+        used_pct: float | None = None,
+        wait_s: float = _BUSY_WAIT_S,
     ) -> bool:
         """Put one pod's originals back; False when that failed, which is logged and will be tried again.
 
@@ -118,7 +141,6 @@ class Actuator:
             BusyError, CgroupGoneError: as in the ledger.
         """
         pod = tracked.pod
-        held_s = None if pod.paused is None else (now_ns() - pod.paused.since_ns) / 1e9
         try:
             with self.spare.lent():
                 resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused)
@@ -131,26 +153,20 @@ class Actuator:
         if resumed is None or resumed.record is None:
             return True  # somebody else resumed it, and has said so
         self.counts.resumes += 1
-        log.info(
-            "%sresumed %s",
-            self._verb,
-            fields(
-                pod=pod.label,
-                uid=pod.uid,
-                mechanism=resumed.record.mechanism,
-                cpu_max_from=resumed.record.written,
-                cpu_max_to=resumed.cpu_max,
-                foreign="yes" if resumed.foreign else None,
-                held_s=None if held_s is None else f"{held_s:.1f}",
-                used_pct=used_pct,
-                reason=reason,
-            ),
-        )
+        self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
-    def forget(self, cgroup: CgroupId) -> None:
-        """Drop what is remembered of a pod that is gone."""
-        self._complaints.pop(cgroup, None)
+    def adopt(self, tracked: TrackedPod) -> None:
+        """Tell of a pod that was paused before we came."""
+        record = tracked.pod.paused
+        if record is not None:
+            tell(make_event("adopted", tracked.pod, record.reason, record), self._recorder)
+
+    def forget(self, pod: Pod) -> None:
+        """Drop what is remembered of a pod that is gone, and tell of its pause."""
+        self._complaints.pop(pod.cgroup, None)
+        if pod.paused is not None and not self._dry_run:
+            self._tell(make_event("gone", pod, "the pod went while it was paused", pod.paused, result=Result.GONE))
 
     def read_record(self, tracked: TrackedPod) -> None:
         """Take in a record somebody else wrote or removed (the CLI, a predecessor)."""
@@ -189,9 +205,11 @@ class Actuator:
             tracked.damaged = True
             self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
             return
+        pod = tracked.pod
         self._ended(tracked)
         if resumed is not None:
-            log.warning("resumed %s", fields(pod=tracked.pod.label, cpu_max_to=resumed.cpu_max, reason=why))
+            event = resumed_event(pod, resumed, why, Result.LOST, record=pod.paused)
+            self._tell(event, logging.WARNING)
 
     def _ended(self, tracked: TrackedPod) -> None:
         """Forget a pause that is over."""
@@ -212,7 +230,7 @@ class Actuator:
                 if paused.owner is Owner.MANUAL:
                     self._complain(tracked, "pause given up", trouble)
                     self._unwatch(tracked)  # each of its writes would wake us
-                elif self.resume(tracked, str(trouble)):
+                elif self.resume(tracked, str(trouble), Result.FOREIGN):
                     self._set_aside(tracked, "left alone", trouble)
                 return
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
@@ -227,18 +245,19 @@ class Actuator:
         tracked.drifts += 1
         self.counts.drifts += 1
         tracked.pod = replace(tracked.pod, paused=record)
-        log.info(
-            "asserted again %s",
-            fields(
-                pod=tracked.pod.label,
+        self._tell(
+            make_event(
+                "asserted again",
+                tracked.pod,
+                "somebody else wrote cpu.max",
+                record,
                 cpu_max_from=record.original,
                 cpu_max_to=record.written,
                 times=tracked.drifts,
-                reason="somebody else wrote cpu.max",
-            ),
+            )
         )
 
-    def _pause(self, tracked: TrackedPod, action: Pause, config: Config, used: str) -> None:
+    def _pause(self, tracked: TrackedPod, action: Pause, config: Config, used: float) -> None:
         pod = tracked.pod
         request = PauseRequest(
             mechanism=action.mechanism,
@@ -265,22 +284,20 @@ class Actuator:
         if not changed:
             return  # an operator was faster
         self.counts.pauses += 1
-        log.info(
-            "%spaused %s",
-            self._verb,
-            fields(
-                pod=pod.label,
-                uid=pod.uid,
-                mechanism=record.mechanism,
+        self._tell(
+            make_event(
+                "paused",
+                pod,
+                action.reason,
+                record,
                 cpu_max_from=record.original,
                 cpu_max_to=record.written,
                 memory_current_bytes=action.memory_current_bytes,
                 used_pct=used,
-                reason=action.reason,
-            ),
+            )
         )
 
-    def _freeze(self, tracked: TrackedPod, action: Freeze, used: str) -> None:
+    def _freeze(self, tracked: TrackedPod, action: Freeze, used: float) -> None:
         try:
             record, changed = self._ledger.freeze(tracked.cgroup, action.reason, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
@@ -295,18 +312,9 @@ class Actuator:
             return
         tracked.pod = replace(tracked.pod, paused=record)
         self.counts.freezes += 1
-        log.info(
-            "%s %s",
-            "would have frozen" if self._dry_run else "froze",
-            fields(
-                pod=tracked.pod.label,
-                uid=tracked.pod.uid,
-                used_pct=used,
-                reason=action.reason,
-            ),
-        )
+        self._tell(make_event("froze", tracked.pod, action.reason, record, used_pct=used))
 
-    def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: str) -> None:
+    def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
         try:
             # Names as they are now: a container restarted since the last walk has a new id.
             names = read_names(self._tree.log_dir)
@@ -317,24 +325,29 @@ class Actuator:
             self._set_aside(tracked, "could not sacrifice", e)
             return
         self.counts.sacrifices += 1
-        log.warning(
-            "%ssacrificed %s",
-            self._verb,
-            fields(
-                pod=tracked.pod.label,
-                uid=tracked.pod.uid,
+        self._tell(
+            make_event(
+                "sacrificed",
+                tracked.pod,
+                action.reason,
+                tracked.pod.paused,
                 containers=",".join(name[:12] for name in killed),
                 memory_current_bytes=action.memory_current_bytes,
                 used_pct=used,
-                reason=action.reason,
             ),
+            logging.WARNING,
         )
         # A throttled process dies slowly and frees its memory slowly; and nothing can be started in a paused pod.
         # Should the resume fail now, the mark makes the next decision try again.
         tracked.pod = replace(tracked.pod, distress="its containers were killed")
-        self.resume(tracked, "its containers were killed", used_pct=used)
+        self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
         # kubelet needs seconds to notice, and then a pod that runs.
         tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
+
+    def _tell(self, event: Event, level: int = logging.INFO) -> None:
+        if self._dry_run:
+            event = replace(event, what=f"would have {'frozen' if event.what == 'froze' else event.what}")
+        tell(event, self._recorder, level)
 
     def _unwatch(self, tracked: TrackedPod) -> None:
         self._watch.add_pod(tracked.cgroup, paused=False)

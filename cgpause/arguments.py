@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from cgpause import __version__
+from cgpause import __version__, history
 
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
+DEFAULT_STATE_DIR = "/var/lib/cgpause"
+"""StateDirectory= of the unit; nobody else makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,17 @@ class Options:
     config_required: bool
     cgroup_root: str | None
     log_dir: str
+    history_path: str | None
+    """Where the history is kept; None: nowhere."""
     dry_run: bool
     verbose: bool
+
+
+def history_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
+    """Where the history is; that of the node is about the node's own tree, and no other."""
+    if state_dir is None:
+        state_dir = DEFAULT_STATE_DIR if cgroup_root is None else None
+    return None if state_dir is None else history.path_in(state_dir)
 
 
 def parse_options(argv: list[str] | None = None) -> Options:
@@ -31,6 +42,7 @@ def parse_options(argv: list[str] | None = None) -> Options:
     parser.add_argument(
         "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="parent of the kubelet's pods/ and containers/ logs"
     )
+    add_state_dir(parser)
     parser.add_argument("--dry-run", action="store_true", help="do everything but write")
     parser.add_argument("--verbose", action="store_true", help="log each event too")
     parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
@@ -40,6 +52,16 @@ def parse_options(argv: list[str] | None = None) -> Options:
         config_required=found.config is not None,
         cgroup_root=found.cgroup_root,
         log_dir=found.log_dir,
+        history_path=history_path(found.state_dir, found.cgroup_root),
         dry_run=found.dry_run,
         verbose=found.verbose,
+    )
+
+
+def add_state_dir(parser: argparse.ArgumentParser) -> None:
+    """Let the history be kept elsewhere."""
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help=f"where the history is kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root)",
     )

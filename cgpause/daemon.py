@@ -1,6 +1,6 @@
 """The daemon: one epoll loop that samples, decides and acts; what the systemd unit starts.
 
-    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--dry-run]
+    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--dry-run]
 
 It wakes for PSI triggers, inotify, signals and a timer whose interval follows from the headroom, and for nothing else.
 It stays small and imports neither typer nor rich.
@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import replace
 
-from cgpause import __version__, ledger, logfmt
+from cgpause import __version__, ledger, logfmt, recorder
 from cgpause.actuate import Actuator, Ledger, now_ns
 from cgpause.arguments import Options, parse_options
 from cgpause.brake import Brake
@@ -28,7 +28,7 @@ from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
 from cgpause.follow import Follower
 from cgpause.logfmt import fields
-from cgpause.model import Owner, Sample
+from cgpause.model import Owner, Result, Sample
 from cgpause.notify import Notifier
 from cgpause.policy import Decision, State, decide
 from cgpause.policy.hold import NS_PER_S
@@ -74,7 +74,10 @@ class Daemon:
         kept: Ledger = ledger
         if options.dry_run:
             kept = DryLedger()
-        self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run)
+        self._history: recorder.Thread | None = None
+        if options.history_path is not None and not options.dry_run:
+            self._history = recorder.Thread.start(options.history_path, self.config.history.max_mib)
+        self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run, recorder=self._history)
         self._brake = Brake(self.tree, self._watch, dry_run=options.dry_run)
         self._notifier = Notifier()
         self._psi = PsiTriggers(self._epoll, self.config.psi)
@@ -126,10 +129,7 @@ class Daemon:
         self._walk(now_ns())
         for tracked in self.tree.pods.values():
             if tracked.pod.paused is not None:
-                log.info(
-                    "adopted %s",
-                    fields(pod=tracked.pod.label, owner=tracked.pod.paused.owner, reason=tracked.pod.paused.reason),
-                )
+                self._actuator.adopt(tracked)
         log.info(
             "started %s",
             fields(
@@ -354,7 +354,7 @@ class Daemon:
         if not self._blind:
             self._blind = True
             log.error("memory cannot be read: pausing nobody %s", fields(error=error))
-        self._resume_all("memory cannot be read")
+        self._resume_all("memory cannot be read", Result.BLIND)
         self._sample_at_ns = at_ns + _BLIND_NS
 
     def _walk(self, at_ns: int) -> None:
@@ -366,7 +366,7 @@ class Daemon:
             self._actuator.answer_drift(tracked, self.config)  # its writer may have died between record and write
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:
-            self._actuator.forget(pod.cgroup)
+            self._actuator.forget(pod)
             log.debug("pod gone %s", fields(pod=pod.label))
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
@@ -393,6 +393,8 @@ class Daemon:
             self.config = self.tree.config = config
             self._psi.configure(config.psi, self.tree.kubepods)
             self._sampler.read_eviction_threshold()
+            if self._history is not None:
+                self._history.limit(config.history.max_mib)
             self._follower.times.expire_facts()
             log.info("configuration reloaded %s", fields(file=self._options.config_path))
         self._notifier.send("READY=1")
@@ -424,7 +426,7 @@ class Daemon:
             f"{counts.sacrifices} sacrifices"
         )
 
-    def _resume_all(self, reason: str, *, wait_s: float = 0.05) -> int:
+    def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
         """Undo every pause of the daemon, and memory.high; returns how many could not be undone."""
         left = 0
         for tracked in list(self.tree.pods.values()):
@@ -432,7 +434,7 @@ class Daemon:
                 left += tracked.damaged
                 continue
             try:
-                left += not self._actuator.resume(tracked, reason, wait_s=wait_s)
+                left += not self._actuator.resume(tracked, reason, result, wait_s=wait_s)
             except CgroupGoneError:
                 continue
             except BusyError as e:
@@ -445,7 +447,9 @@ class Daemon:
     def _shut_down(self) -> int:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
-        left = self._resume_all("cgpause stops", wait_s=ledger.LOCK_WAIT_S)
+        left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S)
+        if self._history is not None:
+            self._history.close()  # only now: nobody waits for a disk while a pod is paused
         log.info("stopped %s", fields(left_paused=left))
         return left
 

@@ -2,6 +2,8 @@
 
     python -m cgpause.restore [--cgroup-root DIR] [--daemon-only]
 
+What it resumed it notes in the history afterwards, with names and as configured where those are to be had.
+
 The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon; it
 imports neither typer nor rich. `cgpause resume --all` is the same function.
 """
@@ -18,12 +20,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from cgpause import high, logfmt
+from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, add_state_dir, history_path
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, printable
+from cgpause.events import Event, resumed_event
+from cgpause.kubepods import pod_uid
 from cgpause.ledger import Resumed, read_record, resume
 from cgpause.logfmt import fields
-from cgpause.model import Owner
+from cgpause.model import Owner, Result
+from cgpause.names import PodName, read_names
 from cgpause.record import XATTR
+from cgpause.recorder import Keeper, max_mib, tell
 from cgpause.systemd import original_from_systemd
 from cgpause.tree import kubepods_roots, walk
 
@@ -158,11 +165,42 @@ def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
     return record.owner is owner or (owner is Owner.DAEMON and expired)
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A pod as its path and the kubelet's log folders name it."""
+
+    uid: str
+    label: str
+
+
+def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -> Iterator[Event]:
+    """What was resumed, for log and history."""
+    names: dict[str, PodName] = read_names(log_dir).pods if outcomes else {}
+    for outcome in outcomes:
+        resumed = outcome.resumed
+        if not isinstance(resumed, Resumed):
+            continue
+        record = resumed.record
+        uid = pod_uid(os.path.basename(outcome.path)) or outcome.path
+        # Of an operator's pauses the daemon ends those only whose time is over, and so does who cleans up after it.
+        expired = result is Result.CRASHED and record is not None and record.owner is Owner.MANUAL
+        yield resumed_event(
+            _Named(uid, "/".join(names[uid]) if uid in names else uid),
+            resumed,
+            "pause expired" if expired else reason,
+            Result.EXPIRED if expired else result,
+            cgroup=outcome.path,
+        )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Resume all; returns the exit code: 0, 1 without a cgroup root, 6 when something could not be restored."""
     parser = argparse.ArgumentParser(prog="cgpause.restore", description="Resume every paused pod.")
     parser.add_argument("--cgroup-root", metavar="DIR")
     parser.add_argument("--daemon-only", action="store_true", help="leave pods that an operator paused as they are")
+    parser.add_argument("--config", metavar="FILE", default=DEFAULT_CONFIG, help="says how much history is kept")
+    parser.add_argument("--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="where pods have their names from")
+    add_state_dir(parser)
     options = parser.parse_args(argv)
     logfmt.set_up(verbose=False)
     try:
@@ -176,6 +214,13 @@ def main(argv: list[str] | None = None) -> int:
     except CgpauseError as e:
         log.error("%s", e)
         return 6
+    path = history_path(options.state_dir, options.cgroup_root)
+    keeper = None if path is None else Keeper(path, max_mib(options.config))
+    reason, result = "everything is resumed", Result.OPERATOR
+    if options.daemon_only:
+        reason, result = "cgpause had ended without", Result.CRASHED
+    for event in events(outcomes, options.log_dir, reason, result):
+        tell(event, keeper)
     for outcome in outcomes:
         if isinstance(outcome.resumed, high.Released):
             log.info(
@@ -186,9 +231,7 @@ def main(argv: list[str] | None = None) -> int:
                     foreign="yes" if outcome.resumed.foreign else None,
                 ),
             )
-        elif outcome.resumed is not None:
-            log.info("resumed %s", fields(cgroup=outcome.path, cpu_max_to=outcome.resumed.cpu_max))
-        else:
+        elif outcome.error is not None:
             log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))
     return 6 if any(outcome.error is not None for outcome in outcomes) else 0
 

@@ -21,6 +21,7 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config
 from cgpause.dryrun import DryLedger
 from cgpause.errors import CgroupGoneError, KernelWriteError
+from cgpause.events import Event
 from cgpause.ledger import PauseRequest
 from cgpause.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
 from cgpause.policy import State, decide
@@ -45,7 +46,13 @@ class Bench:
         }
         self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), CONFIG)
         self.tree.refresh(0)
-        self.actuator = Actuator(DryLedger() if dry_run else ledger, self.tree, watch, dry_run=dry_run)
+        self.kept: list[Event] = []
+        kept = DryLedger() if dry_run else ledger
+        self.actuator = Actuator(kept, self.tree, watch, dry_run=dry_run, recorder=self)
+
+    def keep(self, event: Event) -> None:
+        """Be the history."""
+        self.kept.append(event)
 
     def tracked(self, name: str) -> TrackedPod:
         return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
@@ -136,6 +143,42 @@ def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
         'cpu_max_to="50000 100000" held_s='
     )
     assert resumed.endswith("used_pct=95.0 reason=test")
+
+
+def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a", "b")
+    bench.freeze("b")
+    drift(bench, 1)
+    bench.resume("a")
+    bench.sacrifice("b")
+    bench.pause("c")
+    bench.actuator.adopt(bench.tracked("c"))
+    bench.actuator.forget(bench.tracked("c").pod)
+
+    assert [event.line for event in bench.kept] == lines(caplog)
+    assert [(event.what, event.pod, event.result) for event in bench.kept] == [
+        ("paused", "default/a", None),
+        ("paused", "default/b", None),
+        ("froze", "default/b", None),
+        ("asserted again", "default/b", None),
+        ("resumed", "default/a", "room"),
+        ("sacrificed", "default/b", None),
+        ("resumed", "default/b", "sacrificed"),
+        ("paused", "default/c", None),
+        ("adopted", "default/c", None),
+        ("gone", "default/c", "gone"),
+    ]
+    assert len({event.pause for event in bench.kept}) == 3
+    assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
+
+
+def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench) -> None:
+    bench.actuator.adopt(bench.tracked("a"))
+    bench.actuator.forget(bench.tracked("a").pod)
+
+    assert bench.kept == []
 
 
 @pytest.mark.parametrize(
@@ -285,6 +328,8 @@ def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
     assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
     assert records_left(bench.fake.root) == []
     assert len(lines(caplog, "resumed")) == 1
+    paused, resumed = bench.kept
+    assert (resumed.result, resumed.pause) == ("lost", paused.pause)
 
 
 def test_a_lost_record_does_not_undo_what_somebody_else_wrote_since(bench: Bench) -> None:
@@ -407,7 +452,9 @@ def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
     paused = bench.tracked("b").pod.paused
     assert paused is not None
     assert (paused.mechanism, paused.reason) == (Mechanism.FREEZE, "it grows")
-    assert lines(caplog)[-1] == f'froze pod=default/b uid={bench.fake.uids["b"]} used_pct=95.0 reason="it grows"'
+    froze = lines(caplog)[-1]
+    assert froze.startswith(f"froze pod=default/b uid={bench.fake.uids['b']} mechanism=freeze held_s=")
+    assert froze.endswith('used_pct=95.0 reason="it grows"')
     bench.resume("a", "b")
     assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
     assert "mechanism=freeze" in lines(caplog, "resumed pod=default/b")[0]

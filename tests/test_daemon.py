@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from trees import FakeTree, records_left, wait_until
 
+from cgpause import account, history
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.ledger import PauseRequest, pause
@@ -608,3 +609,110 @@ def test_a_damaged_record_that_nobody_can_replace_is_not_called_resumed(tree: Fa
 
     assert daemon.stop() == 6
     assert daemon.log.count("could not resume pod=default/web") == 1
+
+
+# --- history ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tree: FakeTree) -> Path:
+    folder = tree.folder / "state"
+    folder.mkdir()
+    return folder
+
+
+def noted(state: Path) -> list[tuple[str, str, str | None]]:
+    found = history.read(history.path_in(str(state)))
+    return [(event.what, event.pod, event.result) for event in found]
+
+
+def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    first = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: len(noted(state)) == 1, "the pause to be noted")
+    first.stop(signal.SIGKILL)
+    assert cpu_max(pod) == PAUSED
+    tree.set_used(0)
+
+    start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: len(noted(state)) == 3, "the end to be noted")
+
+    what = [("paused", None), ("adopted", None), ("resumed", "room")]
+    assert noted(state) == [(word, "default/web", result) for word, result in what]
+    (pause_found,) = account.pauses(history.read(history.path_in(str(state))))
+    assert pause_found.held_s is not None
+    assert pause_found.held_s >= 0
+
+
+def test_what_a_stop_resumed_is_noted_before_the_end(tree: FakeTree, start: Start, state: Path) -> None:
+    for name in ("web", "job"):
+        tree.add_pod(name)
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: len(records_left(tree.root)) == 2, "the pauses")
+
+    assert daemon.stop() == 0
+
+    assert [entry[0] for entry in noted(state)] == ["paused", "paused", "resumed", "resumed"]
+    assert {entry[2] for entry in noted(state)[2:]} == {"stopped"}
+
+
+def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    daemon.wait_for_log(" paused pod=default/web")
+
+    pod.rename(tree.folder / "gone")  # at once: file by file it would be one whose containers change, and resumed
+
+    wait_until(lambda: ("gone", "default/web", "gone") in noted(state), "the end to be noted")
+
+
+@pytest.mark.parametrize("trouble", ["absent", "symlink", "folder", "fifo"])
+def test_a_history_that_cannot_be_written_costs_nothing_else(
+    tree: FakeTree, start: Start, state: Path, trouble: str
+) -> None:
+    file = state / history.FILE
+    match trouble:
+        case "absent":
+            state.rmdir()
+        case "symlink":
+            file.symlink_to("elsewhere")
+        case "folder":
+            file.mkdir()
+        case "fifo":
+            os.mkfifo(file)
+    pods = [tree.add_pod(name) for name in ("web", "job")]
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: all(cpu_max(pod) == PAUSED for pod in pods), "the pauses")
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("history not written") == 1
+    assert not (state / "elsewhere").exists()
+
+
+def test_a_dry_run_keeps_no_history(tree: FakeTree, start: Start, state: Path) -> None:
+    tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), "--dry-run")
+    daemon.wait_for_log("would have paused pod=default/web")
+
+    assert daemon.stop() == 0
+    assert list(state.iterdir()) == []
+
+
+def test_a_reload_can_switch_the_history_off(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod("web")
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    daemon.config.write_text(f"{NO_SACRIFICE}[history]\nmax_mib = 0\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log("configuration reloaded")
+    tree.set_used(HIGH)
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    assert daemon.stop() == 0
+    assert list(state.iterdir()) == []

@@ -20,7 +20,7 @@ from typing import NoReturn
 import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture, records_left
 
-from cgpause import high, restore
+from cgpause import high, history, restore
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.high import set_high
@@ -477,8 +477,45 @@ def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None
     assert records_left(tree.root) == []
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert f"resumed cgroup={pods[0].relative_to(tree.root)} cpu_max_to=" in lines[0]
-    assert '"50000 100000"' in lines[0]
+    assert f" resumed pod={tree.uids['daemon']} " in lines[0]
+    assert f" cgroup={pods[0].relative_to(tree.root)} " in lines[0]
+    assert 'cpu_max_to="50000 100000"' in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "owners"),
+    [([], {"daemon": "operator", "manual": "operator"}), (["--daemon-only"], {"daemon": "crashed", "late": "expired"})],
+    ids=["all", "daemon-only"],
+)
+def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[str], owners: dict[str, str]) -> None:
+    state = tree.folder / "state"
+    state.mkdir()
+    for name in owners:
+        pod, owner = tree.add_pod(name), Owner.DAEMON if name == "daemon" else Owner.MANUAL
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        expires_ns = now_ns - 10**9 if name == "late" else None
+        request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "test", now_ns - 10**10, expires_ns)
+        with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+            pause(cgroup, request)
+    place = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "--state-dir", str(state)]
+
+    assert restore.main([*place, *options]) == 0
+
+    found = list(history.read(history.path_in(str(state))))
+    assert {event.pod.removeprefix("default/"): event.result for event in found} == owners
+    assert all(event.held_s is not None and event.held_s >= 10 for event in found)
+    assert {event.pause_reason for event in found} == {"test"}
+
+
+def test_a_history_that_cannot_be_written_changes_nothing_for_who_restores(tree: FakeTree, capsys: Capture) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree.root, pod)
+    place = ["--cgroup-root", str(tree.root), "--state-dir", str(tree.folder / "absent")]
+
+    assert restore.main([*place, "--daemon-only"]) == 0
+
+    assert cpu_max(pod) == "50000 100000"
+    assert "warning: history not written" in capsys.readouterr().err
 
 
 def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:

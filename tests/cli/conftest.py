@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,9 +19,11 @@ COMMAND = get_command(app)
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Nothing of the machine the tests run on: its memory, its processes, its systemd, its configuration."""
+    """Nothing of the machine the tests run on: its memory, processes, systemd, configuration, history, journal."""
     monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
     monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", ABSENT)
+    monkeypatch.setattr("cgpause.arguments.DEFAULT_STATE_DIR", str(tmp_path / "no-state"))
+    monkeypatch.setattr("cgpause.journal.ADDRESS", str(tmp_path / "no-journal"))
     monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])
     monkeypatch.setenv("PATH", str(tmp_path / "absent"))
     # Building the parser anew for each of some thousand commands would take longer than running them.
@@ -37,13 +35,3 @@ def machine(tmp_path: Path, monkeypatch: Patch) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> FakeTree:
     return FakeTree(tmp_path)
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A temporary folder others can reach, unlike pytest's."""
-    folder = Path(tempfile.mkdtemp(prefix="cgpause-test-"))
-    folder.chmod(0o755)
-    yield folder
-    subprocess.run(["/bin/chmod", "-R", "u+rwx", str(folder)], check=True)
-    shutil.rmtree(folder)

@@ -176,7 +176,7 @@ def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: St
     else:
         os.setxattr(pod, "user.cgpause", b"?")
 
-    daemon.wait_for_log(" resumed pod=default/web cpu_max_to=")
+    daemon.wait_for_log(" resumed pod=default/web ")
     assert cpu_max(pod) == "50000 100000"
     assert os.listxattr(pod) == []
 
