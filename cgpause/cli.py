@@ -13,16 +13,17 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from cgpause import __version__, high, ledger, output
+from cgpause import __version__, arguments, high, history, journal, ledger, output
+from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR
+from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.check import Level, run_checks
 from cgpause.config import Config, Policy, load_config, render_config
@@ -37,15 +38,18 @@ from cgpause.errors import (
     RestoreError,
     printable,
 )
+from cgpause.events import Event, PauseKey, boot_id, make_event, resumed_event
+from cgpause.kubepods import pod_uid
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.lookup import find_pod
-from cgpause.model import Mechanism, Owner, PauseRecord
+from cgpause.model import Mechanism, Owner, PauseRecord, Result
 from cgpause.policy import State
 from cgpause.policy import explain as explain_decision
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
 from cgpause.policy.watermark import WatermarkState
-from cgpause.restore import braked_roots, paused_cgroups, resume_all
+from cgpause.recorder import MIB, max_mib
+from cgpause.restore import braked_roots, events, paused_cgroups, resume_all
 from cgpause.sampler import Sampler
 from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod
@@ -88,6 +92,36 @@ class Globals:
     cgroup_root: str | None
     config_path: str | None
     log_dir: str
+    state_dir: str | None
+
+    def note(self, event: Event) -> None:
+        """Keep what was done by hand, where the daemon keeps what it does."""
+        path = history_path(self.state_dir, self.cgroup_root)
+        room_mib = max_mib(self.config_path or DEFAULT_CONFIG)
+        if path is not None and room_mib:
+            try:
+                history.append(path, event, room_mib * MIB)
+            except FileNotFoundError:
+                pass  # no daemon has ever run here
+            except OSError as e:
+                typer.echo(f"note: this is not in the history: {printable(path)}: {e.strerror}", err=True)
+        if self.cgroup_root is None and os.geteuid() == 0:
+            with closing(journal.Journal(journal.UNIT)) as to:
+                to.send(event.line, 6, event.journal)
+
+    def held(self) -> set[PauseKey]:
+        """Which pauses are in force: the pods' own records say so, and no file."""
+        boot, found = boot_id(), set()
+        try:
+            for cgroup in paused_cgroups(self.root(), lambda *_: None):
+                with suppress(CgpauseError):
+                    record = ledger.read_record(cgroup)
+                    uid = pod_uid(os.path.basename(cgroup.id.path))
+                    if record is not None and uid is not None and boot is not None:
+                        found.add(PauseKey(boot, uid, record.since_ns))
+        except CgpauseError:
+            return found  # no cgroup v2 here, and so nothing that is paused
+        return found
 
     def root(self) -> str:
         """Directory given with --cgroup-root, or the one the kernel's mount table names."""
@@ -143,12 +177,19 @@ def main_options(
     log_dir: Annotated[
         str, typer.Option(metavar="DIR", help="Parent of the kubelet's pods/ and containers/ log folders.")
     ] = DEFAULT_LOG_DIR,
+    state_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Where the history is kept.  [default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root]",
+        ),
+    ] = None,
     version: Annotated[  # noqa: ARG001 - acted on by its callback
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options common to all commands."""
-    context.obj = Globals(cgroup_root, config, log_dir)
+    context.obj = Globals(cgroup_root, config, log_dir, state_dir)
 
 
 @app.command()
@@ -164,6 +205,8 @@ def run(
         options += ["--config", given.config_path]
     if given.cgroup_root is not None:
         options += ["--cgroup-root", given.cgroup_root]
+    if given.state_dir is not None:
+        options += ["--state-dir", given.state_dir]
     options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
     # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory. -P, so that
     # root in somebody's folder does not import from it.
@@ -232,6 +275,57 @@ def explain(
         output.print_explain(sample, verdicts, config)
 
 
+@app.command(name="history")
+def show_history(
+    context: typer.Context,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what was held since then: 90s, 1h, 2d; 2026-11-22T10:00; today."),
+    ] = None,
+    pod: Annotated[
+        str | None, typer.Option(metavar="REF", help="Only this pod: namespace/name, name, UID or its begin.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was paused, when, for how long, why and how it ended; and how long each pod was held in all.
+
+    Pods that are gone are in it too. How much is kept: [history] in the configuration.
+    """
+    given: Globals = context.obj
+    path = history.path_in(given.state_dir or arguments.DEFAULT_STATE_DIR)
+    try:
+        since_s = None if since is None else parse_since(since, time.time())
+    except ValueError as e:
+        _fail(f"--since {printable(str(e))}", Exit.USAGE)
+    with _exits():
+        there = history.exists(path)
+        found = pauses(history.read(path))
+        boot = boot_id()
+        if any(pause.may_run(boot) for pause in found):
+            found = with_running(found, given.held(), now_ns())
+        chosen = select(found, since_s, pod if found else None)
+    if as_json:
+        _print_json(output.history_values(path, since_s, chosen))
+    elif chosen:
+        output.print_history(chosen, boot)
+    if not chosen:
+        typer.echo(_why_nothing(path, there=there, among=len(found)), err=as_json)
+
+
+def _why_nothing(path: str, *, there: bool, among: int) -> str:
+    folder, name = printable(os.path.dirname(path)), printable(path)
+    if not os.path.isdir(folder):
+        return (
+            f"no history: there is no {folder}. The daemon's unit makes it, so it has not run here; "
+            "a daemon without the unit keeps a history once somebody has made it."
+        )
+    if not there:
+        return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."
+    if among:
+        return f"nothing was paused in that time; of other times {name} has pauses ({among})"
+    return f"{name} has no pause in it"
+
+
 @app.command()
 def config(
     context: typer.Context,
@@ -295,6 +389,17 @@ def pause(
                         expires_ns=None if for_s is None else at_ns + for_s * 1_000_000_000,
                     ),
                 )
+                if changed:
+                    given.note(
+                        make_event(
+                            "paused",
+                            tracked.pod,
+                            record.reason,
+                            record,
+                            cpu_max_from=record.original,
+                            cpu_max_to=record.written,
+                        )
+                    )
                 return _describe_pause(record, changed=changed)
 
             code = _each(refs, tree, pause_one)
@@ -316,21 +421,26 @@ def resume(
         _fail("resume wants either pods or --all", Exit.USAGE)
     with _exits():
         if everything:
-            raise typer.Exit(_resume_all(given.root(), dry_run=dry_run))
+            raise typer.Exit(_resume_all(given, dry_run=dry_run))
         # The defaults will do: a broken configuration must not keep a pod paused.
         with given.tree(Config()) as tree:
 
             def resume_one(tracked: TrackedPod) -> str:
                 if dry_run:
                     return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
-                return _describe_resume(ledger.resume(tracked.cgroup, second_source=original_from_systemd))
+                resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
+                if resumed is not None:
+                    reason = f"cgpause resume by {_user()}"
+                    given.note(resumed_event(tracked.pod, resumed, reason, Result.OPERATOR))
+                return _describe_resume(resumed)
 
             code = _each(refs or [], tree, resume_one)
     raise typer.Exit(code)
 
 
-def _resume_all(root: str, *, dry_run: bool) -> Exit:
+def _resume_all(given: Globals, *, dry_run: bool) -> Exit:
     # Neither configuration nor names are needed, so nothing that may be broken can keep a pod paused.
+    root = given.root()
     if dry_run:
         failed: list[CgpauseError] = []
         pods = paused_cgroups(root, lambda _, error: failed.append(error))
@@ -342,6 +452,8 @@ def _resume_all(root: str, *, dry_run: bool) -> Exit:
             typer.echo(f"cgpause: {error}", err=True)
         return Exit.NOT_RESTORED if failed else Exit.DONE
     outcomes = resume_all(root)
+    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {_user()}", Result.OPERATOR):
+        given.note(event)
     for outcome in outcomes:
         if outcome.error is None:
             typer.echo(f"{printable(outcome.path)} {_describe_resume(outcome.resumed)}")

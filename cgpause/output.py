@@ -7,15 +7,18 @@ import math
 import os
 import sys
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cgpause.account import Pause, State, totals
 from cgpause.check import Finding, Level
 from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
+from cgpause.events import iso
 from cgpause.ledger import read_record
 from cgpause.model import Pod, Sample
 from cgpause.policy import Verdict
@@ -175,20 +178,99 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     console.print(table)
 
 
+def history_values(path: str, since: float | None, found: list[Pause]) -> dict[str, Any]:
+    """Pauses and their totals, for JSON."""
+    return {
+        "schema": 1,
+        "file": path,
+        "since": None if since is None else iso(since),
+        "pauses": [_pause_values(pause) for pause in found],
+        "totals": [asdict(total) for total in totals(found)],
+    }
+
+
+def _pause_values(pause: Pause) -> dict[str, Any]:
+    return {
+        "pod": pause.pod,
+        "uid": pause.uid,
+        "state": pause.state,
+        "start": None if pause.start is None else iso(pause.start),
+        "end": None if pause.end is None else iso(pause.end),
+        "held_s": None if pause.held_s is None else round(pause.held_s, 3),
+        "mechanism": pause.mechanism,
+        "owner": pause.owner,
+        "reason": pause.reason,
+        "result": pause.result,
+        "end_reason": pause.end_reason,
+        "cpu_max": pause.cpu_max,
+        "memory_current_bytes": pause.memory_current_bytes,
+    }
+
+
+def print_history(found: list[Pause], boot: str | None) -> None:
+    """Print pauses, and then who was held how long; `boot` is this one."""
+    console = _console()
+    table = _table("START", "POD", "MECHANISM", "HELD", "WHY", "HOW IT ENDED", right=("HELD",), fold=("WHY",))
+    for pause in found:
+        owner = "" if pause.owner in ("daemon", None) else f" ({pause.owner})"
+        table.add_row(
+            "not noted" if pause.start is None else f"{datetime.fromtimestamp(pause.start):%F %T}",
+            printable(pause.pod),
+            printable(f"{pause.mechanism or '?'}{owner}"),
+            "?" if pause.held_s is None else duration(pause.held_s),
+            printable(pause.reason or "not noted"),
+            printable(_ending(pause, boot)),
+        )
+    console.print(table)
+    console.print()
+    table = _table("POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"))
+    for total in totals(found):
+        notes = [f"{total.running} running"] if total.running else []
+        notes += [f"{total.unknown} of unknown length"] if total.unknown else []
+        table.add_row(
+            printable(total.pod),
+            str(total.pauses),
+            duration(total.paused_s),
+            duration(total.longest_s),
+            ", ".join(notes),
+        )
+    console.print(table)
+
+
+def _ending(pause: Pause, boot: str | None) -> str:
+    if pause.state is State.RUNNING:
+        return "still paused"
+    if pause.state is State.ENDED:
+        return f"{pause.result}: {pause.end_reason}" if pause.result else f"{pause.end_reason}"
+    rebooted = pause.key is not None and boot not in (None, pause.key.boot)
+    return f"end unknown: {'the node was booted since' if rebooted else 'nobody noted it'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
+
+
 def _console() -> Console:
     terminal = sys.stdout.isatty()
     return Console(width=None if terminal else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
-def _table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = ()) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
-        last = header == headers[-1]
+        folds = header == headers[-1] or header in fold
         table.add_column(
             header,
             justify="right" if header in right else "left",
-            no_wrap=not last,
-            overflow="fold" if last else "ellipsis",
+            no_wrap=not folds,
+            overflow="fold" if folds else "ellipsis",
         )
     return table
 

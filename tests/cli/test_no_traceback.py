@@ -18,6 +18,7 @@ COMMANDS = [
     ["status"],
     ["status", "--json"],
     ["explain"],
+    ["history"],
     ["pause", "web", "bad", "--dry-run"],
     ["pause", "bad", "web"],
     ["pause", "bad", "web", "--mechanism", "freeze", "--force", "--for", "1s"],

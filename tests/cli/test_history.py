@@ -1,0 +1,327 @@
+"""`cgpause history`: what it shows, what it says where there is nothing, and that pauses by hand are in it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import (
+    HOSTILE,
+    Patch,
+    as_nobody,
+    hostile_tree,
+    invoke,
+    pause_as,
+    place,
+    record_of,
+    run,
+    with_config,
+)
+from trees import FakeTree
+
+from cgpause import history
+from cgpause.events import Event, boot_id
+from cgpause.model import Owner
+
+NOW = datetime.now().timestamp()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return folder
+
+
+def note(state: Path, *events: Event) -> None:
+    for event in events:
+        history.append(str(state / history.FILE), event, 1 << 20)
+
+
+def paused(ago_s: float, since_ns: int, pod: str = "default/web", uid: str = "u1", boot: str = "b") -> Event:
+    return Event(
+        round(NOW - ago_s, 3),
+        "paused",
+        pod,
+        uid,
+        "needs 12 MiB",
+        owner="daemon",
+        mechanism="throttle",
+        cpu_max_from="max 100000",
+        memory_current_bytes=7,
+        since_ns=since_ns,
+        boot=boot,
+    )
+
+
+def resumed(ago_s: float, since_ns: int, held_s: float, pod: str = "default/web", uid: str = "u1") -> Event:
+    return Event(
+        round(NOW - ago_s, 3),
+        "resumed",
+        pod,
+        uid,
+        "fits again",
+        result="room",
+        held_s=held_s,
+        cpu_max_to="max 100000",
+        since_ns=since_ns,
+        boot="b",
+    )
+
+
+def show(state: Path, *options: str, tree: FakeTree | None = None) -> list[str]:
+    result = invoke(*(place(tree) if tree else []), "--state-dir", str(state), "history", *options)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return [line.rstrip() for line in result.stdout.splitlines()]
+
+
+def document(state: Path, *options: str, tree: FakeTree | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads("\n".join(show(state, *options, "--json", tree=tree)))
+    return found
+
+
+def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:
+    note(state, paused(100, 1), resumed(91, 1, 9), paused(80, 2), resumed(15, 2, 65))
+    note(state, paused(70, 3, "batch/job-7", "u2"))
+
+    header, first, second, third, blank, totals, web, job = show(state)
+
+    start = f"{datetime.fromtimestamp(paused(100, 1).at):%Y-%m-%d %H:%M:%S}"
+    assert header.split("  ")[0] == "START"
+    assert first.split("  ")[0] == start
+    assert first.endswith("default/web  throttle    9.0s  needs 12 MiB  room: fits again")
+    assert second.endswith("default/web  throttle   1m05s  needs 12 MiB  room: fits again")
+    assert third.endswith("throttle       ?  needs 12 MiB  end unknown: the node was booted since")
+    assert (blank, totals.split()) == ("", ["POD", "PAUSES", "PAUSED", "LONGEST"])
+    assert web.split() == ["default/web", "2", "1m14s", "1m05s"]
+    assert job.split() == ["batch/job-7", "1", "0.0s", "0.0s", "1", "of", "unknown", "length"]
+
+
+def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
+    note(state, paused(100, 1), resumed(91, 1, 9), paused(80, 2))
+
+    found = document(state)
+
+    assert (found["schema"], found["file"], found["since"]) == (1, str(state / history.FILE), None)
+    ended, unknown = found["pauses"]
+    assert datetime.fromisoformat(ended["start"]).timestamp() == paused(100, 1).at
+    assert ended["start"].endswith("Z")
+    assert ended | {"start": 0, "end": 0} == {
+        "pod": "default/web",
+        "uid": "u1",
+        "state": "ended",
+        "start": 0,
+        "end": 0,
+        "held_s": 9,
+        "mechanism": "throttle",
+        "owner": "daemon",
+        "reason": "needs 12 MiB",
+        "result": "room",
+        "end_reason": "fits again",
+        "cpu_max": "max 100000",
+        "memory_current_bytes": 7,
+    }
+    assert (unknown["state"], unknown["end"], unknown["held_s"], unknown["result"]) == ("unknown", None, None, None)
+    assert found["totals"] == [
+        {
+            "pod": "default/web",
+            "uids": ["u1"],
+            "pauses": 2,
+            "paused_s": 9,
+            "longest_s": 9,
+            "running": 0,
+            "unknown": 1,
+        }
+    ]
+
+
+def test_since_and_pod_choose(state: Path) -> None:
+    note(state, paused(7200, 1), resumed(7191, 1, 9), paused(80, 2, "batch/job-7", "u2"))
+
+    assert [pause["uid"] for pause in document(state, "--since", "1h")["pauses"]] == ["u2"]
+    assert [pause["uid"] for pause in document(state, "--since", "3h")["pauses"]] == ["u1", "u2"]
+    assert [pause["uid"] for pause in document(state, "--pod", "web")["pauses"]] == ["u1"]
+    assert document(state, "--since", "1h")["since"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--since", "soon"], 2, "cgpause: --since 'soon' is no time; give a time ago (90s, "),
+        (["--since", "9999-12-31"], 2, "is in the future"),
+        (["--since", "\x1b[31m"], 2, r"--since '\x1b[31m' is no time"),
+        (["--since", "\udcff"], 2, r"--since '\udcff' is no time"),
+        (
+            ["--pod", "default/wbe"],
+            3,
+            "has no pause of 'default/wbe'; did you mean 'default/web'?",
+        ),
+        (["--pod", "\x1b[31m"], 3, r"no pause of '\x1b[31m'"),
+    ],
+)
+def test_a_mistake_says_what_would_be_right(state: Path, args: list[str], code: int, said: str) -> None:
+    note(state, paused(100, 1))
+
+    result = invoke("--state-dir", str(state), "history", *args)
+
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None:
+    (line,) = show(tmp_path / "absent")
+    assert line.startswith(f"no history: there is no {tmp_path}/absent. The daemon's unit makes it")
+    (line,) = show(state)
+    assert line.startswith(f"no history: there is no {state}/history.jsonl. No pod was paused here yet")
+    note(state, Event(1.0, "future", "a/b", "u", "x"))
+    assert show(state) == [f"{state}/history.jsonl has no pause in it"]
+    assert show(state, "--pod", "web") == [f"{state}/history.jsonl has no pause in it"]
+    note(state, paused(7200, 1), resumed(7191, 1, 9))
+    assert show(state, "--since", "1h") == [
+        f"nothing was paused in that time; of other times {state}/history.jsonl has pauses (1)"
+    ]
+
+
+def test_for_machines_nothing_is_an_empty_document(state: Path) -> None:
+    result = invoke("--state-dir", str(state), "history", "--json")
+
+    assert json.loads(result.stdout) | {"file": ""} == {
+        "schema": 1,
+        "file": "",
+        "since": None,
+        "pauses": [],
+        "totals": [],
+    }
+    assert result.stderr.startswith("no history: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_without_permission_it_says_who_has_it(open_folder: Path) -> None:
+    state = open_folder / "state"
+    state.mkdir(0o700)
+    note(state, paused(100, 1))
+
+    with as_nobody():
+        result = invoke("--state-dir", str(state), "history")
+
+    assert result.exit_code == 5
+    assert f"cannot read {state}/history.jsonl: Permission denied; root may: run as root (sudo)" in result.stderr
+
+
+def test_names_are_fit_for_a_terminal(state: Path) -> None:
+    note(state, Event(1.0, "paused", HOSTILE, "u", HOSTILE, mechanism=HOSTILE, owner=HOSTILE, since_ns=1, boot="b"))
+
+    shown = "\n".join(show(state))
+
+    assert "\x1b" not in shown
+    assert r"a\x1b[31m\n\udcff" in shown
+    assert len(shown.splitlines()) == 5
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def by_hand(tree: FakeTree, state: Path, *args: str) -> None:
+    result = run(tree, "--state-dir", str(state), *args)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+
+
+def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTree, state: Path) -> None:
+    tree.add_pod("web", cpu_max="50000 100000")
+    by_hand(tree, state, "pause", "default/web")
+    by_hand(tree, state, "pause", "default/web")  # changes nothing
+
+    (running,) = document(state, tree=tree)["pauses"]
+    by_hand(tree, state, "resume", "default/web")
+    by_hand(tree, state, "resume", "default/web")
+    (ended,) = document(state, tree=tree)["pauses"]
+
+    assert (running["state"], running["owner"], running["reason"]) == ("running", "manual", "cgpause pause by tester")
+    assert running["held_s"] >= 0
+    assert (ended["state"], ended["result"], ended["end_reason"]) == ("ended", "operator", "cgpause resume by tester")
+    assert (ended["start"], ended["cpu_max"]) == (running["start"], "50000 100000")
+    assert len((state / history.FILE).read_text().splitlines()) == 2
+
+
+def test_who_resumes_all_is_in_it_with_every_pod(tree: FakeTree, state: Path) -> None:
+    for name, owner in (("web", Owner.MANUAL), ("job", Owner.DAEMON)):
+        pause_as(tree, tree.add_pod(name), owner)
+
+    by_hand(tree, state, "resume", "--all")
+
+    found = document(state)["pauses"]
+    assert [(pause["pod"], pause["owner"], pause["result"]) for pause in found] == [
+        ("default/web", "manual", "operator"),
+        ("default/job", "daemon", "operator"),
+    ]
+    assert {pause["end_reason"] for pause in found} == {"cgpause resume --all by tester"}
+
+
+def test_a_pause_that_somebody_undid_by_hand_has_an_unknown_end(tree: FakeTree, state: Path) -> None:
+    web = tree.add_pod("web")
+    by_hand(tree, state, "pause", "web")
+    record = record_of(tree, web)
+    os.removexattr(web, "user.cgpause")
+
+    (found,) = document(state, tree=tree)["pauses"]
+
+    assert record.since_ns
+    assert (found["state"], found["held_s"]) == ("unknown", None)
+    assert show(state, tree=tree)[1].endswith("end unknown: nobody noted it")
+
+
+def test_a_dry_run_and_a_tree_of_ones_own_leave_it_alone(tree: FakeTree, state: Path, tmp_path: Path) -> None:
+    tree.add_pod("web")
+    by_hand(tree, state, "pause", "web", "--dry-run")
+    (tmp_path / "no-state").mkdir()
+    run(tree, "pause", "web")
+    by_hand(tree, state, "resume", "web", "--dry-run")
+    by_hand(tree, state, "resume", "--all", "--dry-run")
+
+    assert list(state.iterdir()) == list((tmp_path / "no-state").iterdir()) == []
+
+
+def test_a_history_that_is_switched_off_stays_off_by_hand(tree: FakeTree, state: Path) -> None:
+    tree.add_pod("web")
+    options = with_config(tree, "[history]\nmax_mib = 0\n")
+
+    by_hand(tree, state, *options, "pause", "web")
+    by_hand(tree, state, *options, "resume", "web")
+
+    assert list(state.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses_does_not_keep_a_pod_paused(
+    tree: FakeTree, state: Path, monkeypatch: Patch, code: int
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(history, "append", refuse)
+    for command in (["pause", "web"], ["resume", "web"], ["pause", "web"], ["resume", "--all"]):
+        result = run(tree, "--state-dir", str(state), *command)
+        assert result.exit_code == 0
+        assert result.stderr == f"note: this is not in the history: {state}/history.jsonl: {os.strerror(code)}\n"
+
+    assert (web / "cpu.max").read_text() == "50000 100000\n"
+
+
+def test_a_hostile_tree_is_escaped_in_it(tree: FakeTree, state: Path) -> None:
+    hostile_tree(tree)
+    by_hand(tree, state, "pause", "web")
+    by_hand(tree, state, "resume", "--all")
+
+    lines = (state / history.FILE).read_bytes()
+    assert lines.isascii()
+    assert lines.count(b"\n") == 2
+    assert document(state)["pauses"][0]["state"] == "ended"
+    assert boot_id() is not None

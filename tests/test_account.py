@@ -1,0 +1,300 @@
+"""Pauses out of events: whoever wrote them, in whatever order, and never with a time that nobody noted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.account import Pause, State, parse_since, pauses, select, totals, with_running
+from cgpause.errors import PodLookupError
+from cgpause.events import Event, PauseKey
+
+S = 1_000_000_000
+BOOT = "b1"
+
+
+def event(
+    what: str, at: float, since_s: float | None, held_s: float | None = None, /, **more: str | int | None
+) -> Event:
+    uid = str(more.pop("uid", "u1"))
+    made = Event(
+        at=at,
+        what=what,
+        pod=str(more.pop("pod", f"default/{uid}")),
+        uid=uid,
+        reason=str(more.pop("reason", what)),
+        held_s=held_s,
+        since_ns=None if since_s is None else int(since_s * S),
+        boot=str(more.pop("boot", BOOT)),
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def paused(at: float, since_s: float, **more: str | int | None) -> Event:
+    return event("paused", at, since_s, mechanism="throttle", owner="daemon", cpu_max_from="max 100000", **more)
+
+
+def resumed(at: float, since_s: float | None, held_s: float | None, **more: str | int | None) -> Event:
+    return event("resumed", at, since_s, held_s, **{"result": "room", **more})
+
+
+def only(*events: Event) -> Pause:
+    (found,) = pauses(events)
+    return found
+
+
+def test_a_pause_and_its_end_are_one() -> None:
+    found = only(paused(100, 5, reason="full", memory_current_bytes=7), resumed(109, 5, 9, reason="room"))
+
+    assert (found.start, found.end, found.held_s, found.state) == (100, 109, 9, State.ENDED)
+    assert (found.pod, found.uid, found.mechanism, found.owner) == ("default/u1", "u1", "throttle", "daemon")
+    assert (found.reason, found.result, found.end_reason) == ("full", "room", "room")
+    assert (found.cpu_max, found.memory_current_bytes) == ("max 100000", 7)
+
+
+def test_a_pod_frozen_later_was_held_by_the_freezer() -> None:
+    assert only(paused(100, 5), event("froze", 101, 5, 1, mechanism="freeze"), resumed(102, 5, 2)).mechanism == "freeze"
+
+
+def test_a_pause_without_an_end_has_no_times_but_its_begin() -> None:
+    found = only(paused(100, 5), event("asserted again", 105, 5, 5.0))
+
+    assert (found.start, found.end, found.held_s, found.state) == (100, None, None, State.UNKNOWN)
+
+
+def test_a_pause_of_before_a_crash_is_ended_by_whoever_cleaned_up() -> None:
+    """Which knows the pod by its UID only, where its log folder is gone."""
+    found = only(paused(100, 5), resumed(130, 5, 30, pod="u1", result="crashed"))
+
+    assert (found.pod, found.held_s, found.result) == ("default/u1", 30, "crashed")
+
+
+def test_an_end_alone_says_when_it_began_by_the_boot_clock() -> None:
+    """The event of its begin was in the memory of a daemon that was killed."""
+    found = only(resumed(130, 5, 30, pause_reason="full"))
+
+    assert (found.start, found.end, found.held_s, found.reason) == (100, 130, 30, "full")
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begin-noted", "begin-not-noted"])
+def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> None:  # noqa: FBT001 - a table
+    before = [paused(50, 1), resumed(60, 1, 10)]
+    begin = [paused(100, 5)] if begun else []
+    *_, found = pauses([*before, *begin, resumed(130, None, None, result="lost")])
+
+    if begun:
+        assert (found.start, found.end, found.held_s, found.state) == (100, 130, None, State.ENDED)
+    assert len(pauses([resumed(130, None, None)])) == 1
+
+
+def test_what_a_daemon_found_at_its_start_began_when_its_record_says() -> None:
+    found = only(event("adopted", 150, 5, 50.0, reason="mine", owner="manual"))
+
+    assert (found.start, found.reason, found.owner, found.state) == (100, "mine", "manual", State.UNKNOWN)
+
+
+def test_a_pod_that_went_ends_its_pause() -> None:
+    found = only(paused(100, 5), event("gone", 120, 5, 20.0, result="gone"))
+
+    assert (found.end, found.held_s, found.result) == (120, 20, "gone")
+
+
+def test_pauses_of_two_boots_are_two_though_they_began_at_the_same_second_of_each() -> None:
+    assert len(pauses([paused(100, 5), paused(900, 5, boot="b2"), resumed(905, 5, 5, boot="b2")])) == 2
+
+
+def test_a_wall_clock_set_back_changes_no_length() -> None:
+    found = only(paused(100, 5), resumed(40, 5, 9))
+
+    assert (found.held_s, found.state) == (9, State.ENDED)
+
+
+def test_an_event_of_no_pause_makes_none() -> None:
+    assert pauses([event("asserted again", 1, None), event("sacrificed", 2, None), event("future", 3, None)]) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "state"),
+    [
+        ({PauseKey(BOOT, "u1", 5 * S)}, State.RUNNING),
+        ({PauseKey(BOOT, "u1", 6 * S)}, State.UNKNOWN),
+        ({PauseKey("b2", "u1", 5 * S)}, State.UNKNOWN),
+        (set(), State.UNKNOWN),
+    ],
+)
+def test_a_pause_runs_only_where_its_cgroup_says_so(held: set[PauseKey], state: State) -> None:
+    (found,) = with_running(pauses([paused(100, 5)]), held, 12 * S)
+
+    assert (found.state, found.held_s) == (state, 7.0 if state is State.RUNNING else None)
+    assert found.may_run(BOOT) is (state is State.UNKNOWN)
+
+
+def test_an_ended_pause_does_not_run_again() -> None:
+    found = pauses([paused(100, 5), resumed(109, 5, 9)])
+
+    assert with_running(found, {PauseKey(BOOT, "u1", 5 * S)}, 99 * S) == found
+
+
+steps = st.builds(
+    event,
+    st.sampled_from(["paused", "resumed", "froze", "adopted", "gone", "asserted again", "?"]),
+    st.floats(0, 1e9),
+    st.none() | st.integers(0, 5),
+    st.none() | st.floats(0, 1e6),
+    uid=st.sampled_from(["u1", "u2"]),
+    boot=st.sampled_from(["b1", "b2"]),
+)
+
+
+@given(st.lists(steps, max_size=12), st.integers(0, 99))
+def test_no_time_is_invented_whatever_was_noted(noted: list[Event], seed: int) -> None:
+    shuffled = random.Random(seed).sample(noted, len(noted))
+    for events in (noted, shuffled):
+        found = pauses(events)
+        lengths = {one.held_s for one in events if one.what in ("resumed", "gone")}
+        assert all(pause.held_s in {None, *lengths} for pause in found)
+        assert all(pause.end in {None, *(one.at for one in events)} for pause in found)
+        begins = {one.at for one in events} | {one.at - one.held_s for one in events if one.held_s is not None}
+        assert all(pause.start in {None, *begins} for pause in found)
+        assert all((pause.end is not None) is (pause.state is State.ENDED) for pause in found)
+        keys = {one.pause for one in events if one.pause is not None}
+        assert {pause.key for pause in found if pause.key is not None} == keys
+        assert sum(total.pauses for total in totals(found)) == len(found)
+
+
+# --- which of them ---------------------------------------------------------------------------------------------------
+
+FOUND = pauses(
+    [
+        paused(100, 1, uid="aaaa1111", pod="shop/web-1"),
+        resumed(110, 1, 10, uid="aaaa1111", pod="shop/web-1"),
+        paused(200, 2, uid="aaaa2222", pod="test/web-1"),
+        paused(300, 3, uid="bbbb3333", pod="batch/job-7"),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("ref", "uids"),
+    [
+        ("shop/web-1", ["aaaa1111"]),
+        ("web-1", ["aaaa1111", "aaaa2222"]),
+        ("aaaa1111", ["aaaa1111"]),
+        ("AAAA_1111".replace("_", ""), ["aaaa1111"]),
+        ("aaaa", ["aaaa1111", "aaaa2222"]),
+        ("bbbb3", ["bbbb3333"]),
+    ],
+)
+def test_a_reference_means_pods_of_the_history_that_may_be_gone(ref: str, uids: list[str]) -> None:
+    assert [pause.uid for pause in select(FOUND, None, ref)] == uids
+
+
+@pytest.mark.parametrize(
+    ("ref", "said"),
+    [
+        ("shop/web-2", "did you mean 'shop/web-1'"),
+        ("job-8", "did you mean 'batch/job-7'?"),
+        ("zzzzzz", "give namespace/name, name, UID or its begin"),
+        ("aaa", "the history has no pause of 'aaa'"),
+        ("", "the history has no pause of ''"),
+        ("\x1b[31m", r"'\\x1b\[31m'"),
+        ("x" * 100_000, "the history has no pause of"),
+    ],
+)
+def test_a_reference_to_none_says_which_there_are(ref: str, said: str) -> None:
+    with pytest.raises(PodLookupError, match=said):
+        select(FOUND, None, ref)
+
+
+def test_a_pause_counts_for_a_time_in_which_it_was_not_over() -> None:
+    assert [pause.uid for pause in select(FOUND, 105, None)] == ["aaaa1111", "aaaa2222", "bbbb3333"]
+    assert [pause.uid for pause in select(FOUND, 250, None)] == ["bbbb3333"]
+    running = with_running(FOUND, {PauseKey(BOOT, "aaaa2222", 2 * S)}, 9 * S)
+    assert [pause.uid for pause in select(running, 1000, None)] == ["aaaa2222"]
+
+
+def test_totals_are_by_name_and_the_longest_held_comes_first() -> None:
+    events = [paused(1, 1), resumed(3, 1, 2.5), paused(5, 5, uid="u2", pod="default/u1"), paused(7, 7, uid="u3")]
+    found = with_running(pauses(events), {PauseKey(BOOT, "u3", 7 * S)}, 17 * S)
+
+    first, second = totals(found)
+
+    assert (first.pod, first.pauses, first.paused_s, first.longest_s, first.running) == ("default/u3", 1, 10, 10, 1)
+    assert (second.pod, second.uids, second.pauses, second.paused_s) == ("default/u1", ("u1", "u2"), 2, 2.5)
+    assert (second.longest_s, second.running, second.unknown) == (2.5, 0, 1)
+
+
+# --- since -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["UTC", "Europe/Berlin", "America/St_Johns"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+NOON = datetime(2026, 11, 22, 12, 30, 15)
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("90s", datetime(2026, 11, 22, 12, 28, 45)),
+        ("1h", datetime(2026, 11, 22, 11, 30, 15)),
+        ("1h30m", datetime(2026, 11, 22, 11, 0, 15)),
+        ("2d", datetime(2026, 11, 20, 12, 30, 15)),
+        ("1w", datetime(2026, 11, 15, 12, 30, 15)),
+        (" 2H ago ", datetime(2026, 11, 22, 10, 30, 15)),
+        ("today", datetime(2026, 11, 22)),
+        ("Yesterday", datetime(2026, 11, 21)),
+        ("10:00", datetime(2026, 11, 22, 10)),
+        ("9:05:01", datetime(2026, 11, 22, 9, 5, 1)),
+        ("2026-11-22", datetime(2026, 11, 22)),
+        ("2026-11-22T10:00", datetime(2026, 11, 22, 10)),
+        ("2026-11-22 10:00:07", datetime(2026, 11, 22, 10, 0, 7)),
+        ("2026-07-01", datetime(2026, 7, 1)),
+    ],
+)
+def test_a_time_is_read_as_people_write_it(text: str, moment: datetime) -> None:
+    assert parse_since(text, NOON.timestamp()) == moment.timestamp()
+
+
+@pytest.mark.usefixtures("zone")
+def test_a_time_may_name_its_zone() -> None:
+    assert parse_since("2026-11-22T00:00:00Z", NOON.timestamp()) == 1795305600
+    assert parse_since("2026-11-22t01:00+01:00", NOON.timestamp()) == 1795305600
+
+
+@pytest.mark.parametrize("text", ["999999w", "99999d999999999s", "1970-01-01T00:00:00Z"])
+def test_a_time_before_all_others_means_everything(text: str) -> None:
+    assert parse_since(text, 1e9) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "h", "1", "2026", "20261122", "1x", "-1h", "1h2d", "tomorrow", "25:00", "10:61", "ago", "nan"),
+        *("2026-13-01", "2026-11-22T", "2026-11-22T10:00+99:00", "2026-11-2222", "0001-01-01", "1e3s", "\x00"),
+        "\N{ARABIC-INDIC DIGIT ONE}h",
+    ],
+)
+def test_what_is_no_time_says_what_is(text: str) -> None:
+    with pytest.raises(ValueError, match=r"give a time ago \(90s, 30m, 1h, 2d, 1d12h\)"):
+        parse_since(text, 1e9)
+
+
+@pytest.mark.parametrize("text", ["9999-12-31", "2026-11-23"])
+def test_a_time_to_come_is_a_mistake(text: str) -> None:
+    with pytest.raises(ValueError, match="is in the future"):
+        parse_since(text, NOON.timestamp())
