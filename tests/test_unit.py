@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cgpause import restore
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, parse_options
+from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path, parse_options
 from cgpause.config import load_config
 
 REPO = Path(__file__).parent.parent
@@ -112,7 +112,21 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
     assert options.config_required, "a file that vanished must not become the defaults silently"
     assert options.cgroup_root is None
     assert options.log_dir == DEFAULT_LOG_DIR
+    assert options.history_path == f"{DEFAULT_STATE_DIR}/history.jsonl"
     assert not options.dry_run
+
+
+def test_the_one_folder_the_daemon_may_write_to_is_where_the_history_is_and_roots_alone() -> None:
+    assert [f"/var/lib/{folder}" for folder in values("StateDirectory")] == [DEFAULT_STATE_DIR]
+    assert values("StateDirectoryMode") == ["0700"]
+    assert values("ReadWritePaths") == []
+    assert history_path(None, None) == f"{DEFAULT_STATE_DIR}/history.jsonl", "ExecStopPost= and the CLI agree"
+    assert f"STATE={DEFAULT_STATE_DIR} " in (REPO / "scripts/install").read_text()
+
+
+def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:
+    assert history_path(None, "/some/tree") is None
+    assert history_path("/state", "/some/tree") == "/state/history.jsonl"
 
 
 def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

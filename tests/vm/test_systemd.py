@@ -6,6 +6,7 @@ assert order and outcome, never speed; the guest may be ten times slower than a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 from trees import make_uid, wait_until
 
+from cgpause.events import MESSAGE_IDS
 from cgpause.record import XATTR
 
 # It installs a daemon and makes pods at the real place, so nowhere but in a machine made for that.
@@ -35,6 +37,7 @@ COMMAND = Path("/usr/local/bin/cgpause")
 UNIT = Path("/etc/systemd/system/cgpause.service")
 UNIT_CGROUP = CGROUP / "cgpause.service"
 CONFIG = Path("/etc/cgpause/config.toml")
+STATE = Path("/var/lib/cgpause")
 LIMIT_MIB = 256
 CALM_MIB = 20
 """What filler holds while nothing is wrong: with the other pods, half of the limit."""
@@ -51,6 +54,7 @@ match = "default/filler"
 protect = true
 """
 PAUSED = "1000 100000"
+CLEANED_UP = 'reason="cgpause had ended without"'
 
 # Holds as many MiB as it is told to, touched, one mapping each, so that giving back is at once.
 HOG = """
@@ -201,6 +205,31 @@ class Journal:
         wait_until(lambda: text in self.text(), f"{text!r} in the journal", 120)
 
 
+def pauses(*options: str) -> list[dict[str, object]]:
+    """What `cgpause history` knows."""
+    found: list[dict[str, object]] = json.loads(run(COMMAND, "history", "--json", *options))["pauses"]
+    return found
+
+
+def last_pause(name: str, state: str) -> dict[str, object]:
+    """The last pause of a pod, once it is noted: that comes after the kernel's write, which is what tests wait for."""
+    found: dict[str, object] = {}
+
+    def is_noted() -> bool:
+        nonlocal found
+        found = next((pause for pause in reversed(pauses()) if pause["pod"] == name), {})
+        return found.get("state") == state
+
+    wait_until(is_noted, f"the history to have {name} {state}", 120)
+    return found
+
+
+def entries(*matches: str) -> list[dict[str, str]]:
+    """The unit's entries in the journal that match, with their fields."""
+    run("journalctl", "--sync")
+    return [json.loads(line) for line in run("journalctl", "-q", "-o", "json", "--unit=cgpause", *matches).splitlines()]
+
+
 def kill_and_wait_for_the_next(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_for_another(pid)
@@ -288,7 +317,8 @@ def test_daemon_has_what_its_unit_promises(installed: str) -> None:
     writable = {path for path, options in mounts.items() if options.split(",")[0] == "rw"}
     # systemd leaves /sys/fs/selinux to SELinux's own rules.
     assert {path for path in writable if path.startswith("/sys")} - {"/sys/fs/selinux"} == {"/sys/fs/cgroup"}
-    assert not {path for path in writable if not path.startswith(("/sys", "/dev", "/proc"))}
+    assert {path for path in writable if not path.startswith(("/sys", "/dev", "/proc"))} == {str(STATE)}
+    assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
     assert mounts["/proc/sys"].startswith("ro")
 
 
@@ -368,6 +398,76 @@ def test_pressure_pauses_in_ascending_order_and_recovery_restores_what_differs(c
     calm.wait_as_before()
 
 
+def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(calm: Node) -> None:
+    calm.tighten()
+    calm.wait_paused()
+    running = last_pause("default/large", "running")
+    calm.relax()
+    calm.wait_as_before()
+
+    ended = last_pause("default/large", "ended")
+    assert pauses("--pod", calm.large.uid)[-1] == pauses("--pod", "large", "--since", "today")[-1] == ended
+    assert (running["state"], running["end"], running["start"]) == ("running", None, ended["start"])
+    assert (ended["result"], ended["mechanism"], ended["owner"]) == ("room", "throttle", "daemon")
+    assert ended["cpu_max"] == calm.large.original
+    assert (STATE / "history.jsonl").stat().st_mode & 0o777 == 0o600
+    paused = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['paused']}")[-1]
+    resumed = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['resumed']}")[-1]
+    assert paused["CGPAUSE_REASON"] == resumed["CGPAUSE_PAUSE_REASON"] == ended["reason"]
+    assert (resumed["CGPAUSE_RESULT"], resumed["CGPAUSE_HELD_S"]) == ("room", str(ended["held_s"]))
+    assert (paused["SYSLOG_IDENTIFIER"], paused["PRIORITY"], paused["_TRANSPORT"]) == ("cgpause", "6", "journal")
+    assert paused["_SYSTEMD_UNIT"] == "cgpause.service"
+    assert paused["MESSAGE"].startswith("paused pod=default/large uid=")
+
+
+def test_what_an_operator_pauses_is_in_both_as_well(calm: Node) -> None:
+    run(COMMAND, "pause", "default/small")
+    run(COMMAND, "resume", "default/small")
+
+    found = last_pause("default/small", "ended")
+    assert (found["owner"], found["result"]) == ("manual", "operator")
+    [resumed] = entries("CGPAUSE_POD=default/small", "CGPAUSE_OWNER=manual", "CGPAUSE_WHAT=resumed")
+    assert resumed["CGPAUSE_REASON"] == found["end_reason"]
+
+
+def test_a_full_or_read_only_disk_costs_the_history_and_nothing_else(calm: Node) -> None:
+    run("systemctl", "stop", "cgpause")
+    run("mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "none", STATE)
+    try:
+        run("systemctl", "start", "cgpause")
+        filler = STATE / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        journal = Journal()
+        pause_and_resume(calm)
+        journal.wait_for('history not written file=/var/lib/cgpause/history.jsonl error="No space left on device"')
+        assert journal.text().count("history not written") == 1
+
+        filler.unlink()
+        journal = Journal()
+        pause_and_resume(calm)
+        journal.wait_for("history written again file=/var/lib/cgpause/history.jsonl lost=")
+        for name in ("small", "medium", "large"):
+            last_pause(f"default/{name}", "ended")
+
+        journal = Journal()
+        run("mount", "-o", "remount,ro", STATE)
+        pause_and_resume(calm)
+        journal.wait_for('error="Read-only file system"')
+    finally:
+        run("umount", "--lazy", STATE)
+        run("systemctl", "restart", "cgpause")
+    assert show("Result") == "success"
+
+
+def pause_and_resume(node: Node) -> None:
+    node.tighten()
+    node.wait_paused()
+    node.relax()
+    node.wait_as_before()
+
+
 def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
     calm.tighten()
     calm.wait_paused()
@@ -397,8 +497,11 @@ def test_killed_daemon_leaves_nobody_paused_and_comes_back(calm: Node) -> None:
 
     calm.wait_as_before()
     said = journal.text()
-    assert said.count("resumed cgroup=") == 3, "ExecStopPost= did it"
-    assert said.index("resumed cgroup=") < said.index("started version=")
+    assert said.count(CLEANED_UP) == 3, "ExecStopPost= did it"
+    assert said.index(CLEANED_UP) < said.index("started version=")
+    last = [last_pause(f"default/{name}", "ended") for name in ("small", "medium", "large")]
+    assert {pause["result"] for pause in last} == {"crashed"}
+    assert all(pause["held_s"] is not None and pause["start"] is not None for pause in last)
 
 
 def test_daemon_killed_under_pressure_pauses_anew_and_keeps_the_originals(calm: Node) -> None:
@@ -426,7 +529,7 @@ def test_daemon_that_hangs_is_ended_by_the_watchdog_and_leaves_nobody_paused(cal
     said = journal.text()
     assert "Watchdog timeout" in said
     assert "Fatal Python error: Aborted" in said, "the traceback shows where it hung"
-    assert "resumed cgroup=" in said
+    assert CLEANED_UP in said
 
 
 def test_stop_resumes_the_daemons_pauses_and_a_manual_pause_outlives_it(calm: Node) -> None:
@@ -483,7 +586,7 @@ def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node) -> None:
     assert calm.all_as_before()
 
 
-def test_uninstall_resumes_manual_pauses_and_removes_all_but_the_configuration(calm: Node) -> None:
+def test_uninstall_resumes_manual_pauses_and_removes_all_but_configuration_and_history(calm: Node) -> None:
     run(COMMAND, "pause", "default/large")
 
     install("--uninstall")
@@ -493,10 +596,13 @@ def test_uninstall_resumes_manual_pauses_and_removes_all_but_the_configuration(c
     assert show("LoadState") == "not-found"
     assert list(Path("/etc/systemd/system").rglob("*cgpause*")) == []
     assert CONFIG.read_text() == CONFIG_TEXT
+    assert (STATE / "history.jsonl").exists()
 
 
-def test_uninstall_again_is_no_error_and_purge_takes_the_configuration_too() -> None:
+def test_uninstall_again_is_no_error_and_purge_takes_those_too() -> None:
     install("--uninstall")
     assert CONFIG.exists()
+    assert STATE.exists()
     install("--uninstall", "--purge")
     assert not CONFIG.parent.exists()
+    assert not STATE.exists()
