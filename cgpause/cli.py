@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from cgpause import __version__, arguments, high, history, journal, ledger, output
+from cgpause import __version__, arguments, byhand, history, journal, ledger, output
 from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
@@ -38,11 +38,10 @@ from cgpause.errors import (
     RestoreError,
     printable,
 )
-from cgpause.events import Event, PauseKey, boot_id, make_event, resumed_event
+from cgpause.events import Event, PauseKey, boot_id
 from cgpause.kubepods import pod_uid
-from cgpause.ledger import PauseRequest, Resumed
 from cgpause.lookup import find_pod
-from cgpause.model import Mechanism, Owner, PauseRecord, Result
+from cgpause.model import Mechanism, Result
 from cgpause.policy import State
 from cgpause.policy import explain as explain_decision
 from cgpause.policy.growth import Growths, learn
@@ -51,7 +50,6 @@ from cgpause.policy.watermark import WatermarkState
 from cgpause.recorder import MIB, max_mib
 from cgpause.restore import braked_roots, events, paused_cgroups, resume_all
 from cgpause.sampler import Sampler
-from cgpause.systemd import original_from_systemd
 from cgpause.tree import PodTree, TrackedPod
 from cgpause.view import read_status
 
@@ -366,41 +364,19 @@ def pause(
 
     with _exits():
         config = given.config()
-        chosen = mechanism or config.mechanism
         with given.tree(config) as tree:
 
             def pause_one(tracked: TrackedPod) -> str:
-                if tracked.pod.protected is not None and not force:
-                    raise ProtectedError(
-                        f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides"
-                    )
-                if dry_run:
-                    existing = ledger.read_record(tracked.cgroup)
-                    return "already paused" if existing else f"would be paused ({chosen})"
-                at_ns = now_ns()
-                record, changed = ledger.pause(
-                    tracked.cgroup,
-                    PauseRequest(
-                        mechanism=chosen,
-                        throttle=config.throttle.cpu_max,
-                        owner=Owner.MANUAL,
-                        reason=f"cgpause pause by {_user()}",
-                        since_ns=at_ns,
-                        expires_ns=None if for_s is None else at_ns + for_s * 1_000_000_000,
-                    ),
+                return byhand.pause(
+                    tracked,
+                    config,
+                    given.note,
+                    command="cgpause pause",
+                    mechanism=mechanism,
+                    for_s=for_s,
+                    force=force,
+                    dry_run=dry_run,
                 )
-                if changed:
-                    given.note(
-                        make_event(
-                            "paused",
-                            tracked.pod,
-                            record.reason,
-                            record,
-                            cpu_max_from=record.original,
-                            cpu_max_to=record.written,
-                        )
-                    )
-                return _describe_pause(record, changed=changed)
 
             code = _each(refs, tree, pause_one)
             if for_s is not None and not dry_run and code == Exit.DONE:
@@ -426,13 +402,7 @@ def resume(
         with given.tree(Config()) as tree:
 
             def resume_one(tracked: TrackedPod) -> str:
-                if dry_run:
-                    return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
-                resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
-                if resumed is not None:
-                    reason = f"cgpause resume by {_user()}"
-                    given.note(resumed_event(tracked.pod, resumed, reason, Result.OPERATOR))
-                return _describe_resume(resumed)
+                return byhand.resume(tracked, given.note, command="cgpause resume", dry_run=dry_run)
 
             code = _each(refs or [], tree, resume_one)
     raise typer.Exit(code)
@@ -452,11 +422,11 @@ def _resume_all(given: Globals, *, dry_run: bool) -> Exit:
             typer.echo(f"cgpause: {error}", err=True)
         return Exit.NOT_RESTORED if failed else Exit.DONE
     outcomes = resume_all(root)
-    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {_user()}", Result.OPERATOR):
+    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
         given.note(event)
     for outcome in outcomes:
         if outcome.error is None:
-            typer.echo(f"{printable(outcome.path)} {_describe_resume(outcome.resumed)}")
+            typer.echo(f"{printable(outcome.path)} {byhand.describe_resume(outcome.resumed)}")
         else:
             typer.echo(f"cgpause: {outcome.error}", err=True)
     if not outcomes:
@@ -480,25 +450,6 @@ def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> E
     return worst
 
 
-def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
-    if not changed:
-        return f"already paused by {record.owner}: {printable(record.reason)}"
-    if record.written is None:
-        return "paused: frozen"
-    return f"paused: cpu.max {record.original} -> {record.written}"
-
-
-def _describe_resume(resumed: Resumed | high.Released | None) -> str:
-    if resumed is None:
-        return "is not paused"
-    if isinstance(resumed, high.Released):
-        released = f"released: memory.high {high.text(resumed.high_bytes)}"
-        return f"{released} was written by somebody else meanwhile, and stays" if resumed.foreign else released
-    if resumed.foreign:
-        return f"resumed: cpu.max {resumed.cpu_max} was written by somebody else meanwhile, and stays"
-    return f"resumed: cpu.max {resumed.cpu_max}"
-
-
 def _parse_duration(text: str | None) -> int | None:
     """Seconds of "90", "90s", "10m" or "1h30m"."""
     if text is None:
@@ -510,10 +461,6 @@ def _parse_duration(text: str | None) -> int | None:
     if not seconds:
         _fail(f"--for {text!r}: give a time of at least a second, like 90s, 10m or 1h30m", Exit.USAGE)
     return seconds
-
-
-def _user() -> str:
-    return os.environ.get("SUDO_USER") or os.environ.get("USER") or f"uid {os.getuid()}"
 
 
 @contextmanager

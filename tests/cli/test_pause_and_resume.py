@@ -62,7 +62,7 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree) -> None:
 
 def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SUDO_USER", "alice")
-    monkeypatch.setattr("cgpause.cli.now_ns", lambda: 1000 * S)
+    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 1000 * S)
     web = tree.add_pod("web", cpu_max="50000 100000")
     db = tree.add_pod("db")
 
@@ -161,7 +161,7 @@ def test_a_foreign_write_stays(tree: FakeTree) -> None:
     ],
 )
 def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.cli.now_ns", lambda: 5 * S)
+    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 5 * S)
     web = tree.add_pod("web")
 
     assert run(tree, "pause", "web", "--for", text).exit_code == 0

@@ -1,0 +1,104 @@
+"""What an operator does to pods by hand, for `cgpause pause` and `resume` and for the keys of `cgpause top`.
+
+All of it goes through the ledger; what was done comes back in words, and goes to `note` as an event. Only protection is
+decided here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from cgpause import high, ledger
+from cgpause.actuate import now_ns
+from cgpause.config import Config
+from cgpause.errors import ProtectedError, printable
+from cgpause.events import Event, make_event, resumed_event
+from cgpause.ledger import PauseRequest, Resumed
+from cgpause.model import Mechanism, Owner, PauseRecord, Result
+from cgpause.systemd import original_from_systemd
+from cgpause.tree import TrackedPod
+
+_NS_PER_S = 1_000_000_000
+Note = Callable[[Event], None]
+"""Logs and keeps an event."""
+
+
+def pause(
+    tracked: TrackedPod,
+    config: Config,
+    note: Note,
+    *,
+    command: str,
+    mechanism: Mechanism | None = None,
+    for_s: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+) -> str:
+    """Pause a pod until somebody resumes it; `command` is what the record will say it was paused with.
+
+    Raises:
+        ProtectedError: a rule protects it, and that was not overridden.
+        CgpauseError: as in the ledger.
+    """
+    chosen = mechanism or config.mechanism
+    if tracked.pod.protected is not None and not force:
+        raise ProtectedError(f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides")
+    if dry_run:
+        existing = ledger.read_record(tracked.cgroup)
+        return "already paused" if existing else f"would be paused ({chosen})"
+    at_ns = now_ns()
+    record, changed = ledger.pause(
+        tracked.cgroup,
+        PauseRequest(
+            mechanism=chosen,
+            throttle=config.throttle.cpu_max,
+            owner=Owner.MANUAL,
+            reason=f"{command} by {user()}",
+            since_ns=at_ns,
+            expires_ns=None if for_s is None else at_ns + for_s * _NS_PER_S,
+        ),
+    )
+    if changed:
+        written = record.written
+        note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
+    return _describe_pause(record, changed=changed)
+
+
+def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = False) -> str:
+    """Put back what was there before the pause, whoever paused it.
+
+    Raises:
+        CgpauseError: as in the ledger.
+    """
+    if dry_run:
+        return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
+    resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
+    if resumed is not None:
+        note(resumed_event(tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
+    return describe_resume(resumed)
+
+
+def describe_resume(resumed: Resumed | high.Released | None) -> str:
+    """What a resume, or the release of memory.high, did."""
+    if resumed is None:
+        return "is not paused"
+    if isinstance(resumed, high.Released):
+        released = f"released: memory.high {high.text(resumed.high_bytes)}"
+        return f"{released} was written by somebody else meanwhile, and stays" if resumed.foreign else released
+    if resumed.foreign:
+        return f"resumed: cpu.max {resumed.cpu_max} was written by somebody else meanwhile, and stays"
+    return f"resumed: cpu.max {resumed.cpu_max}"
+
+
+def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
+    if not changed:
+        return f"already paused by {record.owner}: {printable(record.reason)}"
+    if record.written is None:
+        return "paused: frozen"
+    return f"paused: cpu.max {record.original} -> {record.written}"
+
+
+def user() -> str:
+    """Who sits at the terminal."""
+    return os.environ.get("SUDO_USER") or os.environ.get("USER") or f"uid {os.getuid()}"
