@@ -223,6 +223,17 @@ class Cgroup:
             return False
         return True  # the descriptor stays open, and with it the lock
 
+    def daemon_lock(self) -> tuple[tuple[int, int], int] | None:
+        """Device and inode of what a daemon keeps locked here, to be found in `/proc/locks`; None where it is not.
+
+        Looked up, never tried: a probe, however short, would turn away the daemon that starts in that instant.
+        """
+        try:
+            status = os.stat(DAEMON_FILE, dir_fd=self._fd)
+        except OSError:
+            return None
+        return (os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino
+
     def _lock_error(self, error: OSError) -> CgroupGoneError | KernelLockError:
         if error.errno in _GONE and not self.exists():
             return CgroupGoneError(self.path)

@@ -325,6 +325,34 @@ def _why_nothing(path: str, *, there: bool, among: int) -> str:
 
 
 @app.command()
+def top(
+    context: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    export: Annotated[
+        str | None, typer.Option("--export", metavar="FILE.svg", help="Save one frame as a picture and end.")
+    ] = None,
+) -> None:
+    """Show the node live: headroom and pressure, who is paused or next and why; pause and resume with a key."""
+    from cgpause.top import app as dashboard  # noqa: PLC0415 - no other command needs it
+
+    given: Globals = context.obj
+    refusal = None if once or export is not None else dashboard.why_not_live()
+    if refusal is not None:
+        _fail(refusal, Exit.USAGE)
+    with _exits():
+        config = given.config()
+        with dashboard.open_reader(given.root(), given.log_dir, config) as reader:
+            if not once and export is None:
+                dashboard.run_live(reader, config)
+                return
+            snapshot = dashboard.read_still(reader)
+            if export is not None:
+                dashboard.export(snapshot, export)
+            if once:
+                dashboard.print_once(snapshot)
+
+
+@app.command()
 def config(
     context: typer.Context,
     only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,

@@ -93,6 +93,24 @@ def parse_cpu_usage(cpu_stat: bytes) -> int:
     return _find(cpu_stat, b"usage_usec ", "cpu.stat")
 
 
+class CpuStat(NamedTuple):
+    """A `cpu.stat`; nothing is throttled where the cpu controller is not enabled, and its keys are missing."""
+
+    usage_usec: int
+    nr_throttled: int
+    throttled_usec: int
+
+
+def parse_cpu_stat(cpu_stat: bytes) -> CpuStat:
+    """Read what a `cpu.stat` says of CPU time had and withheld."""
+    throttled = b"\nthrottled_usec " in cpu_stat
+    return CpuStat(
+        parse_cpu_usage(cpu_stat),
+        _find(cpu_stat, b"nr_throttled ", "cpu.stat") if throttled else 0,
+        _find(cpu_stat, b"throttled_usec ", "cpu.stat") if throttled else 0,
+    )
+
+
 class MemInfo(NamedTuple):
     """`/proc/meminfo`, in bytes."""
 
@@ -126,6 +144,21 @@ def parse_pressure(data: bytes) -> Pressure:
     if b"some" not in lines:
         raise MalformedError("pressure", data)
     return Pressure(*lines[b"some"], *lines.get(b"full", (0.0, 0)))
+
+
+def parse_flock_holder(proc_locks: bytes, device: tuple[int, int], inode: int) -> int | None:
+    """Process that holds a flock(2) on a file, by `/proc/locks` (filesystems/proc.rst); None when none is shown.
+
+    A lock whose holder lives in another PID namespace is not shown (locks_show in fs/locks.c).
+    """
+    file = b" %02x:%02x:%d " % (*device, inode)
+    for line in proc_locks.splitlines():
+        if file in line:
+            fields = line.split()
+            # "->" stands before whoever waits for the lock.
+            if len(fields) > 4 and fields[1] == b"FLOCK" and fields[4].isdigit() and len(fields[4]) <= 20:
+                return int(fields[4])
+    return None
 
 
 def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
             "memory_available_bytes": headroom.node_available_bytes,
             "headroom_bytes": headroom.available_bytes,
             "used_pct": round(headroom.used_pct, 2),
-            "pressure": _node_pressure(),
+            "pressure": _pressure_values(read_node_pressure()),
         },
         "kubepods": None if tree.kubepods is None else _kubepods(tree, tree.kubepods, headroom),
         "pods": pods,
@@ -50,7 +50,7 @@ def _kubepods(tree: PodTree, kubepods: Cgroup, headroom: Headroom) -> dict[str, 
         "memory_current_bytes": current,
         "memory_used_bytes": headroom.kubepods_used_bytes,
         "memory_max_bytes": headroom.kubepods_max_bytes,
-        "pressure": _pressure(kubepods),
+        "pressure": _pressure_values(read_pressure(kubepods)),
     }
 
 
@@ -93,22 +93,26 @@ def _paused(record: PauseRecord) -> dict[str, Any]:
     }
 
 
-def _node_pressure() -> dict[str, Any] | None:
+def read_node_pressure() -> Pressure | None:
+    """The node's memory pressure; None where the kernel keeps none (psi=0)."""
     try:
         with open("/proc/pressure/memory", "rb") as f:
-            return _pressure_values(parse_pressure(f.read()))
+            return parse_pressure(f.read())
     except (OSError, CgpauseError):
-        return None  # psi=0
+        return None
 
 
-def _pressure(cgroup: Cgroup) -> dict[str, Any] | None:
+def read_pressure(cgroup: Cgroup) -> Pressure | None:
+    """A cgroup's memory pressure; None where it cannot be read."""
     try:
-        return _pressure_values(parse_pressure(cgroup.read("memory.pressure")))
+        return parse_pressure(cgroup.read("memory.pressure"))
     except CgpauseError:
         return None
 
 
-def _pressure_values(pressure: Pressure) -> dict[str, Any]:
+def _pressure_values(pressure: Pressure | None) -> dict[str, Any] | None:
+    if pressure is None:
+        return None
     return {
         "some_avg10": pressure.some_avg10,
         "some_total_us": pressure.some_total_us,

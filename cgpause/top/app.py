@@ -1,0 +1,242 @@
+"""The live dashboard's loop, and its single frames: everything that is not pure meets here.
+
+Once a second it reads a snapshot and draws it; keys and signals are answered at once. It acts through `byhand`, as the
+commands do, and only after a yes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import replace
+
+from rich.console import Console
+
+from cgpause import byhand
+from cgpause.actuate import now_ns
+from cgpause.config import Config
+from cgpause.errors import CgpauseError, HostError, KernelLockError, KernelWriteError, ProtectedError, printable
+from cgpause.model import CgroupId, Mechanism
+from cgpause.process import raise_descriptor_limit
+from cgpause.top.keys import LONE_ESC_S, REDRAW, Decoder
+from cgpause.top.reader import Reader
+from cgpause.top.screen import Frame, render, visible_rows
+from cgpause.top.terminal import Painter, Signals, Terminal, glyphs_for
+from cgpause.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
+from cgpause.top.values import Snapshot
+
+_EVERY_S = 1.0
+_OWN_SHARE = 0.25
+"""On a node so busy (or so slow) that a refresh takes long, refreshes come later than once a second."""
+_LOOKS = 4
+"""A single frame is read so often, so that there are rates to show."""
+_PIPE_COLUMNS, _PIPE_LINES = 120, 24
+_EXPORT_SIZE = (120, 40)
+
+
+def why_not_live() -> str | None:
+    """Why there is no terminal to show the dashboard on, or None."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "top is drawn on a terminal, and this is none; one frame without: cgpause top --once"
+    if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        return "top moves the cursor, which this terminal cannot (TERM); one frame without: cgpause top --once"
+    return None
+
+
+def open_reader(root: str, log_dir: str, config: Config) -> Reader:
+    """A reader for many pods, whose warnings are shown and not logged across the screen."""
+    logging.getLogger("cgpause").addHandler(logging.NullHandler())
+    raise_descriptor_limit()
+    return Reader(root, log_dir, config)
+
+
+def read_still(reader: Reader) -> Snapshot:
+    """A snapshot with rates: the pods are watched for a second first."""
+    for _ in range(_LOOKS):
+        reader.read(now_ns())
+        time.sleep(_EVERY_S / _LOOKS)
+    return reader.read(now_ns())
+
+
+def print_once(snapshot: Snapshot) -> None:
+    """Print one frame: as large as the terminal, or into a pipe with every pod."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    ui = Ui(mode=Mode.STILL)
+    width, height = console.size
+    if not console.is_terminal:
+        width = width if "COLUMNS" in os.environ else _PIPE_COLUMNS
+        height = height if "LINES" in os.environ else _PIPE_LINES
+        while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
+            height += 1
+    frame = render(snapshot, ui, width, height, glyphs_for(console.encoding))
+    # Not at the width that rich believes in: nothing is to be wrapped or cut again.
+    console.print(Frame(frame.lines), soft_wrap=True)
+
+
+def export(snapshot: Snapshot, path: str) -> None:
+    """Save one frame as SVG.
+
+    Raises:
+        HostError: the file cannot be written.
+    """
+    probe = Console()
+    sized = probe.is_terminal or {"COLUMNS", "LINES"} <= os.environ.keys()
+    width, height = probe.size if sized else _EXPORT_SIZE
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(
+            file=nowhere, record=True, force_terminal=True, color_system="truecolor", width=width, height=height
+        )
+        console.no_color = probe.no_color
+        console.print(render(snapshot, Ui(), width, height), soft_wrap=True)
+        picture = console.export_svg(title="cgpause top")
+    try:
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(picture)
+    except OSError as e:
+        raise HostError(f"cannot write {printable(path)}: {e.strerror}") from e
+
+
+def run_live(reader: Reader, config: Config) -> None:
+    """Show the dashboard until somebody quits."""
+    fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
+    painter = Painter(Console(highlight=False))
+    with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
+        try:
+            _Live(reader, config, terminal, painter, signals).run(fd_in)
+        except OSError as e:
+            if e.errno not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
+                raise HostError(f"cannot draw on this terminal: {e.strerror}") from e
+
+
+class _Live:
+    """One showing of the dashboard."""
+
+    def __init__(self, reader: Reader, config: Config, terminal: Terminal, painter: Painter, signals: Signals) -> None:
+        self._reader = reader
+        self._config = config
+        self._terminal = terminal
+        self._painter = painter
+        self._signals = signals
+        self._decoder = Decoder()
+        self._size = terminal.size()
+        self._ui = Ui()
+        self._due_s = 0.0
+        self._snapshot = self._read()
+
+    def run(self, fd_in: int) -> None:
+        """The loop."""
+        poll = select.poll()
+        for fd in (fd_in, self._signals.fd):
+            poll.register(fd, select.POLLIN)
+        self._draw()
+        while True:
+            ready = self._wait(poll)
+            if self._signals.fd in ready and not self._answer(self._signals.take()):
+                return
+            keys = self._keys(fd_in, ready)
+            if keys is None or not self._press(keys):
+                return
+            if time.monotonic() >= self._due_s:
+                self._snapshot = self._read()
+            elif keys:
+                self._take_detail()
+            elif not ready:
+                continue
+            self._draw()
+
+    def _wait(self, poll: select.poll) -> list[int]:
+        timeout_s = max(self._due_s - time.monotonic(), 0.0)
+        if self._decoder.pending:
+            timeout_s = min(timeout_s, LONE_ESC_S)
+        return [fd for fd, _ in poll.poll(int(timeout_s * 1000) + 1)]
+
+    def _keys(self, fd_in: int, ready: list[int]) -> list[str] | None:
+        """What was typed; None once the terminal has hung up."""
+        if fd_in in ready:
+            data = self._terminal.read()
+            return self._decoder.feed(data) if data else None
+        return [] if ready else self._decoder.flush()
+
+    def _press(self, keys: list[str]) -> bool:
+        """Do what keys want; returns whether to go on."""
+        for key in keys:
+            if key == REDRAW:
+                self._terminal.clear()
+            self._ui, intent = update(self._ui, key, self._snapshot, self._rows())
+            if isinstance(intent, Quit):
+                return False
+            self._do(intent)
+        return True
+
+    def _answer(self, came: set[int]) -> bool:
+        """Do what signals want; returns whether to go on."""
+        if came & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
+            return False
+        if signal.SIGTSTP in came:
+            self._terminal.leave()
+            self._signals.suspend()
+            self._terminal.enter()
+        elif signal.SIGCONT in came:  # it was stopped without a word, and the shell has used the terminal since
+            self._terminal.enter()
+        if came & {signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}:
+            self._size = self._terminal.size()
+            self._terminal.clear()
+        return True
+
+    def _read(self) -> Snapshot:
+        started_s = time.monotonic()
+        snapshot = self._reader.read(now_ns(), self._explained())
+        took_s = time.monotonic() - started_s
+        self._due_s = started_s + max(_EVERY_S, took_s / _OWN_SHARE)
+        return snapshot
+
+    def _explained(self) -> CgroupId | None:
+        return self._ui.selected if self._ui.explaining else None
+
+    def _take_detail(self) -> None:
+        """Whoever is explained since the last key is explained in full at once."""
+        key = self._ui.selected
+        known = self._snapshot.detail
+        if self._ui.explaining and key is not None and (known is None or known.key != key):
+            self._snapshot = replace(self._snapshot, detail=self._reader.detail(key))
+
+    def _rows(self) -> int:
+        return visible_rows(self._snapshot, self._ui, *self._size)
+
+    def _draw(self) -> None:
+        self._ui = settle(self._ui, self._snapshot, self._rows())
+        self._terminal.draw(render(self._snapshot, self._ui, *self._size, self._painter.glyphs).lines)
+
+    def _do(self, intent: Intent) -> None:
+        if not isinstance(intent, Act):
+            return
+        message, failed = act(self._reader, self._config, intent)
+        self._ui = replace(self._ui, message=message, failed=failed)
+        self._due_s = 0.0  # what has become of it is to be seen at once
+
+
+def act(reader: Reader, config: Config, intent: Act) -> tuple[str, bool]:
+    """Carry out what was confirmed; returns what to say, and whether it failed."""
+    tracked = reader.tree.pods.get(intent.key)
+    label = intent.label
+    if tracked is None:
+        return f"{label} is gone", True
+    try:
+        if intent.deed is Deed.RESUME:
+            return f"{label} {byhand.resume(tracked)}", False
+        reader.tree.update_facts(tracked, now_ns())  # a rule may protect it since it was last looked at
+        mechanism = Mechanism.FREEZE if intent.deed is Deed.FREEZE else None
+        return f"{label} {byhand.pause(tracked, config, command='cgpause top', mechanism=mechanism)}", False
+    except ProtectedError:
+        return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
+    except (KernelLockError, KernelWriteError) as e:
+        if e.errno in (errno.EACCES, errno.EPERM):
+            return f"not permitted: run cgpause top as root to {intent.deed} pods ({e})", True
+        return f"{label}: {e}", True
+    except CgpauseError as e:
+        return f"{label}: {printable(str(e))}", True

@@ -1,0 +1,70 @@
+"""What is done to the pods of a tree, as far as it can be seen from one look to the next: by the records on them.
+
+The seam for a history kept by the daemon: what shows events takes them from `Observer.events` and asks for no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from cgpause.errors import CgpauseError, CgroupGoneError, printable
+from cgpause.ledger import read_record
+from cgpause.model import CgroupId, PauseRecord, Pod
+from cgpause.policy.hold import NS_PER_S
+from cgpause.top.values import SeenEvent
+from cgpause.tree import PodTree
+
+_EVENTS = 200
+
+
+class Observer:
+    """Follows the records of a tree's pods, and keeps `TrackedPod.pod.paused` up to date with them."""
+
+    def __init__(self) -> None:
+        self.events: deque[SeenEvent] = deque(maxlen=_EVENTS)
+        """Newest last."""
+        self._records: dict[CgroupId, tuple[Pod, PauseRecord]] = {}
+
+    def look(self, tree: PodTree, at: float, at_ns: int) -> None:
+        """Look at every pod; `at` and `at_ns` are the same instant, as Unix time and as CLOCK_BOOTTIME."""
+        for key in self._records.keys() - tree.pods.keys():
+            pod, record = self._records.pop(key)
+            self._add(at, "ended", pod, f"while paused by {record.owner}", _since_s(record, at_ns))
+        for key, tracked in tree.pods.items():
+            pod = tracked.pod
+            try:
+                now = read_record(tracked.cgroup)
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                tracked.pod = replace(pod, protected=f"its record cannot be read: {e}")
+                continue
+            if now != pod.paused:
+                tracked.pod = replace(pod, paused=now)
+            known = self._records.get(key)
+            before = None if known is None else known[1]
+            if now != before:
+                self._tell(at, at_ns, tracked.pod, before, now)
+            if now is None:
+                self._records.pop(key, None)
+            else:
+                self._records[key] = (tracked.pod, now)
+
+    def _tell(self, at: float, at_ns: int, pod: Pod, before: PauseRecord | None, now: PauseRecord | None) -> None:
+        if now is None:
+            if before is not None:
+                self._add(at, "resumed", pod, f"was paused: {before.reason}", _since_s(before, at_ns))
+        elif before is None or before.since_ns != now.since_ns:
+            self._add(at - _since_s(now, at_ns), "paused", pod, now.reason)
+        elif before.mechanism is not now.mechanism:
+            self._add(at, "froze", pod, now.reason)
+        else:
+            self._add(at, "asserted again", pod, now.reason)
+
+    def _add(self, at: float, what: str, pod: Pod, reason: str, held_s: float | None = None) -> None:
+        self.events.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s))
+
+
+def _since_s(record: PauseRecord, at_ns: int) -> float:
+    return max((at_ns - record.since_ns) / NS_PER_S, 0.0)

@@ -1,0 +1,147 @@
+"""What stands below the table: the last decisions, one pod explained, the help; pure."""
+
+from __future__ import annotations
+
+import math
+
+from cgpause.errors import printable
+from cgpause.model import CpuMax, Mechanism
+from cgpause.policy.hold import NS_PER_S
+from cgpause.top.parts import Glyphs, Line, clock, fit, millicores, milliseconds, size, span, width_of, wrap
+from cgpause.top.table import STATE_STYLES, growth, state_text
+from cgpause.top.values import PodDetail, SeenEvent, SeenPod, Snapshot
+
+_EVENT_STYLES = {"paused": "paused", "froze": "paused", "resumed": "calm", "sacrificed": "error"}
+
+HELP = (
+    ("↑ ↓ PgUp PgDn Home End", "select a pod (j, k, g, G as well); Esc lets go of it"),
+    ("p", "pause it, as cgpause pause does: until somebody resumes it"),
+    ("f", "freeze it: it gets no CPU time at all, and cannot answer a probe"),
+    ("r", "resume it: what was there before the pause is put back"),
+    ("e", "explain it: the policy's verdict, its numbers, limits and record"),
+    ("s", "sort by need, memory, cpu, name"),
+    ("/", "show only pods with this text in name, UID, QoS class, class or state"),
+    ("q", "quit; Ctrl-C does it too, and Ctrl-Z suspends"),
+)
+LEGEND = (
+    ("GROW/s, NEED", "as the policy reckons: the largest growth seen lately, and what can come of it"),
+    ("CPU", "millicores: 1000m is one CPU.  THR/s: time in a second that its quota held it back"),
+    ("P", "below this headroom somebody is paused"),
+    ("W", "below this headroom the daemon is awake and looks closely"),
+    ("E", "below this kubelet evicts pods"),
+    ("H", "memory.high of kubepods: the kernel wakes the daemon, or brakes bursts"),
+)
+
+
+def rule(title: str, width: int, glyphs: Glyphs) -> Line:
+    """A line across, with a title in it."""
+    shown = fit(title, min(width_of(title), max(width - 4, 0)), glyphs)
+    return [
+        (f"{glyphs.rule} ", "dim"),
+        (shown, "title"),
+        (" ", ""),
+        (glyphs.rule * (width - width_of(shown) - 3), "dim"),
+    ]
+
+
+def events(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
+    """The newest events first, one a line."""
+    shown = [_event(event, snapshot, width, glyphs) for event in reversed(snapshot.events[-rows:])] if rows else []
+    if not shown and rows:
+        shown = [[("  none seen yet", "dim")]]
+    return shown
+
+
+def _event(event: SeenEvent, snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
+    held = "" if event.held_s is None else f" after {span(event.held_s)}"
+    line = [
+        (f"  {clock(event.at, snapshot.utc_offset_s)}  ", "dim"),
+        (f"{event.what:<8}", _EVENT_STYLES.get(event.what, "")),
+        (f" {printable(event.pod)}{held}", ""),
+    ]
+    left = width - sum(width_of(text) for text, _ in line)
+    return [*line, (fit(f"  {printable(event.reason)}", max(left, 0), glyphs), "dim")]
+
+
+def explanation(pod: SeenPod | None, snapshot: Snapshot, width: int) -> list[Line]:
+    """Everything about one pod, in words and numbers."""
+    if pod is None:
+        return [[("it is gone", "dim")]]
+    what, more = state_text(pod, snapshot)
+    facts: list[tuple[str, str, str]] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[pod.state])]
+    if pod.what:
+        # Under reserve the reason is the numbers, which follow.
+        facts.append(("verdict", f"{pod.what}: {pod.why}" if pod.why and pod.place is None else pod.what, ""))
+    facts += _numbers(pod)
+    facts += _limits(pod, snapshot.detail if snapshot.detail is not None and snapshot.detail.key == pod.key else None)
+    facts += _record(pod, snapshot)
+    if pod.protected is not None:
+        facts.append(("protected", f"{pod.protected}; the daemon never touches it", "protected"))
+    about = f"{pod.qos}, {pod.workload}" + (f", priority {pod.priority:+d}" if pod.priority else "")
+    facts.append(("pod", f"{about}, uid {pod.uid}", "dim"))
+    facts.append(("cgroup", printable(pod.key.path), "dim"))
+    lines: list[Line] = []
+    for name, text, style in facts:
+        pieces = wrap(text, max(width - 12, 1))
+        lines += [
+            [(f" {name if number == 0 else '':<10} ", "label"), (piece, style)] for number, piece in enumerate(pieces)
+        ]
+    return lines
+
+
+def _numbers(pod: SeenPod) -> list[tuple[str, str, str]]:
+    place = pod.place
+    if place is None:
+        rank = "not a candidate" if pod.rank is None else f"rank {pod.rank} by memory.current"
+        return [("order", rank, "")]
+    claim = "no limit" if math.isinf(place.claim) else size(place.claim)
+    rank = "not a candidate to be paused" if pod.rank is None else f"rank {pod.rank} of those that may be paused"
+    text = (
+        f"claim {claim}, rate {growth(place.rate)}/s for {place.time_s:.2g} s, need {growth(place.need)} of "
+        f"{size(place.left)} left; {rank}{', goes first' if place.first else ''}"
+    )
+    return [("numbers", text, "")]
+
+
+def _limits(pod: SeenPod, detail: PodDetail | None) -> list[tuple[str, str, str]]:
+    current = "?" if pod.current_bytes is None else size(pod.current_bytes)
+    memory = f"{current} of {size(pod.max_bytes)}, {size(pod.reclaimable_bytes)} of it page cache"
+    cpu = f"{millicores(pod.cpu_millicores)}, held back {milliseconds(pod.throttled_ms)} a second"
+    if detail is not None:
+        if detail.oom_kills is not None:
+            memory += f"; {detail.oom_kills} OOM kills"
+        if detail.pressure is not None:
+            memory += f"; stalls some {detail.pressure.some_avg10:.1f} % full {detail.pressure.full_avg10:.1f} %"
+        if detail.cpu_max is not None:
+            cpu += f"; cpu.max {_quota(detail.cpu_max)}"
+        if detail.throttled_usec is not None:
+            cpu += f"; throttled {detail.nr_throttled} times, {span(detail.throttled_usec / 1e6)} in all"
+        if detail.processes is not None:
+            cpu += f"; {detail.processes} processes"
+    return [("memory", memory, ""), ("cpu", cpu, "")]
+
+
+def _quota(cpu_max: CpuMax) -> str:
+    limit = "no limit" if cpu_max.quota_us is None else f"{cpu_max.quota_us * 1000 / max(cpu_max.period_us, 1):.0f}m"
+    return f"{cpu_max} ({limit})"
+
+
+def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    record = pod.paused
+    if record is None:
+        return []
+    how = "cgroup.freeze" if record.mechanism is Mechanism.FREEZE else f"cpu.max {record.written}"
+    text = f"{how} by {record.owner} for {span((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
+    if record.expires_ns is not None:
+        text += f", {span((record.expires_ns - snapshot.at_ns) / NS_PER_S)} left"
+    return [("record", f"{text}; original cpu.max {_quota(record.original)}: {printable(record.reason)}", "paused")]
+
+
+def help_lines(width: int, glyphs: Glyphs) -> list[Line]:
+    """What keys do, and what letters mean."""
+    named = max(width_of(name) for name, _ in HELP)
+    lines: list[Line] = []
+    for name, text in (*HELP, ("", ""), *LEGEND):
+        shown = name.replace("↑ ↓", "arrows") if not glyphs.eighths else name
+        lines.append([(f"  {fit(shown, named, glyphs)}  ", "label"), (text, "")])
+    return [line for line in lines if width > 0]
