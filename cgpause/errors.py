@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 def printable(text: str) -> str:
     """Make a name of unknown origin fit for a terminal and a log: control characters and invalid UTF-8 are escaped."""
+    if text.isprintable():  # nearly always, and much quicker than to look at each
+        return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode() for char in text
     )

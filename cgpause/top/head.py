@@ -130,8 +130,10 @@ def _bar(
 ) -> Line:
     """Label, bar, amount, and what the letters on the bar mean, as far as there is room."""
     line: Line = [(f"{fit(name, _LABEL, glyphs)} ", "label")]
-    drawn = max(min(width * 3 // 10, 70), 6)
-    line += bar(drawn, total, used, cache, style, [mark for mark in marks if mark.at > 0], glyphs)
+    # Where the screen is so narrow that only one of them fits, the amount says more than the bar.
+    drawn = max(min(width * 3 // 10, 70, width - _LABEL - 2 - len(amount)), 0)
+    # What matters most is drawn last, over what may be in the same cell.
+    line += bar(drawn, total, used, cache, style, [mark for mark in reversed(marks) if mark.at > 0], glyphs)
     line.append((f" {amount}", style if name == "headroom" else ""))
     for mark in marks:
         piece: Line = [("  ", ""), (mark.letter, mark.style), (f" {mark.meaning}", "dim")]
@@ -221,7 +223,7 @@ def summary(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
     if now:
         line += [
             (f" {glyphs.dot} ", "dim"),
-            (f"{len(now)} would be paused: {_names(now, 1 if width < 100 else 2)}", "short"),
+            (f"{len(now)} would be: {_names(now, 1 if width < 100 else 2)}", "short"),
         ]
     line.append((f" {glyphs.dot} ", "dim"))
     if following:

@@ -7,29 +7,29 @@ import math
 from cgpause.errors import printable
 from cgpause.model import CpuMax, Mechanism
 from cgpause.policy.hold import NS_PER_S
-from cgpause.top.parts import Glyphs, Line, clock, fit, millicores, milliseconds, size, span, width_of, wrap
+from cgpause.top.parts import Glyphs, Line, clock, cut, fit, millicores, milliseconds, size, span, width_of, wrap
 from cgpause.top.table import STATE_STYLES, growth, state_text
 from cgpause.top.values import PodDetail, SeenEvent, SeenPod, Snapshot
 
 _EVENT_STYLES = {"paused": "paused", "froze": "paused", "resumed": "calm", "sacrificed": "error"}
 
 HELP = (
-    ("↑ ↓ PgUp PgDn Home End", "select a pod (j, k, g, G as well); Esc lets go of it"),
-    ("p", "pause it, as cgpause pause does: until somebody resumes it"),
-    ("f", "freeze it: it gets no CPU time at all, and cannot answer a probe"),
-    ("r", "resume it: what was there before the pause is put back"),
-    ("e", "explain it: the policy's verdict, its numbers, limits and record"),
+    ("arrows, PgUp, PgDn", "select a pod (or j, k, g, G); Esc lets go of it"),
+    ("p", "pause it until somebody resumes it, as cgpause pause does"),
+    ("f", "freeze it: no CPU time at all; probes go unanswered"),
+    ("r", "resume it: what was there before comes back"),
+    ("e", "explain it: verdict, numbers, limits, record"),
     ("s", "sort by need, memory, cpu, name"),
-    ("/", "show only pods with this text in name, UID, QoS class, class or state"),
-    ("q", "quit; Ctrl-C does it too, and Ctrl-Z suspends"),
+    ("/", "filter by name, UID, QoS class, class or state"),
+    ("q", "quit, as Ctrl-C does; Ctrl-Z suspends"),
 )
 LEGEND = (
-    ("GROW/s, NEED", "as the policy reckons: the largest growth seen lately, and what can come of it"),
-    ("CPU", "millicores: 1000m is one CPU.  THR/s: time in a second that its quota held it back"),
-    ("P", "below this headroom somebody is paused"),
-    ("W", "below this headroom the daemon is awake and looks closely"),
-    ("E", "below this kubelet evicts pods"),
-    ("H", "memory.high of kubepods: the kernel wakes the daemon, or brakes bursts"),
+    ("GROW/s", "largest growth seen lately: what the policy reckons with"),
+    ("CPU, THR/s", "1000m is one CPU; time a second its quota held it back"),
+    ("P on a bar", "below this headroom somebody is paused"),
+    ("E", "there kubelet evicts pods"),
+    ("W", "below it the daemon is awake and looks closely"),
+    ("H", "memory.high: the kernel wakes the daemon, or brakes"),
 )
 
 
@@ -140,8 +140,5 @@ def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:
 def help_lines(width: int, glyphs: Glyphs) -> list[Line]:
     """What keys do, and what letters mean."""
     named = max(width_of(name) for name, _ in HELP)
-    lines: list[Line] = []
-    for name, text in (*HELP, ("", ""), *LEGEND):
-        shown = name.replace("↑ ↓", "arrows") if not glyphs.eighths else name
-        lines.append([(f"  {fit(shown, named, glyphs)}  ", "label"), (text, "")])
-    return [line for line in lines if width > 0]
+    shown = (*HELP, ("", ""), *LEGEND)
+    return [cut([(f"  {fit(name, named, glyphs)}  ", "label"), (text, "")], width, glyphs) for name, text in shown]

@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.style import Style
 
+from cgpause.errors import printable
 from cgpause.top import panes
 from cgpause.top.head import bars, footer, sparks, summary, title
 from cgpause.top.parts import UNICODE, Glyphs, Line, cut, line_width
@@ -42,6 +43,9 @@ _SELECTED = Style.parse("reverse")
 # One bar across the row: colours would be reversed each by itself, and dim ones be hardly legible.
 _SELECTED_STYLES = {f"{name}+selected": _SELECTED for name in _STYLES}
 STYLES = {**_STYLES, **_SELECTED_STYLES}
+
+
+_ROOMY = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,9 @@ def render(snapshot: Snapshot, ui: Ui, width: int, height: int, glyphs: Glyphs =
         lines += [[] for _ in range(height - 1 - len(lines))]
     else:
         top = min(max(ui.top, 0), max(len(pods) - plan.rows, 0))
-        listed = f"{top + 1}-{min(top + plan.rows, len(pods))} of {len(pods)} by {ui.sort}" if pods else f"by {ui.sort}"
+        listed = f"{min(top + 1, len(pods))}-{min(top + plan.rows, len(pods))}/{len(pods)}"
+        if width >= _ROOMY:
+            listed += f" by {ui.sort}"
         shown = table(
             snapshot,
             pods,
@@ -114,7 +120,14 @@ def render(snapshot: Snapshot, ui: Ui, width: int, height: int, glyphs: Glyphs =
         lines += [[] for _ in range(plan.rows + 1 - len(shown))]
         lines += _pane(snapshot, ui, width, plan.pane, glyphs)
     lines = [*lines[: height - len(below)], *below]
-    return Frame(tuple(line if line_width(line) <= width else cut(line, width, glyphs) for line in lines))
+    return Frame(tuple(_safe(line, width, glyphs) for line in lines))
+
+
+def _safe(line: Line, width: int, glyphs: Glyphs) -> Line:
+    """The line as it may be sent to a terminal: nothing in it that a terminal would obey, and no wider than it is."""
+    if not all(text.isprintable() for text, _ in line):
+        line = [(printable(text), style) for text, style in line]
+    return line if line_width(line) <= width else cut(line, width, glyphs)
 
 
 def _why_empty(snapshot: Snapshot, ui: Ui) -> str:

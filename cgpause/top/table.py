@@ -113,7 +113,8 @@ def table(
 ) -> list[Line]:
     """The header, and `rows` rows beginning with the pod at `top`; `title` is what the header says of the list."""
     in_sight = pods[top : top + rows]
-    longest = max([width_of(pod.label) for pod in in_sight], default=0)
+    # Of all, not of those in sight: the columns stay where they are while the list is scrolled.
+    longest = max([width_of(pod.label) for pod in pods], default=0)
     label_width = min(max(longest, _LEAST_LABEL), max(_USUAL_LABEL, width // 4))
     gap = 1 if width < _NARROW else 2
     columns = _choose(width, label_width, gap)

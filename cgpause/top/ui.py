@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
@@ -81,20 +82,27 @@ def shown_pods(snapshot: Snapshot, ui: Ui) -> list[SeenPod]:
     pods = list(snapshot.pods)
     if ui.filter:
         wanted = ui.filter.lower()
-        pods = [pod for pod in pods if wanted in _searched(pod)]
+        pods = [pod for pod in pods if wanted in _searched(pod) or pod.uid.startswith(wanted)]
     pods.sort(key=lambda pod: pod.label)
     if ui.sort is Sort.CPU:
         pods.sort(key=lambda pod: -(pod.cpu_millicores or 0))
     elif ui.sort is not Sort.NAME:
         pods.sort(key=lambda pod: -(pod.current_bytes or 0))
         if ui.sort is Sort.NEED:
-            # Where the policy knows no needs (watermark) its ranks are the order.
-            pods.sort(key=lambda pod: (-pod.need, 0 if pod.place is not None or pod.rank is None else pod.rank))
+            pods.sort(key=_by_need)
     return pods
 
 
+def _by_need(pod: SeenPod) -> tuple[float, int]:
+    if pod.place is None:
+        # Nobody knows what a pod would take that is paused by hand: first, where it was put is where it is looked for.
+        # Where the policy knows no needs (watermark) its ranks are the order.
+        return (-math.inf, 0) if pod.paused is not None else (0.0, 0 if pod.rank is None else pod.rank)
+    return -pod.need, 0
+
+
 def _searched(pod: SeenPod) -> str:
-    return f"{pod.label} {pod.uid} {pod.qos} {pod.workload} {pod.state.value}".lower()
+    return f"{pod.label} {pod.qos} {pod.workload} {pod.state.value}".lower()
 
 
 def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:

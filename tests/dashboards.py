@@ -1,0 +1,198 @@
+"""Values for tests of `cgpause top`: pods, snapshots, and frames as plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cgpause.config import Policy
+from cgpause.model import (
+    CgroupId,
+    CpuMax,
+    Headroom,
+    Mechanism,
+    Owner,
+    PauseRecord,
+    Pod,
+    PodUsage,
+    Pressure,
+    QosClass,
+    Workload,
+)
+from cgpause.policy.reserve import Place
+from cgpause.top.screen import Frame
+from cgpause.top.values import (
+    Daemon,
+    DaemonState,
+    Kubepods,
+    Levels,
+    Moment,
+    PodDetail,
+    PodState,
+    SeenEvent,
+    SeenPod,
+    Snapshot,
+)
+
+MIB = 1 << 20
+GIB = 1 << 30
+S = 1_000_000_000
+AT = 1_700_000_000.0
+"""2023-11-14 22:13:20 UTC."""
+AT_NS = 5000 * S
+
+
+def key_of(label: str) -> CgroupId:
+    return CgroupId(f"kubepods.slice/{label}", sum(map(ord, label)) + len(label) * 100_000)
+
+
+def held(
+    seconds: float,
+    *,
+    owner: Owner = Owner.DAEMON,
+    mechanism: Mechanism = Mechanism.THROTTLE,
+    reason: str = "needs 5.0 MiB of 3.0 MiB left",
+    left_s: float | None = None,
+) -> PauseRecord:
+    return PauseRecord(
+        mechanism=mechanism,
+        owner=owner,
+        reason=reason,
+        since_ns=AT_NS - int(seconds * S),
+        expires_ns=None if left_s is None else AT_NS + int(left_s * S),
+        original=CpuMax(50_000, 100_000),
+        original_burst_us=0,
+        written=CpuMax(1000, 100_000) if mechanism is Mechanism.THROTTLE else None,
+    )
+
+
+def make_place(need: float, left: float, *, claim: float = 64 * MIB, runs: bool = True, first: bool = False) -> Place:
+    bare = Pod(CgroupId("x", 1), "x", QosClass.BURSTABLE, None, None, None, None)
+    return Place(PodUsage(0, bare), claim, need * 10, 0.1, need, left, runs, first)
+
+
+def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **changes: object) -> SeenPod:
+    values: dict[str, Any] = {
+        "key": key_of(label),
+        "label": label,
+        "uid": "00000001-0000-4000-8000-000000000001",
+        "qos": QosClass.BURSTABLE,
+        "workload": Workload.BATCH,
+        "priority": 0,
+        "state": state,
+        "current_bytes": 100 * MIB,
+        "reclaimable_bytes": 5 * MIB,
+        "max_bytes": 256 * MIB,
+        "growth": 0.0,
+        "cpu_millicores": 250.0,
+        "throttled_ms": 0.0,
+        "paused": None,
+        "protected": None,
+        "error": None,
+        "rank": 1,
+        "what": "runs",
+        "why": "",
+        "place": make_place(0, 400 * MIB),
+    }
+    return SeenPod(**(values | changes))
+
+
+def make_snapshot(*pods: SeenPod, **changes: object) -> Snapshot:
+    moments = tuple(
+        Moment(AT_NS / S - 180 + second, 20.0 * (second % 30 == 0), 5.0 * (second % 60 == 0), (200 + second) * MIB)
+        for second in range(181)
+    )
+    values: dict[str, Any] = {
+        "at": AT,
+        "at_ns": AT_NS,
+        "utc_offset_s": 3600,
+        "host": "node-1",
+        "policy": Policy.RESERVE,
+        "mechanism": Mechanism.THROTTLE,
+        "daemon": Daemon(DaemonState.RUNNING, 812),
+        "headroom": Headroom(8 * GIB, 3 * GIB, 4 * GIB, 4 * GIB - 380 * MIB, 100 * MIB),
+        "levels": Levels(141 * MIB, 1100 * MIB, 100 * MIB),
+        "kubepods": Kubepods("kubepods.slice", 4 * GIB - 180 * MIB, 4000 * MIB, high_is_ours=True),
+        "pressure": Pressure(1.25, 1000, 0.4, 100),
+        "moments": moments,
+        "pods": pods,
+        "events": (),
+    }
+    return Snapshot(**(values | changes))
+
+
+def busy_snapshot() -> Snapshot:
+    """One pod of every kind."""
+    grows: dict[str, Any] = {"growth": 12.0 * MIB, "reclaimable_bytes": 0}
+    pods = (
+        make_pod("default/idle", workload=Workload.SERVICE),
+        make_pod(
+            "batch/report-1",
+            PodState.PAUSED,
+            paused=held(12),
+            what="stays paused by daemon (x)",
+            place=make_place(30 * MIB, 3 * MIB, runs=False),
+            throttled_ms=890.0,
+            cpu_millicores=10.0,
+            **grows,
+        ),
+        make_pod(
+            "batch/report-2",
+            PodState.WOULD_PAUSE,
+            what="would pause (throttle)",
+            place=make_place(20 * MIB, 3 * MIB, runs=False),
+            why="needs 20.0 MiB of 3.0 MiB left",
+            **grows,
+        ),
+        make_pod(
+            "prod/checkout-7d9f8b6c5d-x2k4p",
+            PodState.NEXT,
+            growth=2.0 * MIB,
+            place=make_place(2 * MIB, 33 * MIB),
+            why="needs 2.0 MiB of 33.0 MiB left",
+            current_bytes=250 * MIB,
+        ),
+        make_pod("batch/first", growth=6.0 * MIB, what="runs first", place=make_place(64 * MIB, 100 * MIB, first=True)),
+        make_pod("kube-system/dns", PodState.PROTECTED, rank=None, what="runs", protected="namespace kube-system"),
+        make_pod(
+            "default/broken",
+            PodState.ERROR,
+            error="its cgroup cannot be read: EIO",
+            rank=None,
+            what="",
+            place=None,
+            current_bytes=None,
+            max_bytes=None,
+            cpu_millicores=None,
+            throttled_ms=None,
+            growth=None,
+        ),
+        make_pod(
+            "ops/debug",
+            PodState.PAUSED,
+            rank=None,
+            what="stays paused by manual (x)",
+            place=None,
+            paused=held(3700, owner=Owner.MANUAL, mechanism=Mechanism.FREEZE, reason="cgpause top by alice", left_s=90),
+        ),
+    )
+    events = (
+        SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0 MiB of 4.0 MiB left"),
+        SeenEvent(AT - 30, "resumed", "batch/report-1", "was paused: needs 9.0 MiB of 4.0 MiB left", 30.0),
+        SeenEvent(AT - 12, "paused", "batch/report-1", "needs 5.0 MiB of 3.0 MiB left"),
+    )
+    return make_snapshot(*pods, events=events)
+
+
+def make_detail(pod: SeenPod) -> PodDetail:
+    return PodDetail(pod.key, CpuMax(1000, 100_000), 42, 71_000_000, 1, Pressure(3.5, 1, 0.5, 1), 7)
+
+
+def text_of(frame: Frame) -> list[str]:
+    """The lines without style, and without what is blank at their end."""
+    return ["".join(text for text, _ in line).rstrip() for line in frame.lines]
+
+
+def many_pods(count: int) -> Snapshot:
+    return make_snapshot(
+        *(make_pod(f"default/pod-{number:03}", current_bytes=(count - number) * MIB) for number in range(count))
+    )

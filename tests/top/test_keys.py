@@ -1,0 +1,80 @@
+"""Bytes of a terminal → keys, however they are split."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.top.keys import Decoder
+
+SEQUENCES = [
+    pytest.param(b"\x1b[A", ["up"], id="xterm-up"),
+    pytest.param(b"\x1bOA", ["up"], id="application-up"),
+    pytest.param(b"\x1b[B", ["down"], id="down"),
+    pytest.param(b"\x1b[1;5B", ["down"], id="ctrl-down"),
+    pytest.param(b"\x1b[5~", ["page up"], id="page-up"),
+    pytest.param(b"\x1b[6~", ["page down"], id="page-down"),
+    pytest.param(b"\x1b[H", ["home"], id="home"),
+    pytest.param(b"\x1b[1~", ["home"], id="linux-home"),
+    pytest.param(b"\x1bOF", ["end"], id="application-end"),
+    pytest.param(b"\x1b[4~", ["end"], id="screen-end"),
+    pytest.param(b"\r", ["enter"], id="enter"),
+    pytest.param(b"\x7f", ["backspace"], id="backspace"),
+    pytest.param(b"\x0c", ["redraw"], id="ctrl-l"),
+    pytest.param(b"pq/?", ["p", "q", "/", "?"], id="letters"),
+    pytest.param("ü日".encode(), ["ü", "日"], id="utf-8"),
+    pytest.param(b"\xff\xfep", ["p"], id="not-utf-8"),
+    pytest.param(b"\x1bp", [], id="alt-p-is-not-p"),
+    pytest.param(b"\x1b[<0;10;20Mq", ["q"], id="mouse-report-is-passed-over"),
+    pytest.param(b"\x1b[200~y\x1b[201~", ["y"], id="brackets-of-a-paste-are-passed-over"),
+    pytest.param(b"\x1b[24~", [], id="f12"),
+    pytest.param(b"\x1b[?1;2c", [], id="device-attributes"),
+    pytest.param(b"\x00\x01\x02", [], id="other-controls"),
+    pytest.param(b"\x1b\x1b[A", ["esc", "up"], id="esc-and-an-arrow"),
+    pytest.param(b"\x1b[Ax\x1b[B", ["up", "x", "down"], id="several"),
+]
+
+
+@pytest.mark.parametrize(("data", "keys"), SEQUENCES)
+def test_bytes_are_decoded(data: bytes, keys: list[str]) -> None:
+    assert Decoder().feed(data) == keys
+
+
+@pytest.mark.parametrize(("data", "keys"), SEQUENCES)
+def test_over_ssh_every_byte_may_come_by_itself(data: bytes, keys: list[str]) -> None:
+    decoder = Decoder()
+
+    assert [key for byte in data for key in decoder.feed(bytes([byte]))] == keys
+
+
+def test_an_escape_after_which_nothing_comes_is_the_key() -> None:
+    decoder = Decoder()
+
+    assert decoder.feed(b"\x1b") == []
+    assert decoder.pending
+    assert decoder.flush() == ["esc"]
+    assert not decoder.pending
+    assert decoder.feed(b"p") == ["p"]
+
+
+def test_a_sequence_that_never_ends_is_nothing() -> None:
+    decoder = Decoder()
+
+    assert decoder.feed(b"\x1b[1;") == []
+    assert decoder.flush() == []
+    assert decoder.feed(b"q") == ["q"]
+
+
+@given(st.lists(st.binary(max_size=20), max_size=10))
+def test_whatever_comes_is_decoded_to_the_last_byte(pieces: list[bytes]) -> None:
+    decoder = Decoder()
+
+    for piece in pieces:
+        for key in decoder.feed(piece):
+            assert key.isprintable()
+            assert key
+    decoder.flush()
+
+    assert not decoder.pending
+    assert decoder.feed(b"\x1b[A") == ["up"] or pieces  # half a character may be waiting for its other half

@@ -1,0 +1,313 @@
+"""What the dashboard looks like, as a pure function of a snapshot: whole frames, and what must hold for any."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dashboards import (
+    GIB,
+    MIB,
+    busy_snapshot,
+    held,
+    make_detail,
+    make_place,
+    make_pod,
+    make_snapshot,
+    many_pods,
+    text_of,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from cgpause.model import Headroom, QosClass
+from cgpause.top.parts import ASCII, UNICODE, Glyphs
+from cgpause.top.screen import render, visible_rows
+from cgpause.top.terminal import Painter, glyphs_for
+from cgpause.top.ui import Act, Deed, Mode, Sort, Ui, settle
+from cgpause.top.values import Daemon, DaemonState, Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
+
+FRAMES = Path(__file__).parents[1] / "fixtures" / "top"
+FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
+
+
+def explained() -> tuple[Snapshot, Ui]:
+    snapshot = busy_snapshot()
+    pod = snapshot.pods[1]
+    return replace(snapshot, detail=make_detail(pod)), Ui(selected=pod.key, index=2, explaining=True)
+
+
+WHOLE: dict[str, tuple[Snapshot, Ui, int, int]] = {
+    "80x24": (busy_snapshot(), Ui(), 80, 24),
+    "120x40": (busy_snapshot(), Ui(), 120, 40),
+    "200x60": (busy_snapshot(), Ui(), 200, 60),
+    "80x24-explained": (*explained(), 80, 24),
+    "120x40-explained": (*explained(), 120, 40),
+    "80x24-help": (busy_snapshot(), Ui(mode=Mode.HELP), 80, 24),
+    "40x10": (busy_snapshot(), Ui(), 40, 10),
+    "20x5": (busy_snapshot(), Ui(), 20, 5),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
+    """CGPAUSE_NEW_FRAMES=1 writes them anew, to be looked at again."""
+    file = FRAMES / f"{name}.txt"
+    shown = "".join(f"{line}\n" for line in text_of(render(*WHOLE[name])))
+    if os.environ.get("CGPAUSE_NEW_FRAMES"):
+        file.write_text(shown)
+
+    assert shown == file.read_text()
+
+
+def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
+    snapshot = many_pods(500)
+    rows = visible_rows(snapshot, Ui(), 80, 24)
+    ui = settle(Ui(selected=snapshot.pods[321].key), snapshot, rows)
+
+    lines = text_of(render(snapshot, ui, 80, 24))
+
+    assert lines[FIRST_ROW - 1].endswith(f"{321 - rows + 2}-322/500")
+    assert lines[FIRST_ROW].startswith(f"  default/pod-{321 - rows + 1:03}")
+    assert lines[FIRST_ROW + rows - 1].startswith("▶ default/pod-321")
+
+
+def test_what_matters_most_is_sorted_first() -> None:
+    lines = text_of(render(busy_snapshot(), Ui(), 120, 40))
+
+    rows = [line.split()[0] for line in lines if "/" in line.split(" 256Mi")[0][:30] and " 256Mi" in line]
+    assert rows[:5] == [
+        "ops/debug",
+        "batch/first",
+        "batch/report-1",
+        "batch/report-2",
+        "prod/checkout-7d9f8b6c5d-x2k4p",
+    ]
+
+
+def test_without_kubepods_the_node_is_shown_all_the_same() -> None:
+    snapshot = make_snapshot(
+        kubepods=None, headroom=Headroom(8 * GIB, 3 * GIB, None, 0, 100 * MIB), levels=Levels(1, 2, 1)
+    )
+
+    text = "\n".join(text_of(render(snapshot, Ui(), 80, 24)))
+
+    assert "kubepods  none on this node (yet)" in text
+    assert "no kubepods cgroup on this node (yet)" in text
+    assert "3.0Gi" in text
+
+
+def test_without_psi_the_sparklines_say_so() -> None:
+    snapshot = replace(busy_snapshot(), pressure=None)
+    snapshot = replace(
+        snapshot, moments=tuple(replace(moment, some_pct=None, full_pct=None) for moment in snapshot.moments)
+    )
+
+    for height in (24, 40, 60):
+        text = "\n".join(text_of(render(snapshot, Ui(), 80, height)))
+        assert text.count("off: psi=0") == 2
+
+
+@pytest.mark.parametrize("size", [(80, 24), (20, 5)])
+def test_memory_that_cannot_be_read_is_said_and_the_pods_stay(size: tuple[int, int]) -> None:
+    snapshot = replace(busy_snapshot(), headroom=None, levels=None, trouble="cannot read memory.stat: EIO")
+
+    lines = text_of(render(snapshot, Ui(), *size))
+
+    assert any(line.startswith("memory    cannot re") for line in lines)
+    assert any("ops/debug" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("daemon", "said"),
+    [
+        (Daemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
+        (Daemon(DaemonState.RUNNING), "daemon runs"),
+        (Daemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
+        (Daemon(DaemonState.LOOKING_ON), "daemon holds no lock: a dry run?"),
+        (Daemon(DaemonState.UNKNOWN), "daemon unknown"),
+    ],
+)
+def test_the_title_tells_the_daemons_state(daemon: Daemon, said: str) -> None:
+    assert said in text_of(render(replace(busy_snapshot(), daemon=daemon), Ui(), 80, 24))[0]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_levels_stand_on_the_bars(glyphs: Glyphs) -> None:
+    lines = text_of(render(busy_snapshot(), Ui(), 120, 40, glyphs))
+
+    for line, letters in ((lines[1], "PEW"), (lines[2], "E"), (lines[3], "H")):
+        bar = line[10:46]
+        assert {char for char in bar if char.isalpha()} == set(letters)
+
+
+def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
+    snapshot = replace(busy_snapshot(), kubepods=Kubepods("kubepods.slice", GIB, 2 * GIB, high_is_ours=False))
+
+    assert "memory.high 2.0Gi, not ours" in text_of(render(snapshot, Ui(), 120, 40))[3]
+
+
+def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
+    """Names come escaped; reasons stand in records that root of a container may have written."""
+    hostile = "\x1b[2J\n\udcff\u202e"
+    pod = make_pod("default/web", PodState.PAUSED, paused=held(5, reason=hostile))
+    event = SeenEvent(0, "paused", f"default/{hostile}", hostile)
+
+    for ui in (Ui(), Ui(selected=pod.key, explaining=True)):
+        lines = text_of(render(make_snapshot(pod, events=(event,)), ui, 200, 60))
+        assert all(line.isprintable() for line in lines)
+
+
+def ask(deed: Deed, label: str = "default/web") -> Ui:
+    return Ui(mode=Mode.CONFIRM, asked=Act(deed, make_pod(label).key, label))
+
+
+@pytest.mark.parametrize("label", ["default/web", "default/" + "long-" * 40])
+@pytest.mark.parametrize("deed", Deed)
+def test_the_question_names_the_deed_the_pod_and_how_to_answer(deed: Deed, label: str) -> None:
+    last = text_of(render(make_snapshot(), ask(deed, label), 60, 24))[-1]
+
+    assert deed.capitalize() in last
+    assert "default/" in last
+    assert last.endswith("y/N")
+
+
+def test_a_long_message_takes_several_lines_and_loses_nothing() -> None:
+    message = "not permitted: run cgpause top as root to pause pods " + "(cannot lock /sys/fs/cgroup/x) " * 3
+
+    lines = text_of(render(make_snapshot(), Ui(message=message.strip(), failed=True), 60, 24))
+
+    assert len(lines) == 24
+    assert " ".join(" ".join(lines[-3:]).split()) == message.strip()
+
+
+def painted(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    for name in ("NO_COLOR", "COLORTERM", "TERM", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    painter = Painter(Console(file=io.StringIO(), force_terminal=True))
+    ui = settle(Ui(selected=snapshot.pods[0].key), snapshot, 10)
+    return "\n".join(painter.paint(line) for line in render(snapshot, ui, 120, 40).lines)
+
+
+def colours(text: str) -> set[str]:
+    """SGR parameters that set a colour."""
+    parameters = {one for part in text.split("\x1b[")[1:] for one in part.partition("m")[0].split(";")}
+    return {one for one in parameters if one.isdigit() and 30 <= int(one) <= 107}
+
+
+def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured = painted(busy_snapshot(), monkeypatch, TERM="xterm-256color")
+    plain = painted(busy_snapshot(), monkeypatch, TERM="xterm-256color", NO_COLOR="1")
+
+    assert colours(coloured)
+    assert not colours(plain)
+    assert "\x1b[7m" in plain  # the selected row can still be seen
+    assert "would be paused" in plain
+
+
+@pytest.mark.parametrize(
+    ("encoding", "glyphs"), [("utf-8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII), ("none such", ASCII)]
+)
+def test_a_terminal_is_drawn_on_with_what_its_encoding_has(encoding: str, glyphs: Glyphs) -> None:
+    assert glyphs_for(encoding) is glyphs
+
+
+def test_ascii_frames_are_ascii() -> None:
+    for ui in (Ui(), Ui(mode=Mode.HELP), explained()[1]):
+        text = "".join(text_of(render(busy_snapshot(), ui, 120, 40, ASCII)))
+        assert text.isascii()
+
+
+TEXTS = st.one_of(
+    st.sampled_from(["default/web", "日本語/名前", "a" * 300, "", "é́́x", "👩‍👩‍👧/x", "\x1b[2J\n\u202e\udcff"]),
+    st.text(max_size=20),
+)
+AMOUNTS = st.one_of(st.none(), st.floats(0, 1e15), st.sampled_from([0.0, 1.0, float(GIB)]))
+BYTES = st.one_of(st.none(), st.integers(0, 1 << 62))
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> SeenPod:
+    state = draw(st.sampled_from(PodState))
+    label = draw(TEXTS)
+    place = st.builds(make_place, st.floats(0, 1e12), st.floats(-1e12, 1e12), first=st.booleans())
+    return make_pod(
+        label,
+        state,
+        qos=draw(st.sampled_from(QosClass)),
+        current_bytes=draw(BYTES),
+        max_bytes=draw(BYTES),
+        reclaimable_bytes=draw(st.integers(0, 1 << 40)),
+        growth=draw(AMOUNTS),
+        cpu_millicores=draw(AMOUNTS),
+        throttled_ms=draw(AMOUNTS),
+        paused=held(draw(st.floats(-1e6, 1e6)), reason=draw(TEXTS)) if state is PodState.PAUSED else None,
+        protected=draw(TEXTS),
+        error=draw(TEXTS) if state is PodState.ERROR else None,
+        why=draw(TEXTS),
+        place=draw(st.none() | place),
+        priority=draw(st.integers(-1000, 1000)),
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    limit = draw(BYTES)
+    some = st.lists(st.builds(SeenEvent, st.floats(0, 2e9), TEXTS, TEXTS, TEXTS, AMOUNTS), max_size=4)
+    there = draw(st.booleans())
+    return make_snapshot(
+        *draw(st.lists(pods(), max_size=12)),
+        host=draw(TEXTS),
+        headroom=Headroom(8 * GIB, draw(st.integers(0, 8 * GIB)), limit, draw(st.integers(0, 1 << 40)), 100 * MIB)
+        if there
+        else None,
+        levels=Levels(draw(st.floats(-1e12, 1e12)), draw(st.floats(-1e12, 1e12)), draw(st.integers(0, 1 << 40)))
+        if there
+        else None,
+        kubepods=draw(st.none() | st.just(Kubepods("kubepods", 1, None, high_is_ours=False))),
+        pressure=draw(st.none() | st.just(busy_snapshot().pressure)),
+        events=tuple(draw(some)),
+        trouble=draw(st.none() | TEXTS),
+    )
+
+
+@given(
+    snapshots(),
+    st.integers(20, 250),
+    st.integers(5, 80),
+    st.sampled_from(Mode),
+    st.booleans(),
+    st.sampled_from(Sort),
+    TEXTS,
+    st.integers(-5, 500),
+    st.sampled_from([UNICODE, ASCII]),
+)
+def test_no_frame_is_larger_than_the_terminal(
+    snapshot: Snapshot,
+    width: int,
+    height: int,
+    mode: Mode,
+    explaining: bool,  # noqa: FBT001 - drawn
+    sort: Sort,
+    typed: str,
+    top: int,
+    glyphs: Glyphs,
+) -> None:
+    pod = snapshot.pods[0] if snapshot.pods else make_pod()
+    ui = Ui(mode, sort, "", pod.key, 0, top, explaining, Act(Deed.PAUSE, pod.key, pod.label), typed)
+    if mode is Mode.FILTER:
+        ui = replace(ui, filter=typed)
+
+    frame = render(snapshot, settle(ui, snapshot, visible_rows(snapshot, ui, width, height)), width, height, glyphs)
+
+    assert len(frame.lines) <= height
+    for line in text_of(frame):
+        assert cell_len(line) <= width, line
+        assert line.isprintable()

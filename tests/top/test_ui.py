@@ -1,0 +1,253 @@
+"""What every key does, as a table: state, key, snapshot → state and intent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
+
+from cgpause.model import CgroupId, Owner
+from cgpause.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
+from cgpause.top.values import PodState, SeenPod, Snapshot
+
+SNAPSHOT = many_pods(30)
+"""Sorted as they are numbered, whatever by."""
+A, B, C, *_, Y, Z = (pod.key for pod in SNAPSHOT.pods)
+
+
+def at(index: int, **changes: object) -> Ui:
+    return settle(Ui(selected=SNAPSHOT.pods[index].key, index=index, **changes), SNAPSHOT, 10)  # type: ignore[arg-type] # any field
+
+
+def press(ui: Ui, *keys: str, snapshot: Snapshot = SNAPSHOT) -> Ui:
+    for key in keys:
+        ui, intent = update(ui, key, snapshot, 10)
+        assert intent is None
+    return ui
+
+
+def selected_index(ui: Ui) -> int | None:
+    return next((place for place, pod in enumerate(SNAPSHOT.pods) if pod.key == ui.selected), None)
+
+
+@pytest.mark.parametrize(
+    ("start", "keys", "selected", "top"),
+    [
+        (None, ["down"], 0, 0),
+        (None, ["up"], 0, 0),
+        (None, ["end"], 29, 20),
+        (0, ["down"], 1, 0),
+        (0, ["up"], 0, 0),
+        (5, ["j", "j", "k"], 6, 0),
+        (9, ["down"], 10, 1),
+        (29, ["down"], 29, 20),
+        (0, ["page down"], 10, 1),
+        (25, ["page down"], 29, 20),
+        (25, ["page up"], 15, 15),
+        (5, ["page up"], 0, 0),
+        (5, ["end"], 29, 20),
+        (5, ["G", "g"], 0, 0),
+        (25, ["home"], 0, 0),
+        (7, ["left", "right", "tab", "x", "ü"], 7, 0),
+    ],
+)
+def test_keys_that_move(start: int | None, keys: list[str], selected: int, top: int) -> None:
+    ui = press(Ui() if start is None else at(start), *keys)
+
+    assert (selected_index(ui), ui.top) == (selected, top)
+
+
+def test_nobody_is_selected_until_an_arrow_is_pressed_and_after_escape() -> None:
+    assert settle(Ui(), SNAPSHOT, 10).selected is None
+    assert press(Ui(), "down", "esc").selected is None
+
+
+@pytest.mark.parametrize("key", ["p", "r", "f", "e"])
+def test_without_a_selection_keys_say_what_to_do_first(key: str) -> None:
+    ui = press(Ui(), key)
+
+    assert (ui.mode, ui.failed, ui.explaining) == (Mode.BROWSE, True, False)
+    assert "select a pod first" in ui.message
+
+
+def test_the_sort_goes_round() -> None:
+    ui = Ui()
+    seen = []
+    for _ in range(5):
+        ui = press(ui, "s")
+        seen.append(ui.sort)
+
+    assert seen == [Sort.MEMORY, Sort.CPU, Sort.NAME, Sort.NEED, Sort.MEMORY]
+
+
+def test_q_quits_from_the_list_and_from_the_help() -> None:
+    for ui in (Ui(), at(3, explaining=True), Ui(mode=Mode.HELP)):
+        assert update(ui, "q", SNAPSHOT)[1] == Quit()
+
+
+@pytest.mark.parametrize("key", ["?", "h"])
+def test_help_is_left_with_any_key_which_does_nothing_else(key: str) -> None:
+    helping = press(at(3), key)
+    assert helping.mode is Mode.HELP
+
+    for leave in ("p", "esc", "down", "?"):
+        ui = press(helping, leave)
+        assert (ui.mode, ui.selected, ui.asked) == (Mode.BROWSE, SNAPSHOT.pods[3].key, None)
+
+
+@pytest.mark.parametrize("leave", ["e", "enter", "esc"])
+def test_the_explanation_follows_the_selection_until_it_is_left(leave: str) -> None:
+    ui = press(at(3), "e", "down")
+    assert (ui.explaining, selected_index(ui)) == (True, 4)
+
+    assert not press(ui, leave).explaining
+
+
+@pytest.mark.parametrize(("key", "deed"), [("p", Deed.PAUSE), ("f", Deed.FREEZE)])
+@pytest.mark.parametrize("answer", ["y", "Y"])
+def test_a_deed_is_done_after_a_yes_only(key: str, deed: Deed, answer: str) -> None:
+    asking = press(at(3), key)
+    pod = SNAPSHOT.pods[3]
+    assert (asking.mode, asking.asked) == (Mode.CONFIRM, Act(deed, pod.key, pod.label))
+
+    ui, intent = update(asking, answer, SNAPSHOT)
+
+    assert intent == Act(deed, pod.key, pod.label)
+    assert (ui.mode, ui.asked) == (Mode.BROWSE, None)
+
+
+@pytest.mark.parametrize("answer", ["n", "N", "enter", "esc", " ", "p", "q", "down", "backspace"])
+def test_anything_else_is_a_no(answer: str) -> None:
+    ui, intent = update(press(at(3), "p"), answer, SNAPSHOT)
+
+    assert intent is None
+    assert (ui.mode, ui.asked, ui.message) == (Mode.BROWSE, None, "nothing was done")
+
+
+def test_the_pod_that_was_asked_about_is_acted_on_whatever_moves_meanwhile() -> None:
+    asking = press(at(3), "p")
+    turned = replace(SNAPSHOT, pods=SNAPSHOT.pods[::-1])
+
+    _, intent = update(settle(asking, turned, 10), "y", turned)
+
+    assert intent == Act(Deed.PAUSE, SNAPSHOT.pods[3].key, SNAPSHOT.pods[3].label)
+
+
+PAUSED = make_pod("default/paused", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL))
+PROTECTED = make_pod("kube-system/dns", PodState.PROTECTED, protected="namespace kube-system (protect.namespaces)")
+BROKEN = make_pod("default/broken", PodState.ERROR, error="EIO")
+RUNNING = make_pod("default/web")
+
+
+@pytest.mark.parametrize(
+    ("pod", "key", "said"),
+    [
+        (PAUSED, "p", "default/paused is already paused by manual"),
+        (PAUSED, "f", "default/paused is already paused by manual"),
+        (RUNNING, "r", "default/web is not paused"),
+        (PROTECTED, "p", "protected: namespace kube-system (protect.namespaces); cgpause pause --force"),
+        (PROTECTED, "f", "protected: namespace kube-system"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_not_asked(pod: SeenPod, key: str, said: str) -> None:
+    ui = press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod))
+
+    assert (ui.mode, ui.failed) == (Mode.BROWSE, True)
+    assert said in ui.message
+
+
+@pytest.mark.parametrize("pod", [PAUSED, PROTECTED, BROKEN])
+def test_resuming_is_asked_wherever_a_record_may_be(pod: SeenPod) -> None:
+    """Also of a protected pod: one whose record is damaged is shown as such."""
+    assert press(Ui(selected=pod.key), "r", snapshot=make_snapshot(pod)).asked == Act(Deed.RESUME, pod.key, pod.label)
+
+
+def test_a_message_goes_with_the_next_key() -> None:
+    assert press(replace(at(3), message="done", failed=True), "down").message == ""
+
+
+def test_typing_a_filter() -> None:
+    typing = press(Ui(), "/", "-", "0", "0", "q")
+    assert (typing.mode, typing.filter) == (Mode.FILTER, "-00q")
+    assert shown_pods(SNAPSHOT, typing) == []
+
+    typing = press(typing, "backspace")
+    assert len(shown_pods(SNAPSHOT, typing)) == 10
+    assert press(typing, "down", "down").selected == B
+    kept = press(typing, "enter")
+    assert (kept.mode, kept.filter) == (Mode.BROWSE, "-00")
+    assert press(kept, "esc").filter == ""
+    dropped = press(typing, "esc")
+    assert (dropped.mode, dropped.filter) == (Mode.BROWSE, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "labels"),
+    [
+        ("KUBE-system", ["kube-system/dns"]),
+        ("paused", ["ops/debug", "batch/report-1", "batch/report-2"]),
+        ("would", ["batch/report-2"]),
+        ("protected", ["kube-system/dns"]),
+        ("burstable service", ["default/idle"]),
+    ],
+)
+def test_the_filter_looks_at_name_class_and_state(typed: str, labels: list[str]) -> None:
+    assert [pod.label for pod in shown_pods(busy_snapshot(), Ui(filter=typed))] == labels
+
+
+def labels(ui: Ui, *pods: SeenPod) -> list[str]:
+    return [pod.label for pod in shown_pods(make_snapshot(*pods), ui)]
+
+
+def test_largest_need_first_and_what_is_held_by_hand_before_it() -> None:
+    small = make_pod("a/small", place=make_place(1, 9), current_bytes=900)
+    large = make_pod("a/large", place=make_place(9, 9), current_bytes=1)
+    idle, big = make_pod("a/idle", current_bytes=5), make_pod("a/big", current_bytes=500)
+    by_hand = make_pod("z/held", PodState.PAUSED, paused=held(1, owner=Owner.MANUAL), place=None, current_bytes=0)
+
+    assert labels(Ui(), small, large, idle, big, by_hand) == ["z/held", "a/large", "a/small", "a/big", "a/idle"]
+
+
+def test_where_the_policy_knows_no_needs_its_ranks_are_the_order() -> None:
+    pods = [make_pod(f"a/{rank}", rank=rank, place=None, current_bytes=rank * MIB) for rank in (3, 1, 2)]
+
+    assert labels(Ui(), *pods) == ["a/1", "a/2", "a/3"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [(Sort.MEMORY, ["a/b", "a/a", "a/c"]), (Sort.CPU, ["a/a", "a/c", "a/b"]), (Sort.NAME, ["a/a", "a/b", "a/c"])],
+)
+def test_other_orders_are_stable_by_name(sort: Sort, expected: list[str]) -> None:
+    pods = [
+        make_pod("a/c", current_bytes=None, cpu_millicores=1.0),
+        make_pod("a/b", current_bytes=9, cpu_millicores=None),
+        make_pod("a/a", current_bytes=1, cpu_millicores=5.0),
+    ]
+
+    assert labels(Ui(sort=sort), *pods) == expected
+
+
+def test_the_selection_stays_on_its_pod_when_the_order_changes() -> None:
+    ui = at(3)
+
+    moved = settle(ui, replace(SNAPSHOT, pods=tuple(replace(pod, label=pod.label[::-1]) for pod in SNAPSHOT.pods)), 10)
+
+    assert moved.selected == ui.selected
+
+
+def test_when_the_selected_pod_is_gone_its_place_stays_selected() -> None:
+    ui = settle(at(3), replace(SNAPSHOT, pods=SNAPSHOT.pods[:3] + SNAPSHOT.pods[4:]), 10)
+    assert ui.selected == SNAPSHOT.pods[4].key
+
+    last = settle(at(29), replace(SNAPSHOT, pods=SNAPSHOT.pods[:5]), 10)
+    assert last.selected == SNAPSHOT.pods[4].key
+    assert settle(last, replace(SNAPSHOT, pods=()), 10).selected is None
+
+
+@pytest.mark.parametrize("key", ["down", "up", "end", "page down", "p", "e", "s", "/", "y", "esc"])
+def test_no_key_minds_that_there_are_no_pods(key: str) -> None:
+    ui = Ui(selected=CgroupId("gone", 1), index=7, top=3)
+
+    assert update(settle(ui, make_snapshot(), 5), key, make_snapshot(), 5)[1] is None
