@@ -1,0 +1,211 @@
+"""A terminal for tests: a program in a pseudo-terminal, and the screen as it would be seen.
+
+It understands what `cgpause top` sends and no more: placing the cursor, erasing, styles (which it forgets) and modes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+# In a session of its own, whose terminal this is; as a job it has a parent there that waits for it.
+_LAUNCH = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+if sys.argv[1]:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    child = os.fork()
+    if child:
+        while True:
+            status = os.waitpid(child, os.WUNTRACED)[1]
+            if not os.WIFSTOPPED(status):
+                sys.exit(os.waitstatus_to_exitcode(status))
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+_SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
+
+
+class Screen:
+    """Lines of characters."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.size = (columns, lines)
+        self.modes: set[str] = set()
+        self.clear()
+
+    def clear(self) -> None:
+        columns, lines = self.size
+        self.cells = [[" "] * columns for _ in range(lines)]
+        self.row = self.column = 0
+
+    @property
+    def lines(self) -> list[str]:
+        return ["".join(line).rstrip() for line in self.cells]
+
+    def feed(self, text: str) -> str:
+        """Take in what was sent; returns what is the beginning of a sequence."""
+        place = 0
+        while place < len(text):
+            char = text[place]
+            if char == "\x1b":
+                match = _SEQUENCE.match(text, place)
+                if match is None:
+                    return text[place:]
+                self._obey(match[1], match[2])
+                place = match.end()
+                continue
+            place += 1
+            if char == "\n":
+                self.row = min(self.row + 1, self.size[1] - 1)
+            elif char == "\r":
+                self.column = 0
+            else:
+                self._put(char)
+        return ""
+
+    def _put(self, char: str) -> None:
+        columns, _ = self.size
+        # Without wrapping, whatever is too much overwrites the last cell: a line that is too wide can be seen.
+        self.cells[self.row][min(self.column, columns - 1)] = char
+        self.column += 1
+
+    def _obey(self, parameters: str, final: str) -> None:
+        columns, lines = self.size
+        if final == "H":
+            row, _, column = parameters.partition(";")
+            self.row, self.column = min(int(row or 1), lines) - 1, int(column or 1) - 1
+        elif final == "J" and parameters == "2":
+            self.clear()
+        elif final == "J":
+            for row in range(self.row, lines):
+                self.cells[row] = [" "] * columns
+        elif final == "K":
+            first = min(self.column, columns - 1)
+            self.cells[self.row][first:] = [" "] * (columns - first)
+        elif final == "h":
+            self.modes.add(parameters)
+        elif final == "l":
+            self.modes.discard(parameters)
+        else:
+            assert final == "m", (parameters, final)
+
+
+class TerminalProgram:
+    """A program in a terminal of its own; it is ended with the block."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        columns: int = 80,
+        lines: int = 24,
+        env: Mapping[str, str] | None = None,
+        as_job: bool = False,
+    ) -> None:
+        """`as_job` starts it as a shell would: only a process whose parent is in its session is stopped by Ctrl-Z."""
+        self.screen = Screen(columns, lines)
+        self._rest = ""
+        self.fd, child = pty.openpty()
+        self._set_size(columns, lines)
+        self.before = termios.tcgetattr(child)
+        environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):
+            if name not in (env or {}):
+                environment.pop(name, None)
+
+        launch = [sys.executable, "-S", "-c", _LAUNCH, "job" if as_job else "", *argv]
+        self.process = subprocess.Popen(
+            launch, stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True
+        )
+        self._child = child  # kept open, so that its state can be looked at after the end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._child)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def _set_size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.read()
+        self.screen.size = (columns, lines)
+        self.screen.clear()
+        self._set_size(columns, lines)
+
+    def type(self, text: str | bytes) -> None:
+        os.write(self.fd, text.encode() if isinstance(text, str) else text)
+
+    def read(self, wait_s: float = 0.0) -> None:
+        """Take in what has been sent."""
+        while select.select([self.fd], [], [], wait_s)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:  # EIO: nobody has it open any more
+                return
+            if not data:
+                return
+            self._rest = self.screen.feed(self._rest + data.decode(errors="replace"))
+            wait_s = 0.0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.lines)
+
+    def wait_for(self, condition: str | Callable[[str], bool], timeout_s: float = 60) -> str:
+        """Wait until a text is on the screen, or until a condition holds for it; returns the screen."""
+        holds = condition if callable(condition) else lambda text: condition in text
+        deadline = time.monotonic() + timeout_s
+        while not holds(self.text):
+            assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {condition!r}:\n{self.text}"
+            self.read(0.05)
+        return self.text
+
+    def line_with(self, text: str) -> str:
+        return next((line for line in self.screen.lines if text in line), "")
+
+    def end(self, timeout_s: float = 60) -> int:
+        """Wait for the program's end; returns its exit status."""
+        deadline = time.monotonic() + timeout_s
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
+            self.read(0.05)
+        self.read()
+        return self.process.returncode
+
+    def is_as_before(self) -> bool:
+        """Whether the terminal's attributes and modes are what they were."""
+        return termios.tcgetattr(self._child) == self.before and "?1049" not in self.screen.modes
+
+    def hang_up(self) -> None:
+        os.close(self.fd)
+        self.fd = -1
+
+    @property
+    def pid(self) -> int:
+        """The program in the foreground."""
+        return os.tcgetpgrp(self.fd)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)

@@ -1,0 +1,279 @@
+"""The live dashboard in a pseudo-terminal, on a tree of ordinary files: keys, signals, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from commandline import cpu_max, frozen, pause_as, place
+from terminals import TerminalProgram
+from trees import FakeTree, records_left, wait_until
+
+from cgpause.model import Owner
+
+MIB = 1 << 20
+UP, DOWN = "\x1b[A", "\x1b[B"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    tree = FakeTree(tmp_path)
+    for name, mib in (("web", 300), ("db", 200), ("cache", 100)):
+        tree.add_pod(name, mib * MIB, cpu_max="50000 100000", memory_max=str(400 * MIB))
+    tree.add_pod("dns", 10 * MIB, namespace="kube-system")
+    tree.set_used(610 * MIB)
+    return tree
+
+
+@contextmanager
+def shown(
+    tree: FakeTree, columns: int = 80, lines: int = 24, *, as_job: bool = False, env: dict[str, str] | None = None
+) -> Iterator[TerminalProgram]:
+    argv = [sys.executable, "-m", "cgpause", *place(tree), "top"]
+    with TerminalProgram(argv, columns=columns, lines=lines, env=env, as_job=as_job) as program:
+        program.wait_for("q quit")
+        yield program
+
+
+def pod(tree: FakeTree, name: str) -> Path:
+    return next(tree.root.rglob(f"*{tree.uids[name].replace('-', '_')}.slice"))
+
+
+def select(program: TerminalProgram, label: str) -> None:
+    """Press the arrow until a pod is selected."""
+    program.type(DOWN)
+    program.wait_for("▶ ")
+    for _ in range(20):
+        if f"▶ {label}" in program.text:
+            return
+        before = program.line_with("▶ ")
+        program.type(DOWN)
+        program.wait_for(lambda _: program.line_with("▶ ") != before)  # noqa: B023 - called at once
+    pytest.fail(f"{label} cannot be selected:\n{program.text}")
+
+
+def test_the_screen_is_drawn_and_left_as_it_was(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        text = program.wait_for("default/web")
+        assert "?1049" in program.screen.modes
+        assert "cgpause top" in program.screen.lines[0]
+        assert "headroom" in program.screen.lines[1]
+        assert all(name in text for name in ("default/db", "default/cache", "kube-system/dns", "protected"))
+
+        program.type("q")
+
+        assert program.end() == 0
+        assert program.is_as_before()
+
+
+def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        select(program, "default/db")
+        program.type("p")
+        program.wait_for("Pause default/db? It stays paused until somebody resumes it.")
+        assert cpu_max(pod(tree, "db")) == "50000 100000"
+        program.type("y")
+        program.wait_for("default/db paused: cpu.max 50000 100000 -> 1000 100000")
+        assert cpu_max(pod(tree, "db")) == "1000 100000"
+        program.wait_for(lambda _: "paused by hand" in program.line_with("▶ default/db"))
+        program.wait_for(lambda _: "cgpause top by" in program.line_with("  paused "))
+
+        program.type("r")
+        program.wait_for("Resume default/db?")
+        program.type("y")
+        program.wait_for("default/db resumed: cpu.max 50000 100000")
+        assert cpu_max(pod(tree, "db")) == "50000 100000"
+        program.wait_for(lambda _: "running" in program.line_with("▶ default/db"))
+        program.type("q")
+        assert program.end() == 0
+    assert records_left(tree.root) == []
+
+
+def test_a_pod_is_frozen(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        select(program, "default/cache")
+        program.type("f")
+        program.wait_for("Freeze default/cache?")
+        program.type("y")
+        program.wait_for("default/cache paused: frozen")
+        assert frozen(pod(tree, "cache"))
+        program.wait_for(lambda _: "frozen by hand" in program.line_with("▶ default/cache"))
+
+
+def test_a_no_does_nothing(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        select(program, "default/db")
+        for answer in ("n", "\r", "\x1b"):
+            program.type("p")
+            program.wait_for("y/N")
+            program.type(answer)
+            program.wait_for("nothing was done")
+        program.type("q")
+        assert program.end() == 0
+    assert records_left(tree.root) == []
+
+
+def test_a_protected_pod_is_refused_with_its_rule(tree: FakeTree) -> None:
+    with shown(tree, columns=120) as program:
+        select(program, "kube-system/dns")
+        program.type("p")
+        program.wait_for("kube-system/dns is protected: namespace kube-system")
+        assert "--force" in program.text
+
+
+def test_a_pod_that_becomes_protected_is_refused_although_it_was_shown_as_running(tree: FakeTree) -> None:
+    with shown(tree, columns=120) as program:
+        select(program, "default/db")
+        program.type("p")
+        program.wait_for("y/N")
+        os.setxattr(pod(tree, "db"), "user.oomd_omit", b"1")
+        program.type("y")
+        program.wait_for("default/db is protected: ")
+    assert records_left(tree.root) == []
+
+
+def test_a_failure_is_said_and_the_dashboard_goes_on(tree: FakeTree) -> None:
+    with shown(tree, columns=120) as program:
+        select(program, "default/db")
+        (pod(tree, "db") / "cgroup.kill").unlink()
+        program.type("p")
+        program.wait_for("y/N")
+        program.type("y")
+        program.wait_for("cannot lock")
+        program.type(DOWN)
+        program.wait_for("q quit")
+        program.type("q")
+        assert program.end() == 0
+
+
+def test_explanation_filter_sort_and_help(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        select(program, "default/web")
+        program.type("e")
+        program.wait_for("explained: default/web")
+        program.wait_for("cpu.max 50000 100000 (500m)")
+        program.type("\x1b")
+        program.wait_for("last decisions")
+        program.type("/cache")
+        program.wait_for(lambda text: "/cache_" in text and "default/db" not in text)
+        program.type("\r")
+        program.wait_for("filter cache")
+        program.type("\x1b")
+        program.wait_for("default/db")
+        program.type("s")
+        program.wait_for("sorted by memory")
+        program.type("?")
+        program.wait_for("help: any key leaves it")
+        program.type("x")
+        program.wait_for("last decisions")
+
+
+def test_it_follows_pods_that_come_and_go(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        tree.add_pod("late", 50 * MIB)
+        program.wait_for("default/late")
+        pod(tree, "web").rename(tree.folder / "gone")
+        program.wait_for(lambda text: "default/web" not in text)
+
+
+def test_it_sees_what_others_do(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        pause_as(tree, pod(tree, "web"), Owner.DAEMON, "needs 9.0 MiB of 1.0 MiB left")
+        program.wait_for("1 paused")
+        program.wait_for(lambda _: "needs 9.0 MiB" in program.line_with("  paused "))
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(200, 60), (40, 12), (20, 5), (80, 24)])
+def test_a_resize_draws_everything_anew(columns: int, lines: int, tree: FakeTree) -> None:
+    with shown(tree, 100, 30) as program:
+        program.resize(columns, lines)
+        program.wait_for(lambda _: "default/web" in program.text and "p pause" in program.screen.lines[-1])
+        assert all(len(line) <= columns for line in program.screen.lines)
+
+
+def test_without_colour_and_in_ascii(tree: FakeTree) -> None:
+    with shown(tree, env={"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}) as program:
+        program.wait_for("default/web")
+        assert program.text.isascii()
+        program.type(DOWN)
+        program.wait_for("> default/")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(number: signal.Signals, tree: FakeTree) -> None:
+    with shown(tree) as program:
+        program.signal(number)
+
+        assert program.end() == 0
+        assert program.is_as_before()
+        assert "Traceback" not in program.text
+
+
+def test_ctrl_c_is_such_a_signal(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        program.type("\x03")
+
+        assert program.end() == 0
+        assert program.is_as_before()
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("how", ["ctrl-z", "SIGSTOP"])
+def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
+    """SIGSTOP gives no chance to clean up; what comes after it does."""
+    with shown(tree, as_job=True) as program:
+        pid = program.pid
+        if how == "ctrl-z":
+            program.type("\x1a")
+        else:
+            program.signal(signal.SIGSTOP)
+        wait_until(lambda: stopped(pid), "the stop")
+        program.read()
+        assert program.is_as_before() == (how == "ctrl-z")
+        program.screen.clear()
+        os.kill(pid, signal.SIGCONT)
+
+        program.wait_for("default/web")
+        assert "?1049" in program.screen.modes
+        program.type("q")
+        assert program.end() == 0
+        assert program.is_as_before()
+
+
+def test_a_terminal_that_hangs_up_ends_it(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        os.close(program._child)
+        program._child = os.open(os.devnull, os.O_RDONLY)
+        program.hang_up()
+
+        deadline = time.monotonic() + 60
+        while program.process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert program.process.returncode == 0
+
+
+def test_everything_may_break_while_it_is_shown(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        (tree.kubepods / "memory.stat").write_text("rubbish")
+        program.wait_for("malformed memory.stat")
+        tree.set_used(500 * MIB)
+        program.wait_for("pauses <")
+        os.setxattr(pod(tree, "web"), "user.cgpause", b"rubbish")
+        program.wait_for(lambda _: "protected" in program.line_with("default/web"))
+        tree.kubepods.rename(tree.folder / "away")
+        program.wait_for("none on this node (yet)")
+        tree.root.rename(tree.folder / "root-away")
+        program.wait_for(lambda text: "gone" in text or "none on this node" in text)
+        program.type("q")
+        assert program.end() == 0
+        assert program.is_as_before()

@@ -1,0 +1,118 @@
+"""The dashboard on a real kernel: real pods under real pressure, held and let go by its keys, and its own cost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from terminals import TerminalProgram
+from trees import records_left, wait_until
+from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
+
+from cgpause.top.atwork import find_daemon
+from cgpause.top.values import Daemon, DaemonState
+
+DOWN = "\x1b[B"
+PATIENCE_S = 240  # an emulated CPU, and pressure on it
+
+
+@pytest.fixture
+def top(node: Node) -> Iterator[TerminalProgram]:
+    (node.folder / "config.toml").write_text(QUICK + NOT_HELD_LONG)
+    argv = [sys.executable, "-m", "cgpause", "--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
+    argv += ["--config", str(node.folder / "config.toml"), "top"]
+    with TerminalProgram(argv, columns=120, lines=40) as program:
+        yield program
+
+
+def select(top: TerminalProgram, label: str) -> None:
+    for _ in range(10):
+        if f"▶ {label}" in top.text:
+            return
+        before = top.line_with("▶ ")
+        top.type(DOWN)
+        top.wait_for(lambda _: top.line_with("▶ ") != before, PATIENCE_S)  # noqa: B023 - called at once
+    pytest.fail(f"{label} cannot be selected:\n{top.text}")
+
+
+def confirm(top: TerminalProgram, key: str, question: str, done: str) -> None:
+    top.type(key)
+    top.wait_for(question, PATIENCE_S)
+    top.type("y")
+    top.wait_for(done, PATIENCE_S)
+
+
+def test_real_pods_are_paused_frozen_and_resumed_by_its_keys(node: Node, top: TerminalProgram) -> None:
+    web = node.add("web", 40, cpu_max="50000 100000")
+    node.add("db", 20)
+    top.wait_for("DAEMON NOT RUNNING", PATIENCE_S)
+    top.wait_for("default/web", PATIENCE_S)
+
+    select(top, "default/web")
+    confirm(top, "p", "Pause default/web?", "default/web paused: cpu.max 50000 100000 -> 1000 100000")
+    assert cpu_max(web) == PAUSED
+    top.wait_for(lambda _: "paused by hand" in top.line_with("▶ default/web"), PATIENCE_S)
+    confirm(top, "r", "Resume default/web?", "default/web resumed: cpu.max 50000 100000")
+    assert cpu_max(web) == "50000 100000"
+
+    confirm(top, "f", "Freeze default/web?", "default/web paused: frozen")
+    wait_until(lambda: frozen(web), "the freeze", PATIENCE_S)
+    confirm(top, "r", "Resume default/web?", "default/web resumed")
+    wait_until(lambda: not frozen(web), "the thaw", PATIENCE_S)
+    assert records_left(node.root) == []
+
+    top.type("q")
+    assert top.end(PATIENCE_S) == 0
+    assert top.is_as_before()
+
+
+def test_under_pressure_it_shows_what_the_daemon_does(node: Node, start: Start, top: TerminalProgram) -> None:
+    web = node.add("web", 10, cpu_max="50000 100000")
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start()
+    top.wait_for(f"daemon runs (pid {daemon.process.pid})", PATIENCE_S)
+
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+
+    top.wait_for("1 paused", PATIENCE_S)
+    line = top.wait_for(lambda _: " paused " in top.line_with("default/web"), PATIENCE_S)
+    assert "kube-system/filler" in line
+    top.wait_for(lambda _: "memory use" in top.line_with("  paused   default/web"), PATIENCE_S)
+    # Throttled to 1 % of a CPU: whatever its process wants more is held back, and counted by the kernel.
+    assert cpu_max(web) == PAUSED
+
+    node.resize("filler", 10)
+    top.wait_for("  resumed  default/web", PATIENCE_S)
+    assert cpu_max(web) == "50000 100000"
+    assert daemon.stop() == 0
+    top.wait_for("DAEMON NOT RUNNING", PATIENCE_S)
+
+
+def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProgram) -> None:
+    node.add("grower", 10)
+    top.wait_for("default/grower", PATIENCE_S)
+
+    node.resize("grower", 200)
+
+    top.wait_for(
+        lambda _: "200Mi" in top.line_with("default/grower") or "2" in top.line_with("Mi      max"), PATIENCE_S
+    )
+    select(top, "default/grower")
+    top.type("e")
+    text = top.wait_for("explained: default/grower", PATIENCE_S)
+    assert "cgroup" in text
+    top.wait_for("cpu.max max 100000 (no limit)", PATIENCE_S)
+    top.wait_for("0 OOM kills", PATIENCE_S)
+
+
+def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: Start) -> None:
+    """Asked all the time, also in the instant in which the daemon starts."""
+    assert find_daemon(str(node.root)) == Daemon(DaemonState.STOPPED)
+
+    daemon = start()
+
+    assert find_daemon(str(node.root)) == Daemon(DaemonState.RUNNING, daemon.process.pid)
+    assert daemon.stop() == 0
+    assert find_daemon(str(node.root)) == Daemon(DaemonState.STOPPED)
