@@ -158,6 +158,9 @@ TARGETS = {
         partial(_parsed, parse.parse_reclaimable), (b"anon 5\ninactive_file 3\nactive_file 7\nslab_reclaimable 2\n",)
     ),
     "cpu.stat": Target(partial(_parsed, parse.parse_cpu_usage), (b"usage_usec 12\nuser_usec 1\n",)),
+    "cpu.stat, throttled": Target(
+        partial(_parsed, parse.parse_cpu_stat), (b"usage_usec 12\nnr_throttled 3\nthrottled_usec 41\n",)
+    ),
     "flat keyed": Target(
         lambda data: _parsed(lambda data: parse.parse_flat_keyed(data, "memory.events"), data),
         (b"low 0\noom_kill 3\n",),
@@ -172,6 +175,10 @@ TARGETS = {
     "process stat": Target(
         partial(_parsed, parse.parse_start_ticks),
         (b"1 (a) b) S 0 1 1 0 -1 4 1 1 1 1 1 1 1 1 20 0 1 0 12 1 1\n",),
+    ),
+    "locks": Target(
+        lambda data: parse.parse_flock_holder(data, (0, 0x1B), 402117) is not None,
+        (b"4: FLOCK  ADVISORY  READ 77 00:1b:402117 0 EOF\n",),
     ),
     "time span": Target(
         lambda data: _parsed(lambda data: parse.parse_timespan(_text(data)), data), (b"1min 30s", b"infinity")

@@ -87,8 +87,8 @@ class Screen:
     def _obey(self, parameters: str, final: str) -> None:
         columns, lines = self.size
         if final == "H":
-            row, _, column = parameters.partition(";")
-            self.row, self.column = min(int(row or 1), lines) - 1, int(column or 1) - 1
+            line, _, column = parameters.partition(";")
+            self.row, self.column = min(int(line or 1), lines) - 1, int(column or 1) - 1
         elif final == "J" and parameters == "2":
             self.clear()
         elif final == "J":

@@ -12,13 +12,16 @@ from trees import load_capture
 from cgpause.errors import MalformedError
 from cgpause.model import CpuMax, Pressure
 from cgpause.parse import (
+    CpuStat,
     MemInfo,
     ProcessStatus,
     parse_cgroup2_mounts,
     parse_cpu_max,
+    parse_cpu_stat,
     parse_cpu_usage,
     parse_first_listens,
     parse_flat_keyed,
+    parse_flock_holder,
     parse_limit,
     parse_meminfo,
     parse_number,
@@ -421,3 +424,54 @@ def test_a_cpu_stat_without_its_usage_is_malformed(data: bytes) -> None:
     assert parse_cpu_usage(b"usage_usec 123456\nuser_usec 100000\nsystem_usec 23456\n") == 123456
     with pytest.raises(MalformedError, match=r"cpu\.stat"):
         parse_cpu_usage(data)
+
+
+CPU_STAT = b"usage_usec 90\nuser_usec 60\nsystem_usec 30\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "stat"),
+    [
+        pytest.param(CPU_STAT, CpuStat(90, 0, 0), id="no-cpu-controller"),
+        pytest.param(
+            CPU_STAT + b"core_sched.force_idle_usec 0\nnr_periods 7\nnr_throttled 3\nthrottled_usec 41\nnr_bursts 0\n",
+            CpuStat(90, 3, 41),
+            id="6.1",
+        ),
+    ],
+)
+def test_cpu_stat(data: bytes, stat: CpuStat) -> None:
+    assert parse_cpu_stat(data) == stat
+
+
+@pytest.mark.parametrize("data", [b"", b"usage_usec x\n", CPU_STAT + b"nr_throttled -1\nthrottled_usec 1\n"])
+def test_cpu_stat_that_the_kernel_never_writes_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse_cpu_stat(data)
+
+
+# As 6.18 wrote it, with a waiter added as Documentation/filesystems/locks describes one.
+LOCKS = b"""\
+1: FLOCK  ADVISORY  WRITE 15898 fe:00:2230202 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 4711 fe:00:2230202 0 EOF
+2: OFDLCK ADVISORY  READ -1 fe:00:16039979 203 203
+3: POSIX  ADVISORY  WRITE 15871 00:1b:402116 0 EOF
+4: FLOCK  ADVISORY  READ 77 00:1b:402117 0 EOF
+5: -> FLOCK  ADVISORY  WRITE 78 00:1b:402118 0 EOF
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "inode", "pid"),
+    [
+        pytest.param((0xFE, 0), 2230202, 15898, id="held-and-waited-for"),
+        pytest.param((0, 0x1B), 402117, 77, id="shared"),
+        pytest.param((0, 0x1B), 402116, None, id="not-a-flock"),
+        pytest.param((0, 0x1B), 402118, None, id="only-waited-for"),
+        pytest.param((0, 0x1C), 402117, None, id="another-device"),
+        pytest.param((0, 0x1B), 40211, None, id="a-longer-inode"),
+        pytest.param((0xFE, 0), 16039979, None, id="no-process"),
+    ],
+)
+def test_the_holder_of_a_flock(device: tuple[int, int], inode: int, pid: int | None) -> None:
+    assert parse_flock_holder(LOCKS, device, inode) == pid

@@ -19,6 +19,7 @@ COMMANDS = [
     ["status", "--json"],
     ["explain"],
     ["history"],
+    ["top", "--once"],
     ["pause", "web", "bad", "--dry-run"],
     ["pause", "bad", "web"],
     ["pause", "bad", "web", "--mechanism", "freeze", "--force", "--for", "1s"],

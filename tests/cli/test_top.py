@@ -1,0 +1,132 @@
+"""`cgpause top` without a terminal: one frame printed or saved, and why there is no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
+from trees import FakeTree
+
+from cgpause.cli import Exit
+from cgpause.model import Owner
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: Patch) -> None:
+    """Nothing is watched for a second: the rates are not what these tests are about."""
+    monkeypatch.setattr("cgpause.top.app.time.sleep", lambda _: None)
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_terminal_it_says_how_to_get_one_frame(tree: FakeTree) -> None:
+    result = run(tree, "top")
+
+    assert result.exit_code == Exit.USAGE
+    assert (
+        result.stderr
+        == "cgpause: top is drawn on a terminal, and this is none; one frame without: cgpause top --once\n"
+    )
+
+
+def test_a_terminal_that_cannot_move_its_cursor_is_told_too(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.top.app.sys", type("_", (), {"stdin": Tty, "stdout": Tty}))
+    monkeypatch.setenv("TERM", "dumb")
+
+    result = run(tree, "top")
+
+    assert result.exit_code == Exit.USAGE
+    assert "(TERM); one frame without: cgpause top --once" in result.stderr
+
+
+class Tty:
+    @staticmethod
+    def isatty() -> bool:
+        return True
+
+
+def test_once_shows_every_pod_on_a_line_of_its_own_and_no_keys(tree: FakeTree) -> None:
+    for number in range(150):
+        tree.add_pod(f"pod-{number}", number * MIB)
+    web = tree.add_pod("web")
+    pause_as(tree, web, Owner.MANUAL, "because")
+
+    result = run(tree, "top", "--once")
+
+    assert result.exit_code == Exit.DONE
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(" cgpause top")
+    assert sum("default/pod-" in line for line in lines) == 150
+    assert sum("default/web" in line and "paused by hand" in line for line in lines) == 1
+    assert "1 paused" in result.stdout
+    assert "because" in result.stdout
+    assert "quit" not in result.stdout
+    assert "\x1b" not in result.stdout
+    assert max(map(len, lines)) <= 120
+
+
+def test_once_is_as_large_as_it_is_told(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("LINES", "12")
+    for number in range(30):
+        tree.add_pod(f"pod-{number}")
+
+    lines = run(tree, "top", "--once").stdout.splitlines()
+
+    assert len(lines) == 12
+    assert max(map(len, lines)) <= 50
+
+
+def test_export_saves_a_picture(tree: FakeTree, tmp_path: Path) -> None:
+    tree.add_pod("web")
+
+    result = run(tree, "top", "--export", str(tmp_path / "top.svg"))
+
+    assert (result.exit_code, result.stdout) == (Exit.DONE, "")
+    picture = (tmp_path / "top.svg").read_text()
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert "default/web" in picture
+
+
+def test_both_at_once(tree: FakeTree, tmp_path: Path) -> None:
+    result = run(tree, "top", "--once", "--export", str(tmp_path / "top.svg"))
+
+    assert "cgpause top" in result.stdout
+    assert (tmp_path / "top.svg").exists()
+
+
+def test_a_picture_that_cannot_be_written_is_an_error(tree: FakeTree) -> None:
+    result = run(tree, "top", "--export", "/nonexistent/\x1b[2J.svg")
+
+    assert result.exit_code == Exit.CHECK_FAILED
+    assert result.stderr.startswith("cgpause: cannot write /nonexistent/\\x1b[2J.svg: ")
+
+
+def test_one_frame_writes_nothing(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    before = snapshot(tree.root)
+
+    run(tree, "top", "--once")
+
+    assert snapshot(tree.root) == before
+
+
+def test_a_mistake_in_the_configuration_is_reported_as_ever(tree: FakeTree) -> None:
+    result = run(tree, *with_config(tree, "polycy = 1\n"), "top", "--once")
+
+    assert result.exit_code == Exit.USAGE
+    assert "polycy" in result.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_terminal_that_knows_only_ascii_gets_ascii(encoding: str, tree: FakeTree) -> None:
+    tree.add_pod("web")
+
+    done = process(tree, "top", "--once", env={"PYTHONIOENCODING": encoding})
+
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert done.stdout.isascii() == (encoding == "ascii")
+    assert b"\\u" not in done.stdout

@@ -1,0 +1,407 @@
+"""Snapshots as they are read from a tree of ordinary files; time is the test's own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
+from trees import CAPTURES, FakeTree, lay_out_capture
+
+from cgpause import ledger
+from cgpause.cgroupfs import DAEMON_FILE, Cgroup
+from cgpause.config import Config, Policy
+from cgpause.high import HighRecord, encode_record
+from cgpause.model import Mechanism, Owner, Pressure, QosClass
+from cgpause.parse import MemInfo
+from cgpause.top.atwork import UNIT, find_daemon
+from cgpause.top.reader import Reader
+from cgpause.top.ui import Ui, shown_pods
+from cgpause.top.values import Daemon, DaemonState, PodState, SeenPod, Snapshot
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    monkeypatch.setattr("cgpause.top.reader.read_node_pressure", lambda: Pressure(0.0, 0, 0.0, 0))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def reader(tree: FakeTree) -> Iterator[Reader]:
+    with Reader(str(tree.root), str(tree.log_dir), Config()) as reader:
+        yield reader
+
+
+def named(snapshot: Snapshot, name: str) -> SeenPod:
+    return next(pod for pod in snapshot.pods if pod.label.endswith(f"/{name}"))
+
+
+def cpu_stat(pod: Path, usage_usec: int, throttled_usec: int = 0) -> None:
+    (pod / "cpu.stat").write_text(
+        f"usage_usec {usage_usec}\nuser_usec 0\nsystem_usec 0\n"
+        f"nr_periods 9\nnr_throttled 3\nthrottled_usec {throttled_usec}\n"
+    )
+
+
+def test_cpu_comes_in_millicores_and_throttled_time_a_second(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    cpu_stat(web, 1_000_000, 0)
+    first = named(reader.read(10 * S), "web")
+    cpu_stat(web, 1_500_000, 400_000)
+    second = named(reader.read(12 * S), "web")
+
+    assert (first.cpu_millicores, first.throttled_ms) == (None, None)
+    assert (second.cpu_millicores, second.throttled_ms) == (250.0, 200.0)
+
+
+def test_a_look_at_once_after_another_keeps_the_rates(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    cpu_stat(web, 0)
+    reader.read(10 * S)
+    cpu_stat(web, 500_000)
+    reader.read(11 * S)
+    cpu_stat(web, 500_100)
+
+    assert named(reader.read(11 * S + S // 100), "web").cpu_millicores == 500.0
+
+
+def test_without_the_cpu_controller_nothing_is_throttled(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    for at_s in (10, 11):
+        (web / "cpu.stat").write_text(f"usage_usec {at_s * 1000}\nuser_usec 0\nsystem_usec 0\n")
+        snapshot = reader.read(at_s * S)
+
+    assert (named(snapshot, "web").cpu_millicores, named(snapshot, "web").throttled_ms) == (1.0, 0.0)
+
+
+def test_growth_is_what_the_policy_has_learned(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web", 10 * MIB, memory_max=str(100 * MIB))
+    reader.read(10 * S)
+    (web / "memory.current").write_text(f"{14 * MIB}\n")
+
+    snapshot = reader.read(12 * S)
+
+    pod = named(snapshot, "web")
+    assert pod.growth == pytest.approx(2 * MIB, rel=0.1)
+    assert pod.place is not None
+    assert pod.need > 0
+
+
+def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> None:
+    """Of pods that grow one goes first; with little room the smallest need is not served any more."""
+    tree.set_used(980 * MIB)
+    pods = [
+        tree.add_pod(name, mib * MIB, memory_max=str(300 * MIB)) for name, mib in (("a", 200), ("b", 60), ("c", 50))
+    ]
+    reader.read(10 * S)
+    for grown, pod in zip((2, 60, 1), pods, strict=True):
+        current = int((pod / "memory.current").read_text())
+        (pod / "memory.current").write_text(f"{current + grown * MIB}\n")
+
+    snapshot = reader.read(11 * S)
+
+    states = {pod.label: pod.state for pod in snapshot.pods}
+    first = [pod.label for pod in snapshot.pods if pod.place is not None and pod.place.first]
+    assert len(first) == 1
+    assert PodState.WOULD_PAUSE in states.values()
+    assert states[first[0]] is PodState.RUNNING
+    assert snapshot.levels is not None
+    assert snapshot.levels.evict_bytes < snapshot.levels.pause_bytes < snapshot.levels.care_bytes
+
+
+def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tree: FakeTree, reader: Reader) -> None:
+    tree.set_used(500 * MIB)
+    pods = [tree.add_pod(name, 50 * MIB, memory_max=str(300 * MIB)) for name in "abc"]
+    reader.read(10 * S)
+    for grown, pod in zip((30, 20, 0), pods, strict=True):
+        (pod / "memory.current").write_text(f"{(50 + grown) * MIB}\n")
+
+    snapshot = reader.read(11 * S)
+
+    running = [pod for pod in snapshot.pods if pod.place is not None and not pod.place.first]
+    spare = {pod.label: pod.place.left - pod.place.need for pod in running if pod.place is not None and pod.need > 4096}
+    nexts = [pod for pod in snapshot.pods if pod.state is PodState.NEXT]
+    assert [pod.label for pod in nexts] == [min(spare, key=lambda label: spare[label])]
+    assert snapshot.headroom is not None
+    assert snapshot.levels is not None
+    assert snapshot.levels.pause_bytes == pytest.approx(snapshot.headroom.available_bytes - min(spare.values()), abs=1)
+
+
+def test_where_nobody_grows_nobody_is_next(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("web")
+    reader.read(10 * S)
+
+    assert {pod.state for pod in reader.read(11 * S).pods} == {PodState.RUNNING}
+
+
+def test_under_watermark_the_smallest_is_next_and_the_mark_is_where_pausing_begins(tree: FakeTree) -> None:
+    tree.set_used(GIB // 2)
+    for name, mib in (("large", 30), ("small", 10), ("middle", 20)):
+        tree.add_pod(name, mib * MIB)
+    config = Config(policy=Policy.WATERMARK)
+    with Reader(str(tree.root), str(tree.log_dir), config) as reader:
+        snapshot = reader.read(10 * S)
+        assert named(snapshot, "small").state is PodState.NEXT
+        assert [pod.label for pod in shown_pods(snapshot, Ui())] == [
+            f"default/{n}" for n in ("small", "middle", "large")
+        ]
+        assert snapshot.levels is not None
+        assert snapshot.levels.pause_bytes == pytest.approx(GIB / 10, abs=1)
+
+        tree.set_used(GIB * 95 // 100)
+        snapshot = reader.read(11 * S)
+
+    would = [pod.label for pod in snapshot.pods if pod.state is PodState.WOULD_PAUSE]
+    assert sorted(would) == ["default/middle", "default/small"]
+    assert named(snapshot, "large").state is PodState.NEXT
+
+
+def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> None:
+    web, db = tree.add_pod("web"), tree.add_pod("db")
+    assert reader.read(10 * S).events == ()
+
+    pause_as(tree, web, Owner.DAEMON, "needs 1.0 MiB of 0.5 MiB left")
+    pause_as(tree, db, Owner.MANUAL)
+    snapshot = reader.read(11 * S)
+    assert sorted((event.what, event.pod) for event in snapshot.events) == [
+        ("paused", "default/db"),
+        ("paused", "default/web"),
+    ]
+    assert {"needs 1.0 MiB of 0.5 MiB left", "test"} == {event.reason for event in snapshot.events}
+    assert named(snapshot, "web").state is PodState.PAUSED
+
+    with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
+        ledger.freeze(cgroup, "grew by 9.0 MiB although throttled")
+        event = reader.read(12 * S).events[-1]
+        assert (event.what, event.reason) == ("froze", "grew by 9.0 MiB although throttled")
+        ledger.resume(cgroup)
+    event = reader.read(13 * S).events[-1]
+    assert (event.what, event.pod) == ("resumed", "default/web")
+    assert event.held_s is not None
+
+    db.rename(tree.folder / "gone")
+    event = reader.read(16 * S).events[-1]
+    assert (event.what, event.pod) == ("ended", "default/db")
+
+
+def test_pods_come_and_go(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    assert len(reader.read(10 * S).pods) == 1
+    tree.add_pod("db")
+    web.rename(tree.folder / "gone")
+
+    assert [pod.label for pod in reader.read(13 * S).pods] == ["default/db"]
+
+
+def test_one_that_cannot_be_read_is_shown_as_such_and_hides_nobody(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("web")
+    bad, held = tree.add_pod("bad"), tree.add_pod("held")
+    (bad / "memory.current").unlink()
+    damage(held)
+
+    snapshot = reader.read(10 * S)
+
+    assert named(snapshot, "web").state is PodState.RUNNING
+    assert named(snapshot, "bad").state is PodState.ERROR
+    assert "memory.current" in (named(snapshot, "bad").error or "")
+    assert "record cannot be read" in (named(snapshot, "held").protected or "")
+
+
+def test_a_node_whose_memory_cannot_be_read_still_shows_its_pods(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("web")
+    (tree.kubepods / "memory.stat").write_text("rubbish")
+
+    snapshot = reader.read(10 * S)
+
+    assert (snapshot.headroom, snapshot.levels) == (None, None)
+    assert "memory.stat" in (snapshot.trouble or "")
+    assert [pod.label for pod in snapshot.pods] == ["default/web"]
+
+
+def test_without_kubepods_it_waits_for_it(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").mkdir()
+    with Reader(str(tmp_path / "cgroup"), str(tmp_path / "log"), Config()) as reader:
+        snapshot = reader.read(10 * S)
+        assert (snapshot.kubepods, snapshot.pods) == (None, ())
+        assert snapshot.headroom is not None
+        (tmp_path / "later").mkdir()
+        made = FakeTree(tmp_path / "later")
+        made.add_pod("web")
+        (tmp_path / "later" / "cgroup" / "kubepods.slice").rename(tmp_path / "cgroup" / "kubepods.slice")
+
+        assert len(reader.read(13 * S).pods) == 1
+
+
+def test_memory_high_is_told_from_somebody_elses(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("web")
+    assert reader.read(10 * S).kubepods is not None
+    (tree.kubepods / "memory.high").write_text(f"{900 * MIB}\n")
+    os.setxattr(tree.kubepods, "user.cgpause.high", encode_record(HighRecord(None, 900 * MIB, None, S)))
+    ours = reader.read(11 * S).kubepods
+    (tree.kubepods / "memory.high").write_text(f"{800 * MIB}\n")
+    foreign = reader.read(12 * S).kubepods
+
+    assert ours is not None
+    assert (ours.high_bytes, ours.high_is_ours) == (900 * MIB, True)
+    assert foreign is not None
+    assert (foreign.high_bytes, foreign.high_is_ours) == (800 * MIB, False)
+
+
+def test_pressure_of_the_sparklines_is_the_share_of_time_that_was_stalled(reader: Reader, monkeypatch: Patch) -> None:
+    for at_s, total_us in ((10, 1_000_000), (12, 1_500_000)):
+        monkeypatch.setattr("cgpause.top.reader.read_node_pressure", lambda t=total_us: Pressure(50.0, t, 7.0, t // 10))
+        snapshot = reader.read(at_s * S)
+
+    assert [(m.some_pct, m.full_pct) for m in snapshot.moments] == [(50.0, 7.0), (25.0, 2.5)]
+
+
+def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    cpu_stat(web, 5, 6)
+    (web / "cgroup.procs").write_text("")
+    key = reader.read(10 * S).pods[0].key
+    assert reader.read(11 * S).detail is None
+
+    detail = reader.read(12 * S, key).detail
+
+    assert detail is not None
+    assert str(detail.cpu_max) == "50000 100000"
+    assert (detail.nr_throttled, detail.throttled_usec, detail.oom_kills, detail.processes) == (3, 6, 0, 0)
+    assert detail.pressure is None
+    web.rename(tree.folder / "gone")
+    assert reader.read(15 * S, key).detail is None
+
+
+def test_it_writes_nothing(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("web")
+    before = {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")}
+
+    for at_s in range(10, 14):
+        reader.read(at_s * S, reader.read(at_s * S).pods[0].key)
+
+    assert {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")} == before
+
+
+def test_no_descriptor_is_left(tree: FakeTree) -> None:
+    for name in "abc":
+        cpu_stat(tree.add_pod(name), 1)
+    before = set(os.listdir("/proc/self/fd"))
+    with Reader(str(tree.root), str(tree.log_dir), Config()) as reader:
+        for at_s in (10, 13, 16):
+            reader.read(at_s * S)
+            next(tree.root.rglob("*pod0000000*.slice")).rename(tree.folder / f"gone-{at_s}")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_a_real_kubelets_tree_is_read(driver: str, tmp_path: Path) -> None:
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    with Reader(str(root), str(log_dir), Config()) as reader:
+        reader.read(10 * S)
+        snapshot = reader.read(11 * S)
+
+    assert snapshot.kubepods is not None
+    assert snapshot.trouble is None
+    assert len(snapshot.pods) > 3
+    assert {pod.qos for pod in snapshot.pods} == set(QosClass)
+    assert all(pod.error is None for pod in snapshot.pods)
+
+
+def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    pause_as(tree, web, Owner.DAEMON)
+    assert named(reader.read(10 * S), "web").paused is not None
+    pod = named(reader.read(11 * S), "web")
+    assert pod.state is PodState.PAUSED
+    assert pod.paused is not None
+    assert pod.paused.mechanism is Mechanism.THROTTLE
+
+
+# Who is at work
+
+
+@pytest.fixture
+def locked(tree: FakeTree) -> Iterator[FakeTree]:
+    """A tree whose lock this very process holds, as a daemon would."""
+    (tree.root / DAEMON_FILE).write_text("")
+    fd = os.open(tree.root / DAEMON_FILE, os.O_WRONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    yield tree
+    os.close(fd)
+
+
+def locks_of(root: Path, folder: Path, pid: int, kind: str = "FLOCK ") -> str:
+    """A /proc/locks as the kernel would write it, whatever file system the tests run on."""
+    status = (root / DAEMON_FILE).stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    path = folder / "locks"
+    path.write_text(
+        f"1: OFDLCK ADVISORY  READ -1 {device[:5]}:1 203 203\n2: {kind} ADVISORY  WRITE {pid} {device} 0 EOF\n"
+        f"2: -> FLOCK  ADVISORY  WRITE 99 {device} 0 EOF\n"
+    )
+    return str(path)
+
+
+def test_whoever_holds_the_lock_is_the_daemon(locked: FakeTree) -> None:
+    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == Daemon(DaemonState.RUNNING, 812)
+
+
+def test_no_privileges_are_needed_to_see_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="cgpause-test-") as name:
+        folder = Path(name)  # pytest's own is closed to others
+        folder.chmod(0o755)
+        (folder / DAEMON_FILE).write_text("")
+        (folder / DAEMON_FILE).chmod(0o200)
+        locks = locks_of(folder, folder, 812)
+        with as_nobody():
+            assert find_daemon(str(folder), locks).state is DaemonState.RUNNING
+
+
+def test_looking_takes_no_lock(tree: FakeTree) -> None:
+    (tree.root / DAEMON_FILE).write_text("")
+    find_daemon(str(tree.root))
+
+    with Cgroup(str(tree.root), "") as top:
+        assert top.lock_for_daemon()
+
+
+def test_without_the_lock_it_is_stopped(tree: FakeTree) -> None:
+    (tree.root / DAEMON_FILE).write_text("")
+
+    assert find_daemon(str(tree.root), locks_of(tree.root, tree.folder, 1, "POSIX ")).state is DaemonState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("populated", "has_lock_file", "state"),
+    [
+        (1, True, DaemonState.LOOKING_ON),
+        (0, True, DaemonState.STOPPED),
+        (1, False, DaemonState.RUNNING),
+        (0, False, DaemonState.UNKNOWN),
+    ],
+)
+def test_the_units_cgroup_says_what_the_lock_does_not(
+    populated: int,
+    has_lock_file: bool,  # noqa: FBT001 - a table
+    state: DaemonState,
+    tree: FakeTree,
+) -> None:
+    (tree.root / UNIT).mkdir()
+    (tree.root / UNIT / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+    if has_lock_file:
+        (tree.root / DAEMON_FILE).write_text("")
+
+    assert find_daemon(str(tree.root), os.devnull).state is state
+
+
+def test_of_a_root_that_is_gone_nothing_is_known(tmp_path: Path) -> None:
+    assert find_daemon(str(tmp_path / "absent")).state is DaemonState.UNKNOWN
