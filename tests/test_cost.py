@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lab import peers_report
 from lab.bench_node import BusyNode
-from lab.bench_report import PLOT, REPORT, RESULTS, combine, render
+from lab.bench_report import PLOT, REPORT, RESULTS, combine, render, with_tops
 from lab.cost import (
     AVAILABLE_PCT,
     HIGH_PCT,
@@ -166,9 +166,20 @@ SLOWDOWN: dict[str, Any] = {
 }
 
 
+TOP: dict[str, Any] = {
+    **{key: BENCH[key] for key in ("tree", "machine", "cpus", "kernel", "python", "date")},
+    "kind": "top",
+    "pods": 110,
+    "sizes": [
+        {"columns": 80, "lines": 24, "cpu_pct": 0.8, "sent_bytes_per_s": 1700, "rss_mib": 39.3, "seconds": 60},
+    ],
+}
+
+
 @pytest.mark.parametrize(
     "row",
     [
+        pytest.param("| VM, real cgroups | 110 | 80x24 | 0.8 | 1700 | 39.3 | 60 |", id="dashboard"),
         pytest.param("| VM, real cgroups | 6.1.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | abc1234 |", id="where"),
         pytest.param("| VM, under a quota | 6.1.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | abc1234 |", id="slowdown"),
         pytest.param("| VM, real cgroups | 10 | 20.0 | 45.5 | 4.55 | 90.0 |", id="near-the-limit"),
@@ -177,7 +188,7 @@ SLOWDOWN: dict[str, Any] = {
     ],
 )
 def test_the_report_says_where_and_what_was_measured(row: str) -> None:
-    assert row in render(combine("abc1234", [SLOWDOWN, BENCH])).splitlines()
+    assert row in render(combine("abc1234", [SLOWDOWN, BENCH, TOP])).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -209,6 +220,17 @@ def test_what_was_not_measured_has_no_section() -> None:
 
     assert "## Near the limit" in report
     assert "## A container under a quota" not in report
+    assert "## The dashboard" not in report
+
+
+def test_the_dashboard_measured_by_itself_goes_into_what_is_there_with_its_own_commit() -> None:
+    before = combine("abc1234", [BENCH, TOP])
+
+    report = render(with_tops(before, "def5678", [{**TOP, "kernel": "6.12.0"}])).splitlines()
+
+    assert "| VM, real cgroups | 6.1.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | abc1234 |" in report
+    assert "| VM, real cgroups, the dashboard | 6.12.0 | m, 2 CPUs | 3.11.2 | 2026-11-21 | def5678 |" in report
+    assert sum("| 80x24 |" in line for line in report) == 1
 
 
 def test_a_result_of_unknown_kind_is_an_error() -> None:

@@ -148,7 +148,18 @@ def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals() -> None:
 
 def test_daemon_imports_nothing_heavy() -> None:
     """Nor does what runs after its end: both have to be small."""
-    heavy = {"typer", "rich", "click", "pydantic", "psutil", "subprocess", "tempfile", "ast"}
+    heavy = {
+        "typer",
+        "rich",
+        "click",
+        "pydantic",
+        "psutil",
+        "subprocess",
+        "tempfile",
+        "ast",
+        "cgpause.top",
+        "cgpause.cli",
+    }
     for module in ("cgpause.daemon", "cgpause.restore"):
         # -S: site-packages may come with a .pth file that imports something itself.
         code = (

@@ -33,8 +33,9 @@ from cgpause.top.values import Snapshot
 _EVERY_S = 1.0
 _OWN_SHARE = 0.25
 """On a node so busy (or so slow) that a refresh takes long, refreshes come later than once a second."""
+_WATCH_S = 1.0
 _LOOKS = 4
-"""A single frame is read so often, so that there are rates to show."""
+"""A single frame is read so often in this time, so that there are rates to show."""
 _PIPE_COLUMNS, _PIPE_LINES = 120, 24
 _EXPORT_SIZE = (120, 40)
 
@@ -59,7 +60,7 @@ def read_still(reader: Reader) -> Snapshot:
     """A snapshot with rates: the pods are watched for a second first."""
     for _ in range(_LOOKS):
         reader.read(now_ns())
-        time.sleep(_EVERY_S / _LOOKS)
+        time.sleep(_WATCH_S / _LOOKS)
     return reader.read(now_ns())
 
 

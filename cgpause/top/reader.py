@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from cgpause import high
-from cgpause.config import Config
+from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
 from cgpause.model import Action, CgroupId, Pause, Pressure, Sample
 from cgpause.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.policy import State, Verdict, explain
+from cgpause.policy.growth import Growths, learn
 from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.watermark import WatermarkState
 from cgpause.sampler import Sampler
@@ -83,6 +84,7 @@ class Reader:
         self._cpus: dict[CgroupId, _Cpu] = {}
         self._observer = Observer()
         self._state = State()
+        self._growths = Growths()
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
         self._daemon = Daemon(DaemonState.UNKNOWN)
@@ -214,6 +216,9 @@ class Reader:
         looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         decision, verdicts = explain(replace(self._state, watermark=looked), sample, self._config)
         self._state = decision.state
+        # What reserve has learned just now; the watermark policy has no use for it, but whoever looks on has.
+        learned = self._state.reserve.growths
+        self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
         actions: dict[CgroupId, Action] = {action.pod.cgroup: action for action in decision.actions}
         first = next_in_line(verdicts, actions)
         known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
@@ -233,7 +238,7 @@ class Reader:
 
     def _see(self, tracked: TrackedPod, verdict: Verdict | None, at_ns: int | None, state: PodState) -> SeenPod:
         pod = tracked.pod
-        growth = None if at_ns is None else self._state.reserve.growths.pods.get(pod.cgroup)
+        growth = None if at_ns is None else self._growths.pods.get(pod.cgroup)
         cpu = self._cpus.get(pod.cgroup)
         error = tracked.trouble
         if verdict is None and error is None and at_ns is not None:

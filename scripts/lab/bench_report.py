@@ -35,13 +35,17 @@ def render(results: dict[str, Any]) -> str:
     ]
     named = [(_WHERE[run["tree"]], run) for run in runs]
     named += [("VM, under a quota", slowdown)] if slowdown else []
+    named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in results.get("tops", [])]
     for name, run in named:
         machine = f"{run['machine']}, {run['cpus']} CPUs"
-        lines.append(_row((name, run["kernel"], machine, run["python"], run["date"], results["commit"])))
+        lines.append(
+            _row((name, run["kernel"], machine, run["python"], run["date"], run.get("commit", results["commit"])))
+        )
     lines += _ticks(runs)
     lines += _growth(runs)
     lines += _idle(runs)
     lines += _reactions(runs)
+    lines += _tops(results.get("tops", []))
     lines += _slowdown(slowdown)
     return "\n".join([*lines, ""])
 
@@ -125,6 +129,27 @@ def _reactions(runs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _tops(tops: list[dict[str, Any]]) -> list[str]:
+    if not tops:
+        return []
+    lines = [
+        "",
+        "## The dashboard",
+        "",
+        "`cgpause top` in a terminal, once a second, after its start; CPU time is the whole process's. On the ordinary",
+        "tree kubepods is nearly full and a quarter of the pods grow; the real cgroups are idle.",
+        "",
+        "| run | pods | terminal | CPU % of one core | sent, bytes per s | resident MiB | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for top in tops:
+        for size in top["sizes"]:
+            terminal = f"{size['columns']}x{size['lines']}"
+            values = (size["cpu_pct"], size["sent_bytes_per_s"], size["rss_mib"], size["seconds"])
+            lines.append(_row((_WHERE[top["tree"]], top["pods"], terminal, *values)))
+    return lines
+
+
 def _slowdown(slowdown: dict[str, Any] | None) -> list[str]:
     if slowdown is None:
         return []
@@ -177,9 +202,16 @@ def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
             results["slowdown"] = part
         elif part["kind"] == "bench":
             results["runs"].append(part)
+        elif part["kind"] == "top":
+            results.setdefault("tops", []).append(part)
         else:
             raise LabError(f"a result of unknown kind: {part['kind']!r}")
     return results
+
+
+def with_tops(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What was measured before, with the dashboard measured anew; it was another commit's then."""
+    return {**results, "tops": [{**part, "commit": commit} for part in parts]}
 
 
 def _row(values: Iterable[object]) -> str:
@@ -187,8 +219,12 @@ def _row(values: Iterable[object]) -> str:
 
 
 def main() -> int:
-    """Combine the JSON files named on the command line."""
-    results = combine(commit_of(), (json.loads(Path(path).read_text()) for path in sys.argv[1:]))
+    """Combine the JSON files named on the command line; those of the dashboard alone go into what is there."""
+    parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
+    if parts and all(part["kind"] == "top" for part in parts):
+        results = with_tops(json.loads(RESULTS.read_text()), commit_of(), parts)
+    else:
+        results = combine(commit_of(), parts)
     RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
     REPORT.write_text(render(results))
     plot(results, PLOT)

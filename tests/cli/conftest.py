@@ -26,6 +26,8 @@ def machine(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.journal.ADDRESS", str(tmp_path / "no-journal"))
     monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])
     monkeypatch.setenv("PATH", str(tmp_path / "absent"))
+    # Before one frame of `top` nothing is watched for a second: rates are not what these tests are about.
+    monkeypatch.setattr("cgpause.top.app._WATCH_S", 0.0)
     # Building the parser anew for each of some thousand commands would take longer than running them.
     monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND, raising=False)
     monkeypatch.setenv("USER", "tester")

@@ -14,9 +14,8 @@ from cgpause.model import Owner
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: Patch) -> None:
-    """Nothing is watched for a second: the rates are not what these tests are about."""
-    monkeypatch.setattr("cgpause.top.app.time.sleep", lambda _: None)
+def environment(monkeypatch: Patch) -> None:
+    """No size and no colours of the terminal that the tests run in."""
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

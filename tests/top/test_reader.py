@@ -83,17 +83,17 @@ def test_without_the_cpu_controller_nothing_is_throttled(tree: FakeTree, reader:
     assert (named(snapshot, "web").cpu_millicores, named(snapshot, "web").throttled_ms) == (1.0, 0.0)
 
 
-def test_growth_is_what_the_policy_has_learned(tree: FakeTree, reader: Reader) -> None:
+@pytest.mark.parametrize("policy", Policy)
+def test_growth_is_learned_under_either_policy(policy: Policy, tree: FakeTree) -> None:
     web = tree.add_pod("web", 10 * MIB, memory_max=str(100 * MIB))
-    reader.read(10 * S)
-    (web / "memory.current").write_text(f"{14 * MIB}\n")
+    with Reader(str(tree.root), str(tree.log_dir), Config(policy=policy)) as reader:
+        reader.read(10 * S)
+        (web / "memory.current").write_text(f"{14 * MIB}\n")
 
-    snapshot = reader.read(12 * S)
+        pod = named(reader.read(12 * S), "web")
 
-    pod = named(snapshot, "web")
     assert pod.growth == pytest.approx(2 * MIB, rel=0.1)
-    assert pod.place is not None
-    assert pod.need > 0
+    assert (pod.need > 0) == (policy is Policy.RESERVE)
 
 
 def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> None:
