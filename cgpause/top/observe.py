@@ -24,6 +24,7 @@ class Observer:
     def __init__(self) -> None:
         self.events: deque[SeenEvent] = deque(maxlen=_EVENTS)
         """Newest last."""
+        self._new: list[SeenEvent] = []
         self._records: dict[CgroupId, tuple[Pod, PauseRecord]] = {}
 
     def look(self, tree: PodTree, at: float, at_ns: int) -> None:
@@ -50,6 +51,10 @@ class Observer:
                 self._records.pop(key, None)
             else:
                 self._records[key] = (tracked.pod, now)
+        # Pauses that are older than the first look come in the order of the tree.
+        self._new.sort(key=lambda event: event.at)
+        self.events.extend(self._new)
+        self._new.clear()
 
     def _tell(self, at: float, at_ns: int, pod: Pod, before: PauseRecord | None, now: PauseRecord | None) -> None:
         if now is None:
@@ -63,7 +68,7 @@ class Observer:
             self._add(at, "asserted again", pod, now.reason)
 
     def _add(self, at: float, what: str, pod: Pod, reason: str, held_s: float | None = None) -> None:
-        self.events.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s))
+        self._new.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s))
 
 
 def _since_s(record: PauseRecord, at_ns: int) -> float:

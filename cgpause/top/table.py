@@ -72,7 +72,9 @@ def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
     if record is not None:
         held_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
         since = clock(snapshot.at - held_s, snapshot.utc_offset_s)
-        return f"{_held(record)} {span(held_s)}", f"since {since}, {_why_paused(pod, record, snapshot.at_ns)}"
+        held = "frozen" if record.mechanism is Mechanism.FREEZE else "paused"
+        whose = "by hand " if record.owner is Owner.MANUAL else ""
+        return f"{held} {span(held_s)}", f"{whose}since {since}, {_why_paused(pod, record, snapshot.at_ns)}"
     match pod.state:
         case PodState.ERROR:
             return "error", pod.error or ""
@@ -85,11 +87,6 @@ def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
     if pod.place is not None and pod.place.first:
         return "running", "goes first"
     return "running", pod.what.removeprefix("runs").removeprefix(",").strip()
-
-
-def _held(record: PauseRecord) -> str:
-    held = "frozen" if record.mechanism is Mechanism.FREEZE else "paused"
-    return f"{held} by hand" if record.owner is Owner.MANUAL else held
 
 
 def _why_paused(pod: SeenPod, record: PauseRecord, at_ns: int) -> str:

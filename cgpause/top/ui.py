@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
-from cgpause.model import CgroupId
+from cgpause.model import CgroupId, Mechanism, Owner
 from cgpause.top import keys
 from cgpause.top.values import PodState, SeenPod, Snapshot
 
@@ -211,7 +211,8 @@ def _ask(ui: Ui, deed: Deed, snapshot: Snapshot) -> Ui:
         if pod.paused is None and pod.state not in (PodState.ERROR, PodState.PROTECTED):
             refusal = f"{pod.label} is not paused"
     elif pod.paused is not None:
-        refusal = f"{pod.label} is already paused by {pod.paused.owner}"
+        whose = "by hand" if pod.paused.owner is Owner.MANUAL else "by the daemon"
+        refusal = f"{pod.label} is already {'frozen' if pod.paused.mechanism is Mechanism.FREEZE else 'paused'} {whose}"
     elif pod.protected is not None:
         refusal = protected_text(pod.label, pod.protected)
     if refusal is not None:

@@ -58,7 +58,7 @@ def test_once_shows_every_pod_on_a_line_of_its_own_and_no_keys(tree: FakeTree) -
     lines = result.stdout.splitlines()
     assert lines[0].startswith(" cgpause top")
     assert sum("default/pod-" in line for line in lines) == 150
-    assert sum("default/web" in line and "paused by hand" in line for line in lines) == 1
+    assert sum("default/web" in line and " paused " in line and "by hand" in line for line in lines) == 1
     assert "1 paused" in result.stdout
     assert "because" in result.stdout
     assert "quit" not in result.stdout

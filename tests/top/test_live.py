@@ -81,7 +81,7 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
         program.type("y")
         program.wait_for("default/db paused: cpu.max 50000 100000 -> 1000 100000")
         assert cpu_max(pod(tree, "db")) == "1000 100000"
-        program.wait_for(lambda _: "paused by hand" in program.line_with("▶ default/db"))
+        program.wait_for(lambda _: " paused " in program.line_with("▶ default/db"))
         program.wait_for(lambda _: "cgpause top by" in program.line_with("  paused "))
 
         program.type("r")
@@ -103,7 +103,7 @@ def test_a_pod_is_frozen(tree: FakeTree) -> None:
         program.type("y")
         program.wait_for("default/cache paused: frozen")
         assert frozen(pod(tree, "cache"))
-        program.wait_for(lambda _: "frozen by hand" in program.line_with("▶ default/cache"))
+        program.wait_for(lambda _: " frozen " in program.line_with("▶ default/cache"))
 
 
 def test_a_no_does_nothing(tree: FakeTree) -> None:

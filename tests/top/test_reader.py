@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
 from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause import ledger
+from cgpause.actuate import now_ns
 from cgpause.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.config import Config, Policy
 from cgpause.high import HighRecord, encode_record
@@ -191,6 +193,17 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
     db.rename(tree.folder / "gone")
     event = reader.read(16 * S).events[-1]
     assert (event.what, event.pod) == ("ended", "default/db")
+
+
+def test_pauses_that_were_there_before_come_in_the_order_in_which_they_began(tree: FakeTree, reader: Reader) -> None:
+    pods = [tree.add_pod(name) for name in ("first", "second", "third")]
+    for pod in (pods[2], pods[0], pods[1]):
+        pause_as(tree, pod, Owner.DAEMON)
+
+    events = reader.read(now_ns() + S).events
+
+    assert [event.pod for event in events] == ["default/third", "default/first", "default/second"]
+    assert all(event.at < time.time() for event in events)
 
 
 def test_pods_come_and_go(tree: FakeTree, reader: Reader) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
 
-from cgpause.model import CgroupId, Owner
+from cgpause.model import CgroupId, Mechanism, Owner
 from cgpause.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
 from cgpause.top.values import PodState, SeenPod, Snapshot
 
@@ -135,6 +135,7 @@ def test_the_pod_that_was_asked_about_is_acted_on_whatever_moves_meanwhile() -> 
 
 
 PAUSED = make_pod("default/paused", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL))
+FROZEN = make_pod("default/frozen", PodState.PAUSED, paused=held(5, mechanism=Mechanism.FREEZE))
 PROTECTED = make_pod("kube-system/dns", PodState.PROTECTED, protected="namespace kube-system (protect.namespaces)")
 BROKEN = make_pod("default/broken", PodState.ERROR, error="EIO")
 RUNNING = make_pod("default/web")
@@ -143,8 +144,9 @@ RUNNING = make_pod("default/web")
 @pytest.mark.parametrize(
     ("pod", "key", "said"),
     [
-        (PAUSED, "p", "default/paused is already paused by manual"),
-        (PAUSED, "f", "default/paused is already paused by manual"),
+        (FROZEN, "p", "default/frozen is already frozen by the daemon"),
+        (PAUSED, "p", "default/paused is already paused by hand"),
+        (PAUSED, "f", "default/paused is already paused by hand"),
         (RUNNING, "r", "default/web is not paused"),
         (PROTECTED, "p", "protected: namespace kube-system (protect.namespaces); cgpause pause --force"),
         (PROTECTED, "f", "protected: namespace kube-system"),
