@@ -20,32 +20,33 @@ def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> V
     `acted_on` are those that would be paused (or else) now.
     """
     skipped = set(acted_on)
-    waiting = [
-        verdict
-        for verdict in verdicts
-        if verdict.rank is not None and verdict.usage.pod.paused is None and verdict.usage.pod.cgroup not in skipped
-    ]
+    waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in skipped]
     # Under reserve whoever has least to spare beyond its need; the pod that goes first is never held.
-    served = [(_spare(verdict.place), verdict) for verdict in waiting if verdict.place is not None]
-    asking = [pair for pair in served if pair[1].place is not None and _asks(pair[1].place)]
+    asking = [
+        (_spare(verdict.place), verdict) for verdict in waiting if verdict.place is not None and _asks(verdict.place)
+    ]
     if asking:
         return min(asking, key=lambda pair: pair[0])[1]
     # Under watermark the ranks are the order.
     return next((verdict for verdict in waiting if verdict.place is None), None)
 
 
-def levels(sample: Sample, decision: Decision, first: Verdict | None, config: Config) -> Levels:
-    """Where things happen; `first` is who is next in line."""
+def levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], config: Config) -> Levels:
+    """Where things happen."""
     headroom = sample.headroom
     available = headroom.available_bytes
     if config.policy is Policy.WATERMARK:
         pause_bytes: float = available - headroom.room_below_bytes(config.watermark.upper_pct)
     else:
-        # What is never given away, and with pods that grow what they need besides.
-        pause_bytes = available - room_bytes(sample, config)
-        if first is not None and first.place is not None:
-            pause_bytes = max(pause_bytes, available - _spare(first.place))
+        # What is never given away, and with pods that grow what they need besides: where somebody has nothing to spare.
+        spares = [_spare(one.place) for one in _running(verdicts) if one.place is not None and _asks(one.place)]
+        pause_bytes = max([available - room_bytes(sample, config), *(available - spare for spare in spares)])
     return Levels(pause_bytes, decision.care_bytes, headroom.eviction_bytes)
+
+
+def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Those that run and may be paused."""
+    return [one for one in verdicts if one.rank is not None and one.usage.pod.paused is None]
 
 
 def _spare(place: Place) -> float:
@@ -53,4 +54,4 @@ def _spare(place: Place) -> float:
 
 
 def _asks(place: Place) -> bool:
-    return place.runs and not place.first and place.need >= _PAGE
+    return not place.first and place.need >= _PAGE

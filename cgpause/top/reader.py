@@ -234,7 +234,7 @@ class Reader:
             elif verdict is not None and verdict is first:
                 state = PodState.NEXT
             pods.append(self._see(tracked, verdict, at_ns, state))
-        return tuple(pods), levels(sample, decision, first, self._config)
+        return tuple(pods), levels(sample, decision, verdicts, self._config)
 
     def _see(self, tracked: TrackedPod, verdict: Verdict | None, at_ns: int | None, state: PodState) -> SeenPod:
         pod = tracked.pod

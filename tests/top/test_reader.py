@@ -117,7 +117,9 @@ def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> 
     assert PodState.WOULD_PAUSE in states.values()
     assert states[first[0]] is PodState.RUNNING
     assert snapshot.levels is not None
-    assert snapshot.levels.evict_bytes < snapshot.levels.pause_bytes < snapshot.levels.care_bytes
+    assert snapshot.headroom is not None
+    # Somebody would be paused at this very headroom.
+    assert snapshot.levels.pause_bytes > snapshot.headroom.available_bytes > snapshot.levels.evict_bytes
 
 
 def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tree: FakeTree, reader: Reader) -> None:
