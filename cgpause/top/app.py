@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import termios
 import time
 from dataclasses import replace
 
@@ -106,12 +107,13 @@ def run_live(reader: Reader, config: Config) -> None:
     """Show the dashboard until somebody quits."""
     fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
     painter = Painter(Console(highlight=False))
-    with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
-        try:
+    try:
+        with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
             _Live(reader, config, terminal, painter, signals).run(fd_in)
-        except OSError as e:
-            if e.errno not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
-                raise HostError(f"cannot draw on this terminal: {e.strerror}") from e
+    except (OSError, termios.error) as e:
+        number = e.args[0]  # termios.error is no OSError, but carries the same
+        if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
+            raise HostError(f"cannot draw on this terminal: {os.strerror(number)}") from e
 
 
 class _Live:
@@ -160,7 +162,7 @@ class _Live:
         """What was typed; None once the terminal has hung up."""
         if fd_in in ready:
             data = self._terminal.read()
-            return self._decoder.feed(data) if data else None
+            return None if data is None else self._decoder.feed(data)
         return [] if ready else self._decoder.flush()
 
     def _press(self, keys: list[str]) -> bool:
@@ -204,7 +206,7 @@ class _Live:
         key = self._ui.selected
         known = self._snapshot.detail
         if self._ui.explaining and key is not None and (known is None or known.key != key):
-            self._snapshot = replace(self._snapshot, detail=self._reader.detail(key))
+            self._snapshot = replace(self._snapshot, detail=self._reader.detail(key, now_ns()))
 
     def _rows(self) -> int:
         return visible_rows(self._snapshot, self._ui, *self._size)
@@ -235,9 +237,9 @@ def act(reader: Reader, config: Config, intent: Act) -> tuple[str, bool]:
         return f"{label} {byhand.pause(tracked, config, command='cgpause top', mechanism=mechanism)}", False
     except ProtectedError:
         return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
-    except (KernelLockError, KernelWriteError) as e:
-        if e.errno in (errno.EACCES, errno.EPERM):
-            return f"not permitted: run cgpause top as root to {intent.deed} pods ({e})", True
-        return f"{label}: {e}", True
     except CgpauseError as e:
+        # A resume that failed wraps what the kernel said.
+        refused = [one for one in (e, e.__cause__) if isinstance(one, KernelLockError | KernelWriteError)]
+        if any(one.errno in (errno.EACCES, errno.EPERM) for one in refused):
+            return f"not permitted: run cgpause top as root to {intent.deed} pods ({e})", True
         return f"{label}: {printable(str(e))}", True

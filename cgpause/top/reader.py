@@ -134,10 +134,10 @@ class Reader:
             pods=pods,
             events=tuple(self._observer.events),
             trouble=None if trouble is None else printable(trouble),
-            detail=None if detail_of is None else self.detail(detail_of),
+            detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )
 
-    def detail(self, key: CgroupId) -> PodDetail | None:
+    def detail(self, key: CgroupId, at_ns: int) -> PodDetail | None:
         """Everything about one pod; None once it is gone."""
         tracked = self.tree.pods.get(key)
         if tracked is None:
@@ -154,9 +154,9 @@ class Reader:
         except CgpauseError:
             oom_kills = None
         try:
-            processes: int | None = sum(len(cgroup.pids(name)) for name in ("", *tracked.descendants(0)))
+            processes: int | None = sum(len(cgroup.pids(name)) for name in ("", *tracked.descendants(at_ns)))
         except CgpauseError:
-            processes = None
+            processes, tracked.list_at_ns = None, 0  # probably a container has ended
         return PodDetail(
             key=key,
             cpu_max=cpu_max,

@@ -125,14 +125,14 @@ class Terminal:
         if sent:
             self._write("".join(sent).encode(self._painter.encoding, "replace"))
 
-    def read(self) -> bytes:
-        """What was typed; nothing at all once the terminal has hung up."""
+    def read(self) -> bytes | None:
+        """What was typed; None once the terminal has hung up."""
         try:
-            return os.read(self._in, 4096)
+            return os.read(self._in, 4096) or None
         except BlockingIOError:
             return b""
         except OSError:
-            return b""
+            return None
 
     def _write(self, data: bytes) -> None:
         while data:

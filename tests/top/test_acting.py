@@ -1,0 +1,105 @@
+"""What becomes of a yes: the ledger's answer in words, whatever it is, and never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commandline import Patch, cpu_max, damage, pause_as
+from trees import FakeTree, records_left
+
+from cgpause.actuate import now_ns
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config
+from cgpause.errors import KernelLockError, KernelWriteError
+from cgpause.model import Owner
+from cgpause.top.app import act
+from cgpause.top.reader import Reader
+from cgpause.top.ui import Act, Deed
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def web(tree: FakeTree) -> Path:
+    return tree.add_pod("web", cpu_max="50000 100000")
+
+
+@pytest.fixture
+def reader(tree: FakeTree, web: Path, monkeypatch: Patch) -> Iterator[Reader]:
+    monkeypatch.setenv("SUDO_USER", "alice")
+    monkeypatch.setenv("PATH", "/nonexistent")  # no systemd to ask
+    with Reader(str(tree.root), str(tree.log_dir), Config()) as reader:
+        reader.read(now_ns())
+        yield reader
+
+
+def do(reader: Reader, deed: Deed) -> tuple[str, bool]:
+    [(key, tracked)] = reader.tree.pods.items()
+    return act(reader, Config(), Act(deed, key, tracked.pod.label))
+
+
+def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
+    assert do(reader, Deed.PAUSE) == ("default/web paused: cpu.max 50000 100000 -> 1000 100000", False)
+    assert do(reader, Deed.FREEZE) == ("default/web already paused by manual: cgpause top by alice", False)
+    assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
+    assert do(reader, Deed.RESUME) == ("default/web is not paused", False)
+    assert do(reader, Deed.FREEZE) == ("default/web paused: frozen", False)
+
+
+def test_the_daemons_pause_can_be_ended(reader: Reader, tree: FakeTree, web: Path) -> None:
+    pause_as(tree, web, Owner.DAEMON)
+
+    assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
+    assert cpu_max(web) == "50000 100000"
+
+
+def test_a_pod_that_is_gone_is_said_to_be(reader: Reader, tree: FakeTree, web: Path) -> None:
+    web.rename(tree.folder / "gone")
+    reader.read(now_ns() + 10**10)
+
+    assert act(reader, Config(), Act(Deed.PAUSE, (str(web), 1), "default/web")) == ("default/web is gone", True)  # type: ignore[arg-type] # a key that is not there
+
+
+def test_a_pod_marked_since_it_was_looked_at_is_protected(reader: Reader, tree: FakeTree, web: Path) -> None:
+    os.setxattr(web, "user.oomd_omit", b"1")
+
+    message, failed = do(reader, Deed.PAUSE)
+
+    assert failed
+    assert message.startswith("default/web is protected: ")
+    assert message.endswith("cgpause pause --force default/web overrides")
+    assert records_left(tree.root) == []
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+@pytest.mark.parametrize("kind", [KernelLockError, KernelWriteError])
+@pytest.mark.parametrize("deed", Deed)
+def test_without_the_right_to_do_it_the_way_to_it_is_said(
+    deed: Deed, kind: type[KernelLockError | KernelWriteError], number: int, reader: Reader, monkeypatch: Patch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise kind("/sys/fs/cgroup/x", OSError(number, ""))
+
+    monkeypatch.setattr(Cgroup, "locked", refuse)
+
+    message, failed = do(reader, deed)
+
+    assert failed
+    assert message.startswith(f"not permitted: run cgpause top as root to {deed} pods (cannot ")
+
+
+def test_what_cannot_be_resumed_says_what_to_do_by_hand(reader: Reader, web: Path) -> None:
+    damage(web)
+
+    message, failed = do(reader, Deed.RESUME)
+
+    assert failed
+    assert "write the pod's cpu.max by hand" in message
+    assert message.isprintable()
