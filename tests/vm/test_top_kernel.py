@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -97,7 +98,7 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
 
     node.resize("grower", 200)
 
-    top.wait_for(lambda _: re.search(r" 2[0-9][0-9]Mi ", top.line_with("default/grower")) is not None, PATIENCE_S)
+    top.wait_for(lambda _: re.search(r" 2[0-9][0-9]Mi ", top.line_with("  default/grower")) is not None, PATIENCE_S)
     select(top, "default/grower")
     top.type("e")
     text = top.wait_for("explained: default/grower", PATIENCE_S)
@@ -108,10 +109,25 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
 
 def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: Start) -> None:
     """Asked all the time, also in the instant in which the daemon starts."""
-    assert find_daemon(str(node.root)) == Daemon(DaemonState.STOPPED)
+    root = str(node.root)
+    assert find_daemon(root) == Daemon(DaemonState.STOPPED)
+    done = threading.Event()
+    seen: list[Daemon] = []
 
-    daemon = start()
+    def look_on() -> None:
+        while not done.is_set():
+            seen.append(find_daemon(root))
 
-    assert find_daemon(str(node.root)) == Daemon(DaemonState.RUNNING, daemon.process.pid)
+    looking = threading.Thread(target=look_on)
+    looking.start()
+    try:
+        daemon = start()  # it waits until the daemon is at work
+    finally:
+        done.set()
+        looking.join()
+
+    running = Daemon(DaemonState.RUNNING, daemon.process.pid)
+    assert find_daemon(root) == running
+    assert set(seen) <= {Daemon(DaemonState.STOPPED), running}
     assert daemon.stop() == 0
-    assert find_daemon(str(node.root)) == Daemon(DaemonState.STOPPED)
+    assert find_daemon(root) == Daemon(DaemonState.STOPPED)
