@@ -341,9 +341,10 @@ def top(
         _fail(refusal, Exit.USAGE)
     with _exits():
         config = given.config()
-        with dashboard.open_reader(given.root(), given.log_dir, config) as reader:
+        kept = history_path(given.state_dir, given.cgroup_root)
+        with dashboard.open_reader(given.root(), given.log_dir, config, kept) as reader:
             if not once and export is None:
-                dashboard.run_live(reader, config)
+                dashboard.run_live(reader, config, given.note)
                 return
             snapshot = dashboard.read_still(reader)
             if export is not None:

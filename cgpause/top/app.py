@@ -20,6 +20,7 @@ from rich.console import Console
 
 from cgpause import byhand
 from cgpause.actuate import now_ns
+from cgpause.byhand import Note
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, HostError, KernelLockError, KernelWriteError, ProtectedError, printable
 from cgpause.model import CgroupId, Mechanism
@@ -31,6 +32,7 @@ from cgpause.top.terminal import Painter, Signals, Terminal, glyphs_for
 from cgpause.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
 from cgpause.top.values import Snapshot
 
+COMMAND = "cgpause top"
 _EVERY_S = 1.0
 _OWN_SHARE = 0.25
 """On a node so busy (or so slow) that a refresh takes long, refreshes come later than once a second."""
@@ -50,11 +52,11 @@ def why_not_live() -> str | None:
     return None
 
 
-def open_reader(root: str, log_dir: str, config: Config) -> Reader:
+def open_reader(root: str, log_dir: str, config: Config, history: str | None) -> Reader:
     """A reader for many pods, whose warnings are shown and not logged across the screen."""
     logging.getLogger("cgpause").addHandler(logging.NullHandler())
     raise_descriptor_limit()
-    return Reader(root, log_dir, config)
+    return Reader(root, log_dir, config, history)
 
 
 def read_still(reader: Reader) -> Snapshot:
@@ -103,13 +105,13 @@ def export(snapshot: Snapshot, path: str) -> None:
         raise HostError(f"cannot write {printable(path)}: {e.strerror}") from e
 
 
-def run_live(reader: Reader, config: Config) -> None:
-    """Show the dashboard until somebody quits."""
+def run_live(reader: Reader, config: Config, note: Note) -> None:
+    """Show the dashboard until somebody quits; `note` gets what is done by its keys."""
     fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
     painter = Painter(Console(highlight=False))
     try:
         with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
-            _Live(reader, config, terminal, painter, signals).run(fd_in)
+            _Live(reader, config, note, terminal, painter, signals).run(fd_in)
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but carries the same
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
@@ -119,9 +121,12 @@ def run_live(reader: Reader, config: Config) -> None:
 class _Live:
     """One showing of the dashboard."""
 
-    def __init__(self, reader: Reader, config: Config, terminal: Terminal, painter: Painter, signals: Signals) -> None:
+    def __init__(
+        self, reader: Reader, config: Config, note: Note, terminal: Terminal, painter: Painter, signals: Signals
+    ) -> None:
         self._reader = reader
         self._config = config
+        self._note = note
         self._terminal = terminal
         self._painter = painter
         self._signals = signals
@@ -218,12 +223,12 @@ class _Live:
     def _do(self, intent: Intent) -> None:
         if not isinstance(intent, Act):
             return
-        message, failed = act(self._reader, self._config, intent)
+        message, failed = act(self._reader, self._config, self._note, intent)
         self._ui = replace(self._ui, message=message, failed=failed)
         self._due_s = 0.0  # what has become of it is to be seen at once
 
 
-def act(reader: Reader, config: Config, intent: Act) -> tuple[str, bool]:
+def act(reader: Reader, config: Config, note: Note, intent: Act) -> tuple[str, bool]:
     """Carry out what was confirmed; returns what to say, and whether it failed."""
     tracked = reader.tree.pods.get(intent.key)
     label = intent.label
@@ -231,10 +236,10 @@ def act(reader: Reader, config: Config, intent: Act) -> tuple[str, bool]:
         return f"{label} is gone", True
     try:
         if intent.deed is Deed.RESUME:
-            return f"{label} {byhand.resume(tracked)}", False
+            return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
         reader.tree.update_facts(tracked, now_ns())  # a rule may protect it since it was last looked at
         mechanism = Mechanism.FREEZE if intent.deed is Deed.FREEZE else None
-        return f"{label} {byhand.pause(tracked, config, command='cgpause top', mechanism=mechanism)}", False
+        return f"{label} {byhand.pause(tracked, config, note, command=COMMAND, mechanism=mechanism)}", False
     except ProtectedError:
         return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
     except CgpauseError as e:

@@ -1,13 +1,13 @@
-"""What is done to the pods of a tree, as far as it can be seen from one look to the next: by the records on them.
-
-The seam for a history kept by the daemon: what shows events takes them from `Observer.events` and asks for no more.
-"""
+"""What is done to the pods of a tree: as the history has it, or as far as it can be seen from one look to the next."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
+from cgpause import history
 from cgpause.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.ledger import read_record
 from cgpause.model import CgroupId, PauseRecord, Pod
@@ -16,6 +16,41 @@ from cgpause.top.values import SeenEvent
 from cgpause.tree import PodTree
 
 _EVENTS = 200
+_BEHIND_S = 5.0
+"""The history is written by a thread of the daemon's, which may wait for a disk; later than that, it is not written."""
+
+
+def choose(kept: Sequence[SeenEvent], seen: Sequence[SeenEvent]) -> tuple[SeenEvent, ...]:
+    """The history where there is one, for it knows why; but not where more was seen than it has."""
+    if not kept or (seen and seen[-1].at > kept[-1].at + _BEHIND_S):
+        return tuple(seen)
+    return tuple(kept)
+
+
+class Kept:
+    """The last events of a history, read again when there are more; none where there is no history for us to read."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._known: tuple[int, int] | None = None
+        self.events: tuple[SeenEvent, ...] = ()
+        """Newest last."""
+
+    def look(self) -> None:
+        """Look whether there are more."""
+        if self._path is None:
+            return
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            known = (found.st_ino, found.st_size)
+            if known != self._known:
+                self._known = known
+                self.events = tuple(
+                    SeenEvent(one.at, printable(one.what), printable(one.pod), printable(one.reason), one.held_s)
+                    for one in history.tail(self._path, _EVENTS)
+                )
+        except (OSError, history.HistoryError):
+            self._known, self.events = None, ()
 
 
 class Observer:

@@ -24,7 +24,7 @@ from cgpause.policy.watermark import WatermarkState
 from cgpause.sampler import Sampler
 from cgpause.top.atwork import find_daemon
 from cgpause.top.line import levels, next_in_line
-from cgpause.top.observe import Observer
+from cgpause.top.observe import Kept, Observer, choose
 from cgpause.top.values import (
     Daemon,
     DaemonState,
@@ -77,12 +77,14 @@ class _Cpu:
 class Reader:
     """Snapshots of one tree; call `close` or use it as a context manager."""
 
-    def __init__(self, root: str, log_dir: str, config: Config) -> None:
+    def __init__(self, root: str, log_dir: str, config: Config, history: str | None = None) -> None:
+        """`history` is where the daemon's history is, if there may be one."""
         self.tree = PodTree(root, log_dir, config)
         self._config = config
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _Cpu] = {}
         self._observer = Observer()
+        self._kept = Kept(history)
         self._state = State()
         self._growths = Growths()
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
@@ -110,6 +112,7 @@ class Reader:
         at = time.time()
         trouble = self._walk(at_ns)
         self._observer.look(self.tree, at, at_ns)
+        self._kept.look()
         self.tree.read_details(at_ns)
         try:
             sample: Sample | None = self._sampler.sample(at_ns)
@@ -132,7 +135,7 @@ class Reader:
             pressure=pressure,
             moments=tuple(self._moments),
             pods=pods,
-            events=tuple(self._observer.events),
+            events=choose(self._kept.events, self._observer.events),
             trouble=None if trouble is None else printable(trouble),
             detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )

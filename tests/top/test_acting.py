@@ -15,7 +15,8 @@ from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config
 from cgpause.errors import KernelLockError, KernelWriteError
-from cgpause.model import Owner
+from cgpause.events import Event
+from cgpause.model import CgroupId, Owner
 from cgpause.top.app import act
 from cgpause.top.reader import Reader
 from cgpause.top.ui import Act, Deed
@@ -40,9 +41,12 @@ def reader(tree: FakeTree, web: Path, monkeypatch: Patch) -> Iterator[Reader]:
         yield reader
 
 
+NOTED: list[Event] = []
+
+
 def do(reader: Reader, deed: Deed) -> tuple[str, bool]:
     [(key, tracked)] = reader.tree.pods.items()
-    return act(reader, Config(), Act(deed, key, tracked.pod.label))
+    return act(reader, Config(), NOTED.append, Act(deed, key, tracked.pod.label))
 
 
 def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
@@ -51,6 +55,17 @@ def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -
     assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
     assert do(reader, Deed.RESUME) == ("default/web is not paused", False)
     assert do(reader, Deed.FREEZE) == ("default/web paused: frozen", False)
+
+
+def test_what_was_done_is_noted_for_the_history(reader: Reader) -> None:
+    NOTED.clear()
+    for deed in (Deed.PAUSE, Deed.PAUSE, Deed.RESUME, Deed.RESUME):
+        do(reader, deed)
+
+    assert [(event.what, event.pod, event.owner, event.reason) for event in NOTED] == [
+        ("paused", "default/web", "manual", "cgpause top by alice"),
+        ("resumed", "default/web", "manual", "cgpause top by alice"),
+    ]
 
 
 def test_the_daemons_pause_can_be_ended(reader: Reader, tree: FakeTree, web: Path) -> None:
@@ -64,7 +79,8 @@ def test_a_pod_that_is_gone_is_said_to_be(reader: Reader, tree: FakeTree, web: P
     web.rename(tree.folder / "gone")
     reader.read(now_ns() + 10**10)
 
-    assert act(reader, Config(), Act(Deed.PAUSE, (str(web), 1), "default/web")) == ("default/web is gone", True)  # type: ignore[arg-type] # a key that is not there
+    gone = Act(Deed.PAUSE, CgroupId("kubepods/gone", 1), "default/web")
+    assert act(reader, Config(), NOTED.append, gone) == ("default/web is gone", True)
 
 
 def test_a_pod_marked_since_it_was_looked_at_is_protected(reader: Reader, tree: FakeTree, web: Path) -> None:

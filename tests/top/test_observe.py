@@ -1,0 +1,70 @@
+"""Where the dashboard's last decisions come from: the history, or what was seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cgpause import history
+from cgpause.events import Event
+from cgpause.top.observe import Kept, choose
+from cgpause.top.values import SeenEvent
+
+
+def seen(at: float, what: str = "paused") -> SeenEvent:
+    return SeenEvent(at, what, "default/web", "seen")
+
+
+def note(path: Path, at: float, reason: str = "no room") -> None:
+    history.append(str(path), Event(at, "paused", "default/web", "uid", reason), 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("kept", "observed", "expected"),
+    [
+        pytest.param([], [seen(1)], "observed", id="no-history"),
+        pytest.param([seen(1)], [], "kept", id="nothing-seen"),
+        pytest.param([seen(10)], [seen(12)], "kept", id="it-may-be-a-little-late"),
+        pytest.param([seen(10)], [seen(20)], "observed", id="not-written-any-more"),
+    ],
+)
+def test_the_history_is_shown_unless_more_was_seen(
+    kept: list[SeenEvent], observed: list[SeenEvent], expected: str
+) -> None:
+    assert choose(kept, observed) == tuple({"kept": kept, "observed": observed}[expected])
+
+
+def test_the_history_is_read_again_when_there_is_more(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    kept = Kept(str(path))
+    kept.look()
+    assert not kept.events
+    note(path, 1.0)
+    kept.look()
+    before = kept.events
+    assert [event.at for event in before] == [1.0]
+    kept.look()
+    assert kept.events is before
+    note(path, 2.0, "\x1b[31m")
+    kept.look()
+    assert [(event.at, event.reason) for event in kept.events] == [(1.0, "no room"), (2.0, "\\x1b[31m")]
+
+
+@pytest.mark.parametrize("there", ["folder", "link", "nothing"])
+def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "history.jsonl"
+    if there == "folder":
+        path.mkdir()
+    elif there == "link":
+        note(tmp_path / "other", 1.0)
+        path.symlink_to("other")
+    kept = Kept(str(path))
+    kept.look()
+    assert kept.events == ()
+
+
+def test_without_a_path_there_is_none() -> None:
+    kept = Kept(None)
+    kept.look()
+    assert kept.events == ()
