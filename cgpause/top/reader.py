@@ -42,6 +42,8 @@ from cgpause.view import read_node_pressure, read_pressure
 _WALK_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S
 """Names, limits and marks hardly ever change, and reading them costs as much as all the rest."""
+_DETAILS_NS = 5 * NS_PER_S
+"""Page cache, and who listens: each time while memory is close, as the daemon does, and else now and then."""
 _DAEMON_NS = 2 * NS_PER_S
 _SHORTEST_NS = NS_PER_S // 4
 """A rate over less would show the clock ticks, not the pod."""
@@ -87,6 +89,8 @@ class Reader:
         self._kept = Kept(history)
         self._state = State()
         self._growths = Growths()
+        self._close = True
+        self._details_at_ns = 0
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
         self._daemon = Daemon(DaemonState.UNKNOWN)
@@ -113,7 +117,9 @@ class Reader:
         trouble = self._walk(at_ns)
         self._observer.look(self.tree, at, at_ns)
         self._kept.look()
-        self.tree.read_details(at_ns)
+        if self._close or at_ns >= self._details_at_ns:
+            self._details_at_ns = at_ns + _DETAILS_NS
+            self.tree.read_details(at_ns)
         try:
             sample: Sample | None = self._sampler.sample(at_ns)
         except CgpauseError as e:
@@ -218,7 +224,7 @@ class Reader:
         # As if the daemon looked now, which is what `cgpause explain` shows as well.
         looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         decision, verdicts = explain(replace(self._state, watermark=looked), sample, self._config)
-        self._state = decision.state
+        self._state, self._close = decision.state, decision.close
         # What reserve has learned just now; the watermark policy has no use for it, but whoever looks on has.
         learned = self._state.reserve.growths
         self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
