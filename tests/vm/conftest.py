@@ -55,7 +55,8 @@ def start(node: Node) -> Iterator[Start]:
         command = [sys.executable, "-m", "cgpause.daemon", "--config", str(node.folder / "config.toml"), "--verbose"]
         command += ["--cgroup-root", str(root), "--log-dir", str(node.kubepods.log_dir)]
         if cgroup is not None:
-            command = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(cgroup), *command]
+            # $$$$: systemd makes one $ of two.
+            command = ["/bin/sh", "-c", 'echo $$$$ > "$0/cgroup.procs" && exec "$@"', str(cgroup), *command]
         unit = f"cgpause-test-{uuid.uuid4().hex[:8]}.service"
         run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}", *sandbox()]
         run.append(f"--setenv=PYTHONPATH={os.environ['PYTHONPATH']}")
