@@ -224,6 +224,13 @@ def test_a_new_pod_is_paused_where_nothing_else_helps() -> None:
     assert node.does() == {"new": "pause"}  # and b may run then
 
 
+def test_a_new_pod_that_could_be_paused_now_but_need_not_be_has_its_place_in_line() -> None:
+    node = Node(free=50).add("a", 300, claim=20, rate=100)
+    node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
+    assert node.does() == {}
+    assert node.says("new").startswith("runs: needs 5.0 MiB")
+
+
 def test_a_pod_whose_containers_were_made_just_now_is_not_paused_even_so() -> None:
     node = Node(free=50).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
     node.add("new", 10, claim=90, rate=150, settled_at_ns=NOW + 900 * MS, spared_until_ns=NOW + 1)

@@ -254,8 +254,10 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
     for usage in sorted(rank(sample.pods), key=lambda usage: order.get(usage.pod.cgroup, -1)):
         pod = usage.pod
         stretch = decision.state.stretches.get(pod.cgroup)
-        blocked = None if pod.paused else hold.must_run(pod, stretch, sample.at_ns, config.hold)
         place = places.get(pod.cgroup)
+        # A new pod is stoppable where nothing else helps.
+        stoppable = pod.paused is not None or (place is not None and place.stoppable)
+        blocked = None if stoppable else hold.must_run(pod, stretch, sample.at_ns, config.hold)
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
         number += is_candidate
         what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
