@@ -73,7 +73,7 @@ def test_under_pressure_it_shows_what_the_daemon_does(node: Node, start: Start, 
     web = node.add("web", 10, cpu_max="50000 100000")
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
-    top.wait_for(f"daemon runs (pid {daemon.process.pid})", PATIENCE_S)
+    top.wait_for(f"daemon runs (pid {daemon.pid})", PATIENCE_S)
 
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
@@ -126,7 +126,7 @@ def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: St
         done.set()
         looking.join()
 
-    running = Daemon(DaemonState.RUNNING, daemon.process.pid)
+    running = Daemon(DaemonState.RUNNING, daemon.pid)
     assert find_daemon(root) == running
     assert set(seen) <= {Daemon(DaemonState.STOPPED), running}
     assert daemon.stop() == 0
