@@ -93,7 +93,14 @@ class Globals:
     state_dir: str | None
 
     def note(self, event: Event) -> None:
-        """Keep what was done by hand, where the daemon keeps what it does."""
+        """Keep what was done by hand, and say so if that cannot be."""
+        problem = self.keep(event)
+        if problem is not None:
+            typer.echo(f"note: {problem}", err=True)
+
+    def keep(self, event: Event) -> str | None:
+        """Keep what was done by hand, where the daemon keeps what it does; returns what was wrong with that."""
+        problem = None
         path = history_path(self.state_dir, self.cgroup_root)
         room_mib = max_mib(self.config_path or DEFAULT_CONFIG)
         if path is not None and room_mib:
@@ -102,10 +109,11 @@ class Globals:
             except FileNotFoundError:
                 pass  # no daemon has ever run here
             except OSError as e:
-                typer.echo(f"note: this is not in the history: {printable(path)}: {e.strerror}", err=True)
+                problem = f"this is not in the history: {printable(path)}: {e.strerror}"
         if self.cgroup_root is None and os.geteuid() == 0:
             with closing(journal.Journal(journal.UNIT)) as to:
                 to.send(event.line, 6, event.journal)
+        return problem
 
     def held(self) -> set[PauseKey]:
         """Which pauses are in force: the pods' own records say so, and no file."""
@@ -344,7 +352,7 @@ def top(
         kept = history_path(given.state_dir, given.cgroup_root)
         with dashboard.open_reader(given.root(), given.log_dir, config, kept) as reader:
             if not once and export is None:
-                dashboard.run_live(reader, config, given.note)
+                dashboard.run_live(reader, config, given.keep)
                 return
             snapshot = dashboard.read_still(reader)
             if export is not None:

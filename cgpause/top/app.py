@@ -14,6 +14,7 @@ import signal
 import sys
 import termios
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from cgpause.actuate import now_ns
 from cgpause.byhand import Note
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, HostError, KernelLockError, KernelWriteError, ProtectedError, printable
+from cgpause.events import Event
 from cgpause.model import CgroupId, Mechanism
 from cgpause.process import raise_descriptor_limit
 from cgpause.top.keys import LONE_ESC_S, REDRAW, Decoder
@@ -31,6 +33,9 @@ from cgpause.top.screen import Frame, render, visible_rows
 from cgpause.top.terminal import Painter, Signals, Terminal, glyphs_for
 from cgpause.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
 from cgpause.top.values import Snapshot
+
+Keep = Callable[[Event], str | None]
+"""Keeps an event; returns what was wrong with that, for to print it would be to write across the screen."""
 
 COMMAND = "cgpause top"
 _EVERY_S = 1.0
@@ -105,13 +110,13 @@ def export(snapshot: Snapshot, path: str) -> None:
         raise HostError(f"cannot write {printable(path)}: {e.strerror}") from e
 
 
-def run_live(reader: Reader, config: Config, note: Note) -> None:
-    """Show the dashboard until somebody quits; `note` gets what is done by its keys."""
+def run_live(reader: Reader, config: Config, keep: Keep) -> None:
+    """Show the dashboard until somebody quits; `keep` gets what is done by its keys."""
     fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
     painter = Painter(Console(highlight=False))
     try:
         with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
-            _Live(reader, config, note, terminal, painter, signals).run(fd_in)
+            _Live(reader, config, keep, terminal, painter, signals).run(fd_in)
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but carries the same
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
@@ -122,11 +127,11 @@ class _Live:
     """One showing of the dashboard."""
 
     def __init__(
-        self, reader: Reader, config: Config, note: Note, terminal: Terminal, painter: Painter, signals: Signals
+        self, reader: Reader, config: Config, keep: Keep, terminal: Terminal, painter: Painter, signals: Signals
     ) -> None:
         self._reader = reader
         self._config = config
-        self._note = note
+        self._keep = keep
         self._terminal = terminal
         self._painter = painter
         self._signals = signals
@@ -223,13 +228,19 @@ class _Live:
     def _do(self, intent: Intent) -> None:
         if not isinstance(intent, Act):
             return
-        message, failed = act(self._reader, self._config, self._note, intent)
+        message, failed = act(self._reader, self._config, self._keep, intent)
         self._ui = replace(self._ui, message=message, failed=failed)
         self._due_s = 0.0  # what has become of it is to be seen at once
 
 
-def act(reader: Reader, config: Config, note: Note, intent: Act) -> tuple[str, bool]:
+def act(reader: Reader, config: Config, keep: Keep, intent: Act) -> tuple[str, bool]:
     """Carry out what was confirmed; returns what to say, and whether it failed."""
+    problems: list[str | None] = []
+    message, failed = _do(reader, config, lambda event: problems.append(keep(event)), intent)
+    return "; ".join([message, *filter(None, problems)]), failed
+
+
+def _do(reader: Reader, config: Config, note: Note, intent: Act) -> tuple[str, bool]:
     tracked = reader.tree.pods.get(intent.key)
     label = intent.label
     if tracked is None:

@@ -44,9 +44,13 @@ def reader(tree: FakeTree, web: Path, monkeypatch: Patch) -> Iterator[Reader]:
 NOTED: list[Event] = []
 
 
+def keep(event: Event) -> None:
+    NOTED.append(event)
+
+
 def do(reader: Reader, deed: Deed) -> tuple[str, bool]:
     [(key, tracked)] = reader.tree.pods.items()
-    return act(reader, Config(), NOTED.append, Act(deed, key, tracked.pod.label))
+    return act(reader, Config(), keep, Act(deed, key, tracked.pod.label))
 
 
 def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
@@ -68,6 +72,16 @@ def test_what_was_done_is_noted_for_the_history(reader: Reader) -> None:
     ]
 
 
+def test_what_could_not_be_kept_is_part_of_what_is_said(reader: Reader, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is drawn where messages are; printed it would stand across the screen."""
+    [(key, tracked)] = reader.tree.pods.items()
+
+    message, failed = act(reader, Config(), lambda _: "the disk is full", Act(Deed.FREEZE, key, tracked.pod.label))
+
+    assert (message, failed) == ("default/web paused: frozen; the disk is full", False)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_daemons_pause_can_be_ended(reader: Reader, tree: FakeTree, web: Path) -> None:
     pause_as(tree, web, Owner.DAEMON)
 
@@ -80,7 +94,7 @@ def test_a_pod_that_is_gone_is_said_to_be(reader: Reader, tree: FakeTree, web: P
     reader.read(now_ns() + 10**10)
 
     gone = Act(Deed.PAUSE, CgroupId("kubepods/gone", 1), "default/web")
-    assert act(reader, Config(), NOTED.append, gone) == ("default/web is gone", True)
+    assert act(reader, Config(), keep, gone) == ("default/web is gone", True)
 
 
 def test_a_pod_marked_since_it_was_looked_at_is_protected(reader: Reader, tree: FakeTree, web: Path) -> None:

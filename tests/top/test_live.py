@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,9 +33,15 @@ def tree(tmp_path: Path) -> FakeTree:
 
 @contextmanager
 def shown(
-    tree: FakeTree, columns: int = 80, lines: int = 24, *, as_job: bool = False, env: dict[str, str] | None = None
+    tree: FakeTree,
+    columns: int = 80,
+    lines: int = 24,
+    *,
+    as_job: bool = False,
+    env: dict[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[TerminalProgram]:
-    argv = [sys.executable, "-m", "cgpause", *place(tree), "top"]
+    argv = [sys.executable, "-m", "cgpause", *place(tree), *options, "top"]
     with TerminalProgram(argv, columns=columns, lines=lines, env=env, as_job=as_job) as program:
         program.wait_for("q quit")
         yield program
@@ -150,6 +156,19 @@ def test_a_failure_is_said_and_the_dashboard_goes_on(tree: FakeTree) -> None:
         program.wait_for("q quit")
         program.type("q")
         assert program.end() == 0
+
+
+def test_a_history_that_cannot_be_written_shifts_no_line(tree: FakeTree) -> None:
+    state = tree.folder / "state"
+    (state / "history.jsonl").mkdir(parents=True)
+    with shown(tree, columns=120, options=["--state-dir", str(state)]) as program:
+        select(program, "default/db")
+        program.type("f")
+        program.wait_for("y/N")
+        program.type("y")
+        program.wait_for("default/db paused: frozen; this is not in the history:")
+        assert program.text.count("this is not in the history") == 1
+        assert program.screen.lines[0].startswith(" cgpause top")
 
 
 def test_explanation_filter_sort_and_help(tree: FakeTree) -> None:
