@@ -41,6 +41,8 @@ COMMAND = "cgpause top"
 _EVERY_S = 1.0
 _OWN_SHARE = 0.25
 """On a node so busy (or so slow) that a refresh takes long, refreshes come later than once a second."""
+_BLIND_S = 0.1
+"""A question that takes longer to be shown (Ctrl-S stops the terminal) may have been answered blindly meanwhile."""
 _WATCH_S = 1.0
 _LOOKS = 4
 """A single frame is read so often in this time, so that there are rates to show."""
@@ -184,7 +186,20 @@ class _Live:
             if isinstance(intent, Quit):
                 return False
             self._do(intent)
+            if self._ui.mode is Mode.CONFIRM:
+                self._ask()
+                break
         return True
+
+    def _ask(self) -> None:
+        """Show the question; what was typed before it was to be seen is no answer to it."""
+        frame = self._render()
+        self._decoder.flush()
+        self._terminal.forget_input()
+        begun_s = time.monotonic()
+        self._terminal.draw(frame.lines)
+        if time.monotonic() - begun_s > _BLIND_S:
+            self._terminal.forget_input()
 
     def _answer(self, came: set[int]) -> bool:
         """Do what signals want; returns whether to go on."""
@@ -222,8 +237,11 @@ class _Live:
         return visible_rows(self._snapshot, self._ui, *self._size)
 
     def _draw(self) -> None:
+        self._terminal.draw(self._render().lines)
+
+    def _render(self) -> Frame:
         self._ui = settle(self._ui, self._snapshot, self._rows())
-        self._terminal.draw(render(self._snapshot, self._ui, *self._size, self._painter.glyphs).lines)
+        return render(self._snapshot, self._ui, *self._size, self._painter.glyphs)
 
     def _do(self, intent: Intent) -> None:
         if not isinstance(intent, Act):

@@ -134,6 +134,11 @@ class Terminal:
         except OSError:
             return None
 
+    def forget_input(self) -> None:
+        """Drop what was typed and not read yet."""
+        with contextlib.suppress(termios.error):  # it has hung up, which the next read finds
+            termios.tcflush(self._in, termios.TCIFLUSH)
+
     def _write(self, data: bytes) -> None:
         while data:
             try:

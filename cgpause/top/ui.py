@@ -65,8 +65,6 @@ class Ui:
     filter: str = ""
     selected: CgroupId | None = None
     """None: nobody yet, and the list stays at its top, where whoever matters most is."""
-    index: int = 0
-    """Where the selected pod was seen last: when it is gone, its place is what stays selected."""
     top: int = 0
     """The first row that is shown."""
     explaining: bool = False
@@ -106,18 +104,19 @@ def _searched(pod: SeenPod) -> str:
 
 
 def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:
-    """Keep the selection on a pod that is there, and in sight, with so many rows to show."""
+    """Keep the selected pod in sight, with so many rows to show; and let go of one that is gone."""
+    asked = ui.asked
+    if ui.mode is Mode.CONFIRM and asked is not None and all(pod.key != asked.key for pod in snapshot.pods):
+        gone = f"{asked.label} is gone: nothing was done"
+        ui = replace(ui, mode=Mode.BROWSE, asked=None, message=gone, failed=True)
     pods = shown_pods(snapshot, ui)
     rows = max(rows, 1)
-    if not pods or ui.selected is None:
-        top = min(ui.top, max(len(pods) - rows, 0)) if ui.selected is not None else 0
-        return replace(ui, selected=None, index=0, top=top)
     index = next((place for place, pod in enumerate(pods) if pod.key == ui.selected), None)
-    if index is None:
-        index = min(ui.index, len(pods) - 1)
+    if index is None:  # not its neighbour instead: the next key would be meant for the one that was there
+        return replace(ui, selected=None, top=0)
     top = min(ui.top, max(len(pods) - rows, 0))
     top = min(max(top, index - rows + 1), index)
-    return replace(ui, selected=pods[index].key, index=index, top=top)
+    return replace(ui, top=top)
 
 
 def update(ui: Ui, key: str, snapshot: Snapshot, rows: int = 10) -> tuple[Ui, Intent]:
@@ -194,7 +193,7 @@ def _move(ui: Ui, key: str, snapshot: Snapshot, rows: int) -> Ui:
         step = {keys.UP: -1, keys.DOWN: 1, keys.PAGE_UP: -rows, keys.PAGE_DOWN: rows}.get(key, 0)
         place = {keys.HOME: 0, keys.END: len(pods) - 1}.get(key, now + step)
     place = min(max(place, 0), len(pods) - 1)
-    return replace(ui, selected=pods[place].key, index=place)
+    return replace(ui, selected=pods[place].key)
 
 
 def _nobody_selected(ui: Ui) -> Ui:

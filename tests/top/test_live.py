@@ -125,6 +125,37 @@ def test_a_no_does_nothing(tree: FakeTree) -> None:
     assert records_left(tree.root) == []
 
 
+@pytest.mark.parametrize("typed", [b"py", b"f\x1b[By", b"py\x1b"])
+def test_what_was_typed_before_the_question_was_shown_is_no_answer(typed: bytes, tree: FakeTree) -> None:
+    with shown(tree) as program:
+        select(program, "default/db")
+        program.type(typed)
+        program.wait_for("y/N")
+        time.sleep(0.3)  # a lone ESC counts after a tenth of a second
+        program.read()
+        assert "y/N" in program.text
+        program.type("n")
+        program.wait_for("nothing was done")
+    assert records_left(tree.root) == []
+
+
+def test_a_question_that_a_stopped_terminal_does_not_show_cannot_be_answered(tree: FakeTree) -> None:
+    with shown(tree) as program:
+        select(program, "default/db")
+        program.type("\x13p")
+        time.sleep(0.5)
+        program.type("y")
+        time.sleep(0.3)
+        program.type("\x11")
+        program.wait_for("y/N")
+        time.sleep(0.3)
+        program.read()
+        assert "y/N" in program.text
+        program.type("n")
+        program.wait_for("nothing was done")
+    assert records_left(tree.root) == []
+
+
 def test_a_protected_pod_is_refused_with_its_rule(tree: FakeTree) -> None:
     with shown(tree, columns=120) as program:
         select(program, "kube-system/dns")

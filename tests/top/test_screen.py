@@ -39,7 +39,7 @@ FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table'
 def explained() -> tuple[Snapshot, Ui]:
     snapshot = busy_snapshot()
     pod = snapshot.pods[1]
-    return replace(snapshot, detail=make_detail(pod)), Ui(selected=pod.key, index=2, explaining=True)
+    return replace(snapshot, detail=make_detail(pod)), Ui(selected=pod.key, explaining=True)
 
 
 WHOLE: dict[str, tuple[Snapshot, Ui, int, int]] = {
@@ -301,7 +301,7 @@ def test_no_frame_is_larger_than_the_terminal(
     glyphs: Glyphs,
 ) -> None:
     pod = snapshot.pods[0] if snapshot.pods else make_pod()
-    ui = Ui(mode, sort, "", pod.key, 0, top, explaining, Act(Deed.PAUSE, pod.key, pod.label), typed)
+    ui = Ui(mode, sort, "", pod.key, top, explaining, Act(Deed.PAUSE, pod.key, pod.label), typed)
     if mode is Mode.FILTER:
         ui = replace(ui, filter=typed)
 

@@ -17,7 +17,7 @@ A, B, C, *_, Y, Z = (pod.key for pod in SNAPSHOT.pods)
 
 
 def at(index: int, **changes: object) -> Ui:
-    return settle(Ui(selected=SNAPSHOT.pods[index].key, index=index, **changes), SNAPSHOT, 10)  # type: ignore[arg-type] # any field
+    return settle(Ui(selected=SNAPSHOT.pods[index].key, **changes), SNAPSHOT, 10)  # type: ignore[arg-type] # any field
 
 
 def press(ui: Ui, *keys: str, snapshot: Snapshot = SNAPSHOT) -> Ui:
@@ -239,17 +239,34 @@ def test_the_selection_stays_on_its_pod_when_the_order_changes() -> None:
     assert moved.selected == ui.selected
 
 
-def test_when_the_selected_pod_is_gone_its_place_stays_selected() -> None:
-    ui = settle(at(3), replace(SNAPSHOT, pods=SNAPSHOT.pods[:3] + SNAPSHOT.pods[4:]), 10)
-    assert ui.selected == SNAPSHOT.pods[4].key
+WITHOUT_3 = replace(SNAPSHOT, pods=SNAPSHOT.pods[:3] + SNAPSHOT.pods[4:])
 
-    last = settle(at(29), replace(SNAPSHOT, pods=SNAPSHOT.pods[:5]), 10)
-    assert last.selected == SNAPSHOT.pods[4].key
-    assert settle(last, replace(SNAPSHOT, pods=()), 10).selected is None
+
+def test_when_the_selected_pod_is_gone_nobody_is_selected() -> None:
+    """A neighbour in its place would be asked about with the next key."""
+    ui = settle(at(3), WITHOUT_3, 10)
+
+    assert (ui.selected, ui.top) == (None, 0)
+    assert "select a pod first" in press(ui, "p", snapshot=WITHOUT_3).message
+    assert settle(at(29), replace(SNAPSHOT, pods=SNAPSHOT.pods[:5]), 10).selected is None
+
+
+def test_a_question_about_a_pod_that_is_gone_is_withdrawn() -> None:
+    ui = settle(press(at(3), "p"), WITHOUT_3, 10)
+
+    assert (ui.mode, ui.asked, ui.failed) == (Mode.BROWSE, None, True)
+    assert ui.message == f"{SNAPSHOT.pods[3].label} is gone: nothing was done"
+    assert update(ui, "y", WITHOUT_3)[1] is None
+
+
+def test_a_question_about_a_pod_that_a_filter_hides_stays() -> None:
+    asking = replace(press(at(3), "p"), filter="-29")
+
+    assert settle(asking, SNAPSHOT, 10).asked == asking.asked
 
 
 @pytest.mark.parametrize("key", ["down", "up", "end", "page down", "p", "e", "s", "/", "y", "esc"])
 def test_no_key_minds_that_there_are_no_pods(key: str) -> None:
-    ui = Ui(selected=CgroupId("gone", 1), index=7, top=3)
+    ui = Ui(selected=CgroupId("gone", 1), top=3)
 
     assert update(settle(ui, make_snapshot(), 5), key, make_snapshot(), 5)[1] is None
