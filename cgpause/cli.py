@@ -352,7 +352,7 @@ def top(
         kept = history_path(given.state_dir, given.cgroup_root)
         with dashboard.open_reader(given.root(), given.log_dir, config, kept) as reader:
             if not once and export is None:
-                dashboard.run_live(reader, config, given.keep)
+                dashboard.run_live(reader, given.config, given.keep)
                 return
             snapshot = dashboard.read_still(reader)
             if export is not None:

@@ -23,7 +23,15 @@ from cgpause import byhand
 from cgpause.actuate import now_ns
 from cgpause.byhand import Note
 from cgpause.config import Config
-from cgpause.errors import CgpauseError, HostError, KernelLockError, KernelWriteError, ProtectedError, printable
+from cgpause.errors import (
+    CgpauseError,
+    ConfigError,
+    HostError,
+    KernelLockError,
+    KernelWriteError,
+    ProtectedError,
+    printable,
+)
 from cgpause.events import Event
 from cgpause.model import CgroupId, Mechanism
 from cgpause.process import raise_descriptor_limit
@@ -34,6 +42,8 @@ from cgpause.top.terminal import Painter, Signals, Terminal, glyphs_for
 from cgpause.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
 from cgpause.top.values import Snapshot
 
+Load = Callable[[], Config]
+"""Loads the configuration as it is now; raises a ConfigError where it is broken."""
 Keep = Callable[[Event], str | None]
 """Keeps an event; returns what was wrong with that, for to print it would be to write across the screen."""
 
@@ -112,13 +122,13 @@ def export(snapshot: Snapshot, path: str) -> None:
         raise HostError(f"cannot write {printable(path)}: {e.strerror}") from e
 
 
-def run_live(reader: Reader, config: Config, keep: Keep) -> None:
+def run_live(reader: Reader, load: Load, keep: Keep) -> None:
     """Show the dashboard until somebody quits; `keep` gets what is done by its keys."""
     fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
     painter = Painter(Console(highlight=False))
     try:
         with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
-            _Live(reader, config, keep, terminal, painter, signals).run(fd_in)
+            _Live(reader, load, keep, terminal, painter, signals).run(fd_in)
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but carries the same
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
@@ -129,10 +139,10 @@ class _Live:
     """One showing of the dashboard."""
 
     def __init__(
-        self, reader: Reader, config: Config, keep: Keep, terminal: Terminal, painter: Painter, signals: Signals
+        self, reader: Reader, load: Load, keep: Keep, terminal: Terminal, painter: Painter, signals: Signals
     ) -> None:
         self._reader = reader
-        self._config = config
+        self._load = load
         self._keep = keep
         self._terminal = terminal
         self._painter = painter
@@ -246,19 +256,19 @@ class _Live:
     def _do(self, intent: Intent) -> None:
         if not isinstance(intent, Act):
             return
-        message, failed = act(self._reader, self._config, self._keep, intent)
+        message, failed = act(self._reader, self._load, self._keep, intent)
         self._ui = replace(self._ui, message=message, failed=failed)
         self._due_s = 0.0  # what has become of it is to be seen at once
 
 
-def act(reader: Reader, config: Config, keep: Keep, intent: Act) -> tuple[str, bool]:
+def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:
     """Carry out what was confirmed; returns what to say, and whether it failed."""
     problems: list[str | None] = []
-    message, failed = _do(reader, config, lambda event: problems.append(keep(event)), intent)
+    message, failed = _do(reader, load, lambda event: problems.append(keep(event)), intent)
     return "; ".join([message, *filter(None, problems)]), failed
 
 
-def _do(reader: Reader, config: Config, note: Note, intent: Act) -> tuple[str, bool]:
+def _do(reader: Reader, load: Load, note: Note, intent: Act) -> tuple[str, bool]:
     tracked = reader.tree.pods.get(intent.key)
     label = intent.label
     if tracked is None:
@@ -266,9 +276,15 @@ def _do(reader: Reader, config: Config, note: Note, intent: Act) -> tuple[str, b
     try:
         if intent.deed is Deed.RESUME:
             return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
-        reader.tree.update_facts(tracked, now_ns())  # a rule may protect it since it was last looked at
+        # Since it was last looked at, an operator may have protected it: by a rule, or by a mark on the pod.
+        config = load()
+        reader.configure(config)
+        reader.tree.update_facts(tracked, now_ns())
         mechanism = Mechanism.FREEZE if intent.deed is Deed.FREEZE else None
         return f"{label} {byhand.pause(tracked, config, note, command=COMMAND, mechanism=mechanism)}", False
+    except ConfigError as e:
+        problems = "; ".join(printable(line) for line in str(e).splitlines())
+        return f"{label} stays as it is: the configuration is broken: {problems}", True
     except ProtectedError:
         return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
     except CgpauseError as e:

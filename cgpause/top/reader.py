@@ -111,6 +111,11 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def configure(self, config: Config) -> None:
+        """Go by another configuration from now on."""
+        self._config = self.tree.config = config
+        self._facts_at_ns = self._walk_at_ns = 0  # its rules may say otherwise of any pod
+
     def read(self, at_ns: int, detail_of: CgroupId | None = None) -> Snapshot:
         """Look once; `detail_of` is the pod of which everything is wanted."""
         at = time.time()

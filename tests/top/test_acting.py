@@ -13,13 +13,14 @@ from trees import FakeTree, records_left
 
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config
+from cgpause.config import Config, load_config
 from cgpause.errors import KernelLockError, KernelWriteError
 from cgpause.events import Event
 from cgpause.model import CgroupId, Owner
-from cgpause.top.app import act
+from cgpause.top.app import Load, act
 from cgpause.top.reader import Reader
 from cgpause.top.ui import Act, Deed
+from cgpause.top.values import PodState
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def keep(event: Event) -> None:
     NOTED.append(event)
 
 
-def do(reader: Reader, deed: Deed) -> tuple[str, bool]:
+def do(reader: Reader, deed: Deed, load: Load = Config) -> tuple[str, bool]:
     [(key, tracked)] = reader.tree.pods.items()
-    return act(reader, Config(), keep, Act(deed, key, tracked.pod.label))
+    return act(reader, load, keep, Act(deed, key, tracked.pod.label))
 
 
 def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
@@ -76,7 +77,7 @@ def test_what_could_not_be_kept_is_part_of_what_is_said(reader: Reader, capfd: p
     """It is drawn where messages are; printed it would stand across the screen."""
     [(key, tracked)] = reader.tree.pods.items()
 
-    message, failed = act(reader, Config(), lambda _: "the disk is full", Act(Deed.FREEZE, key, tracked.pod.label))
+    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, key, tracked.pod.label))
 
     assert (message, failed) == ("default/web paused: frozen; the disk is full", False)
     assert capfd.readouterr() == ("", "")
@@ -94,7 +95,7 @@ def test_a_pod_that_is_gone_is_said_to_be(reader: Reader, tree: FakeTree, web: P
     reader.read(now_ns() + 10**10)
 
     gone = Act(Deed.PAUSE, CgroupId("kubepods/gone", 1), "default/web")
-    assert act(reader, Config(), keep, gone) == ("default/web is gone", True)
+    assert act(reader, Config, keep, gone) == ("default/web is gone", True)
 
 
 def test_a_pod_marked_since_it_was_looked_at_is_protected(reader: Reader, tree: FakeTree, web: Path) -> None:
@@ -106,6 +107,40 @@ def test_a_pod_marked_since_it_was_looked_at_is_protected(reader: Reader, tree: 
     assert message.startswith("default/web is protected: ")
     assert message.endswith("cgpause pause --force default/web overrides")
     assert records_left(tree.root) == []
+
+
+def test_the_configuration_counts_as_it_is_when_a_pod_is_paused(reader: Reader, tree: FakeTree, web: Path) -> None:
+    file = tree.folder / "config.toml"
+
+    def load() -> Config:
+        return load_config(str(file), must_exist=True)
+
+    file.write_text('[[pods]]\nmatch = "default/web"\nprotect = true\n')
+    message, failed = do(reader, Deed.PAUSE, load)
+    assert failed
+    assert message.startswith("default/web is protected: ")
+    [pod] = reader.read(now_ns()).pods
+    assert pod.state is PodState.PROTECTED
+
+    file.write_text("polycy = 1\nmechanizm = 2\n")
+    message, failed = do(reader, Deed.PAUSE, load)
+    assert failed
+    assert message.startswith(f"default/web stays as it is: the configuration is broken: {file}:1: polycy: ")
+    assert "mechanizm" in message
+    assert message.isprintable()
+    assert records_left(tree.root) == []
+
+    file.write_text('mechanism = "freeze"\n')
+    assert do(reader, Deed.PAUSE, load) == ("default/web paused: frozen", False)
+
+
+def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTree, web: Path) -> None:
+    pause_as(tree, web, Owner.DAEMON)
+
+    def load() -> Config:
+        return load_config("/nonexistent/config.toml", must_exist=True)
+
+    assert do(reader, Deed.RESUME, load) == ("default/web resumed: cpu.max 50000 100000", False)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])

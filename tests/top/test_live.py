@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commandline import cpu_max, frozen, pause_as, place
+from commandline import cpu_max, frozen, pause_as, place, with_config
 from terminals import TerminalProgram
 from trees import FakeTree, records_left, wait_until
 
@@ -170,6 +170,18 @@ def test_a_pod_that_becomes_protected_is_refused_although_it_was_shown_as_runnin
         program.type("p")
         program.wait_for("y/N")
         os.setxattr(pod(tree, "db"), "user.oomd_omit", b"1")
+        program.type("y")
+        program.wait_for("default/db is protected: ")
+    assert records_left(tree.root) == []
+
+
+def test_a_rule_that_came_since_it_was_started_counts(tree: FakeTree) -> None:
+    options = with_config(tree, "")
+    with shown(tree, columns=120, options=options) as program:
+        select(program, "default/db")
+        program.type("p")
+        program.wait_for("y/N")
+        with_config(tree, '[[pods]]\nmatch = "default/db"\nprotect = true\n')
         program.type("y")
         program.wait_for("default/db is protected: ")
     assert records_left(tree.root) == []
