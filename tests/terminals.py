@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-# In a session of its own, whose terminal this is; as a job it has a parent there that waits for it.
+# In a session of its own, whose terminal this is; as a job it has a parent there that waits for it, and does what a
+# shell does: it takes the terminal (SIGUSR1), or gives it to the job and continues that (SIGUSR2, as `fg`).
 _LAUNCH = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -28,6 +29,11 @@ if sys.argv[1]:
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     child = os.fork()
     if child:
+        def fg(*_):
+            os.tcsetpgrp(0, child)
+            os.kill(child, signal.SIGCONT)
+        signal.signal(signal.SIGUSR1, lambda *_: os.tcsetpgrp(0, os.getpgrp()))
+        signal.signal(signal.SIGUSR2, fg)
         while True:
             status = os.waitpid(child, os.WUNTRACED)[1]
             if not os.WIFSTOPPED(status):

@@ -6,6 +6,7 @@ Sequences: xterm's control sequences (ctlseqs), of which every terminal in use k
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -84,7 +85,7 @@ class Terminal:
         flags = attributes[3]
         assert isinstance(flags, int)
         attributes[3] = flags & ~(termios.ICANON | termios.ECHO)
-        termios.tcsetattr(self._in, termios.TCSADRAIN, attributes)
+        _set_attributes(self._in, attributes)
         self._write(_ENTER)
         self._shown = []
 
@@ -96,7 +97,7 @@ class Terminal:
         with contextlib.suppress(OSError):
             self._write(_LEAVE)
         with contextlib.suppress(termios.error):
-            termios.tcsetattr(self._in, termios.TCSADRAIN, before)  # type: ignore[arg-type] # a list of mixed kinds
+            _set_attributes(self._in, before)
 
     def size(self) -> tuple[int, int]:
         """Columns and lines; a terminal that does not know has the usual ones."""
@@ -145,6 +146,22 @@ class Terminal:
                 data = data[os.write(self._out, data) :]
             except BlockingIOError:  # somebody has made the terminal non-blocking; it is theirs as well
                 select.select([], [self._out], [])
+
+
+def _set_attributes(fd: int, attributes: list[object]) -> None:
+    """Set a terminal's attributes, however often that is interrupted: Python does not do it again by itself.
+
+    From the background (Ctrl-Z, `bg`) it stops us with SIGTTOU; `fg` continues us, and the SIGCONT that we catch makes
+    the call fail with EINTR. Each of them needs a signal of somebody's, so this ends.
+    """
+    while True:
+        try:
+            termios.tcsetattr(fd, termios.TCSADRAIN, attributes)  # type: ignore[arg-type] # a list of mixed kinds
+        except termios.error as e:
+            if e.args[0] != errno.EINTR:
+                raise
+        else:
+            return
 
 
 class Signals:

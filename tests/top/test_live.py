@@ -311,6 +311,26 @@ def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
         assert program.is_as_before()
 
 
+def test_continued_in_the_background_it_waits_for_the_foreground(tree: FakeTree) -> None:
+    """Ctrl-Z, `bg`, `fg`: in the background setting the terminal's attributes stops it, and is then interrupted."""
+    with shown(tree, as_job=True) as program:
+        pid = program.pid
+        program.type("\x1a")
+        wait_until(lambda: stopped(pid), "the stop")
+        program.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: program.pid != pid, "the shell in the foreground")
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: stopped(pid), "the stop by SIGTTOU")
+        program.read()
+        program.screen.clear()
+        program.process.send_signal(signal.SIGUSR2)
+
+        program.wait_for("default/web")
+        program.type("q")
+        assert program.end() == 0
+        assert program.is_as_before()
+
+
 def test_a_terminal_that_hangs_up_ends_it(tree: FakeTree) -> None:
     with shown(tree) as program:
         os.close(program._child)
