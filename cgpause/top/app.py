@@ -213,7 +213,7 @@ class _Live:
 
     def _answer(self, came: set[int]) -> bool:
         """Do what signals want; returns whether to go on."""
-        if came & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
+        if came & Signals.QUIT:
             return False
         if signal.SIGTSTP in came:
             self._terminal.leave()

@@ -167,7 +167,8 @@ def _set_attributes(fd: int, attributes: list[object]) -> None:
 class Signals:
     """Signals as something to wait for: `fd` is readable after one, and `take` says which came."""
 
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+    QUIT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+    NUMBERS = (*QUIT, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
     def __init__(self) -> None:
         self.fd, self._in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -267,7 +267,7 @@ def test_without_colour_and_in_ascii(tree: FakeTree) -> None:
         program.wait_for("> default/")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(number: signal.Signals, tree: FakeTree) -> None:
     with shown(tree) as program:
         program.signal(number)
@@ -277,9 +277,10 @@ def test_a_signal_ends_it_and_leaves_the_terminal_as_it_was(number: signal.Signa
         assert "Traceback" not in program.text
 
 
-def test_ctrl_c_is_such_a_signal(tree: FakeTree) -> None:
+@pytest.mark.parametrize("key", ["\x03", "\x1c"], ids=["ctrl-c", "ctrl-backslash"])
+def test_keys_that_are_such_signals(key: str, tree: FakeTree) -> None:
     with shown(tree) as program:
-        program.type("\x03")
+        program.type(key)
 
         assert program.end() == 0
         assert program.is_as_before()
