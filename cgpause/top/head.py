@@ -15,6 +15,7 @@ from cgpause.top.parts import (
     clock,
     cut,
     fit,
+    fit_label,
     line_width,
     size,
     spark,
@@ -294,7 +295,9 @@ def _question(snapshot: Snapshot, asked: Act, width: int, glyphs: Glyphs) -> Lin
         more = " The daemon may pause it again."
     left = max(width - len(answer) - 2, 1)
     question = _QUESTIONS[asked.deed].format(asked.label) + more
-    if width_of(question) > left:  # the name matters more than what is said of it
-        question = f"{asked.deed.capitalize()} {asked.label}?"
+    if width_of(question) > left:  # the name matters more than what is said of it, and of the name its end
+        deed = asked.deed.capitalize()
+        room = max(left - width_of(f"{deed} ?"), 0)
+        question = f"{deed} {fit_label(asked.label, min(width_of(asked.label), room), glyphs)}?"
     question = fit(question, min(width_of(question), left), glyphs)
     return cut([(f" {question} ", "ask"), (answer, "ask")], width, glyphs)

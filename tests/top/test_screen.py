@@ -177,6 +177,16 @@ def test_the_question_names_the_deed_the_pod_and_how_to_answer(deed: Deed, label
     assert last.endswith("y/N")
 
 
+def test_of_a_long_name_the_question_keeps_the_end() -> None:
+    """By it one replica differs from the next."""
+    label = "default/" + "long-" * 20 + "7d9f-x2kqz"
+
+    last = text_of(render(make_snapshot(), ask(Deed.PAUSE, label), 60, 24))[-1]
+
+    assert last.startswith(" Pause default/long-")
+    assert last.endswith("7d9f-x2kqz? y/N")
+
+
 def test_a_long_message_takes_several_lines_and_loses_nothing() -> None:
     message = "not permitted: run cgpause top as root to pause pods " + "(cannot lock /sys/fs/cgroup/x) " * 3
 
