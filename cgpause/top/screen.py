@@ -119,6 +119,7 @@ def render(snapshot: Snapshot, ui: Ui, width: int, height: int, glyphs: Glyphs =
         lines += shown
         lines += [[] for _ in range(plan.rows + 1 - len(shown))]
         lines += _pane(snapshot, ui, width, plan.pane, glyphs)
+    below = below[:height]  # one line, and it is a question or the beginning of a message
     lines = [*lines[: height - len(below)], *below]
     return Frame(tuple(_safe(line, width, glyphs) for line in lines))
 

@@ -20,7 +20,7 @@ from dashboards import (
     many_pods,
     text_of,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -290,8 +290,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 @given(
     snapshots(),
-    st.integers(20, 250),
-    st.integers(5, 80),
+    st.integers(1, 250),
+    st.integers(1, 80),
     st.sampled_from(Mode),
     st.booleans(),
     st.sampled_from(Sort),
@@ -299,6 +299,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     st.integers(-5, 500),
     st.sampled_from([UNICODE, ASCII]),
 )
+@example(make_snapshot(), 1, 1, Mode.BROWSE, False, Sort.NEED, "a message of several lines", 0, UNICODE)  # noqa: FBT003
+@example(busy_snapshot(), 2, 2, Mode.CONFIRM, True, Sort.NEED, "", 0, ASCII)  # noqa: FBT003
+@example(busy_snapshot(), 20, 2, Mode.BROWSE, False, Sort.NEED, "not permitted: " * 9, 0, UNICODE)  # noqa: FBT003
 def test_no_frame_is_larger_than_the_terminal(
     snapshot: Snapshot,
     width: int,
