@@ -322,8 +322,8 @@ def _why_nothing(path: str, *, there: bool, among: int) -> str:
     folder, name = printable(os.path.dirname(path)), printable(path)
     if not os.path.isdir(folder):
         return (
-            f"no history: there is no {folder}. The daemon's unit makes it, so it has not run here; "
-            "a daemon without the unit keeps a history once somebody has made it."
+            f"no history: there is no folder {folder}. scripts/install makes it; after making it by hand, for root "
+            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
         )
     if not there:
         return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."

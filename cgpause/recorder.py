@@ -7,6 +7,7 @@ over after the kernel has them, and the thread waits. What it cannot write is sa
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
@@ -80,9 +81,13 @@ class Keeper:
         if text == self.complaint:
             return
         self.complaint = text
-        advice = None
-        if isinstance(error, FileNotFoundError):
-            advice = f"make {os.path.dirname(self.path)}, for root alone; systemd does at the next start of the unit"
+        # What a unit may write to is settled at its start: a folder made since is read-only to it.
+        folder, after = os.path.dirname(self.path), "for root alone, and restart the unit after that"
+        advice = {
+            errno.ENOENT: f"make {folder}, {after}",
+            errno.ENOTDIR: f"make {folder} a folder, {after}",
+            errno.EROFS: "if the folder was made after the unit's start, restart the unit",
+        }.get(error.errno or 0)
         log.warning("history not written %s", fields(file=self.path, error=text, advice=advice))
 
 

@@ -63,8 +63,12 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_time(
 
 def test_a_missing_folder_says_who_makes_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Keeper(str(tmp_path / "absent" / history.FILE), 1).keep(event(1))
+    (tmp_path / "file").write_text("")
+    Keeper(str(tmp_path / "file" / history.FILE), 1).keep(event(1))
 
-    assert f"make {tmp_path}/absent, for root alone" in said(caplog)[0]
+    absent, file = said(caplog)
+    assert f"make {tmp_path}/absent, for root alone, and restart the unit after that" in absent
+    assert f"make {tmp_path}/file a folder, for root alone, and restart the unit after that" in file
     assert not (tmp_path / "absent").exists()
 
 

@@ -90,7 +90,16 @@ def test_every_directive_has_its_reason() -> None:
 
 @pytest.mark.parametrize(
     "directive",
-    ["ProtectControlGroups", "ProtectProc", "ProcSubset", "PrivateUsers", "PrivateTmp", "User", "DynamicUser"],
+    [
+        "ProtectControlGroups",
+        "ProtectProc",
+        "ProcSubset",
+        "PrivateUsers",
+        "PrivateTmp",
+        "User",
+        "DynamicUser",
+        "StateDirectory",
+    ],
 )
 def test_hardening_left_out_is_left_out_with_a_reason(directive: str) -> None:
     comments = "\n".join(line for line in UNIT.read_text().splitlines() if line.startswith("#"))
@@ -117,11 +126,19 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
 
 
 def test_the_one_folder_the_daemon_may_write_to_is_where_the_history_is_and_roots_alone() -> None:
-    assert [f"/var/lib/{folder}" for folder in values("StateDirectory")] == [DEFAULT_STATE_DIR]
-    assert values("StateDirectoryMode") == ["0700"]
-    assert values("ReadWritePaths") == []
+    assert values("ReadWritePaths") == [f"-{DEFAULT_STATE_DIR}"], "without it everything but the history works"
     assert history_path(None, None) == f"{DEFAULT_STATE_DIR}/history.jsonl", "ExecStopPost= and the CLI agree"
-    assert f"STATE={DEFAULT_STATE_DIR} " in (REPO / "scripts/install").read_text()
+    installer = (REPO / "scripts/install").read_text()
+    assert f"STATE={DEFAULT_STATE_DIR} " in installer
+    assert 'chmod 700 "$STATE"' in installer
+
+
+def test_no_folder_must_be_there_or_made_for_exec_stop_post_to_run() -> None:
+    made = re.compile(r"(State|Cache|Logs|Runtime|Configuration|Working)Directory")
+
+    assert [line for line in directives() if made.fullmatch(line[0])] == []
+    paths = [path for key, value in directives() if key.endswith("Paths") for path in value.split()]
+    assert [path for path in paths if not path.startswith("-") and path != "/run"] == []
 
 
 def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:

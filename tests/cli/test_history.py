@@ -176,7 +176,8 @@ def test_a_mistake_says_what_would_be_right(state: Path, args: list[str], code: 
 
 def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None:
     (line,) = show(tmp_path / "absent")
-    assert line.startswith(f"no history: there is no {tmp_path}/absent. The daemon's unit makes it")
+    assert line.startswith(f"no history: there is no folder {tmp_path}/absent. scripts/install makes it")
+    assert "restart the unit" in line
     (line,) = show(state)
     assert line.startswith(f"no history: there is no {state}/history.jsonl. No pod was paused here yet")
     note(state, Event(1.0, "future", "a/b", "u", "x"))

@@ -461,6 +461,42 @@ def test_a_full_or_read_only_disk_costs_the_history_and_nothing_else(calm: Node)
     assert show("Result") == "success"
 
 
+@pytest.mark.parametrize("in_its_place", ["nothing", "a file"])
+def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node, in_its_place: str) -> None:
+    """What cannot be made, as on a full or read-only /var, must not keep ExecStopPost= from running."""
+    run("systemctl", "stop", "cgpause")
+    kept = STATE.rename(STATE.with_name("kept"))
+    if in_its_place == "a file":
+        STATE.write_text("")
+    try:
+        run("systemctl", "start", "cgpause")
+        calm.tighten()
+        calm.wait_paused()
+        pid = main_pid()
+        os.kill(pid, signal.SIGSTOP)
+        calm.relax()
+        assert calm.all_paused()
+        journal = Journal()
+
+        kill_and_wait_for_the_next(pid)
+
+        calm.wait_as_before()
+        assert journal.text().count(CLEANED_UP) == 3, "ExecStopPost= did it"
+        assert 'advice="make /var/lib/cgpause' in journal.text()
+        if in_its_place == "a file":
+            assert "no history will be kept: /var/lib/cgpause" in install("--wheels", WHEELS)
+        else:
+            assert "there is no folder /var/lib/cgpause" in run(COMMAND, "history")
+            install("--wheels", WHEELS)
+            assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
+            pause_and_resume(calm)
+            last_pause("default/large", "ended")
+    finally:
+        shutil.rmtree(STATE) if STATE.is_dir() else STATE.unlink(missing_ok=True)
+        kept.rename(STATE)
+        run("systemctl", "restart", "cgpause")
+
+
 def pause_and_resume(node: Node) -> None:
     node.tighten()
     node.wait_paused()
