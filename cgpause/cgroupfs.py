@@ -58,11 +58,12 @@ class Cgroup:
     everything else the kernel refuses.
     """
 
-    __slots__ = ("_fd", "_root", "id", "path")
+    __slots__ = ("_daemon_fd", "_fd", "_root", "id", "path")
 
     def __init__(self, root: str, path: str) -> None:
         """Open the cgroup at `path`, relative to the directory `root`."""
         self._root = root
+        self._daemon_fd = -1
         self.path = os.path.join(root, path) if path else root
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -202,7 +203,9 @@ class Cgroup:
             os.close(fd)  # and with it the lock
 
     def lock_for_daemon(self) -> bool:
-        """Keep any other daemon off this tree until this process ends; False where it could not be asked for.
+        """Keep any other daemon off this tree until `unlock_for_daemon`, or until this process is gone.
+
+        Returns False where it could not be asked for.
 
         Raises:
             HostError: another daemon is at work here.
@@ -221,7 +224,15 @@ class Cgroup:
             if fd >= 0:
                 os.close(fd)
             return False
-        return True  # the descriptor stays open, and with it the lock
+        self._daemon_fd = fd  # stays open, and with it the lock
+        return True
+
+    def unlock_for_daemon(self) -> None:
+        """Let another daemon have this tree; nothing where it is not ours."""
+        if self._daemon_fd >= 0:
+            fcntl.flock(self._daemon_fd, fcntl.LOCK_UN)  # not close() alone: a child may have the descriptor too
+            os.close(self._daemon_fd)
+            self._daemon_fd = -1
 
     def daemon_lock(self) -> tuple[tuple[int, int], int] | None:
         """Device and inode of what a daemon keeps locked here, to be found in `/proc/locks`; None where it is not.

@@ -61,7 +61,7 @@ class Daemon:
         self.config = load_config(options.config_path, must_exist=options.config_required)
         root = options.cgroup_root or find_cgroup_root()
         try:
-            root_cgroup = Cgroup(root, "")
+            self._root = root_cgroup = Cgroup(root, "")
         except CgpauseError as e:
             raise HostError(f"no such cgroup root: {e}") from e
         if not options.dry_run:
@@ -448,6 +448,8 @@ class Daemon:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S)
+        # Before anything waits for a disk: one that hangs keeps this process, and would keep the next daemon out.
+        self._root.unlock_for_daemon()
         if self._history is not None:
             self._history.close()  # only now: nobody waits for a disk while a pod is paused
         log.info("stopped %s", fields(left_paused=left))

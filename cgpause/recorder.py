@@ -97,7 +97,8 @@ class Thread:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        # A daemon thread: one that hangs in the kernel must not keep the process from ending.
+        # A daemon thread: Python does not wait for it at the end. The kernel does: while a disk hangs, a thread that
+        # waits for it cannot be killed, and until it can, its process, the descriptors and the locks on them stay.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
 

@@ -86,6 +86,24 @@ def test_a_tree_has_one_daemon_for_as_long_as_it_lives(cgroup: Cgroup, folder: P
         cgroup.lock_for_daemon()
 
 
+def test_a_daemon_can_give_its_tree_back_while_a_child_still_has_the_descriptor(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "memory.reclaim").touch()
+    before = open_descriptors()
+    assert cgroup.lock_for_daemon()
+    lock = str((folder / "memory.reclaim").resolve())
+    (fd,) = (fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == lock)
+    inherited = os.dup(int(fd))
+
+    cgroup.unlock_for_daemon()
+    cgroup.unlock_for_daemon()
+
+    with Cgroup(str(folder), "") as other:
+        assert other.lock_for_daemon()
+        other.unlock_for_daemon()
+    os.close(inherited)
+    assert open_descriptors() == before
+
+
 def test_where_a_daemon_cannot_lock_its_tree_it_does_without(cgroup: Cgroup, folder: Path) -> None:
     assert not cgroup.lock_for_daemon()
     (folder / "memory.reclaim").mkdir()

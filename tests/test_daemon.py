@@ -18,6 +18,7 @@ from trees import FakeTree, records_left, wait_until
 from cgpause import account, history
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
+from cgpause.errors import HostError
 from cgpause.ledger import PauseRequest, pause
 from cgpause.model import CpuMax, Mechanism, Owner
 
@@ -656,6 +657,35 @@ def test_what_a_stop_resumed_is_noted_before_the_end(tree: FakeTree, start: Star
 
     assert [entry[0] for entry in noted(state)] == ["paused", "paused", "resumed", "resumed"]
     assert {entry[2] for entry in noted(state)[2:]} == {"stopped"}
+
+
+def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
+    tree: FakeTree, start: Start, state: Path
+) -> None:
+    (tree.root / "memory.reclaim").touch()
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    hangs = "import threading; from cgpause import history; history.append = lambda *_: threading.Event().wait()"
+    first = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; daemon.recorder._LAST_WAIT_S = 600")
+    first.wait_for_log(" paused pod=default/web")
+    tree.set_used(0)
+    first.process.terminate()
+    first.wait_for_log(" resumed pod=default/web")
+    assert cpu_max(pod) == "max 100000\n"
+
+    with Cgroup(str(tree.root), "") as root:
+        wait_until(lambda: _is_free(root), "the tree to be free")
+
+    assert first.process.poll() is None, "it still waits"
+
+
+def _is_free(root: Cgroup) -> bool:
+    try:
+        free = root.lock_for_daemon()
+    except HostError:
+        return False
+    root.unlock_for_daemon()
+    return free
 
 
 def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Start, state: Path) -> None:
