@@ -401,13 +401,13 @@ def pause(
 
     with _exits():
         config = given.config()
-        with given.tree(config) as tree:
+        with given.tree(config) as tree, _noted_at_the_end(given) as note:
 
             def pause_one(tracked: TrackedPod) -> str:
                 return byhand.pause(
                     tracked,
                     config,
-                    given.note,
+                    note,
                     command="cgpause pause",
                     mechanism=mechanism,
                     for_s=for_s,
@@ -436,10 +436,10 @@ def resume(
         if everything:
             raise typer.Exit(_resume_all(given, dry_run=dry_run))
         # The defaults will do: a broken configuration must not keep a pod paused.
-        with given.tree(Config()) as tree:
+        with given.tree(Config()) as tree, _noted_at_the_end(given) as note:
 
             def resume_one(tracked: TrackedPod) -> str:
-                return byhand.resume(tracked, given.note, command="cgpause resume", dry_run=dry_run)
+                return byhand.resume(tracked, note, command="cgpause resume", dry_run=dry_run)
 
             code = _each(refs or [], tree, resume_one)
     raise typer.Exit(code)
@@ -459,8 +459,6 @@ def _resume_all(given: Globals, *, dry_run: bool) -> Exit:
             typer.echo(f"cgpause: {error}", err=True)
         return Exit.NOT_RESTORED if failed else Exit.DONE
     outcomes = resume_all(root)
-    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
-        given.note(event)
     for outcome in outcomes:
         if outcome.error is None:
             typer.echo(f"{printable(outcome.path)} {byhand.describe_resume(outcome.resumed)}")
@@ -468,7 +466,21 @@ def _resume_all(given: Globals, *, dry_run: bool) -> Exit:
             typer.echo(f"cgpause: {outcome.error}", err=True)
     if not outcomes:
         typer.echo("nothing is paused")
+    # Last: it may wait for a disk.
+    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
+        given.note(event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
+
+
+@contextmanager
+def _noted_at_the_end(given: Globals) -> Iterator[byhand.Note]:
+    """Collect events, and note them once all is done: a disk that hangs must not keep the next pod paused."""
+    done: list[Event] = []
+    try:
+        yield done.append
+    finally:
+        for event in done:
+            given.note(event)
 
 
 def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> Exit:

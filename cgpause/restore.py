@@ -219,8 +219,9 @@ def main(argv: list[str] | None = None) -> int:
     reason, result = "everything is resumed", Result.OPERATOR
     if options.daemon_only:
         reason, result = "cgpause had ended without", Result.CRASHED
-    for event in events(outcomes, options.log_dir, reason, result):
-        tell(event, keeper)
+    undone = list(events(outcomes, options.log_dir, reason, result))
+    for event in undone:
+        tell(event, None)
     for outcome in outcomes:
         if isinstance(outcome.resumed, high.Released):
             log.info(
@@ -233,6 +234,10 @@ def main(argv: list[str] | None = None) -> int:
             )
         elif outcome.error is not None:
             log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))
+    # Last: what could not be resumed has to be said, also where the history's disk hangs.
+    if keeper is not None:
+        for event in undone:
+            keeper.keep(event)
     return 6 if any(outcome.error is not None for outcome in outcomes) else 0
 
 

@@ -599,6 +599,24 @@ def test_main_exits_6_when_one_cannot_be_restored_and_restores_the_others(
     assert f"could not resume cgroup={bad.relative_to(tree.root)} error=" in capsys.readouterr().err
 
 
+def test_what_failed_is_said_before_anything_waits_for_the_disk(
+    tree: FakeTree, no_systemd: None, capsys: Capture, monkeypatch: Patch
+) -> None:
+    for name in ("web", "job"):
+        pause_pod(tree.root, tree.add_pod(name))
+    bad = tree.add_pod("bad")
+    pause_pod(tree.root, bad)
+    damage(bad)
+    said: list[str] = []
+    monkeypatch.setattr(history, "append", lambda *_: said.append(capsys.readouterr().err))
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--state-dir", str(tree.folder)]) == 6
+
+    assert said[0].count(" resumed pod=") == 2
+    assert f"could not resume cgroup={bad.relative_to(tree.root)} error=" in said[0]
+    assert said[1:] == [""]
+
+
 def test_main_exits_1_without_cgroup_v2(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("cgpause.cgroupfs.open", lambda *_: io.BytesIO(b""), raising=False)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from commandline import (
     HOSTILE,
     Patch,
@@ -22,7 +23,7 @@ from commandline import (
     run,
     with_config,
 )
-from trees import FakeTree
+from trees import FakeTree, records_left
 
 from cgpause import history
 from cgpause.events import Event, boot_id
@@ -200,6 +201,37 @@ def test_for_machines_nothing_is_an_empty_document(state: Path) -> None:
         "totals": [],
     }
     assert result.stderr.startswith("no history: ")
+
+
+@pytest.mark.parametrize(
+    "command", [["resume", "default/web", "default/job"], ["resume", "--all"]], ids=["refs", "all"]
+)
+def test_every_pod_is_resumed_and_told_before_anything_waits_for_the_disk(
+    tree: FakeTree, state: Path, monkeypatch: Patch, command: list[str]
+) -> None:
+    for name in ("web", "job"):
+        pause_as(tree, tree.add_pod(name), Owner.MANUAL)
+    lines: list[str] = []
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(typer, "echo", lambda line, **_: lines.append(line))
+    monkeypatch.setattr(history, "append", lambda *_: found.append((len(lines), len(records_left(tree.root)))))
+
+    assert run(tree, "--state-dir", str(state), *command).exit_code == 0
+
+    assert found == [(2, 0), (2, 0)]
+
+
+def test_every_pod_is_paused_before_anything_waits_for_the_disk(
+    tree: FakeTree, state: Path, monkeypatch: Patch
+) -> None:
+    for name in ("web", "job"):
+        tree.add_pod(name)
+    found: list[int] = []
+    monkeypatch.setattr(history, "append", lambda *_: found.append(len(records_left(tree.root))))
+
+    assert run(tree, "--state-dir", str(state), "pause", "default/web", "nobody", "default/job").exit_code == 3
+
+    assert found == [2, 2]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
