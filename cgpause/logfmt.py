@@ -1,6 +1,6 @@
 """One structured line per event, to stderr: `paused pod=default/web cpu_max="max 100000" ...`; journald adds the time.
 
-Where stderr is the journal, lines go there by its own protocol instead, with the fields of their event (`history`).
+Where stderr is the journal, lines go there by its own protocol instead, with the fields of their event (`events`).
 
 Names come from cgroups and folders anybody on the node may have named, so every value is quoted and escaped: a newline
 in a name must not forge a log line.
@@ -63,7 +63,13 @@ class _Handler(logging.StreamHandler[TextIO]):
             self._poll.register(fd, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or count it as lost."""
+        """Write a line, or count it as lost; a bug in what is logged never reaches whoever logs."""
+        try:
+            self._write(record)
+        except Exception:  # noqa: BLE001 - as in logging's own handlers
+            self.handleError(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
         if self._journal is not None and send(self._journal, record):
             return
         if self._poll is not None and not self._poll.poll(0):

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,23 @@ def test_journald_is_told_the_priority_of_every_line(
     set_up(verbose=True)
     logging.getLogger("x").log(level, "one\ntwo")
     assert capsys.readouterr().err.splitlines() == [f"{prefix}one", f"{prefix}two"]
+
+
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
+def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    journal: bool,  # noqa: FBT001 - a table
+) -> None:
+    monkeypatch.setattr("cgpause.journal.is_stderr", lambda: journal)
+    monkeypatch.setattr("cgpause.journal.Journal", lambda: SimpleNamespace(send=lambda *_: True))
+    set_up(verbose=False)
+    log = logging.getLogger("x")
+    log.info("%d", "no number")
+    log.info("event", extra={"event": "no event"} if journal else {})
+
+    assert "--- Logging error ---" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("root_logger")
