@@ -10,7 +10,7 @@ import functools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple, Protocol
 
 from cgpause import logfmt
@@ -221,7 +221,11 @@ def boot_id() -> str | None:
         return None
 
 
+def moment(at: float, zone: tzinfo | None = None) -> datetime:
+    """A time as one that can be shown, whatever was noted; in the machine's zone, unless another is given."""
+    return datetime.fromtimestamp(min(max(at, 0.0), LATEST - 1), zone)
+
+
 def iso(at: float) -> str:
     """A time as ISO 8601, in UTC, to the millisecond."""
-    moment = datetime.fromtimestamp(min(max(at, 0.0), LATEST - 1), UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,6 @@ import math
 import os
 import sys
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -18,7 +17,7 @@ from cgpause.account import Pause, State, totals
 from cgpause.check import Finding, Level
 from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
-from cgpause.events import iso
+from cgpause.events import iso, moment
 from cgpause.ledger import read_record
 from cgpause.model import Pod, Sample
 from cgpause.policy import Verdict
@@ -214,7 +213,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
     for pause in found:
         owner = "" if pause.owner in ("daemon", None) else f" ({pause.owner})"
         table.add_row(
-            "not noted" if pause.start is None else f"{datetime.fromtimestamp(pause.start):%F %T}",
+            "not noted" if pause.start is None else f"{moment(pause.start):%F %T}",
             printable(pause.pod),
             printable(f"{pause.mechanism or '?'}{owner}"),
             "?" if pause.held_s is None else duration(pause.held_s),

@@ -141,6 +141,14 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("held_s", [1e17, 9.2e18, 1e12])
+def test_a_length_that_cannot_be_is_no_traceback(state: Path, held_s: float) -> None:
+    note(state, resumed(91, 1, held_s))
+
+    assert show(state)[1].startswith(f"{datetime.fromtimestamp(0):%Y-%m-%d %H:%M:%S}")
+    assert document(state)["pauses"][0]["start"] == "1970-01-01T00:00:00.000Z"
+
+
 def test_since_and_pod_choose(state: Path) -> None:
     note(state, paused(7200, 1), resumed(7191, 1, 9), paused(80, 2, "batch/job-7", "u2"))
 
