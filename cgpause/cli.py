@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from cgpause import __version__, arguments, byhand, history, journal, ledger, output
+from cgpause import __version__, byhand, history, journal, ledger, output
 from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
@@ -298,11 +298,16 @@ def show_history(
     Pods that are gone are in it too. How much is kept: [history] in the configuration.
     """
     given: Globals = context.obj
-    path = history.path_in(given.state_dir or arguments.DEFAULT_STATE_DIR)
+    path = history_path(given.state_dir, given.cgroup_root)
     try:
         since_s = None if since is None else parse_since(since, time.time())
     except ValueError as e:
         _fail(f"--since {printable(str(e))}", Exit.USAGE)
+    if path is None:
+        if as_json:
+            _print_json(output.history_values(None, since_s, []))
+        typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
+        return
     with _exits():
         there = history.exists(path)
         found = pauses(history.read(path))

@@ -177,8 +177,8 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     console.print(table)
 
 
-def history_values(path: str, since: float | None, found: list[Pause]) -> dict[str, Any]:
-    """Pauses and their totals, for JSON."""
+def history_values(path: str | None, since: float | None, found: list[Pause]) -> dict[str, Any]:
+    """Pauses and their totals, for JSON; `path` is None where none are kept."""
     return {
         "schema": 1,
         "file": path,

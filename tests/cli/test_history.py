@@ -198,6 +198,20 @@ def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None
     ]
 
 
+def test_another_tree_has_no_history_but_the_one_that_is_named(tree: FakeTree, state: Path, monkeypatch: Patch) -> None:
+    note(state, paused(100, 1))
+    monkeypatch.setattr("cgpause.arguments.DEFAULT_STATE_DIR", str(state))
+    said = "no history: none is kept for another tree without --state-dir\n"
+
+    result = run(tree, "history")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, said, "")
+    result = run(tree, "history", "--json")
+    assert (result.exit_code, result.stderr) == (0, said)
+    assert (json.loads(result.stdout)["file"], json.loads(result.stdout)["pauses"]) == (None, [])
+    assert invoke("history").stdout.startswith("START")
+    assert len(document(state, tree=tree)["pauses"]) == 1
+
+
 def test_for_machines_nothing_is_an_empty_document(state: Path) -> None:
     result = invoke("--state-dir", str(state), "history", "--json")
 
