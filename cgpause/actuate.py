@@ -1,4 +1,4 @@
-"""Carries decisions out: one ledger call and one event (`history`) per pod; a pod that fails never stops the others."""
+"""Carries decisions out: one ledger call and one event (`events`) per pod; a pod that fails never stops the others."""
 
 from __future__ import annotations
 
@@ -157,10 +157,14 @@ class Actuator:
         return True
 
     def adopt(self, tracked: TrackedPod) -> None:
-        """Tell of a pod that was paused before we came."""
+        """Tell of a pod that was paused before we came.
+
+        In the log alone: in the history, daemons that start again and again would put it in the place of all else. Its
+        end, which is kept, has all that the history needs to know of the pause.
+        """
         record = tracked.pod.paused
         if record is not None:
-            tell(make_event("adopted", tracked.pod, record.reason, record), self._recorder)
+            tell(make_event("adopted", tracked.pod, record.reason, record), None)
 
     def forget(self, pod: Pod) -> None:
         """Drop what is remembered of a pod that is gone, and tell of its pause."""

@@ -157,7 +157,9 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
     bench.actuator.adopt(bench.tracked("c"))
     bench.actuator.forget(bench.tracked("c").pod)
 
-    assert [event.line for event in bench.kept] == lines(caplog)
+    *told, adopted, gone = lines(caplog)
+    assert adopted.startswith("adopted pod=default/c ")
+    assert [event.line for event in bench.kept] == [*told, gone]
     assert [(event.what, event.pod, event.result) for event in bench.kept] == [
         ("paused", "default/a", None),
         ("paused", "default/b", None),
@@ -167,7 +169,6 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
         ("sacrificed", "default/b", None),
         ("resumed", "default/b", "sacrificed"),
         ("paused", "default/c", None),
-        ("adopted", "default/c", None),
         ("gone", "default/c", "gone"),
     ]
     assert len({event.pause for event in bench.kept}) == 3

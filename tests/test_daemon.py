@@ -637,13 +637,27 @@ def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start
     tree.set_used(0)
 
     start(NO_SACRIFICE, "--state-dir", str(state))
-    wait_until(lambda: len(noted(state)) == 3, "the end to be noted")
+    wait_until(lambda: len(noted(state)) == 2, "the end to be noted")
 
-    what = [("paused", None), ("adopted", None), ("resumed", "room")]
+    what = [("paused", None), ("resumed", "room")]
     assert noted(state) == [(word, "default/web", result) for word, result in what]
     (pause_found,) = account.pauses(history.read(history.path_in(str(state))))
     assert pause_found.held_s is not None
     assert pause_found.held_s >= 0
+
+
+def test_daemons_that_start_again_and_again_add_nothing_to_the_history(
+    tree: FakeTree, start: Start, state: Path
+) -> None:
+    pod = tree.add_pod("web")
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        pause(cgroup, PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", now_ns()))
+    for _ in range(2):
+        daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+        assert daemon.stop() == 0
+        assert "adopted pod=default/web" in daemon.log
+
+    assert noted(state) == []
 
 
 def test_what_a_stop_resumed_is_noted_before_the_end(tree: FakeTree, start: Start, state: Path) -> None:
