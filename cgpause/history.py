@@ -24,8 +24,6 @@ from types import NoneType
 from cgpause.errors import CgpauseError, printable
 from cgpause.events import LATEST, NAMES, Event, iso
 
-__all__ = ["FILE", "Event", "HistoryError", "append", "decode", "encode", "exists", "path_in", "read", "tail"]
-
 FILE = "history.jsonl"
 MAX_TEXT = 500
 """Characters kept of any text. Names are shorter; an error's text may not be."""
