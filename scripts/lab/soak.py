@@ -291,7 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = run(args.seconds, args.seed)
     except (LabError, CgpauseError) as e:
-        print(f"soak: {e}", file=sys.stderr)
+        before = "" if e.__context__ is None else f"\nafter: {e.__context__!r}"
+        print(f"soak: {e}{before}", file=sys.stderr)
         return 2
     print(json.dumps(result))
     return 1 if result["wrong"] or result["grown"] else 0

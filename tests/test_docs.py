@@ -1,0 +1,35 @@
+"""Links between the pages lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[1]
+PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/*.md")]
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """What a renderer makes of its headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_what_is_there(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+def test_links_are_found() -> None:
+    assert LINK.findall("[a](b.md) [c](d.md#e-f) ![g](h.png) [i](#j) [k](https://l)") == [
+        ("b.md", ""),
+        ("d.md", "e-f"),
+        ("h.png", ""),
+        ("", "j"),
+    ]
