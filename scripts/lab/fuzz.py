@@ -1,7 +1,7 @@
 """Drives every parser by coverage with atheris: `python -m lab.fuzz [--seconds S] [TARGET...]`, prints JSON.
 
 The targets are those of tests/fuzz_targets.py, each in a process of its own for so long. Exit status 0 when none did
-anything but refuse, 1 when one did (the bytes are printed), 2 when one could not run.
+anything but refuse, 3 when one did (the bytes are printed), 2 when one could not run.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fuzz: {e}", file=sys.stderr)
         return 2
     print(json.dumps({"seconds": args.seconds, "python": platform.python_version(), "targets": found}))
-    return 1 if any(one["broken"] for one in found) else 0
+    return 3 if any(one["broken"] for one in found) else 0
 
 
 if __name__ == "__main__":

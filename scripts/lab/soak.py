@@ -7,7 +7,7 @@ that the daemon pauses and resumes all the time; beside them pods of the same na
 another cpu.max of their own; the daemon is told to reload now and then, and an operator pauses and resumes. Looked at
 all the time: that no pod has a value it was not given, unless its record says so. Sampled: the daemon's descriptors,
 inotify watches and memory. In the end, when it has stopped, every pod must have its own cpu.max and no record. One JSON
-object on stdout; exit status 0 when nothing was wrong and nothing grew, 1 when something did, 2 on an error of the bed.
+object on stdout; exit status 0 when nothing was wrong and nothing grew, 3 when something did, 2 on an error of the bed.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"soak: {e}{before}", file=sys.stderr)
         return 2
     print(json.dumps(result))
-    return 1 if result["wrong"] or result["grown"] else 0
+    return 3 if result["wrong"] or result["grown"] else 0
 
 
 if __name__ == "__main__":
