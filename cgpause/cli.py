@@ -13,20 +13,18 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from cgpause import __version__, byhand, history, journal, ledger, output
+from cgpause import __version__, byhand, history, output
 from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
-from cgpause.cgroupfs import find_cgroup_root
 from cgpause.check import Level, run_checks
-from cgpause.config import Config, Policy, load_config, render_config
+from cgpause.config import Config, Policy, render_config
 from cgpause.errors import (
     CgpauseError,
     CgroupGoneError,
@@ -38,8 +36,8 @@ from cgpause.errors import (
     RestoreError,
     printable,
 )
-from cgpause.events import Event, PauseKey, boot_id
-from cgpause.kubepods import pod_uid
+from cgpause.events import Event, boot_id
+from cgpause.given import Globals
 from cgpause.lookup import find_pod
 from cgpause.model import Mechanism, Result
 from cgpause.policy import State
@@ -47,7 +45,6 @@ from cgpause.policy import explain as explain_decision
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
 from cgpause.policy.watermark import WatermarkState
-from cgpause.recorder import MIB, max_mib
 from cgpause.restore import braked_roots, events, paused_cgroups, resume_all
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod
@@ -81,77 +78,6 @@ _EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
 def exit_code(error: CgpauseError) -> Exit:
     """Exit code of an error."""
     return next(code for kind, code in _EXITS if isinstance(error, kind))
-
-
-@dataclass(frozen=True, slots=True)
-class Globals:
-    """The options before the command."""
-
-    cgroup_root: str | None
-    config_path: str | None
-    log_dir: str
-    state_dir: str | None
-
-    def note(self, event: Event) -> None:
-        """Keep what was done by hand, and say so if that cannot be."""
-        problem = self.keep(event)
-        if problem is not None:
-            typer.echo(f"note: {problem}", err=True)
-
-    def keep(self, event: Event) -> str | None:
-        """Keep what was done by hand, where the daemon keeps what it does; returns what was wrong with that."""
-        problem = None
-        path = history_path(self.state_dir, self.cgroup_root)
-        room_mib = max_mib(self.config_path or DEFAULT_CONFIG)
-        if path is not None and room_mib:
-            try:
-                history.append(path, event, room_mib * MIB)
-            except FileNotFoundError:
-                pass  # no daemon has ever run here
-            except OSError as e:
-                problem = f"this is not in the history: {printable(path)}: {e.strerror}"
-        if self.cgroup_root is None and os.geteuid() == 0:
-            with closing(journal.Journal(journal.UNIT)) as to:
-                to.send(event.line, 6, event.journal)
-        return problem
-
-    def held(self) -> set[PauseKey]:
-        """Which pauses are in force: the pods' own records say so, and no file."""
-        boot, found = boot_id(), set()
-        try:
-            for cgroup in paused_cgroups(self.root(), lambda *_: None):
-                with suppress(CgpauseError):
-                    record = ledger.read_record(cgroup)
-                    uid = pod_uid(os.path.basename(cgroup.id.path))
-                    if record is not None and uid is not None and boot is not None:
-                        found.add(PauseKey(boot, uid, record.since_ns))
-        except CgpauseError:
-            return found  # no cgroup v2 here, and so nothing that is paused
-        return found
-
-    def root(self) -> str:
-        """Directory given with --cgroup-root, or the one the kernel's mount table names."""
-        if self.cgroup_root is None:
-            return find_cgroup_root()
-        if not os.path.isdir(self.cgroup_root):
-            raise HostError(f"--cgroup-root {printable(self.cgroup_root)}: no such directory")
-        return os.path.abspath(self.cgroup_root)
-
-    def config(self) -> Config:
-        """Load the configuration; only a file that was asked for has to exist."""
-        return load_config(
-            DEFAULT_CONFIG if self.config_path is None else self.config_path, must_exist=self.config_path is not None
-        )
-
-    @contextmanager
-    def tree(self, config: Config) -> Iterator[PodTree]:
-        """Walk the pods of this node."""
-        tree = PodTree(self.root(), self.log_dir, config)
-        try:
-            tree.refresh(now_ns())
-            yield tree
-        finally:
-            tree.close()
 
 
 app = typer.Typer(
@@ -373,7 +299,7 @@ def config(
 ) -> None:
     """Print the effective configuration, or everything that is wrong in the file."""
     given: Globals = context.obj
-    path = DEFAULT_CONFIG if given.config_path is None else given.config_path
+    path = given.config_file
     with _exits():
         effective = given.config()
     name = printable(path)
@@ -473,7 +399,7 @@ def _resume_all(given: Globals, *, dry_run: bool) -> Exit:
         typer.echo("nothing is paused")
     # Last: it may wait for a disk.
     for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
-        given.note(event)
+        _note(given, event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
 
 
@@ -485,7 +411,7 @@ def _noted_at_the_end(given: Globals) -> Iterator[byhand.Note]:
         yield done.append
     finally:
         for event in done:
-            given.note(event)
+            _note(given, event)
 
 
 def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> Exit:
@@ -524,6 +450,13 @@ def _exits() -> Iterator[None]:
         yield
     except CgpauseError as e:
         _fail(str(e), exit_code(e))
+
+
+def _note(given: Globals, event: Event) -> None:
+    """Keep what was done by hand, and say so if that cannot be."""
+    problem = given.keep(event)
+    if problem is not None:
+        typer.echo(f"note: {problem}", err=True)
 
 
 def _fail(message: str, code: Exit) -> NoReturn:

@@ -247,7 +247,7 @@ def _ending(pause: Pause, boot: str | None) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people read them."""
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

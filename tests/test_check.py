@@ -75,7 +75,7 @@ def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(total=0))
     monkeypatch.setattr(psutil, "process_iter", processes("systemd", "kubelet", None))
     monkeypatch.setattr(subprocess, "run", systemctl(ACTIVE))
-    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
     return tree
 
 

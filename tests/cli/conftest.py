@@ -21,7 +21,7 @@ COMMAND = get_command(app)
 def machine(tmp_path: Path, monkeypatch: Patch) -> None:
     """Nothing of the machine the tests run on: its memory, processes, systemd, configuration, history, journal."""
     monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
-    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", ABSENT)
+    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", ABSENT)
     monkeypatch.setattr("cgpause.arguments.DEFAULT_STATE_DIR", str(tmp_path / "no-state"))
     monkeypatch.setattr("cgpause.journal.ADDRESS", str(tmp_path / "no-journal"))
     monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])

@@ -279,7 +279,7 @@ def test_the_default_configuration_need_not_exist(tree: FakeTree) -> None:
 def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkeypatch: Patch) -> None:
     file = tree.folder / "default.toml"
     file.write_text(CONFIGS["changed"])
-    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", str(file))
+    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(file))
 
     assert parse_config(run(tree, "config").stdout, "shown").mechanism is Mechanism.FREEZE
     assert run(tree, "config", "--check").stdout == f"{file}: valid\n"
@@ -301,7 +301,7 @@ def test_an_empty_configuration_name_is_not_the_default(tree: FakeTree, monkeypa
     """`--config "$UNSET"` is a mistake; the file of the node must not stand in for it."""
     file = tree.folder / "default.toml"
     file.write_text("")
-    monkeypatch.setattr("cgpause.cli.DEFAULT_CONFIG", str(file))
+    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(file))
 
     assert run(tree, "--config", "", "config").exit_code == 2
 

@@ -1,0 +1,88 @@
+"""What the command line was given before the command, and what that leads to: tree, configuration, history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+
+from cgpause import history, journal, ledger
+from cgpause.actuate import now_ns
+from cgpause.arguments import DEFAULT_CONFIG, history_path
+from cgpause.cgroupfs import find_cgroup_root
+from cgpause.config import Config, load_config
+from cgpause.errors import CgpauseError, HostError, printable
+from cgpause.events import Event, PauseKey, boot_id
+from cgpause.kubepods import pod_uid
+from cgpause.recorder import MIB, max_mib
+from cgpause.restore import paused_cgroups
+from cgpause.tree import PodTree
+
+
+@dataclass(frozen=True, slots=True)
+class Globals:
+    """The options before the command."""
+
+    cgroup_root: str | None
+    config_path: str | None
+    log_dir: str
+    state_dir: str | None
+
+    def keep(self, event: Event) -> str | None:
+        """Keep what was done by hand, where the daemon keeps what it does; returns what was wrong with that."""
+        problem = None
+        path = history_path(self.state_dir, self.cgroup_root)
+        room_mib = max_mib(self.config_file)
+        if path is not None and room_mib:
+            try:
+                history.append(path, event, room_mib * MIB)
+            except FileNotFoundError:
+                pass  # no daemon has ever run here
+            except OSError as e:
+                problem = f"this is not in the history: {printable(path)}: {e.strerror}"
+        if self.cgroup_root is None and os.geteuid() == 0:
+            with closing(journal.Journal(journal.UNIT)) as to:
+                to.send(event.line, 6, event.journal)
+        return problem
+
+    def held(self) -> set[PauseKey]:
+        """Which pauses are in force: the pods' own records say so, and no file."""
+        boot, found = boot_id(), set()
+        try:
+            for cgroup in paused_cgroups(self.root(), lambda *_: None):
+                with suppress(CgpauseError):
+                    record = ledger.read_record(cgroup)
+                    uid = pod_uid(os.path.basename(cgroup.id.path))
+                    if record is not None and uid is not None and boot is not None:
+                        found.add(PauseKey(boot, uid, record.since_ns))
+        except CgpauseError:
+            return found  # no cgroup v2 here, and so nothing that is paused
+        return found
+
+    def root(self) -> str:
+        """Directory given with --cgroup-root, or the one the kernel's mount table names."""
+        if self.cgroup_root is None:
+            return find_cgroup_root()
+        if not os.path.isdir(self.cgroup_root):
+            raise HostError(f"--cgroup-root {printable(self.cgroup_root)}: no such directory")
+        return os.path.abspath(self.cgroup_root)
+
+    def config(self) -> Config:
+        """Load the configuration; only a file that was asked for has to exist."""
+        return load_config(self.config_file, must_exist=self.config_path is not None)
+
+    @property
+    def config_file(self) -> str:
+        """The configuration given with --config, or the one of the node."""
+        return DEFAULT_CONFIG if self.config_path is None else self.config_path
+
+    @contextmanager
+    def tree(self, config: Config) -> Iterator[PodTree]:
+        """Walk the pods of this node."""
+        tree = PodTree(self.root(), self.log_dir, config)
+        try:
+            tree.refresh(now_ns())
+            yield tree
+        finally:
+            tree.close()
