@@ -64,7 +64,7 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
         findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
     finally:
         tree.close()
-    return [*findings, _swap(), _other_writers(), _unit()]
+    return [*findings, _swap(), _processes(), _other_writers(), _unit()]
 
 
 def _kernel() -> Finding:
@@ -177,6 +177,25 @@ def _swap() -> Finding:
         advice = "cgpause works, but a node with swap slows down before it kills"
         return Finding("swap", Level.WARN, f"{total // 2**20} MiB of swap are on", advice)
     return Finding("swap", Level.OK, "off")
+
+
+def _processes() -> Finding:
+    """Whether the daemon, root without CAP_SYS_PTRACE, sees pods' processes: hidepid= lets pass who is in gid= (0)."""
+    try:
+        found = [part.opts.split(",") for part in psutil.disk_partitions(all=True) if part.mountpoint == "/proc"]
+    except (OSError, psutil.Error) as e:
+        return Finding("proc", Level.WARN, f"mounts cannot be listed: {e}", "look at it by hand: findmnt /proc")
+    options = dict(option.partition("=")[::2] for option in (found[-1] if found else []))
+    hidden, group = options.get("hidepid", "off"), options.get("gid", "0")
+    told = f"/proc is mounted with hidepid={hidden}"
+    effect = "the daemon cannot tell services from batch, nor see that a held pod is being terminated; systemctl edit "
+    if hidden in ("ptraceable", "4"):
+        advice = effect + "cgpause: [Service] CapabilityBoundingSet=CAP_SYS_RESOURCE CAP_SYS_PTRACE"
+        return Finding("proc", Level.WARN, told, advice)
+    if hidden not in ("off", "0") and group != "0":
+        advice = effect + f"cgpause: [Service] SupplementaryGroups={group}"
+        return Finding("proc", Level.WARN, f"{told},gid={group}", advice)
+    return Finding("proc", Level.OK, "processes of pods can be seen")
 
 
 def _other_writers() -> Finding:

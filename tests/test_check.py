@@ -37,6 +37,7 @@ NAMES = [
     "burst",
     "memory.high",
     "swap",
+    "proc",
     "writers",
     "unit",
 ]
@@ -52,6 +53,10 @@ def processes(*names: str | None) -> Callable[[list[str]], list[SimpleNamespace]
 
 def systemctl(stdout: str) -> Callable[..., subprocess.CompletedProcess[str]]:
     return lambda *args, **_: subprocess.CompletedProcess(args, 0, stdout, "")
+
+
+def mounted_proc(opts: str) -> Callable[..., list[SimpleNamespace]]:
+    return lambda **_: [SimpleNamespace(mountpoint="/proc", opts=opts), SimpleNamespace(mountpoint="/", opts="rw")]
 
 
 def raiser(error: BaseException) -> Callable[..., NoReturn]:
@@ -74,6 +79,7 @@ def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(total=0))
     monkeypatch.setattr(psutil, "process_iter", processes("systemd", "kubelet", None))
+    monkeypatch.setattr(psutil, "disk_partitions", mounted_proc("rw,nosuid"))
     monkeypatch.setattr(subprocess, "run", systemctl(ACTIVE))
     monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
     return tree
@@ -98,6 +104,17 @@ def test_a_healthy_node_passes_every_check(healthy: FakeTree) -> None:
     assert {finding.level for finding in findings} == {Level.OK}
     assert {finding.advice for finding in findings} == {None}
     assert invoke(healthy).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "opts", ["rw,hidepid=invisible", "rw,hidepid=2,gid=0", "rw,hidepid=off,gid=5", "gid=5,hidepid=0"]
+)
+def test_processes_that_are_hidden_from_others_only_are_no_matter(
+    opts: str, healthy: FakeTree, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(psutil, "disk_partitions", mounted_proc(opts))
+
+    assert {finding.level for finding in findings_of(healthy)} == {Level.OK}
 
 
 @pytest.mark.parametrize("driver", CAPTURES)
@@ -196,6 +213,14 @@ def swap_unreadable(_: FakeTree, patch: Patch) -> None:
     patch.setattr(psutil, "swap_memory", raiser(PermissionError(errno.EACCES, "/proc/meminfo")))
 
 
+def mounted(opts: str) -> Arrange:
+    return lambda _, patch: patch.setattr(psutil, "disk_partitions", mounted_proc(opts))
+
+
+def mounts_unreadable(_: FakeTree, patch: Patch) -> None:
+    patch.setattr(psutil, "disk_partitions", raiser(PermissionError(errno.EACCES, "/proc/filesystems")))
+
+
 def koordlet(_: FakeTree, patch: Patch) -> None:
     patch.setattr(psutil, "process_iter", processes("koordlet", "kubelet"))
 
@@ -255,6 +280,10 @@ def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
         pytest.param(read_only_memory_high, "memory.high", Level.WARN, "EROFS", id="memory-high-read-only"),
         pytest.param(swap, "swap", Level.WARN, "2048 MiB", id="swap"),
         pytest.param(swap_unreadable, "swap", Level.WARN, "", id="swap-unreadable"),
+        pytest.param(mounted("rw,hidepid=ptraceable"), "proc", Level.WARN, "hidepid=ptraceable", id="hidepid-4"),
+        pytest.param(mounted("rw,gid=5,hidepid=invisible"), "proc", Level.WARN, "gid=5", id="hidepid-2"),
+        pytest.param(mounted("rw,gid=5,hidepid=1"), "proc", Level.WARN, "hidepid=1", id="hidepid-1-before-5.8"),
+        pytest.param(mounts_unreadable, "proc", Level.WARN, "cannot be listed", id="mounts-unreadable"),
         pytest.param(koordlet, "writers", Level.WARN, "koordlet runs here", id="koordlet"),
         pytest.param(processes_unreadable, "writers", Level.WARN, "", id="processes-unreadable"),
         pytest.param(unit_missing, "unit", Level.WARN, "not installed", id="unit-missing"),
