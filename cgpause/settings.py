@@ -148,10 +148,11 @@ class ThrottleConfig:
     """The `cpu.max` of a paused pod."""
 
     quota_us: int = field(
-        default=1000,
+        default=1001,
         metadata=option(
             "CPU time a paused pod may use in each period. The kernel refuses less than 1000; below 1 % of the "
-            "period a throttled task can stop inside the kernel holding locks (before kernel 6.18).",
+            "period a throttled task can stop inside the kernel holding locks (before kernel 6.18). The odd "
+            "microsecond tells our value from a limit of 10m, which is 1000: neither kubelet nor systemd writes 1001.",
             unit="µs",
             low=1000,
             high=1_000_000,

@@ -26,7 +26,7 @@ from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
 GIB = 1 << 30
 MIB = 1 << 20
 S = 1_000_000_000
-THROTTLED = "1000 100000"
+THROTTLED = "1001 100000"
 Patch = pytest.MonkeyPatch
 ABSENT = "/nonexistent/cgpause/config.toml"
 NOBODY = 65534
@@ -76,7 +76,7 @@ def record_of(tree: FakeTree, pod: Path) -> PauseRecord:
 
 
 def pause_as(tree: FakeTree, pod: Path, owner: Owner, reason: str = "test", expires_ns: int | None = None) -> None:
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, reason, now_ns(), expires_ns)
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), owner, reason, now_ns(), expires_ns)
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
         ledger.pause(cgroup, request)
 

@@ -61,7 +61,7 @@ def held(
         expires_ns=None if left_s is None else AT_NS + int(left_s * S),
         original=CpuMax(50_000, 100_000),
         original_burst_us=0,
-        written=CpuMax(1000, 100_000) if mechanism is Mechanism.THROTTLE else None,
+        written=CpuMax(1001, 100_000) if mechanism is Mechanism.THROTTLE else None,
     )
 
 
@@ -184,7 +184,7 @@ def busy_snapshot() -> Snapshot:
 
 
 def make_detail(pod: SeenPod) -> PodDetail:
-    return PodDetail(pod.key, CpuMax(1000, 100_000), 42, 71_000_000, 1, Pressure(3.5, 1, 0.5, 1), 7)
+    return PodDetail(pod.key, CpuMax(1001, 100_000), 42, 71_000_000, 1, Pressure(3.5, 1, 0.5, 1), 7)
 
 
 def text_of(frame: Frame) -> list[str]:

@@ -42,7 +42,7 @@ def record(since_ns: int, owner: Owner = Owner.DAEMON, *, expires_ns: int | None
         expires_ns=expires_ns,
         original=ORIGINAL,
         original_burst_us=0,
-        written=CpuMax(1000, 100000),
+        written=CpuMax(1001, 100000),
     )
 
 

@@ -30,7 +30,7 @@ from cgpause.tree import PodTree, TrackedPod
 from cgpause.watch import Watch
 
 CONFIG = Config()
-THROTTLE = CpuMax(1000, 100000)
+THROTTLE = CpuMax(1001, 100000)
 SAMPLE = Sample(0, Headroom(100, 5, None, 0), ())
 
 
@@ -119,7 +119,7 @@ def test_pods_are_paused_and_each_gets_its_own_original_back(
 ) -> None:
     bench.pause("a", "b", "c", mechanism=mechanism)
     assert bench.held() == ["a", "b", "c"]
-    assert bench.cpu_max() == (["1000 100000"] * 3 if mechanism is Mechanism.THROTTLE else ORIGINALS)
+    assert bench.cpu_max() == (["1001 100000"] * 3 if mechanism is Mechanism.THROTTLE else ORIGINALS)
     assert len(records_left(bench.fake.root)) == 3
     bench.resume("a", "b", "c")
     assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
@@ -135,11 +135,11 @@ def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
     paused, resumed = lines(caplog)
     uid = bench.fake.uids["b"]
     assert paused == (
-        f'paused pod=default/b uid={uid} mechanism=throttle cpu_max_from="50000 100000" cpu_max_to="1000 100000" '
+        f'paused pod=default/b uid={uid} mechanism=throttle cpu_max_from="50000 100000" cpu_max_to="1001 100000" '
         "memory_current_bytes=1 used_pct=95.0 reason=test"
     )
     assert resumed.startswith(
-        f'resumed pod=default/b uid={uid} mechanism=throttle cpu_max_from="1000 100000" '
+        f'resumed pod=default/b uid={uid} mechanism=throttle cpu_max_from="1001 100000" '
         'cpu_max_to="50000 100000" held_s='
     )
     assert resumed.endswith("used_pct=95.0 reason=test")
@@ -191,12 +191,12 @@ def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         refuse(patched, bench.folders["b"], code)
         bench.pause("a", "b", "c")
-    assert bench.cpu_max() == ["1000 100000", "50000 100000", "1000 100000"]
+    assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
     assert bench.actuator.counts.pauses == 2
     with monkeypatch.context() as patched:
         refuse(patched, bench.folders["a"], code)
         bench.resume("a", "c")
-    assert bench.cpu_max() == ["1000 100000", "50000 100000", "200000 50000"]
+    assert bench.cpu_max() == ["1001 100000", "50000 100000", "200000 50000"]
     bench.resume("a")
     assert bench.cpu_max() == ORIGINALS
 
@@ -245,7 +245,7 @@ def locked(bench: Bench, name: str) -> ExitStack:
 def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
     with locked(bench, "b"):
         bench.pause("a", "b", "c")
-        assert bench.cpu_max() == ["1000 100000", "50000 100000", "1000 100000"]
+        assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
         assert bench.held() == ["a", "c"]
     bench.pause("b")
     with locked(bench, "b"):
@@ -379,7 +379,7 @@ def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.Log
     bench.pause("b")
     (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
-    assert bench.cpu_max()[1] == "1000 100000"
+    assert bench.cpu_max()[1] == "1001 100000"
     assert bench.actuator.counts.drifts == 1
     assert 'cpu_max_from="30000 100000"' in lines(caplog)[-1]
     bench.resume("b")
@@ -525,7 +525,7 @@ def test_a_foreign_write_to_a_frozen_pod_is_answered(bench: Bench) -> None:
     bench.pause("b")
     bench.freeze("b")
     drift(bench, 1)
-    assert (bench.cpu_max()[1], bench.frozen(), bench.actuator.counts.drifts) == ("1000 100000", ["b"], 1)
+    assert (bench.cpu_max()[1], bench.frozen(), bench.actuator.counts.drifts) == ("1001 100000", ["b"], 1)
     bench.resume("b")
     assert (bench.cpu_max()[1], bench.frozen()) == ("30000 100000", [])
 

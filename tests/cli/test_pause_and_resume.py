@@ -33,7 +33,7 @@ def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTr
 
     paused = run(tree, "pause", "default/web")
 
-    assert paused.stdout == "default/web paused: cpu.max 50000 100000 -> 1000 100000\n"
+    assert paused.stdout == "default/web paused: cpu.max 50000 100000 -> 1001 100000\n"
     assert cpu_max(web) == THROTTLED
     assert records_left(tree.root) == [web]
     resumed = run(tree, "resume", "default/web")
@@ -78,7 +78,7 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
         expires_ns=1600 * S,
         original=CpuMax(50_000, 100_000),
         original_burst_us=0,
-        written=CpuMax(1000, 100_000),
+        written=CpuMax(1001, 100_000),
     )
     assert record_of(tree, db).expires_ns is None
 

@@ -85,8 +85,8 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
         program.wait_for("Pause default/db? It stays paused until somebody resumes it.")
         assert cpu_max(pod(tree, "db")) == "50000 100000"
         program.type("y")
-        program.wait_for("default/db paused: cpu.max 50000 100000 -> 1000 100000")
-        assert cpu_max(pod(tree, "db")) == "1000 100000"
+        program.wait_for("default/db paused: cpu.max 50000 100000 -> 1001 100000")
+        assert cpu_max(pod(tree, "db")) == "1001 100000"
         program.wait_for(lambda _: " paused " in program.line_with("▶ default/db"))
         program.wait_for(lambda _: "cgpause top by" in program.line_with("  paused "))
 

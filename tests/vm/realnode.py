@@ -17,7 +17,7 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 MIB = 1 << 20
 LIMIT_MIB = 400
 FULL_MIB = 370  # above the upper watermark, with what the processes need themselves still below the limit
-PAUSED = "1000 100000"
+PAUSED = "1001 100000"
 REPO = Path(__file__).parents[2]
 NOT_SANDBOX = ("Type=", "NotifyAccess=", "Exec", "Restart", "Timeout", "Watchdog", "SyslogIdentifier=", "LimitCORE=")
 QUICK = """

@@ -222,23 +222,24 @@ def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start:
 
 
 @pytest.mark.parametrize(
-    ("foreign", "restored"),
+    ("foreign", "held_at"),
     [
-        pytest.param("50000 100000", "50000 100000", id="original-again-as-after-daemon-reload"),
-        pytest.param("70000 100000", "70000 100000", id="resized"),
+        pytest.param("50000 100000", PAUSED, id="original-again-as-after-daemon-reload"),
+        pytest.param("70000 100000", PAUSED, id="resized"),
+        pytest.param("1000 100000", "1000 100000", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
     ],
 )
 def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
-    node: Node, start: Start, foreign: str, restored: str
+    node: Node, start: Start, foreign: str, held_at: str
 ) -> None:
     pod, daemon = hold_web(node, start, cpu_max="50000 100000")
 
     (pod / "cpu.max").write_text(foreign)
 
     daemon.wait_for_log("asserted again pod=default/web")
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again", 120)
+    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again", 120)
     assert daemon.stop() == 0
-    assert cpu_max(pod) == restored
+    assert cpu_max(pod) == foreign
 
 
 def test_a_writer_that_keeps_fighting_gets_the_pod(node: Node, start: Start) -> None:

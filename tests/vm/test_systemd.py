@@ -53,7 +53,7 @@ settle_s = 1
 match = "default/filler"
 protect = true
 """
-PAUSED = "1000 100000"
+PAUSED = "1001 100000"
 CLEANED_UP = 'reason="cgpause had ended without"'
 
 # Holds as many MiB as it is told to, touched, one mapping each, so that giving back is at once.
@@ -390,7 +390,7 @@ def test_pressure_pauses_in_ascending_order_and_recovery_restores_what_differs(c
         "50000 100000",
         "200000 50000",
     ]
-    paused = re.findall(r"^paused pod=default/(\w+) .*cpu_max_to=\"1000 100000\"", journal.text(), re.MULTILINE)
+    paused = re.findall(r"^paused pod=default/(\w+) .*cpu_max_to=\"1001 100000\"", journal.text(), re.MULTILINE)
     assert paused == ["small", "medium", "large"]
     wait_until(lambda: "4 pods, 3 paused" in show("StatusText"), "the status line to say so")
 

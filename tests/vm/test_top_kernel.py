@@ -52,7 +52,7 @@ def test_real_pods_are_paused_frozen_and_resumed_by_its_keys(node: Node, top: Te
     top.wait_for("default/web", PATIENCE_S)
 
     select(top, "default/web")
-    confirm(top, "p", "Pause default/web?", "default/web paused: cpu.max 50000 100000 -> 1000 100000")
+    confirm(top, "p", "Pause default/web?", "default/web paused: cpu.max 50000 100000 -> 1001 100000")
     assert cpu_max(web) == PAUSED
     top.wait_for(lambda _: " paused " in top.line_with("▶ default/web"), PATIENCE_S)
     confirm(top, "r", "Resume default/web?", "default/web resumed: cpu.max 50000 100000")
