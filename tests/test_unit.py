@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cgpause import restore
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path, parse_options
+from cgpause.cli import app
 from cgpause.config import load_config
 
 REPO = Path(__file__).parent.parent
@@ -31,9 +33,13 @@ def values(key: str) -> list[str]:
     return [value for found, value in directives() if found == key]
 
 
-def module_arguments(command: str, module: str) -> list[str]:
-    """Arguments that a `python ... -m MODULE` line gives to the module."""
-    words = shlex.split(command)
+OPTIONS = "$CGPAUSE_OPTIONS"
+
+
+def module_arguments(command: str, module: str, options: str = "") -> list[str]:
+    """Arguments that a `python ... -m MODULE` line gives to the module, `options` being CGPAUSE_OPTIONS."""
+    assert command.split().count(OPTIONS) == 1
+    words = shlex.split(command.replace(OPTIONS, options))
     assert words[0] == f"{PREFIX}/bin/python"
     at = words.index("-m")
     assert words[at + 1] == module
@@ -156,10 +162,29 @@ def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pyt
     capsys.readouterr()
 
 
+def test_a_drop_in_with_options_reaches_the_daemon_the_check_and_the_clean_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a daemon on another tree would leave pods paused that nobody looks for."""
+    assert values("Environment") == ["CGPAUSE_OPTIONS="], "unset, systemd complains at each start"
+    (tree := tmp_path / "tree").mkdir()
+    given = f"--cgroup-root {tree} --log-dir {tmp_path} --state-dir {tmp_path}/state"
+
+    options = parse_options(module_arguments(values("ExecStart")[0], "cgpause.daemon", given))
+    assert (options.cgroup_root, options.log_dir) == (str(tree), str(tmp_path))
+    assert options.history_path == f"{tmp_path}/state/history.jsonl"
+    assert restore.main(module_arguments(values("ExecStopPost")[0], "cgpause.restore", given)) == 0
+    check = values("ExecReload")[0].replace(DEFAULT_CONFIG, f"{tmp_path}/config.toml").replace(OPTIONS, given)
+    (tmp_path / "config.toml").touch()
+    done = CliRunner().invoke(app, shlex.split(check)[1:])
+    assert done.exit_code == 0, done.output
+    capsys.readouterr()
+
+
 def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals() -> None:
     check, signal = values("ExecReload")
 
-    assert check == f"{PREFIX}/bin/cgpause --config {DEFAULT_CONFIG} config --check"
+    assert check == f"{PREFIX}/bin/cgpause --config {DEFAULT_CONFIG} {OPTIONS} config --check"
     assert signal == "/bin/kill -HUP $MAINPID"
 
 
