@@ -44,8 +44,14 @@ def decode_record(data: bytes) -> PauseRecord:
     """
     try:
         fields = json.loads(data)
-        if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
-            raise DamagedRecordError(f"xattr {XATTR} is not a schema {SCHEMA} record: {ascii(data)[:200]}")
+        if not isinstance(fields, dict):
+            raise TypeError("not an object")
+        schema = _typed(fields["schema"], int)
+        if schema != SCHEMA:
+            raise DamagedRecordError(
+                f"xattr {XATTR} has schema {schema} and this version of cgpause reads {SCHEMA}: resume with the one "
+                f"that wrote it: {ascii(data)[:200]}"
+            )
         written = fields["written_cpu_max"]
         record = PauseRecord(
             mechanism=Mechanism(fields["mechanism"]),
