@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from lab.vm_host import DIE_WITH_PARENT, REPO, LabError, cache_dir, end_by_signal, say, tail
-from lab.vm_image import READY, Image, ensure_image
+from lab.vm_image import READY, ensure_image
 from lab.vm_payload import ensure_packages, ensure_wheel, source_files, write_payload
 from lab.vm_qemu import COUNTED, KVM, Machine, accelerator, distrust_kvm, free_port, qemu_command
 
@@ -65,7 +65,7 @@ class Vm:
     """One booted guest; use it as a context manager.
 
     `run` streams a command's output and returns its status, `capture` keeps the output, `fetch` copies a file or
-    folder out. All of them raise VmLostError when the guest is gone.
+    folder out, `reset` is a power failure. All of them raise VmLostError when the guest is gone.
     """
 
     def __init__(self, machine: Machine | None = None, *, repo: Path = REPO, cache: Path | None = None) -> None:
@@ -124,6 +124,19 @@ class Vm:
                     # Absolute by our own wish, so not the "data" filter; the owner is whoever runs this.
                     members.extract(member, "/", set_attrs=False)
 
+    def reset(self) -> None:
+        """Reset the machine, which has to be one that `resets`, and wait until it is up again.
+
+        What was written to its disks is there afterwards, as far as its kernel had sent it out.
+        """
+        boots = self._boots()
+        # What asks for it does not live to say how it went.
+        subprocess.run(
+            [*self._ssh, "guest", "echo b >/proc/sysrq-trigger"], capture_output=True, check=False, timeout=60
+        )
+        self._await_ready(boots + 1)
+        self._connect()
+
     def _boot(self) -> None:
         image = ensure_image(self._cache, self.machine.suite)
         packages = ensure_packages(self._cache, self._repo, image.python_version)
@@ -133,24 +146,24 @@ class Vm:
         payload = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         write_payload(payload, self._repo, names, wheel)
 
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
-        self._console = folder / "console"
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
+        self._console = self._folder / "console"
         self._accel = COUNTED if self.machine.counted else accelerator(self._cache, image.kernel)
-        port = free_port()
+        self._image, self._port = image, free_port()
         command = qemu_command(
             self.machine,
             image,
             accel=self._accel,
             payload=f"/proc/self/fd/{payload.fileno()}",
             packages=str(packages),
-            ssh_port=port,
+            ssh_port=self._port,
         )
         say(f"booting Linux {image.kernel_release} ({'KVM' if self._accel is KVM else 'emulated'})")
         started = time.monotonic()
         with open(self._console, "wb") as console:
             self._qemu = self._spawn(command, stdout=console.fileno(), pass_fds=[payload.fileno()])
-        self._await_ready(BOOT_SECONDS_KVM if self._accel is KVM else BOOT_SECONDS)
-        self._connect(image, folder / "ssh", port)
+        self._await_ready(1)
+        self._connect()
         self.boot_seconds = time.monotonic() - started
         say(f"up after {self.boot_seconds:.1f} s")
 
@@ -163,25 +176,30 @@ class Vm:
         self._stack.callback(child.kill)
         return child
 
-    def _await_ready(self, seconds: int) -> None:
+    def _boots(self) -> int:
+        return self._console.read_bytes().count(READY.encode())
+
+    def _await_ready(self, boots: int) -> None:
+        seconds = BOOT_SECONDS_KVM if self._accel is KVM else BOOT_SECONDS
         deadline = time.monotonic() + seconds
-        while READY.encode() not in self._console.read_bytes():
+        while self._boots() < boots:
             if self._qemu.poll() is not None:
                 raise self._lost(f"QEMU ended with status {self._qemu.returncode} while booting")
             if time.monotonic() > deadline:
                 raise self._lost(f"the guest was not up after {seconds} s")
             time.sleep(0.1)
 
-    def _connect(self, image: Image, control: Path, port: int) -> None:
+    def _connect(self) -> None:
         """Open the one connection all commands share: an emulated CPU takes a second over each key exchange."""
+        control = self._folder / f"ssh-{self._boots()}"
         options = {
-            "IdentityFile": image.ssh_key,
+            "IdentityFile": self._image.ssh_key,
             "IdentitiesOnly": "yes",
-            "UserKnownHostsFile": image.known_hosts,
+            "UserKnownHostsFile": self._image.known_hosts,
             "HostKeyAlias": "cgpause-vm",
             "StrictHostKeyChecking": "yes",
             "HostName": "127.0.0.1",
-            "Port": port,
+            "Port": self._port,
             "User": "root",
             "BatchMode": "yes",
             "LogLevel": "ERROR",

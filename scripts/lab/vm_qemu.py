@@ -37,6 +37,7 @@ class Machine:
     append: str = ""  # after our own words, so that it can take them back
     counted: bool = False  # time by instructions: all CPUs together execute 10^9 a second
     suite: str = ""  # the Debian, and with it the kernel; the host's own if empty
+    resets: bool = False  # a reset starts it anew, instead of ending it
 
 
 def qemu_command(
@@ -49,7 +50,8 @@ def qemu_command(
         "qemu-system-x86_64",
         *accel,
         *("-smp", str(machine.cpus), "-m", machine.memory),
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio"),
+        *(() if machine.resets else ("-no-reboot",)),
         *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
         *("-append", f"{KERNEL_COMMAND_LINE} {machine.append}".strip()),
         *("-drive", f"{quick},snapshot=on,file={_escaped(image.disk)}"),  # vda
