@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from lab import vm, vm_image
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm_image import PACKAGES, AptSource, Image, apt_options, choose_source, find_keyring, parse_targets, recipe_key
+from lab.vm_image import (
+    PACKAGES,
+    AptSource,
+    Image,
+    apt_options,
+    choose_source,
+    find_keyring,
+    packages_of,
+    parse_targets,
+    recipe_key,
+)
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
 
@@ -78,6 +88,13 @@ def test_recipe_key_names_suite_arch_and_packages() -> None:
     assert recipe_key("bookworm", "amd64", PACKAGES) == recipe_key("bookworm", "amd64", PACKAGES)
     assert recipe_key("bookworm", "amd64", PACKAGES) != recipe_key("trixie", "amd64", PACKAGES)
     assert recipe_key("bookworm", "amd64", PACKAGES) != recipe_key("bookworm", "amd64", PACKAGES[1:])
+
+
+def test_of_backports_the_kernel_alone_is_taken() -> None:
+    found = packages_of("trixie-backports")
+
+    assert [name for name in found if "/" in name] == ["linux-image-cloud-amd64/trixie-backports"]
+    assert [name.partition("/")[0] for name in found] == list(PACKAGES)
 
 
 def test_a_suite_other_than_the_hosts_can_be_asked_for() -> None:

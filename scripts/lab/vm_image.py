@@ -17,14 +17,16 @@ from pathlib import Path
 
 from lab.vm_host import LabError, building, run_tool, say
 
+BACKPORTS = "-backports"
 # linux-image-cloud: no hardware drivers to probe, and its initrd is small.
+KERNEL = "linux-image-cloud-amd64"
 PACKAGES = (
     "attr",
     "dbus",
     "initramfs-tools",
     "iproute2",
     "kmod",
-    "linux-image-cloud-amd64",
+    KERNEL,
     "mount",
     "openssh-server",
     "procps",
@@ -319,9 +321,13 @@ def _host_source() -> tuple[AptSource, str]:
 
 
 def ensure_image(cache: Path, suite: str = "") -> Image:
-    """The image of today's recipe, built if this cache has none: of this Debian suite, or else of the host's own."""
+    """The image of today's recipe, built if this cache has none: of this Debian suite, or else of the host's own.
+
+    Of `NAME-backports` only the kernel is taken, and everything else of NAME: the newest kernel there is packaged, on a
+    Debian that does not change from day to day.
+    """
     source, arch = _host_source()
-    packages = PACKAGES if suite else (*PACKAGES, *PEERS)
+    packages = packages_of(suite)
     if suite:
         source = replace(source, suite=suite)
     folder = cache / recipe_key(source.suite, arch, packages)
@@ -332,8 +338,18 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
     return Image(folder, facts["kernel_release"], facts["python_version"])
 
 
+def packages_of(suite: str) -> tuple[str, ...]:
+    """What is installed for a suite, as apt is told."""
+    if not suite:
+        return (*PACKAGES, *PEERS)
+    if suite.endswith(BACKPORTS):
+        return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in PACKAGES)
+    return PACKAGES
+
+
 def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) -> None:
     say(f"building a small Debian {source.suite} (once; a minute or so)")
+    base = replace(source, suite=source.suite.removesuffix(BACKPORTS))
     os.chmod(work.parent, 0o755)  # noqa: S103 - in unshare mode another uid has to look in
     with tempfile.TemporaryDirectory(prefix="cgpause-image-") as scratch:
         tarball = Path(scratch) / "root.tar"
@@ -353,9 +369,9 @@ def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) ->
                 *(f"--aptopt={line}" for line in apt_options(config)),
                 *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
                 f"--essential-hook={hook}",
-                source.suite,
+                base.suite,
                 tarball,
-                source.line(),
+                *dict.fromkeys((base.line(), source.line())),
             ]
         )
         say("making the disk image")

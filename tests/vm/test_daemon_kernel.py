@@ -27,6 +27,7 @@ def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000"
     return pod, daemon
 
 
+@pytest.mark.every_kernel
 def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_each_original(
     node: Node, start: Start
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_psi_trigger_wakes_the_daemon_but_pressure_alone_pauses_nobody(node: N
     assert cpu_max(pod) == "max 100000"
 
 
+@pytest.mark.every_kernel
 def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -> None:
     node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
@@ -74,6 +76,7 @@ def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -
     daemon.wait_for_pause("web")
 
 
+@pytest.mark.every_kernel
 def test_a_frozen_pod_does_not_grow_at_all_and_goes_on_afterwards(node: Node, start: Start) -> None:
     pod = node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
@@ -94,6 +97,7 @@ def test_a_frozen_pod_does_not_grow_at_all_and_goes_on_afterwards(node: Node, st
     assert records_left(node.root) == []
 
 
+@pytest.mark.every_kernel
 def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, start: Start) -> None:
     first = node.add("first", 10, cpu_max="50000 100000")
     second = node.add("second", 20, cpu_max="200000 50000")
@@ -143,6 +147,7 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
 
+@pytest.mark.every_kernel
 def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> None:
     pod, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
 

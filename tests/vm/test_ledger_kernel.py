@@ -31,6 +31,8 @@ from cgpause.errors import CgroupGoneError, KernelWriteError, RestoreError
 from cgpause.model import Mechanism
 from cgpause.record import XATTR
 
+pytestmark = pytest.mark.every_kernel
+
 
 @pytest.fixture
 def pausable_cgroup() -> Iterator[PausableCgroup]:
