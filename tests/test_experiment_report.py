@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from experiments import EVERYTHING, make_results, well
 from lab.experiment import Wanted
+from lab.experiment_plots import ticks
 from lab.experiment_report import REPORT, plots, publish, render
 from lab.experiment_results import RESULTS, Cell, Results, Trial, load
 from lab.vm_host import REPO
@@ -123,3 +124,14 @@ def test_the_report_needs_no_matplotlib(tmp_path: Path) -> None:
 
     assert "no plots: matplotlib is not installed" in done.stdout
     assert (tmp_path / REPORT).read_text() == render(load(tmp_path / "experiment.json"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        pytest.param(0.9, 1.21, [0.9, 1, 1.1, 1.2], id="room-for-all"),
+        pytest.param(0.38, 4.5, [0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.6, 2, 3, 4], id="those-that-would-touch-are-left-out"),
+    ],
+)
+def test_labels_of_ratios_do_not_touch(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == expected

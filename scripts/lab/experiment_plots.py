@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -87,13 +88,23 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
             else:  # a ratio: half and twice are as far from it
                 panels[number][0].set_yscale("log", base=2)
                 low, high = panels[number][0].get_ylim()
-                panels[number][0].set_yticks([ratio for ratio in _RATIOS if low <= ratio <= high])
+                panels[number][0].set_yticks(ticks(low, high))
                 panels[number][0].yaxis.set_major_formatter("{x:g}")
         for panel in panels[-1]:
             panel.set_xlabel("oversubscription, %")
         _name_arms(figure, panels[0][0], [arm for arm in ALL_ARMS if arm in seen])
         figure.suptitle(f"{plot.title}\n{_where(results, measured)}", fontsize=10)
         _save(figure, path)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Ratios to label on a logarithmic axis: 1, and the others as far as their labels do not touch."""
+    room = math.log(high / low) / 15
+    found: list[float] = []
+    for ratio in sorted(_RATIOS, key=lambda ratio: ratio != 1):
+        if low <= ratio <= high and all(abs(math.log(ratio / other)) >= room for other in found):
+            found.append(ratio)
+    return sorted(found)
 
 
 def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[str]:
