@@ -24,6 +24,7 @@ from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
 from cgpause.check import Level, run_checks
+from cgpause.completion import AnyPod, PausedPods, RunningPods
 from cgpause.config import Config, Policy, render_config
 from cgpause.errors import (
     CgpauseError,
@@ -214,9 +215,7 @@ def show_history(
         str | None,
         typer.Option(metavar="TIME", help="Only what was held since then: 90s, 1h, 2d; 2026-11-22T10:00; today."),
     ] = None,
-    pod: Annotated[
-        str | None, typer.Option(metavar="REF", help="Only this pod: namespace/name, name, UID or its begin.")
-    ] = None,
+    pod: AnyPod = None,
     as_json: Json = False,
 ) -> None:
     """Show what was paused, when, for how long, why and how it ended; and how long each pod was held in all.
@@ -313,9 +312,7 @@ def config(
 @app.command()
 def pause(
     context: typer.Context,
-    refs: Annotated[
-        list[str], typer.Argument(metavar="REF...", help="namespace/name, name, UID, UID prefix or cgroup path.")
-    ],
+    refs: RunningPods,
     mechanism: Annotated[
         Mechanism | None, typer.Option(help="How to hold the pods.  [default: as configured]", show_default=False)
     ] = None,
@@ -355,7 +352,7 @@ def pause(
 @app.command()
 def resume(
     context: typer.Context,
-    refs: Annotated[list[str] | None, typer.Argument(metavar="[REF...]", help="As for pause.")] = None,
+    refs: PausedPods = None,
     everything: Annotated[bool, typer.Option("--all", help="Resume every paused pod, whoever paused it.")] = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -226,7 +226,7 @@ def test_installer_and_unit_agree_on_paths() -> None:
 
 
 def shell_scripts() -> list[Path]:
-    candidates = [*sorted((REPO / "scripts").iterdir()), REPO / ".ci/run"]
+    candidates = [*sorted((REPO / "scripts").iterdir()), REPO / ".ci/run", REPO / "completions/cgpause.bash"]
     return [
         path
         for path in candidates

@@ -1,0 +1,68 @@
+"""Pods as arguments of commands, and what a shell offers for them: on whatever goes wrong nothing, and without a word.
+
+Only names and records are read for that, no memory, processes or configuration: somebody waits for the Tab key. The
+scripts that ask are in completions/.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from cgpause.cgroupfs import find_cgroup_root
+from cgpause.errors import CgpauseError
+from cgpause.kubepods import pod_uid
+from cgpause.names import read_names
+from cgpause.restore import paused_cgroups
+from cgpause.tree import find_kubepods, walk
+
+
+def _offer_all(context: typer.Context) -> list[str]:
+    return _offer(context, lambda _: True)
+
+
+def _offer_running(context: typer.Context) -> list[str]:
+    return _offer(context, lambda paused: not paused)
+
+
+def _offer_paused(context: typer.Context) -> list[str]:
+    return _offer(context, lambda paused: paused)
+
+
+def _offer(context: typer.Context, wanted: Callable[[bool], bool]) -> list[str]:
+    """References of pods, by whether they are paused; without those that stand on the line already."""
+    given = context.find_root().params
+    try:
+        root = given["cgroup_root"] or find_cgroup_root()
+        found = find_kubepods(root)
+        if found is None:
+            return []
+        with closing(found[0]) as kubepods:
+            uids = [pod.uid for pod in walk(kubepods, lambda *_: None)[0]]
+        paused = {pod_uid(os.path.basename(cgroup.id.path)) for cgroup in paused_cgroups(root, lambda *_: None)}
+        names = read_names(given["log_dir"]).pods
+    except (CgpauseError, OSError):
+        return []
+    offered = {"/".join(names.get(uid, (uid,))) for uid in uids if wanted(uid in paused)}
+    return sorted(offered - set(context.params.get("refs") or ()))
+
+
+AnyPod = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REF", help="Only this pod: namespace/name, name, UID or its begin.", autocompletion=_offer_all
+    ),
+]
+RunningPods = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="REF...", help="namespace/name, name, UID, UID prefix or cgroup path.", autocompletion=_offer_running
+    ),
+]
+PausedPods = Annotated[
+    list[str] | None, typer.Argument(metavar="[REF...]", help="As for pause.", autocompletion=_offer_paused)
+]

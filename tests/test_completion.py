@@ -1,0 +1,246 @@
+"""What the Tab key does: in bash and zsh at a terminal, and in fish, which tells without one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+from commandline import pause_as, place, process
+from trees import FakeTree
+from typer.main import get_command
+
+from cgpause.cli import app
+from cgpause.model import Owner
+
+REPO = Path(__file__).parents[1]
+PROMPT = "what now> "
+OPTIONS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
+SET_UP = {
+    "bash": f" PS1={PROMPT!r}; source {REPO}/completions/cgpause.bash\n",
+    "zsh": f" PS1={PROMPT!r}; fpath+={REPO}/completions; autoload -U compinit; compinit -u -d ~/zcompdump\n",
+}
+# Completes as the real one does, and else writes down what it was called with.
+COMMAND = f"""\
+#!/bin/sh
+[ -n "$_CGPAUSE_COMPLETE" ] && exec {sys.executable} -m cgpause "$@"
+printf '%s\\n' "$@" >"$HOME/new" && mv "$HOME/new" "$HOME/called"
+"""
+
+
+def lay_out(folder: Path) -> FakeTree:
+    """Two running pods, of which one has no name, and a paused one."""
+    tree = FakeTree(folder)
+    tree.add_pod("web")
+    tree.add_pod("stranger", log=False)
+    pause_as(tree, tree.add_pod("batch-7"), Owner.MANUAL)
+    return tree
+
+
+def environment(home: Path, command: str = COMMAND) -> Mapping[str, str]:
+    """A home with nothing in it but the command."""
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/cgpause").write_text(command)
+    (home / "bin/cgpause").chmod(0o755)
+    path = f"{home}/bin:/usr/local/bin:/usr/bin:/bin"
+    return {"HOME": str(home), "PATH": path, "PYTHONPATH": str(REPO), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+
+
+def installed(shell: str) -> str:
+    found = shutil.which(shell)
+    assert found, f"{shell} is missing (scripts/test installs it)"
+    return found
+
+
+class Shell:
+    """A shell at its prompt, with our completion in it; it is ended with the block."""
+
+    def __init__(self, name: str, folder: Path, command: str = COMMAND) -> None:
+        self.tree = lay_out(folder)
+        self.home = folder / "home"
+        self._terminal, inside = pty.openpty()
+        self._child = subprocess.Popen(
+            [installed(name), *OPTIONS[name]],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env=environment(self.home, command),
+            start_new_session=True,
+        )
+        os.close(inside)
+        self.type(SET_UP[name])
+        # The line itself has the prompt in it too, in quotes.
+        self.wait_for(lambda shown: re.search(rf"(?<!'){PROMPT}", shown) is not None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        self._child.kill()
+        self._child.wait()
+        os.close(self._terminal)
+
+    def type(self, keys: str) -> None:
+        self.shown = ""
+        os.write(self._terminal, keys.encode())
+
+    def wait_for(self, condition: Callable[[str], bool]) -> None:
+        """Wait until a condition holds for what was shown since something was typed."""
+        deadline = time.monotonic() + 60
+        while not condition(self.shown):
+            assert time.monotonic() < deadline, f"waited in vain; shown was {self.shown!r}"
+            if select.select([self._terminal], [], [], 0.05)[0]:
+                self.shown += os.read(self._terminal, 65536).decode(errors="replace")
+
+    def called(self, keys: str) -> list[str]:
+        """What `cgpause` is called with when Enter follows these keys."""
+        file = self.home / "called"
+        self.type(f"{keys}\n")
+        self.wait_for(lambda _: file.exists())
+        words = file.read_text().splitlines()
+        file.unlink()
+        return words
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with Shell(request.param, tmp_path_factory.mktemp(request.param)) as shell:
+        yield shell
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return lay_out(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "completed"),
+    [
+        pytest.param("resu\t", ["resume"], id="command"),
+        pytest.param("pause --mech\tfr\t", ["pause", "--mechanism", "freeze"], id="option-and-value"),
+        pytest.param("resume \t", ["resume", "default/batch-7"], id="the-paused-one"),
+        pytest.param("pause d\t", ["pause", "default/web"], id="the-running-one"),
+        pytest.param("pause 0\t", ["pause", "00000002-0000-4000-8000-000000000002"], id="one-without-a-name"),
+        pytest.param("history --pod default/b\t", ["history", "--pod", "default/batch-7"], id="any"),
+    ],
+)
+def test_tab_completes(shell: Shell, keys: str, completed: list[str]) -> None:
+    where = place(shell.tree)
+
+    assert shell.called(f"cgpause {' '.join(where)} {keys}") == [*where, *completed]
+
+
+def test_tab_completes_files_and_folders_where_an_option_wants_one(shell: Shell) -> None:
+    folder = shell.tree.folder
+    (folder / "mine").write_text("")
+    (folder / "otherwise").mkdir()
+    (folder / "other").write_text("")
+
+    assert shell.called(f"cgpause --config {folder}/m\tstatus") == ["--config", f"{folder}/mine", "status"]
+    words = shell.called(f"cgpause --log-dir {folder}/o\t status")
+    assert [word.rstrip("/") for word in words] == ["--log-dir", f"{folder}/otherwise", "status"]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("command", ["#!/bin/sh\necho oh no >&2; exit 1\n", "#!/nowhere\n"], ids=["fails", "absent"])
+def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path: Path) -> None:
+    with Shell(name, tmp_path, command) as shell:
+        shell.type("cgpause pause \t\x15echo $((40+2))\n")  # Ctrl-U takes the line back
+        shell.wait_for(lambda shown: "42" in shown)
+
+    assert not re.search("oh no|nowhere|not found|No such", shell.shown)
+
+
+def fish_offers(line: str, env: Mapping[str, str]) -> list[str]:
+    script = f"source {REPO}/completions/cgpause.fish; complete -C {line!r}"
+    done = subprocess.run(
+        [installed("fish"), "--no-config", "-c", script],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
+
+
+def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
+    env = environment(tmp_path / "home")
+    cgpause = f"cgpause {' '.join(place(tree))}"
+
+    assert fish_offers("cgpause resu", env) == ["resume"]
+    assert sorted(fish_offers(f"{cgpause} pause --mechanism ", env)) == ["freeze", "throttle"]
+    assert fish_offers(f"{cgpause} resume ", env) == ["default/batch-7"]
+    assert sorted(fish_offers(f"{cgpause} pause ", env)) == ["00000002-0000-4000-8000-000000000002", "default/web"]
+    assert fish_offers(f"{cgpause} pause default/web 0", env) == ["00000002-0000-4000-8000-000000000002"]
+    assert f"{tree.log_dir}/" in fish_offers(f"cgpause --log-dir {tree.folder}/l", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
+
+
+def test_fish_says_nothing_either_when_it_fails(tmp_path: Path) -> None:
+    env = environment(tmp_path / "home", "#!/bin/sh\necho oh no >&2; exit 1\n")
+
+    assert fish_offers("cgpause pause ", env) == []
+
+
+def offered(tree: FakeTree, *words: str) -> list[str]:
+    """What the last word can become."""
+    line = ["cgpause", *place(tree), *words]
+    env = {"COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), "_CGPAUSE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cgpause"], env={**os.environ, **env}, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_no_pod_is_offered_twice(tree: FakeTree) -> None:
+    assert offered(tree, "pause", "default/web", "") == ["00000002-0000-4000-8000-000000000002"]
+
+
+def test_what_is_offered_is_understood(tree: FakeTree) -> None:
+    for ref in offered(tree, "history", "--pod", ""):
+        assert process(tree, "resume", "--dry-run", ref).returncode == 0
+
+
+@pytest.mark.parametrize("where", ["no tree", "no kubepods", "no names"])
+def test_a_node_with_something_missing_offers_what_there_is(where: str, tmp_path: Path) -> None:
+    tree = FakeTree(tmp_path)
+    tree.add_pod("web")
+    if where == "no names":
+        shutil.rmtree(tree.log_dir)
+    else:
+        shutil.rmtree(tree.root if where == "no tree" else tree.kubepods)
+
+    assert offered(tree, "pause", "") == ([tree.uids["web"]] if where == "no names" else [])
+
+
+def test_the_scripts_know_each_option_that_wants_a_file_or_folder() -> None:
+    command = get_command(app)
+    commands = [command, *getattr(command, "commands").values()]  # noqa: B009 - typer's types hide it
+    wanting: dict[str, set[str]] = {"FILE": set(), "DIR": set()}
+    for parameter in (parameter for one in commands for parameter in one.params):
+        kind = str(getattr(parameter, "metavar", "")).partition(".")[0]
+        with contextlib.suppress(KeyError):
+            wanting[kind] |= set(parameter.opts)
+
+    bash, zsh, fish = (
+        (REPO / "completions" / name).read_text() for name in ("cgpause.bash", "_cgpause", "cgpause.fish")
+    )
+    for text in (bash, zsh):
+        arms = re.findall(r"^ +(--[\w-]+(?: \| --[\w-]+)*)\)", text, re.MULTILINE)
+        assert [set(arm.split(" | ")) for arm in arms] == [wanting["FILE"], wanting["DIR"]]
+    arms = [re.findall(r" -l ([\w-]+)", line) for line in fish.splitlines() if " -l " in line]
+    assert [{f"--{name}" for name in arm} for arm in arms] == [wanting["FILE"], wanting["DIR"]]
