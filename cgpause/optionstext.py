@@ -42,7 +42,7 @@ def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind
     described = entries(kind, defaults)
     for entry in described:
         if entry.section is None:
-            yield from _comment(_option_comment(entry))
+            yield from _comment(describe(entry))
             yield f"{entry.name} = {_toml(getattr(value, entry.field))}"
             yield ""
     for entry in described:
@@ -62,7 +62,7 @@ def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind
 def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Kind) -> Iterator[str]:
     """Write an array of sections: what may stand in one, then each."""
     for inner in entries(entry.section):
-        yield from _comment(f"{inner.name}: {_option_comment(inner)}", indent="  ")
+        yield from _comment(f"{inner.name}: {describe(inner)}", indent="  ")
     for rule in rules:
         yield ""
         yield header(path, root)
@@ -83,7 +83,8 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
             yield from wrapped or ["#"]
 
 
-def _option_comment(entry: Entry) -> str:
+def describe(entry: Entry) -> str:
+    """Say on two lines what an option means, and what is allowed and its default."""
     paper = f" In the paper: {entry.option.paper}." if entry.option.paper else ""
     return f"{_full_doc(entry)}\nAllowed: {_with_unit(entry)}. {_default(entry)}.{paper}"
 

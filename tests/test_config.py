@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generated import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -795,13 +796,6 @@ def test_a_written_file_names_and_explains_every_option() -> None:
         entry.option.paper for _, entry in walk(Config) if entry.option.paper
     }
     assert max(map(len, text.splitlines())) <= 100
-
-
-def current(path: Path, expected: str) -> bool:
-    """Whether a file is as the code would write it; under CGPAUSE_REGENERATE=1 it is written first."""
-    if os.environ.get("CGPAUSE_REGENERATE") == "1":
-        path.write_text(expected, encoding="utf-8")
-    return expected == path.read_text(encoding="utf-8")
 
 
 def test_the_example_file_is_current() -> None:

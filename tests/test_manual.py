@@ -1,0 +1,78 @@
+"""The manual pages say what the code says, and read well."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from generated import current
+from lab import manual
+from typer.main import get_command
+
+from cgpause import __version__
+from cgpause.cli import Exit, app
+from cgpause.config import Config
+from cgpause.options import header, walk
+
+REPO = Path(__file__).parents[1]
+PAGES = {"cgpause.1": manual.command_page, "cgpause.toml.5": manual.options_page}
+
+
+def shown(page: str) -> str:
+    """A page as it is read, without bold and with all blanks alike."""
+    assert shutil.which("mandoc"), "mandoc is missing (scripts/test installs it)"
+    text = subprocess.run(["mandoc", "-Tutf8", REPO / "man" / page], capture_output=True, text=True, check=True).stdout
+    return " ".join(re.sub(r".\x08", "", text).split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_are_current(page: str) -> None:
+    assert current(REPO / "man" / page, PAGES[page]()), "run: CGPAUSE_REGENERATE=1 pytest tests/test_manual.py"
+    assert sorted(PAGES) == sorted(path.name for path in (REPO / "man").iterdir())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_mandoc_finds_nothing(page: str) -> None:
+    assert shutil.which("mandoc"), "mandoc is missing (scripts/test installs it)"
+    done = subprocess.run(["mandoc", "-Tlint", REPO / "man" / page], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_roff_takes_it(page: str) -> None:
+    """ASCII, and every hyphen one that can be pasted into a terminal."""
+    text = (REPO / "man" / page).read_text(encoding="utf-8")
+
+    assert text.isascii()
+    assert not re.search(r"(?<!\\)-", re.sub(r"^\.(TH|\\\").*", "", text, flags=re.MULTILINE))
+    assert f"cgpause {__version__}" in shown(page)
+
+
+def test_cgpause_1_has_every_command_option_and_exit_code() -> None:
+    text = shown("cgpause.1")
+    group = get_command(app)
+    commands = getattr(group, "commands")  # noqa: B009 - typer's types hide it
+
+    for name, command in {"": group, **commands}.items():
+        section = text.partition(f" {name} cgpause {name} ")[2] if name else text
+        assert section, name
+        for parameter in command.params:
+            for flag in [flag for flag in parameter.opts if flag.startswith("-")]:
+                assert f" {flag}" in section, (name, flag)
+    assert [int(code) for code, _ in manual.exit_meanings()] == sorted(Exit)
+    assert "pause [--mechanism throttle|freeze] [--for TIME]" in text, "how a value is written"
+    assert "--log-dir DIR Parent of the kubelet's pods/ and containers/ log folders. [default: /var/log]" in text
+
+
+def test_cgpause_toml_5_has_every_option_and_what_is_allowed() -> None:
+    text = shown("cgpause.toml.5")
+
+    for path, entry in walk(Config, Config()):
+        assert f" {header(path, Config) if entry.section else path[-1]} " in text
+        assert " ".join(entry.option.doc.replace("`", "").split()) in text, path
+        if entry.section is None:
+            assert f"Allowed: {entry.allowed()}" in text, path
