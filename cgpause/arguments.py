@@ -10,7 +10,7 @@ from cgpause import __version__, history
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
 DEFAULT_STATE_DIR = "/var/lib/cgpause"
-"""Made by scripts/install; nobody else makes it, and the daemon does without."""
+"""Made by whatever installs cgpause; nobody else makes it, and the daemon does without."""
 
 
 @dataclass(frozen=True, slots=True)

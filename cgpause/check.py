@@ -225,7 +225,9 @@ def _unit() -> Finding:
         return Finding("unit", Level.WARN, f"systemd does not answer: {e}", advice)
     values = dict(line.partition("=")[::2] for line in shown.splitlines())
     if values.get("LoadState") != "loaded":
-        return Finding("unit", Level.WARN, "cgpause.service is not installed", "install it: scripts/install")
+        return Finding(
+            "unit", Level.WARN, "cgpause.service is not installed", "install it: scripts/install, or the Debian package"
+        )
     state = f"{values.get('ActiveState')} ({values.get('SubState')})"
     if values.get("ActiveState") == "active":
         return Finding("unit", Level.OK, f"cgpause.service is {state}")

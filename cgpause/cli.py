@@ -252,7 +252,7 @@ def _why_nothing(path: str, *, there: bool, among: int) -> str:
     folder, name = printable(os.path.dirname(path)), printable(path)
     if not os.path.isdir(folder):
         return (
-            f"no history: there is no folder {folder}. scripts/install makes it; after making it by hand, for root "
+            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
             "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
         )
     if not there:

@@ -126,7 +126,7 @@ def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], wheel: Path 
 
 def wheel_inputs(names: Iterable[str]) -> list[str]:
     """Those files of the tree that can change the wheel."""
-    return [name for name in names if name.startswith("cgpause/") or "/" not in name]
+    return [name for name in names if re.match(r"(cgpause|completions|man|systemd)/|docs/[^/]*\.md$|[^/]*$", name)]
 
 
 def ensure_wheel(cache: Path, repo: Path, names: Sequence[str]) -> Path | None:

@@ -185,7 +185,7 @@ def test_a_mistake_says_what_would_be_right(state: Path, args: list[str], code: 
 
 def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None:
     (line,) = show(tmp_path / "absent")
-    assert line.startswith(f"no history: there is no folder {tmp_path}/absent. scripts/install makes it")
+    assert line.startswith(f"no history: there is no folder {tmp_path}/absent. The installer makes it")
     assert "restart the unit" in line
     (line,) = show(state)
     assert line.startswith(f"no history: there is no {state}/history.jsonl. No pod was paused here yet")

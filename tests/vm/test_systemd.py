@@ -38,6 +38,13 @@ UNIT = Path("/etc/systemd/system/cgpause.service")
 UNIT_CGROUP = CGROUP / "cgpause.service"
 CONFIG = Path("/etc/cgpause/config.toml")
 STATE = Path("/var/lib/cgpause")
+SHARED = [
+    Path("/etc/fish/completions/cgpause.fish"),
+    Path("/usr/local/share/bash-completion/completions/cgpause"),
+    Path("/usr/local/share/man/man1/cgpause.1"),
+    Path("/usr/local/share/man/man5/cgpause.toml.5"),
+    Path("/usr/local/share/zsh/site-functions/_cgpause"),
+]
 LIMIT_MIB = 256
 CALM_MIB = 20
 """What filler holds while nothing is wrong: with the other pods, half of the limit."""
@@ -298,6 +305,15 @@ def test_install_starts_the_daemon_and_says_what_to_look_at(installed: str) -> N
     assert show("UnitFileState") == "enabled"
     for command in ("systemctl status cgpause", "cgpause check", "journalctl -u cgpause"):
         assert command in installed
+
+
+def test_manual_pages_and_completions_are_where_they_are_looked_for(installed: str) -> None:
+    for path in SHARED:
+        assert "cgpause" in path.read_text()
+        assert path.is_symlink(), "one step of an upgrade moves them all"
+    script = "source /usr/local/share/bash-completion/completions/cgpause; COMP_WORDS=(cgpause resu); COMP_CWORD=1"
+
+    assert run("bash", "-c", f'{script}; _cgpause cgpause resu cgpause; echo "${{COMPREPLY[*]}}"') == "resume\n"
 
 
 def test_daemon_has_what_its_unit_promises(installed: str) -> None:
@@ -650,7 +666,7 @@ def test_uninstall_resumes_manual_pauses_and_removes_all_but_configuration_and_h
     install("--uninstall")
 
     assert calm.all_as_before()
-    assert not any(path.exists() for path in (UNIT, COMMAND, PREFIX, UNIT_CGROUP))
+    assert not any(os.path.lexists(path) for path in (UNIT, COMMAND, PREFIX, UNIT_CGROUP, *SHARED))
     assert show("LoadState") == "not-found"
     assert list(Path("/etc/systemd/system").rglob("*cgpause*")) == []
     assert CONFIG.read_text() == CONFIG_TEXT

@@ -1,0 +1,90 @@
+"""Wheel and sdist: that they build, what is in them, and that one can be made from the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import typer
+from lab.vm_payload import source_files
+
+from cgpause import __version__
+
+REPO = Path(__file__).parents[1]
+SHARED = {
+    "bash-completion/completions/cgpause": "completions/cgpause.bash",
+    "cgpause/cgpause.service": "systemd/cgpause.service",
+    "cgpause/config.toml": "systemd/config.toml",
+    "doc/cgpause/cli.md": "docs/cli.md",
+    "doc/cgpause/configuration.md": "docs/configuration.md",
+    "doc/cgpause/memory-high.md": "docs/memory-high.md",
+    "doc/cgpause/operations.md": "docs/operations.md",
+    "doc/cgpause/policies.md": "docs/policies.md",
+    "fish/vendor_completions.d/cgpause.fish": "completions/cgpause.fish",
+    "man/man1/cgpause.1": "man/cgpause.1",
+    "man/man5/cgpause.toml.5": "man/cgpause.toml.5",
+    "zsh/site-functions/_cgpause": "completions/_cgpause",
+}
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `python -m build` makes: the sdist, and from that the wheel."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, REPO)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    return dist / f"cgpause-{__version__}-py3-none-any.whl"
+
+
+def test_there_is_one_of_each(dist: Path, wheel: Path) -> None:
+    assert sorted(path.name for path in dist.iterdir()) == [wheel.name, f"cgpause-{__version__}.tar.gz"]
+
+
+def test_the_wheel_has_the_code_and_what_a_node_needs_beside_it(wheel: Path) -> None:
+    code = {name for name in source_files(REPO) if name.startswith("cgpause/")}
+    with zipfile.ZipFile(wheel) as found:
+        names = {name for name in found.namelist() if ".dist-info/" not in name}
+        shared = f"cgpause-{__version__}.data/data/share/"
+
+        assert names == code | {shared + name for name in SHARED}
+        for name, source in SHARED.items():
+            assert found.read(shared + name) == (REPO / source).read_bytes(), name
+
+
+def test_the_sdist_has_all_that_is_needed_to_go_on_from_it(dist: Path) -> None:
+    with tarfile.open(dist / f"cgpause-{__version__}.tar.gz") as found:
+        names = {name.partition("/")[2] for name in found.getnames()}
+
+    assert names - {"PKG-INFO"} == {name for name in source_files(REPO) if not name.startswith("build/")}
+
+
+def run(*argv: str | Path, **env: str) -> str:
+    # Not in the checkout, whose modules would stand before those that are installed.
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env or None, cwd="/")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_installed_wheel_runs_and_has_everything_in_its_place(wheel: Path, tmp_path: Path) -> None:
+    """As pipx does it: an environment, and pip. No network: what it depends on is in ours."""
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env/bin/python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "-q", "--isolated", "install", "--no-deps", "--no-index", wheel
+    )
+    ours = str(Path(typer.__file__).parents[1])
+
+    for command in ([python, "-m", "cgpause.daemon"], [tmp_path / "env/bin/cgpause"]):
+        assert run(*command, "--version", PYTHONPATH=ours) == f"cgpause {__version__}\n"
+    assert Path(run(python, "-c", "import cgpause; print(cgpause.__file__)").strip()).is_relative_to(tmp_path)
+    for name, source in SHARED.items():
+        assert (tmp_path / "env/share" / name).read_bytes() == (REPO / source).read_bytes()
