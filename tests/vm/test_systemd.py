@@ -12,32 +12,36 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from trees import make_uid, wait_until
+from vm.slices import (
+    CGROUP,
+    CONFIG,
+    CONFIG_TEXT,
+    PAUSED,
+    REPO,
+    STATE,
+    UNIT_CGROUP,
+    WHEELS,
+    Journal,
+    Node,
+    kill_and_wait_for_the_next,
+    main_pid,
+    node_of_slices,
+    run,
+    show,
+    wait_for_another,
+)
 
 from cgpause.events import MESSAGE_IDS
 from cgpause.record import XATTR
 
-# It installs a daemon and makes pods at the real place, so nowhere but in a machine made for that.
-if os.environ.get("CGPAUSE_VM") != "1":
-    raise RuntimeError("runs in the VM only: scripts/vm run -- python3 -m pytest tests/vm")
-
-REPO = Path(__file__).parents[2]
-CGROUP = Path("/sys/fs/cgroup")
-KUBEPODS = CGROUP / "kubepods.slice"
-POD_LOGS = Path("/var/log/pods")
-WHEELS = "/opt/cgpause/wheels"
 PREFIX = Path("/usr/local/lib/cgpause")
 COMMAND = Path("/usr/local/bin/cgpause")
 UNIT = Path("/etc/systemd/system/cgpause.service")
-UNIT_CGROUP = CGROUP / "cgpause.service"
-CONFIG = Path("/etc/cgpause/config.toml")
-STATE = Path("/var/lib/cgpause")
 SHARED = [
     Path("/etc/fish/completions/cgpause.fish"),
     Path("/usr/local/share/bash-completion/completions/cgpause"),
@@ -45,171 +49,11 @@ SHARED = [
     Path("/usr/local/share/man/man5/cgpause.toml.5"),
     Path("/usr/local/share/zsh/site-functions/_cgpause"),
 ]
-LIMIT_MIB = 256
-CALM_MIB = 20
-"""What filler holds while nothing is wrong: with the other pods, half of the limit."""
-CONFIG_TEXT = """\
-policy = "watermark"
-[watermark]
-sacrifice = false
-[hold]
-max_pause_s = 600
-min_run_s = 1
-settle_s = 1
-[[pods]]
-match = "default/filler"
-protect = true
-"""
-PAUSED = "1001 100000"
 CLEANED_UP = 'reason="cgpause had ended without"'
-
-# Holds as many MiB as it is told to, touched, one mapping each, so that giving back is at once.
-HOG = """
-import mmap, sys
-held = []
-for line in sys.stdin:
-    while len(held) < int(line):
-        held.append(mmap.mmap(-1, 1 << 20))
-        for page in range(0, 1 << 20, 4096):
-            held[-1][page] = 1
-    while len(held) > int(line):
-        held.pop().close()
-    print("holding", len(held), flush=True)
-"""
-
-
-class Pod:
-    """A pod as the systemd driver makes it; its one container holds as much memory as it is told to."""
-
-    def __init__(self, number: int, name: str, *properties: str, tier: str = "burstable") -> None:
-        self.uid = make_uid(number)
-        self.slice = f"kubepods-{tier}-pod{self.uid.replace('-', '_')}.slice"
-        self.path = KUBEPODS / f"kubepods-{tier}.slice" / self.slice
-        self._log = POD_LOGS / f"default_{name}_{self.uid}"
-        self._log.mkdir(parents=True)
-        self._scope = f"cri-containerd-{number:064x}.scope"
-        container = ["systemd-run", "--scope", "--quiet", f"--unit={self._scope}", f"--slice={self.slice}"]
-        self._hog = subprocess.Popen(
-            [*container, sys.executable, "-I", "-S", "-c", HOG],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.hold(1)
-        # kubelet sets a weight on every pod, and only that makes systemd hand the cpu controller down to it.
-        run("systemctl", "set-property", "--runtime", self.slice, "CPUWeight=10", *properties)
-        self.original = self.cpu_max
-
-    def hold(self, mib: int) -> None:
-        """Returns once it does; so not for a paused pod."""
-        assert self._hog.stdin is not None
-        assert self._hog.stdout is not None
-        self._hog.stdin.write(f"{mib}\n")
-        self._hog.stdin.flush()
-        assert self._hog.stdout.readline() == f"holding {mib}\n"
-
-    @property
-    def cpu_max(self) -> str:
-        return (self.path / "cpu.max").read_text().strip()
-
-    @property
-    def record(self) -> dict[str, object] | None:
-        try:
-            found: dict[str, object] = json.loads(os.getxattr(self.path, XATTR))
-        except OSError:
-            return None
-        return found
-
-    def is_paused(self) -> bool:
-        return self.cpu_max == PAUSED and self.record is not None
-
-    def is_as_before(self) -> bool:
-        return self.cpu_max == self.original and self.record is None
-
-    def remove(self) -> None:
-        (self.path / "cgroup.kill").write_text("1\n")
-        self._hog.communicate()
-        shutil.rmtree(self._log)
-
-
-class Node:
-    """The pods of this node, in ascending order of memory, and filler, which makes it tight or comfortable."""
-
-    def __init__(self) -> None:
-        self.small = Pod(1, "small")
-        run("systemctl", "set-property", "--runtime", "kubepods.slice", f"MemoryMax={LIMIT_MIB}M")
-        self.medium = Pod(2, "medium", "CPUQuota=50%")
-        self.large = Pod(3, "large", "CPUQuota=400%", "CPUQuotaPeriodSec=50ms", tier="besteffort")
-        self.filler = Pod(4, "filler")
-        self.pods = [self.small, self.medium, self.large]
-        for pod, mib in zip([*self.pods, self.filler], (10, 20, 30, CALM_MIB), strict=True):
-            pod.hold(mib)
-
-    def tighten(self) -> None:
-        """Fill kubepods above the upper watermark; its processes use some memory as well."""
-        limit = int((KUBEPODS / "memory.max").read_text())
-        missing = int(limit * 0.94) - int((KUBEPODS / "memory.current").read_text())
-        self.filler.hold(CALM_MIB + (missing >> 20))
-
-    def relax(self) -> None:
-        self.filler.hold(CALM_MIB)
-
-    def all_paused(self) -> bool:
-        return all(pod.is_paused() for pod in self.pods)
-
-    def all_as_before(self) -> bool:
-        return all(pod.is_as_before() for pod in [*self.pods, self.filler])
-
-    def wait_paused(self) -> None:
-        wait_until(self.all_paused, "all pods to be paused", 120)
-
-    def wait_as_before(self) -> None:
-        wait_until(self.all_as_before, "all pods to be as they were", 120)
-
-
-def run(*argv: str | Path, status: int = 0) -> str:
-    """Run a command, expecting a status; returns all it printed."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        env=env,
-    )
-    assert done.returncode == status, f"{argv} ended with {done.returncode}, not {status}:\n{done.stdout}"
-    return done.stdout
 
 
 def install(*options: str, status: int = 0) -> str:
     return run(REPO / "scripts/install", *options, status=status)
-
-
-def show(name: str) -> str:
-    return run("systemctl", "show", "--value", f"--property={name}", "cgpause").strip()
-
-
-def main_pid() -> int:
-    return int(show("MainPID"))
-
-
-class Journal:
-    """What the unit logs from here on."""
-
-    def __init__(self) -> None:
-        run("journalctl", "--sync")
-        # The same entries as below: journalctl skips one after the cursor, also when the filter has no place for it.
-        last = run("journalctl", "-n1", "-o", "cat", "--unit=cgpause", "--show-cursor")
-        self._cursor = last.rpartition("cursor: ")[2].strip()
-
-    def text(self) -> str:
-        run("journalctl", "--sync")
-        return run("journalctl", "-q", "-o", "cat", "--unit=cgpause", f"--after-cursor={self._cursor}")
-
-    def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.text(), f"{text!r} in the journal", 120)
 
 
 def pauses(*options: str) -> list[dict[str, object]]:
@@ -237,29 +81,10 @@ def entries(*matches: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in run("journalctl", "-q", "-o", "json", "--unit=cgpause", *matches).splitlines()]
 
 
-def kill_and_wait_for_the_next(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    wait_for_another(pid)
-
-
-def wait_for_another(pid: int) -> None:
-    def is_there() -> bool:
-        return show("ActiveState") == "active" and main_pid() not in (0, pid)
-
-    wait_until(is_there, "systemd to start the daemon again", 180)
-
-
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    assert not KUBEPODS.exists(), "another test has left its kubepods.slice behind"
-    node = Node()
-    yield node
-    for pod in [*node.pods, node.filler]:
-        pod.remove()
-    run("systemctl", "stop", "kubepods.slice")
-    for kept in Path("/run/systemd/system.control").glob("kubepods*"):
-        shutil.rmtree(kept)
-    run("systemctl", "daemon-reload")
+    with node_of_slices() as node:
+        yield node
 
 
 @pytest.fixture(scope="module")
