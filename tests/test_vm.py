@@ -233,7 +233,7 @@ def test_payload_is_a_tar_owned_by_root_with_the_wheel_beside_the_source(tmp_pat
     wheel = tmp_path / "cgpause-1-py3-none-any.whl"
     wheel.touch()
     out = io.BytesIO()
-    write_payload(out, tmp_path, ["run"], wheel)
+    write_payload(out, tmp_path, ["run"], {"wheels": wheel, "debs": None})
 
     out.seek(0)
     with tarfile.open(fileobj=out) as tar:

@@ -20,7 +20,7 @@ from typing import Self
 
 from lab.vm_host import DIE_WITH_PARENT, REPO, LabError, cache_dir, end_by_signal, say, tail
 from lab.vm_image import READY, ensure_image
-from lab.vm_payload import ensure_packages, ensure_wheel, source_files, write_payload
+from lab.vm_payload import ensure_package, ensure_packages, ensure_wheel, source_files, write_payload
 from lab.vm_qemu import COUNTED, KVM, Machine, accelerator, distrust_kvm, free_port, qemu_command
 
 GUEST_ROOT = "/opt/cgpause"
@@ -144,7 +144,8 @@ class Vm:
         wheel = ensure_wheel(self._cache, self._repo, names)
         # The payload has no name, so that no end of ours, however sudden, leaves it behind.
         payload = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        write_payload(payload, self._repo, names, wheel)
+        package = ensure_package(self._cache, self._repo, names, wheel)
+        write_payload(payload, self._repo, names, {"wheels": wheel, "debs": package})
 
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
         self._console = self._folder / "console"

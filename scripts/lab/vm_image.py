@@ -31,6 +31,12 @@ PACKAGES = (
     "openssh-server",
     "procps",
     "python3",
+    # What our own Debian package depends on: the guest has no network.
+    "python3-click",
+    "python3-psutil",
+    "python3-rich",
+    "python3-shellingham",
+    "python3-typing-extensions",
     "python3-venv",
     "systemd",
     "systemd-sysv",

@@ -1,7 +1,6 @@
 """What goes into the guest: the checkout as a tar, and a disk with the Python packages it needs offline."""
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -9,13 +8,15 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from lab.vm_host import LabError, ToolError, building, run_tool, say
+from lab.deb import build_package
+from lab.vm_host import ToolError, building, run_tool, say
 from lab.vm_image import MKFS
+from lab.wheels import build_wheel, pip
 
 TEST_REQUIREMENTS = ("pytest", "hypothesis")
 PACKAGES_SIZE = "1G"  # sparse; leaves room for what runs in the guest
@@ -63,11 +64,10 @@ def ensure_packages(cache: Path, repo: Path, python_version: str) -> Path:
 
 def _build_packages(work: Path, requirements: Requirements, python_version: str) -> None:
     root = work / "root"
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     for_guest = ["--only-binary=:all:", "--python-version", python_version]
-    run_tool([*pip, "download", *for_guest, "-d", root / "wheels", *requirements.runtime])
+    run_tool([*pip(), "download", *for_guest, "-d", root / "wheels", *requirements.runtime])
     everything = [*requirements.runtime, *requirements.tests]
-    run_tool([*pip, "install", *for_guest, "--no-compile", "--target", root / "site", *everything])
+    run_tool([*pip(), "install", *for_guest, "--no-compile", "--target", root / "site", *everything])
     python = _host_python(python_version)
     if python is None:
         say(f"no Python {python_version} here to compile the packages with: imports will be slow in the guest")
@@ -108,8 +108,8 @@ def _walk(repo: Path, top: Path) -> Iterable[str]:
             yield os.path.relpath(os.path.join(folder, name), repo)
 
 
-def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], wheel: Path | None) -> None:
-    """Write the tar the guest unpacks into /opt/cgpause: src/, and our own wheel beside those it depends on."""
+def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mapping[str, Path | None]) -> None:
+    """Write the tar the guest unpacks into /opt/cgpause: src/, and a folder each for what was built of it."""
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
@@ -119,8 +119,9 @@ def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], wheel: Path 
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name in names:
             tar.add(repo / name, f"src/{name}", recursive=False, filter=as_root)
-        if wheel is not None:
-            tar.add(wheel, f"wheels/{wheel.name}", filter=as_root)
+        for folder, file in built.items():
+            if file is not None:
+                tar.add(file, f"{folder}/{file.name}", filter=as_root)
     out.flush()
 
 
@@ -131,25 +132,36 @@ def wheel_inputs(names: Iterable[str]) -> list[str]:
 
 def ensure_wheel(cache: Path, repo: Path, names: Sequence[str]) -> Path | None:
     """A wheel of the working tree; None, and a warning, where it does not build."""
+    return _ensure(cache / "wheels", repo, wheel_inputs(names), lambda work: build_wheel(work, repo))
+
+
+def ensure_package(cache: Path, repo: Path, names: Sequence[str], wheel: Path | None) -> Path | None:
+    """The Debian package of the working tree; None, and a warning, where it does not build."""
+    if wheel is None:
+        return None
+    inputs = [name for name in names if name.startswith("packaging/") or name == "scripts/lab/deb.py"]
+    return _ensure(
+        cache / "debs", repo, [*wheel_inputs(names), *inputs], lambda work: build_package(work, wheel, cache)
+    )
+
+
+def _ensure(builds: Path, repo: Path, inputs: Iterable[str], build: Callable[[Path], Path]) -> Path | None:
+    """What `build` makes of these files of the working tree, built once."""
     digest = hashlib.sha256()
-    for name in wheel_inputs(names):
+    for name in inputs:
         data = (repo / name).read_bytes()
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
-    folder = cache / "wheels" / digest.hexdigest()[:12]
+    folder = builds / digest.hexdigest()[:12]
     try:
         with building(folder) as work:
             if work is not None:
-                isolation = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
-                pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-                run_tool([*pip, "wheel", "--no-deps", *isolation, "-w", work, repo])
+                build(work)
     except ToolError as e:
-        say(f"warning: no wheel of cgpause for the guest: {e}")
+        say(f"warning: none of {builds.name} for the guest: {e}")
         return None
-    wheels = list(folder.glob("*.whl"))
-    if len(wheels) != 1:
-        raise LabError(f"expected one wheel in {folder}")
-    _forget_old(folder.parent, keep=20)
-    return wheels[0]
+    found = next(folder.iterdir())
+    _forget_old(builds, keep=20)
+    return found
 
 
 def _forget_old(folder: Path, *, keep: int) -> None:

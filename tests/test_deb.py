@@ -1,0 +1,163 @@
+"""The Debian package as far as it can be looked at without installing it (tests/vm/test_package.py does)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from lab import deb, vm_image
+from lab.vm_host import LabError, cache_dir
+from lab.wheels import build_wheel
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from cgpause import __version__
+
+REPO = Path(__file__).parents[1]
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+CONTROL = (REPO / "packaging/debian/control").read_text()
+DEPENDS = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"), REPO)
+
+
+@pytest.fixture(scope="module")
+def package(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return deb.build_package(tmp_path_factory.mktemp("deb"), wheel, cache_dir())
+
+
+@pytest.fixture(scope="module")
+def root(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is in it, and in DEBIAN/ what controls it."""
+    folder = tmp_path_factory.mktemp("root")
+    subprocess.run(["dpkg-deb", "-R", package, folder], check=True)
+    return folder
+
+
+def bundled() -> dict[str, str]:
+    return dict(re.findall(r"^(\w+)==(\S+) --hash=", (REPO / "packaging/debian/bundled.txt").read_text(), re.MULTILINE))
+
+
+def test_lintian_finds_nothing(package: Path) -> None:
+    assert shutil.which("lintian"), "lintian is missing (scripts/test installs it)"
+    command = ["lintian", "--allow-root", "--fail-on", "error,warning"]
+    done = subprocess.run([*command, package], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_the_same_twice_is_the_same_bytes(
+    package: Path, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(deb.source_epoch(REPO)))
+
+    again = deb.build_package(tmp_path, wheel, cache_dir())
+
+    assert again.name == package.name == f"cgpause_{__version__}_all.deb"
+    assert again.read_bytes() == package.read_bytes()
+
+
+def test_it_has_the_code_and_nothing_of_any_one_python(root: Path) -> None:
+    modules = {path.relative_to(REPO) for path in (REPO / "cgpause").rglob("*.py")}
+    site = root / deb.SITE
+
+    assert {path.relative_to(site) for path in (site / "cgpause").rglob("*.py")} == modules
+    assert sorted(path.name for path in site.iterdir()) == ["cgpause", "debian.pth", "inotify_simple.py", "typer"]
+    assert [path for path in root.rglob("*") if path.suffix in (".so", ".pyc")] == []
+
+
+def test_everything_is_roots_and_nobody_elses_to_write(package: Path) -> None:
+    listed = subprocess.run(["dpkg-deb", "-c", package], capture_output=True, text=True, check=True).stdout
+    modes = {tuple(line.split()[:2]) for line in listed.splitlines()}
+
+    assert {mode for mode, _ in modes} == {"drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x", "lrwxrwxrwx"}
+    assert {owner for _, owner in modes} == {"root/root"}
+
+
+def test_the_unit_starts_what_is_in_the_package(root: Path) -> None:
+    unit = (root / "usr/lib/systemd/system/cgpause.service").read_text()
+    directives = re.sub(r"^#.*", "", unit, flags=re.MULTILINE)
+    ours = REPO / "systemd/cgpause.service"
+
+    assert "/usr/local" not in directives
+    commands = re.findall(r"^Exec\w+=(/usr/lib/cgpause/\S+)", directives, re.MULTILINE)
+    assert commands == [f"/usr/lib/cgpause/bin/{name}" for name in ("python", "cgpause", "python")]
+    assert all(
+        (root / command.lstrip("/")).is_symlink() or (root / command.lstrip("/")).exists() for command in commands
+    )
+    assert (root / "usr/share/doc/cgpause/operations.md").exists()
+    assert "Documentation=file:/usr/share/doc/cgpause/operations.md\n" in directives
+    assert len(unit.splitlines()) == len(ours.read_text().splitlines()), "otherwise it is the same unit"
+
+
+def test_links_lead_to_what_is_there_or_in_debian(root: Path) -> None:
+    links = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_symlink()}
+
+    assert sorted(links) == sorted(deb.LINKS)
+    leading = {name: path.resolve().relative_to(root) for name, path in links.items()}
+    assert leading.pop("usr/lib/cgpause/bin/python") == Path("usr/bin/python3"), "Debian's"
+    assert all((root / target).exists() for target in leading.values())
+
+
+def test_only_the_configuration_is_the_administrators(root: Path) -> None:
+    assert (root / "DEBIAN/conffiles").read_text() == "/etc/cgpause/config.toml\n"
+    assert [path for path in (root / "etc").rglob("*") if path.is_file()] == [root / "etc/cgpause/config.toml"]
+    assert (root / "etc/cgpause/config.toml").read_bytes() == (REPO / "systemd/config.toml").read_bytes()
+
+
+def test_the_sums_are_those_of_the_files(root: Path) -> None:
+    done = subprocess.run(["md5sum", "--quiet", "-c", "DEBIAN/md5sums"], cwd=root, capture_output=True, check=False)
+    files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert len((root / "DEBIAN/md5sums").read_text().splitlines()) == sum("DEBIAN" not in path.parts for path in files)
+
+
+def test_licenses_of_all_that_is_in_it_are_named(root: Path) -> None:
+    text = (root / "usr/share/doc/cgpause/copyright").read_text()
+
+    assert "Sebastián Ramírez" in text
+    assert "Permission is hereby granted" in text
+    assert "Redistributions in binary form" in text
+    assert "{" not in text, "nothing was left to fill in"
+
+
+@pytest.mark.parametrize("line", PROJECT["dependencies"])
+def test_each_dependency_is_bundled_or_debians_and_new_enough(line: str) -> None:
+    wanted = Requirement(line)
+    name = wanted.name.replace("-", "_")
+    version = bundled().get(name) or DEPENDS[f"python3-{wanted.name}"]
+
+    assert Version(version) in wanted.specifier
+
+
+def test_pythons_that_may_run_it_find_their_folder() -> None:
+    lowest, above = re.findall(r"python3 \([><]=?<? ?=? ?(3\.\d+)~\)", CONTROL)
+
+    assert [f"3.{minor}" for minor in (deb.PYTHONS.start, deb.PYTHONS.stop)] == [lowest, above]
+    assert [f"3.{minor}" in SpecifierSet(PROJECT["requires-python"]) for minor in deb.PYTHONS] == [True] * len(
+        deb.PYTHONS
+    )
+
+
+def test_the_image_for_tests_has_what_it_depends_on() -> None:
+    assert DEPENDS.keys() <= set(vm_image.PACKAGES)
+    assert len(DEPENDS) == CONTROL.count("python3-")
+
+
+def test_what_is_not_pure_python_is_not_bundled(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "bundle/fast-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "WHEEL").write_text("Root-Is-Purelib: false\n")
+    monkeypatch.setattr(deb, "ensure_bundled", lambda _: info.parent)
+
+    with pytest.raises(LabError, match="not pure Python"):
+        deb.build_package(tmp_path, wheel, tmp_path)

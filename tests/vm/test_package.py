@@ -1,0 +1,291 @@
+"""The Debian package under dpkg and systemd, and after it what docs/operations.md says about pipx.
+
+One story, as in test_systemd: install, pressure, upgrade, remove, purge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import make_uid, wait_until
+from vm.slices import (
+    CGROUP,
+    CONFIG,
+    CONFIG_TEXT,
+    REPO,
+    STATE,
+    WHEELS,
+    Journal,
+    Node,
+    main_pid,
+    node_of_slices,
+    run,
+    show,
+)
+
+from cgpause import __version__
+from cgpause.record import XATTR
+
+DEB = Path(f"/opt/cgpause/debs/cgpause_{__version__}_all.deb")
+PREFIX = Path("/usr/lib/cgpause")
+UNIT = Path("/usr/lib/systemd/system/cgpause.service")
+WANTED = Path("/etc/systemd/system/multi-user.target.wants/cgpause.service")
+OTHER_UNIT = Path("/etc/systemd/system/cgpause.service")
+SHARED = [
+    Path("/usr/share/bash-completion/completions/cgpause"),
+    Path("/usr/share/doc/cgpause/copyright"),
+    Path("/usr/share/doc/cgpause/operations.md"),
+    Path("/usr/share/fish/vendor_completions.d/cgpause.fish"),
+    Path("/usr/share/man/man1/cgpause.1.gz"),
+    Path("/usr/share/man/man5/cgpause.toml.5.gz"),
+    Path("/usr/share/zsh/vendor-completions/_cgpause"),
+]
+# Of the root's own file system: what is being tested with, and what every installation writes to.
+NOT_LISTED = ("/opt", "/root", "/tmp", "/var/cache", "/var/lib/dpkg", "/var/log", "/var/tmp")
+# The image does without pages and documents; what the package has of them is to be there.
+DPKG = ("dpkg", "--path-include=/usr/share/doc/cgpause/*", "--path-include=/usr/share/man/*")
+
+
+def files() -> set[str]:
+    """Everything on the disk."""
+    pruned = " -o ".join(f"-path {path}" for path in NOT_LISTED)
+    return set(run("find", "/", "-xdev", "(", *pruned.split(), ")", "-prune", "-o", "-print").splitlines())
+
+
+def deb_of(version: str, folder: Path) -> Path:
+    """The same package, later."""
+    unpacked = folder / "unpacked"
+    run("dpkg-deb", "-R", DEB, unpacked)
+    control = unpacked / "DEBIAN/control"
+    control.write_text(control.read_text().replace(f"Version: {__version__}\n", f"Version: {version}\n"))
+    package = folder / "later.deb"
+    run("dpkg-deb", "-Znone", "-b", unpacked, package)
+    return package
+
+
+def status() -> str:
+    """dpkg's word for the package; empty when it knows nothing of it."""
+    return run("sh", "-c", "dpkg-query -W -f '${db:Status-Status} ${Version}' cgpause 2>/dev/null || true").strip()
+
+
+def systemd_knows_nothing() -> bool:
+    return show("LoadState") == "not-found"
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with node_of_slices() as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def before(node: Node) -> set[str]:
+    return files()
+
+
+@pytest.fixture(scope="module")
+def installed(before: set[str]) -> str:
+    return run(*DPKG, "-i", DEB)
+
+
+@pytest.fixture
+def calm(node: Node, installed: str) -> Iterator[Node]:
+    """The node before and after a test: enough memory, and nobody paused."""
+    node.wait_as_before()
+    yield node
+    node.relax()
+    node.wait_as_before()
+
+
+def test_the_package_does_not_go_over_another_installation(before: set[str]) -> None:
+    OTHER_UNIT.write_text("[Service]\nExecStart=/usr/local/lib/cgpause/current/bin/python -I -m cgpause.daemon\n")
+    try:
+        said = run(*DPKG, "-i", DEB, status=1)
+    finally:
+        OTHER_UNIT.unlink()
+        run("dpkg", "--purge", "cgpause")
+
+    assert "scripts/install --uninstall" in said
+    assert files() == before
+
+
+def test_it_is_enabled_and_runs(installed: str) -> None:
+    assert show("ActiveState") == "active"
+    assert show("UnitFileState") == "enabled"
+    assert WANTED.is_symlink()
+    assert Path(show("FragmentPath")).resolve() == UNIT
+    assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
+    assert CONFIG.read_bytes() == (REPO / "systemd/config.toml").read_bytes()
+    this_run = f"_SYSTEMD_INVOCATION_ID={show('InvocationID')}"
+    assert run("journalctl", "-q", "-o", "cat", "--priority=warning", this_run) == ""
+
+
+def test_it_uses_its_own_code_and_debians_libraries_and_no_others(installed: str) -> None:
+    modules = ("cgpause", "inotify_simple", "typer", "click", "psutil", "rich")
+    code = f"import {', '.join(modules)}; print({'.__file__, '.join(modules)}.__file__)"
+    ours, debians = f"{PREFIX}/lib/python3", "/usr/lib/python3/dist-packages/"
+    paths = run(PREFIX / "bin/python", "-I", "-c", code).split()
+
+    assert [path.startswith(ours) for path in paths] == [True] * 3 + [False] * 3
+    assert all(path.startswith((ours, debians)) for path in paths)
+    assert "/usr/local" not in run(PREFIX / "bin/python", "-I", "-c", "import sys; print(sys.path)")
+    assert os.readlink(f"/proc/{main_pid()}/exe").startswith("/usr/bin/python3.")
+    compiled = list(PREFIX.glob("lib/python3/site-packages/cgpause/__pycache__/daemon.*.pyc"))
+    assert len(compiled) == 1, "the daemon could not write it"
+
+
+def test_commands_work_and_pages_and_completions_are_where_they_are_looked_for(calm: Node) -> None:
+    assert run("cgpause", "--version") == f"cgpause {__version__}\n"
+    checks = {check["name"]: check["level"] for check in json.loads(run("cgpause", "check", "--json"))["checks"]}
+    assert checks["unit"] == "ok"
+    assert "fail" not in checks.values()
+    assert "default/large" in run("cgpause", "status")
+    assert "default/large" in run("cgpause", "top", "--once")
+    assert [path for path in SHARED if not path.is_file()] == []
+    script = f"source {SHARED[0]}; COMP_WORDS=(cgpause pause default/la); COMP_CWORD=2"
+    said = run("bash", "-c", f'{script}; _cgpause cgpause default/la pause; echo "${{COMPREPLY[*]}}"')
+    assert said == "default/large\n"
+
+
+def test_the_installer_keeps_away_from_it(installed: str) -> None:
+    for options in ([], ["--uninstall"]):
+        assert "the Debian package cgpause is installed" in run(REPO / "scripts/install", *options, status=1)
+    assert show("ActiveState") == "active"
+
+
+def test_pressure_pauses_and_recovery_resumes(calm: Node) -> None:
+    CONFIG.write_text(CONFIG_TEXT)
+    run("systemctl", "reload", "cgpause")
+    calm.tighten()
+    calm.wait_paused()
+    calm.relax()
+    calm.wait_as_before()
+
+
+def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm: Node, tmp_path: Path) -> None:
+    run("cgpause", "pause", "default/small")
+    by_hand = calm.small.record
+    calm.tighten()
+    calm.wait_paused()
+    pid = main_pid()
+    later = deb_of("9.9", tmp_path)
+    journal = Journal()
+
+    run(*DPKG, "-i", later)
+
+    assert status() == "installed 9.9"
+    assert main_pid() not in (0, pid)
+    assert show("ActiveState") == "active"
+    assert CONFIG.read_text() == CONFIG_TEXT
+    assert calm.small.record == by_hand
+    calm.wait_paused()
+    assert 'reason="cgpause stops"' in journal.text(), "the old daemon resumed what it held"
+    calm.relax()
+    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume", 120)
+    run("cgpause", "resume", "default/small")
+
+
+def test_an_upgrade_that_refuses_the_configuration_leaves_the_daemon_at_work(calm: Node) -> None:
+    pid = main_pid()
+    CONFIG.write_text('policy = "nonsense"\n')
+    try:
+        said = run(*DPKG, "-i", DEB, status=1)
+        assert f"{CONFIG}:1: policy: found" in said
+        assert "dpkg --configure cgpause" in said
+        assert (main_pid(), show("ActiveState")) == (pid, "active")
+    finally:
+        CONFIG.write_text(CONFIG_TEXT)
+
+    run("dpkg", "--configure", "cgpause")
+
+    assert status() == f"installed {__version__}"
+    assert main_pid() not in (0, pid)
+
+
+def test_it_is_not_removed_while_a_pod_cannot_be_resumed(calm: Node) -> None:
+    # Beside the tree in use, and unknown to systemd, so that there is no second source for what was damaged.
+    damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
+    damaged.mkdir(parents=True)
+    os.setxattr(damaged, XATTR, b"damaged")
+    try:
+        said = run("dpkg", "--remove", "cgpause", status=1)
+    finally:
+        damaged.rmdir()
+        damaged.parent.rmdir()
+        damaged.parents[1].rmdir()
+
+    assert str(damaged) in said
+    assert "cgpause stays" in said
+    assert status() == f"installed {__version__}"
+    assert show("ActiveState") == "active"
+
+
+def test_removal_resumes_everybody_and_keeps_configuration_and_history(calm: Node, before: set[str]) -> None:
+    run("cgpause", "pause", "default/large")
+    calm.tighten()
+    calm.wait_paused()
+
+    run("dpkg", "--remove", "cgpause")
+
+    assert calm.all_as_before()
+    assert systemd_knows_nothing()
+    assert CONFIG.read_text() == CONFIG_TEXT
+    assert (STATE / "history.jsonl").exists()
+    kept = {str(CONFIG), str(CONFIG.parent), str(STATE), str(WANTED)}
+    assert {path for path in files() - before if not path.startswith((f"{STATE}/", "/var/lib/systemd/"))} == kept
+
+
+def test_purge_leaves_nothing(before: set[str], node: Node) -> None:
+    run("dpkg", "--purge", "cgpause")
+
+    assert files() == before
+    assert status() == ""
+    assert node.all_as_before()
+
+
+def pipx_commands() -> list[str]:
+    """What docs/operations.md tells those who use pipx."""
+    section = (REPO / "docs/operations.md").read_text().partition("### With pipx")[2].partition("\n### ")[0]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block
+    return block[1].splitlines()
+
+
+def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> None:
+    """pipx is not in the image; what it does is a virtual environment, pip, and a link to the command.
+
+    Without what only the command needs: pip takes minutes for it here.
+    """
+    environment = "/opt/pipx/venvs/cgpause"
+    pipx = [
+        f"python3 -m venv --without-pip {environment}",
+        f"set -- --python {environment}/bin/python install --no-deps --no-index --no-compile --find-links {WHEELS}",
+        'python3 -I /usr/share/python-wheels/pip-*.whl/pip -q "$@" cgpause inotify_simple',
+        f"ln -s {environment}/bin/cgpause /usr/local/bin/cgpause",
+    ]
+    commands = pipx_commands()
+    [at] = [index for index, line in enumerate(commands) if line.startswith("pipx install")]
+    try:
+        run("sh", "-ec", "\n".join([*commands[:at], *pipx, *commands[at + 1 :]]))
+
+        assert show("ActiveState") == "active"
+        assert show("UnitFileState") == "enabled"
+        assert os.readlink(f"/proc/{main_pid()}/exe").startswith("/usr/bin/python3.")
+        assert "4 pods, 0 paused" in show("StatusText")
+        pages = re.findall(r"^Documentation=file:(.*)$", OTHER_UNIT.read_text(), re.MULTILINE)
+        assert [Path(page).is_file() for page in pages] == [True]
+    finally:
+        run("systemctl", "disable", "--now", "cgpause")
+        OTHER_UNIT.unlink()
+        run("systemctl", "daemon-reload")
+        Path("/usr/local/bin/cgpause").unlink()
+        for folder in ("/usr/local/lib/cgpause", "/opt/pipx", CONFIG.parent, STATE):
+            shutil.rmtree(folder)
+    assert show("Result") == "success", "ExecStopPost= works as well"
+    assert files() == before
