@@ -265,8 +265,8 @@ def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> 
     environment = "/opt/pipx/venvs/cgpause"
     pipx = [
         f"python3 -m venv --without-pip {environment}",
-        f"set -- --python {environment}/bin/python install --no-deps --no-index --no-compile --find-links {WHEELS}",
-        'python3 -I /usr/share/python-wheels/pip-*.whl/pip -q "$@" cgpause inotify_simple',
+        f"set -- install -q --no-deps --no-index --no-compile --find-links {WHEELS} cgpause inotify_simple",
+        f'{environment}/bin/python -I "$(echo /usr/share/python-wheels/pip-*.whl)/pip" "$@"',
         f"ln -s {environment}/bin/cgpause /usr/local/bin/cgpause",
     ]
     commands = pipx_commands()
@@ -280,12 +280,12 @@ def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> 
         assert "4 pods, 0 paused" in show("StatusText")
         pages = re.findall(r"^Documentation=file:(.*)$", OTHER_UNIT.read_text(), re.MULTILINE)
         assert [Path(page).is_file() for page in pages] == [True]
-    finally:
         run("systemctl", "disable", "--now", "cgpause")
-        OTHER_UNIT.unlink()
-        run("systemctl", "daemon-reload")
-        Path("/usr/local/bin/cgpause").unlink()
+        assert show("Result") == "success", "ExecStopPost= works as well"
+    finally:
+        for path in (OTHER_UNIT, Path("/usr/local/bin/cgpause")):
+            path.unlink(missing_ok=True)
         for folder in ("/usr/local/lib/cgpause", "/opt/pipx", CONFIG.parent, STATE):
-            shutil.rmtree(folder)
-    assert show("Result") == "success", "ExecStopPost= works as well"
+            shutil.rmtree(folder, ignore_errors=True)
+        run("systemctl", "daemon-reload")
     assert files() == before
