@@ -1,7 +1,7 @@
 """Pods as arguments of commands, and what a shell offers for them: on whatever goes wrong nothing, and without a word.
 
 Only names and records are read for that, no memory, processes or configuration: somebody waits for the Tab key. The
-scripts that ask are in completions/.
+scripts that ask are in scripts/completions/.
 """
 
 from __future__ import annotations

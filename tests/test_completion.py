@@ -28,8 +28,8 @@ REPO = Path(__file__).parents[1]
 PROMPT = "what now> "
 OPTIONS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 SET_UP = {
-    "bash": f" PS1={PROMPT!r}; source {REPO}/completions/cgpause.bash\n",
-    "zsh": f" PS1={PROMPT!r}; fpath+={REPO}/completions; autoload -U compinit; compinit -u -d ~/zcompdump\n",
+    "bash": f" PS1={PROMPT!r}; source {REPO}/scripts/completions/cgpause.bash\n",
+    "zsh": f" PS1={PROMPT!r}; fpath+={REPO}/scripts/completions; autoload -U compinit; compinit -u -d ~/zcompdump\n",
 }
 # Completes as the real one does, and else writes down what it was called with.
 COMMAND = f"""\
@@ -163,7 +163,7 @@ def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path:
 
 
 def fish_offers(line: str, env: Mapping[str, str]) -> list[str]:
-    script = f"source {REPO}/completions/cgpause.fish; complete -C {line!r}"
+    script = f"source {REPO}/scripts/completions/cgpause.fish; complete -C {line!r}"
     done = subprocess.run(
         [installed("fish"), "--no-config", "-c", script],
         env=env,
@@ -237,7 +237,7 @@ def test_the_scripts_know_each_option_that_wants_a_file_or_folder() -> None:
             wanting[kind] |= set(parameter.opts)
 
     bash, zsh, fish = (
-        (REPO / "completions" / name).read_text() for name in ("cgpause.bash", "_cgpause", "cgpause.fish")
+        (REPO / "scripts/completions" / name).read_text() for name in ("cgpause.bash", "_cgpause", "cgpause.fish")
     )
     for text in (bash, zsh):
         arms = re.findall(r"^ +(--[\w-]+(?: \| --[\w-]+)*)\)", text, re.MULTILINE)

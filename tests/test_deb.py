@@ -20,7 +20,7 @@ from cgpause import __version__
 
 REPO = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-CONTROL = (REPO / "packaging/debian/control").read_text()
+CONTROL = (REPO / "scripts/debian/control").read_text()
 DEPENDS = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))
 
 
@@ -43,7 +43,7 @@ def root(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bundled() -> dict[str, str]:
-    return dict(re.findall(r"^(\w+)==(\S+) --hash=", (REPO / "packaging/debian/bundled.txt").read_text(), re.MULTILINE))
+    return dict(re.findall(r"^(\w+)==(\S+) --hash=", (REPO / "scripts/debian/bundled.txt").read_text(), re.MULTILINE))
 
 
 def test_lintian_finds_nothing(package: Path) -> None:

@@ -18,26 +18,27 @@ from cgpause.config import Config
 from cgpause.options import header, walk
 
 REPO = Path(__file__).parents[1]
+MAN = REPO / "docs/man"
 PAGES = {"cgpause.1": manual.command_page, "cgpause.toml.5": manual.options_page}
 
 
 def shown(page: str) -> str:
     """A page as it is read, without bold and with all blanks alike."""
     assert shutil.which("mandoc"), "mandoc is missing (scripts/test installs it)"
-    text = subprocess.run(["mandoc", "-Tutf8", REPO / "man" / page], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(["mandoc", "-Tutf8", MAN / page], capture_output=True, text=True, check=True).stdout
     return " ".join(re.sub(r".\x08", "", text).split())
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_pages_are_current(page: str) -> None:
-    assert current(REPO / "man" / page, PAGES[page]()), "run: CGPAUSE_REGENERATE=1 pytest tests/test_manual.py"
-    assert sorted(PAGES) == sorted(path.name for path in (REPO / "man").iterdir())
+    assert current(MAN / page, PAGES[page]()), "run: CGPAUSE_REGENERATE=1 pytest tests/test_manual.py"
+    assert sorted(PAGES) == sorted(path.name for path in (MAN).iterdir())
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_mandoc_finds_nothing(page: str) -> None:
     assert shutil.which("mandoc"), "mandoc is missing (scripts/test installs it)"
-    done = subprocess.run(["mandoc", "-Tlint", REPO / "man" / page], capture_output=True, text=True, check=False)
+    done = subprocess.run(["mandoc", "-Tlint", MAN / page], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -45,7 +46,7 @@ def test_mandoc_finds_nothing(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_roff_takes_it(page: str) -> None:
     """ASCII, and every hyphen one that can be pasted into a terminal."""
-    text = (REPO / "man" / page).read_text(encoding="utf-8")
+    text = (MAN / page).read_text(encoding="utf-8")
 
     assert text.isascii()
     assert not re.search(r"(?<!\\)-", re.sub(r"^\.(TH|\\\").*", "", text, flags=re.MULTILINE))

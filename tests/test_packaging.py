@@ -17,7 +17,7 @@ from cgpause import __version__
 
 REPO = Path(__file__).parents[1]
 SHARED = {
-    "bash-completion/completions/cgpause": "completions/cgpause.bash",
+    "bash-completion/completions/cgpause": "scripts/completions/cgpause.bash",
     "cgpause/cgpause.service": "systemd/cgpause.service",
     "cgpause/config.toml": "systemd/config.toml",
     "doc/cgpause/cli.md": "docs/cli.md",
@@ -25,10 +25,10 @@ SHARED = {
     "doc/cgpause/memory-high.md": "docs/memory-high.md",
     "doc/cgpause/operations.md": "docs/operations.md",
     "doc/cgpause/policies.md": "docs/policies.md",
-    "fish/vendor_completions.d/cgpause.fish": "completions/cgpause.fish",
-    "man/man1/cgpause.1": "man/cgpause.1",
-    "man/man5/cgpause.toml.5": "man/cgpause.toml.5",
-    "zsh/site-functions/_cgpause": "completions/_cgpause",
+    "fish/vendor_completions.d/cgpause.fish": "scripts/completions/cgpause.fish",
+    "man/man1/cgpause.1": "docs/man/cgpause.1",
+    "man/man5/cgpause.toml.5": "docs/man/cgpause.toml.5",
+    "zsh/site-functions/_cgpause": "scripts/completions/_cgpause",
 }
 
 

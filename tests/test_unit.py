@@ -227,8 +227,8 @@ def test_installer_and_unit_agree_on_paths() -> None:
 
 
 def shell_scripts() -> list[Path]:
-    folders = [*(REPO / "scripts").iterdir(), *(REPO / "packaging/debian").iterdir()]
-    candidates = [*sorted(folders), REPO / ".ci/run", REPO / "completions/cgpause.bash"]
+    folders = [*(REPO / "scripts").iterdir(), *(REPO / "scripts/debian").iterdir()]
+    candidates = [*sorted(folders), REPO / ".ci/run", REPO / "scripts/completions/cgpause.bash"]
     return [
         path
         for path in candidates

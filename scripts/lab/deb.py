@@ -2,7 +2,7 @@
 
 One package for every Debian from 12 on, whatever its Python: below /usr/lib/cgpause is what looks like a virtual
 environment, so that the unit, the command and `python -I -m cgpause...` work as after any other installation. Control
-file, maintainer scripts and the list of bundled packages are in packaging/debian.
+file, maintainer scripts and the list of bundled packages are in scripts/debian.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PYTHONS = range(11, 15)
 """Minor versions of Python 3 that Depends allows: Debian 12 has 3.11, 13 has 3.13, what follows has 3.14."""
 PREFIX = "usr/lib/cgpause"
 SITE = f"{PREFIX}/lib/python3/site-packages"
-DEBIAN = REPO / "packaging/debian"
+DEBIAN = REPO / "scripts/debian"
 
 # Where what the wheel has below share/ belongs.
 PLACES = {

@@ -1,7 +1,7 @@
 """The manual pages, written from the code: cgpause(1) from the commands, cgpause.toml(5) from the options.
 
 What the code does not say (files, environment, examples) is written here; what an exit code means, docs/cli.md says.
-The pages lie in man/, and tests/test_manual.py holds them to this.
+The pages lie in docs/man/, and tests/test_manual.py holds them to this.
 """
 
 import inspect

@@ -127,7 +127,8 @@ def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mappi
 
 def wheel_inputs(names: Iterable[str]) -> list[str]:
     """Those files of the tree that can change the wheel."""
-    return [name for name in names if re.match(r"(cgpause|completions|man|systemd)/|docs/[^/]*\.md$|[^/]*$", name)]
+    wanted = re.compile(r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.md$|[^/]*$")
+    return [name for name in names if wanted.match(name)]
 
 
 def ensure_wheel(cache: Path, repo: Path, names: Sequence[str]) -> Path | None:
@@ -139,7 +140,7 @@ def ensure_package(cache: Path, repo: Path, names: Sequence[str], wheel: Path | 
     """The Debian package of the working tree; None, and a warning, where it does not build."""
     if wheel is None:
         return None
-    inputs = [name for name in names if name.startswith("packaging/") or name == "scripts/lab/deb.py"]
+    inputs = [name for name in names if name.startswith("scripts/debian/") or name == "scripts/lab/deb.py"]
     return _ensure(
         cache / "debs", repo, [*wheel_inputs(names), *inputs], lambda work: build_package(work, wheel, cache)
     )
