@@ -25,7 +25,7 @@ from cgpause.actuate import now_ns
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
 from cgpause.check import Level, run_checks
 from cgpause.completion import AnyPod, PausedPods, RunningPods
-from cgpause.config import Config, Policy, render_config
+from cgpause.config import Config, render_config
 from cgpause.errors import (
     CgpauseError,
     CgroupGoneError,
@@ -38,14 +38,10 @@ from cgpause.errors import (
     printable,
 )
 from cgpause.events import Event, boot_id
+from cgpause.explain import decide_now
 from cgpause.given import Globals
 from cgpause.lookup import find_pod
 from cgpause.model import Mechanism, Result
-from cgpause.policy import State
-from cgpause.policy import explain as explain_decision
-from cgpause.policy.growth import Growths, learn
-from cgpause.policy.reserve import ReserveState
-from cgpause.policy.watermark import WatermarkState
 from cgpause.restore import braked_roots, events, paused_cgroups, resume_all
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod
@@ -189,19 +185,7 @@ def explain(
     with _exits():
         config = given.config()
         with given.tree(config) as tree, Sampler(tree) as sampler:
-            for tracked in tree.pods.values():
-                tracked.pod = output.with_record(tracked)
-            tree.read_details(now_ns())
-            growths = Growths()
-            deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
-            while time.monotonic() < deadline:
-                at_ns = now_ns()
-                growths = learn(growths, sampler.sample(at_ns))
-                time.sleep(config.sampling.fast_ms / 1000)
-            sample = sampler.sample(now_ns())
-            # As if the daemon looked now: what it remembers (how long, how often) is known to it alone.
-            looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
-            _, verdicts = explain_decision(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
+            sample, verdicts = decide_now(tree, sampler, config, watch_s)
     if as_json:
         _print_json(output.explain_values(sample, verdicts, config))
     else:
