@@ -1,7 +1,8 @@
-"""PSI triggers (Documentation/accounting/psi.rst): one descriptor each, polled for EPOLLPRI.
+"""Pressure stall information (PSI, Documentation/accounting/psi.rst): what it shows, and its triggers.
 
-Two are armed: on the node's pressure file and, where it exists, on that of the kubepods root. Without PSI (psi=0, or an
-ordinary directory tree) cgpause says so once and works from headroom alone.
+A trigger is one descriptor, polled for EPOLLPRI. Two are armed: on the node's pressure file and, where it exists, on
+that of the kubepods root. Without PSI (psi=0, or an ordinary directory tree) cgpause says so once and works from
+headroom alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.config import PsiConfig
 from cgpause.errors import CgpauseError
 from cgpause.logfmt import fields
-from cgpause.model import CgroupId, PsiTrigger
+from cgpause.model import CgroupId, Pressure, PsiTrigger
+from cgpause.parse import parse_pressure
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,11 @@ class PsiTriggers:
             except CgpauseError as e:
                 self._complain(path, e)
         self._kubepods = (key, fd)
+
+    @property
+    def on_node(self) -> bool:
+        """Whether pressure on the node wakes us."""
+        return self._node_fd is not None
 
     @property
     def on_kubepods(self) -> bool:
@@ -121,3 +128,20 @@ class PsiTriggers:
         else:
             advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
         log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))
+
+
+def read_node_pressure() -> Pressure | None:
+    """The node's memory pressure; None where the kernel keeps none (psi=0)."""
+    try:
+        with open(NODE_PRESSURE, "rb") as f:
+            return parse_pressure(f.read())
+    except (OSError, CgpauseError):
+        return None
+
+
+def read_pressure(cgroup: Cgroup) -> Pressure | None:
+    """A cgroup's memory pressure; None where it cannot be read."""
+    try:
+        return parse_pressure(cgroup.read("memory.pressure"))
+    except CgpauseError:
+        return None

@@ -9,7 +9,8 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.ledger import read_record
 from cgpause.model import Headroom, PauseRecord, Pressure
-from cgpause.parse import parse_cpu_max, parse_number, parse_pressure
+from cgpause.parse import parse_cpu_max, parse_number
+from cgpause.psi import read_node_pressure, read_pressure
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod
 
@@ -91,23 +92,6 @@ def _paused(record: PauseRecord) -> dict[str, Any]:
         "expires_in_s": None if record.expires_ns is None else round((record.expires_ns - at_ns) / 1e9, 3),
         "original_cpu_max": str(record.original),
     }
-
-
-def read_node_pressure() -> Pressure | None:
-    """The node's memory pressure; None where the kernel keeps none (psi=0)."""
-    try:
-        with open("/proc/pressure/memory", "rb") as f:
-            return parse_pressure(f.read())
-    except (OSError, CgpauseError):
-        return None
-
-
-def read_pressure(cgroup: Cgroup) -> Pressure | None:
-    """A cgroup's memory pressure; None where it cannot be read."""
-    try:
-        return parse_pressure(cgroup.read("memory.pressure"))
-    except CgpauseError:
-        return None
 
 
 def _pressure_values(pressure: Pressure | None) -> dict[str, Any] | None:

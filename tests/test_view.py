@@ -68,7 +68,7 @@ def set_pressure(monkeypatch: Patch, text: bytes | None) -> None:
             raise FileNotFoundError(path)
         return io.BytesIO(text)
 
-    monkeypatch.setattr("cgpause.view.open", fake_open, raising=False)
+    monkeypatch.setattr("cgpause.psi.open", fake_open, raising=False)
 
 
 @pytest.fixture

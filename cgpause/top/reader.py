@@ -21,6 +21,7 @@ from cgpause.policy import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.watermark import WatermarkState
+from cgpause.psi import read_node_pressure, read_pressure
 from cgpause.sampler import Sampler
 from cgpause.top.atwork import find_daemon
 from cgpause.top.line import levels, next_in_line
@@ -37,7 +38,6 @@ from cgpause.top.values import (
     Snapshot,
 )
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
-from cgpause.view import read_node_pressure, read_pressure
 
 _WALK_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S
