@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from cgpause.cgroupfs import Cgroup
@@ -15,6 +15,7 @@ from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedReco
 from cgpause.events import Event, make_event, resumed_event
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
+from cgpause.metrics import Counts
 from cgpause.model import (
     Action,
     CgroupId,
@@ -78,17 +79,6 @@ def now_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-@dataclass(slots=True)
-class Counts:
-    """What was done since the daemon started."""
-
-    pauses: int = 0
-    resumes: int = 0
-    freezes: int = 0
-    sacrifices: int = 0
-    drifts: int = 0
-
-
 class Actuator:
     """Applies actions to the pods of one tree."""
 
@@ -102,7 +92,8 @@ class Actuator:
         self._dry_run = dry_run
         self._complaints: dict[CgroupId, str] = {}
         self.spare = SpareDescriptors()
-        self.counts = Counts()
+        self.counts = Counts(now_ns())
+        """What was done since the start."""
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         """Carry actions out in their order."""
@@ -114,7 +105,7 @@ class Actuator:
             try:
                 match action:
                     case Pause():
-                        self._pause(tracked, action, config, used)
+                        self._pause(tracked, action, config, sample)
                     case Resume(reason=reason, result=result):
                         self.resume(tracked, reason, result, used_pct=used)
                     case Freeze():
@@ -147,12 +138,13 @@ class Actuator:
         except (CgroupGoneError, BusyError):
             raise
         except CgpauseError as e:
+            self.counts.resume_failures += 1
             self._complain(tracked, "could not resume", e, level=logging.ERROR)
             return False
         self._ended(tracked)
         if resumed is None or resumed.record is None:
+            self.counts.ended_elsewhere(pod.uid)
             return True  # somebody else resumed it, and has said so
-        self.counts.resumes += 1
         self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
@@ -207,6 +199,7 @@ class Actuator:
             return
         except CgpauseError as e:
             tracked.damaged = True
+            self.counts.resume_failures += 1
             self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
             return
         pod = tracked.pod
@@ -214,6 +207,8 @@ class Actuator:
         if resumed is not None:
             event = resumed_event(pod, resumed, why, Result.LOST, record=pod.paused)
             self._tell(event, logging.WARNING)
+        elif pod.paused is not None:
+            self.counts.ended_elsewhere(pod.uid)
 
     def _ended(self, tracked: TrackedPod) -> None:
         """Forget a pause that is over."""
@@ -247,7 +242,6 @@ class Actuator:
         if record is None:
             return
         tracked.drifts += 1
-        self.counts.drifts += 1
         tracked.pod = replace(tracked.pod, paused=record)
         self._tell(
             make_event(
@@ -261,7 +255,7 @@ class Actuator:
             )
         )
 
-    def _pause(self, tracked: TrackedPod, action: Pause, config: Config, used: float) -> None:
+    def _pause(self, tracked: TrackedPod, action: Pause, config: Config, sample: Sample) -> None:
         pod = tracked.pod
         request = PauseRequest(
             mechanism=action.mechanism,
@@ -279,6 +273,7 @@ class Actuator:
             raise
         except CgpauseError as e:
             self._unwatch(tracked)
+            self.counts.pause_failures += 1
             self._set_aside(tracked, "could not pause", e)
             self.read_record(tracked)  # an undo that failed too has left the record
             return
@@ -287,7 +282,7 @@ class Actuator:
         tracked.pod = replace(pod, paused=record)
         if not changed:
             return  # an operator was faster
-        self.counts.pauses += 1
+        self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 1e9)
         self._tell(
             make_event(
                 "paused",
@@ -297,7 +292,7 @@ class Actuator:
                 cpu_max_from=record.original,
                 cpu_max_to=record.written,
                 memory_current_bytes=action.memory_current_bytes,
-                used_pct=used,
+                used_pct=sample.headroom.used_pct,
             )
         )
 
@@ -307,6 +302,7 @@ class Actuator:
         except (CgroupGoneError, BusyError):
             raise
         except CgpauseError as e:
+            self.counts.pause_failures += 1
             # Not set aside: that would end the pause, and throttled it grows more slowly than running.
             self._complain(tracked, "could not freeze", e)
             self.read_record(tracked)
@@ -315,7 +311,6 @@ class Actuator:
             self.read_record(tracked)  # an operator was faster
             return
         tracked.pod = replace(tracked.pod, paused=record)
-        self.counts.freezes += 1
         self._tell(make_event("froze", tracked.pod, action.reason, record, used_pct=used))
 
     def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
@@ -328,7 +323,6 @@ class Actuator:
         except CgpauseError as e:
             self._set_aside(tracked, "could not sacrifice", e)
             return
-        self.counts.sacrifices += 1
         self._tell(
             make_event(
                 "sacrificed",
@@ -349,6 +343,10 @@ class Actuator:
         tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
 
     def _tell(self, event: Event, level: int = logging.INFO) -> None:
+        try:
+            self.counts.keep(event)
+        except Exception:  # a bug: it costs a figure, and nothing else
+            log.exception("event not counted")
         if self._dry_run:
             event = replace(event, what=f"would have {'frozen' if event.what == 'froze' else event.what}")
         tell(event, self._recorder, level)

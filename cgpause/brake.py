@@ -105,6 +105,10 @@ class Brake:
         """Since when use has stood at the airbag."""
         self._lifted_bytes: int | None = None
         """Where the airbag was before it was lifted."""
+        self.drifts = 0
+        """Foreign writes to memory.high answered since the start."""
+        self.surrenders = 0
+        """How often it was left to whoever kept changing it."""
         self._drifts = 0
         self._drift_at_ns = 0
         self._given_up = False
@@ -214,6 +218,7 @@ class Brake:
             self._drift_at_ns = at_ns
             if self._drifts > _MAX_DRIFTS:
                 self._given_up = True
+                self.surrenders += 1
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
                 self.release("left to whoever keeps changing it")
                 return True
@@ -230,6 +235,7 @@ class Brake:
         if record is None:
             self._leave(at_ns)
             return True
+        self.drifts += 1
         log.info(
             "asserted again %s",
             fields(

@@ -10,6 +10,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from cgpause.dryrun import DryLedger
 from cgpause.errors import CgroupGoneError, KernelWriteError
 from cgpause.events import Event
 from cgpause.ledger import PauseRequest
-from cgpause.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
+from cgpause.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Result, Resume, Sacrifice, Sample
 from cgpause.policy import State, decide
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod
@@ -91,6 +92,8 @@ def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Ite
     made = Bench(tmp_path, watch)
     yield made
     made.tree.close()
+    for fd in made.actuator.spare._fds:  # else the last tests would have numbers that no limit allows
+        os.close(fd)
 
 
 def lines(caplog: pytest.LogCaptureFixture, *starts: str) -> list[str]:
@@ -123,7 +126,7 @@ def test_pods_are_paused_and_each_gets_its_own_original_back(
     assert len(records_left(bench.fake.root)) == 3
     bench.resume("a", "b", "c")
     assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
-    assert (bench.actuator.counts.pauses, bench.actuator.counts.resumes) == (3, 3)
+    assert (bench.actuator.counts.pauses, bench.actuator.counts.causes[Result.ROOM]) == (3, 3)
     assert len(lines(caplog)) == 6
 
 
@@ -285,7 +288,43 @@ def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog
     bench.pause("a")
     ledger.resume(bench.tracked("a").cgroup)
     bench.resume("a")
-    assert (bench.held(), bench.actuator.counts.resumes, len(lines(caplog))) == ([], 0, 1)
+    causes = +bench.actuator.counts.causes
+    assert (bench.held(), causes, len(lines(caplog))) == ([], {Result.OPERATOR: 1}, 1)
+
+
+def test_what_fails_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.pause("b")
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["a"], errno.EIO)
+        bench.pause("a")
+        refuse(patched, bench.folders["b"], errno.EIO)
+        bench.resume("b")
+        bench.resume("b")
+    counts = bench.actuator.counts
+    assert (counts.pauses, counts.pause_failures, counts.resume_failures) == (1, 1, 2)
+    bench.resume("b")
+    assert +counts.causes == {Result.ROOM: 1}
+
+
+def test_a_reaction_begins_when_the_look_was_due(bench: Bench) -> None:
+    at_ns = now_ns()
+    late = replace(SAMPLE, at_ns=at_ns, late_ns=2_000_000_000)
+    bench.actuator.apply([Pause(bench.tracked("a").pod, 1, Mechanism.THROTTLE, "test")], late, CONFIG)
+    at_once = replace(late, late_ns=0)
+    bench.actuator.apply([Pause(bench.tracked("b").pod, 1, Mechanism.THROTTLE, "test")], at_once, CONFIG)
+
+    (figure,) = bench.actuator.counts.reactions.values()["cgpause_reaction_latency_seconds"]
+    assert sum(figure.counts) == 2
+    assert 2 < figure.value <= 2 + 2 * (now_ns() - at_ns) / 1e9
+
+
+def test_a_pause_that_an_operator_ended_is_counted_once(bench: Bench) -> None:
+    bench.pause("a")
+    ledger.resume(bench.tracked("a").cgroup)
+    bench.actuator.read_record(bench.tracked("a"))
+    bench.actuator.read_record(bench.tracked("a"))
+
+    assert +bench.actuator.counts.causes == {Result.OPERATOR: 1}
 
 
 # --- records of others ---------------------------------------------------------------------------------------------

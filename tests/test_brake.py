@@ -465,6 +465,7 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pyt
     apply(brake, fake, 10, at_s=100)
 
     assert answers == [False] * 10 + [True]
+    assert (brake.drifts, brake.surrenders) == (10, 1)
     assert (in_force(fake), is_recorded(fake)) == ("max", False)
     assert brake.sleep_ns(limited(10)) is None
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
@@ -479,6 +480,7 @@ def test_a_daemon_reload_now_and_then_is_no_second_writer(brake: Brake, fake: Fa
         brake.answer_drift(hour * 3601 * S)
 
     assert in_force(fake) == TRIPWIRE
+    assert (brake.drifts, brake.surrenders) == (29, 0)
 
 
 def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -> None:
