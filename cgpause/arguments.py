@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from cgpause import __version__, history
+from cgpause import __version__, history, published
 
 DEFAULT_CONFIG = "/etc/cgpause/config.toml"
 DEFAULT_LOG_DIR = "/var/log"
 DEFAULT_STATE_DIR = "/var/lib/cgpause"
 """Made by whatever installs cgpause; nobody else makes it, and the daemon does without."""
+DEFAULT_RUN_DIR = "/run/cgpause"
+"""Made by systemd-tmpfiles at each boot; the daemon does without as well."""
+DEFAULT_LISTEN = "127.0.0.1:10912"
+"""Beyond 9100 to 9999, which exporters share and have filled, and not in the way of anything of Kubernetes'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class Options:
     log_dir: str
     history_path: str | None
     """Where the history is kept; None: nowhere."""
+    metrics_path: str | None
+    """Where figures are published, if that is configured; None: nowhere."""
     dry_run: bool
     verbose: bool
 
@@ -34,6 +40,13 @@ def history_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
     return None if state_dir is None else history.path_in(state_dir)
 
 
+def metrics_path(run_dir: str | None, cgroup_root: str | None) -> str | None:
+    """Where the figures are published; like the history, of the node's own tree only."""
+    if run_dir is None:
+        run_dir = DEFAULT_RUN_DIR if cgroup_root is None else None
+    return None if run_dir is None else published.path_in(run_dir)
+
+
 def parse_options(argv: list[str] | None = None) -> Options:
     """Read the command line; exits with 2 on a usage error."""
     parser = argparse.ArgumentParser(prog="cgpause run", description="Pause pods before the OOM killer restarts them.")
@@ -43,6 +56,11 @@ def parse_options(argv: list[str] | None = None) -> Options:
         "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="parent of the kubelet's pods/ and containers/ logs"
     )
     add_state_dir(parser)
+    parser.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help=f"where figures are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="do everything but write")
     parser.add_argument("--verbose", action="store_true", help="log each event too")
     parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
@@ -53,6 +71,7 @@ def parse_options(argv: list[str] | None = None) -> Options:
         cgroup_root=found.cgroup_root,
         log_dir=found.log_dir,
         history_path=history_path(found.state_dir, found.cgroup_root),
+        metrics_path=metrics_path(found.run_dir, found.cgroup_root),
         dry_run=found.dry_run,
         verbose=found.verbose,
     )

@@ -1,6 +1,7 @@
 """The daemon: one epoll loop that samples, decides and acts; what the systemd unit starts.
 
-    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--dry-run]
+    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
+        [--dry-run]
 
 It wakes for PSI triggers, inotify, signals and a timer whose interval follows from the headroom, and for nothing else.
 It stays small and imports neither typer nor rich.
@@ -27,6 +28,7 @@ from cgpause.config import load_config
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
 from cgpause.follow import Follower
+from cgpause.gauges import Sources
 from cgpause.logfmt import fields
 from cgpause.model import Owner, Result, Sample
 from cgpause.notify import Notifier
@@ -35,6 +37,7 @@ from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.pace import OWN_SHARE, fast_ns
 from cgpause.process import lock_memory, raise_descriptor_limit
 from cgpause.psi import PsiTriggers
+from cgpause.publisher import Publisher
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.watch import Changes, PodChange, Watch
@@ -81,6 +84,13 @@ class Daemon:
         self._brake = Brake(self.tree, self._watch, dry_run=options.dry_run)
         self._notifier = Notifier()
         self._psi = PsiTriggers(self._epoll, self.config.psi)
+        self._counts = self._actuator.counts
+        sources = Sources(
+            self.tree, self._sampler, self._psi, self._watch, self._brake, self._counts, started_at=time.time()
+        )
+        # Of two daemons on one tree the one that writes nothing else publishes nothing either.
+        metrics_path = None if options.dry_run else options.metrics_path
+        self._publisher = Publisher(metrics_path, options.log_dir, sources)
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop = False
         self._reload = False
@@ -126,6 +136,7 @@ class Daemon:
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
         self._epoll.register(self._signals, select.EPOLLIN)
+        self._publisher.configure(self.config.metrics)
         self._walk(now_ns())
         for tracked in self.tree.pods.values():
             if tracked.pod.paused is not None:
@@ -160,18 +171,22 @@ class Daemon:
                 urgent = self._psi.on_event(fd, mask) or urgent
         at_ns = now_ns()
         if urgent:
+            self._counts.pressure_wakeups += 1
             self._linger_until_ns = at_ns + _PSI_LINGER_NS
         if self._reload:
             self._reload = False
             self._load_config()
             changes.tree = urgent = True
         urgent = self._take_in(changes, at_ns) or urgent
-        if not self._stop and (urgent or (at_ns >= self._sample_at_ns and not self._sleeps_on(at_ns))):
-            self._decide(at_ns)
+        if not self._stop and (urgent or at_ns >= self._sample_at_ns):
+            if urgent or not self._sleeps_on(at_ns):
+                self._decide(at_ns)
+            self._counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         self._report(at_ns)
+        self._publisher.turn(at_ns)
 
     def _next_due_ns(self) -> int:
-        due_ns = min(self._sample_at_ns, self._follower.times.due_ns)
+        due_ns = min(self._sample_at_ns, self._follower.times.due_ns, self._publisher.due_ns)
         if self._notifier.watchdog_s is not None:
             due_ns = min(due_ns, self._alive_at_ns)
         return due_ns
@@ -213,6 +228,7 @@ class Daemon:
         tracked.settle(at_ns, self.config.hold)
         tracked.list_at_ns = 0
         self.tree.starts(tracked, at_ns)
+        self._publisher.containers_changed(tracked.pod.uid)
         return self._distress(tracked, "its containers changed")
 
     def _check_oom(self, tracked: TrackedPod) -> bool:
@@ -364,6 +380,7 @@ class Daemon:
         for tracked in appeared:
             self._actuator.read_record(tracked)
             self._actuator.answer_drift(tracked, self.config)  # its writer may have died between record and write
+            self._publisher.containers_changed(tracked.pod.uid)
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:
             self._actuator.forget(pod)
@@ -396,6 +413,7 @@ class Daemon:
             if self._history is not None:
                 self._history.limit(config.history.max_mib)
             self._follower.times.expire_facts()
+            self._publisher.configure(config.metrics)
             log.info("configuration reloaded %s", fields(file=self._options.config_path))
         self._notifier.send("READY=1")
 
@@ -419,7 +437,7 @@ class Daemon:
             return f"Waiting for kubepods to appear below {self.tree.root}"
         headroom = self._sample.headroom
         paused = sum(tracked.pod.paused is not None for tracked in self.tree.pods.values())
-        counts = self._actuator.counts
+        counts = self._counts
         return (
             f"{len(self.tree.pods)} pods, {paused} paused; memory {headroom.used_pct:.1f} % used, "
             f"{headroom.available_bytes / 2**20:.0f} MiB left; since start {counts.pauses} pauses, "
@@ -448,6 +466,7 @@ class Daemon:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S)
+        self._publisher.close()  # the next daemon may have published already, once the tree is free
         # Before anything waits for a disk: one that hangs keeps this process, and would keep the next daemon out.
         self._root.unlock_for_daemon()
         if self._history is not None:

@@ -429,6 +429,29 @@ class HistoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """What is published for Prometheus."""
+
+    publish: bool = field(
+        default=False,
+        metadata=option("Whether the daemon publishes its figures in /run/cgpause, for `cgpause metrics` to read."),
+    )
+    interval_s: float = field(
+        default=5.0,
+        metadata=option("How often. Each scrape gets what was published last.", unit="s", low=1, high=60),
+    )
+    max_pods: int = field(
+        default=100,
+        metadata=option(
+            "Pods that have time series of their own, up to five each: those that were paused last. The totals of "
+            "namespaces count all pods.",
+            low=0,
+            high=1000,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything an operator can set; `Config()` is the default."""
 
@@ -471,6 +494,9 @@ class Config:
     history: HistoryConfig = field(
         default=HistoryConfig(),
         metadata=option("What `cgpause history` shows, kept in /var/lib/cgpause (docs/operations.md)."),
+    )
+    metrics: MetricsConfig = field(
+        default=MetricsConfig(), metadata=option("Figures for Prometheus (docs/metrics.md).")
     )
     protect: ProtectConfig = field(
         default=ProtectConfig(), metadata=option("Pods that are never touched, unless a rule below allows it.")

@@ -22,6 +22,7 @@ from cgpause.config import (
     HistoryConfig,
     HoldConfig,
     MemoryHighConfig,
+    MetricsConfig,
     PodClass,
     PodRule,
     Policy,
@@ -88,6 +89,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         ),
         memory_high=MemoryHighConfig(enabled=True, airbag_pct=99.0, sleep_s=30.0),
         history=HistoryConfig(max_mib=16),
+        metrics=MetricsConfig(publish=False, interval_s=5.0, max_pods=100),
         protect=ProtectConfig(namespaces=("kube-system",), static_pods=True, guaranteed=True, unnamed=True),
         pods=(),
     )
@@ -196,6 +198,8 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("memory_high", "airbag_pct", ["80", "100"], ["79.999", "100.001"]),
     ("memory_high", "sleep_s", ["1", "600"], ["0.999", "600.001"]),
     ("history", "max_mib", ["0", "1024"], ["-1", "1025", "0.5"]),
+    ("metrics", "interval_s", ["1", "60"], ["0.9", "60.1"]),
+    ("metrics", "max_pods", ["0", "1000"], ["-1", "1001", "0.5"]),
 ]
 
 
@@ -393,7 +397,8 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         pytest.param(
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
-            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, history, protect, pods",
+            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, history, "
+            "metrics, protect, pods",
             id="section",
         ),
         pytest.param(

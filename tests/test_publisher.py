@@ -1,0 +1,315 @@
+"""When figures are published, and that whatever goes wrong with that costs figures and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trees import FakeTree, wait_until
+
+from cgpause import gauges, published, publisher
+from cgpause.brake import Brake
+from cgpause.config import Config, MetricsConfig, PsiConfig
+from cgpause.gauges import Sources
+from cgpause.metrics import Counts, Values
+from cgpause.psi import PsiTriggers
+from cgpause.published import PublishedError, Snapshot
+from cgpause.publisher import NEVER_NS, Publisher
+from cgpause.sampler import Sampler
+from cgpause.tree import PodTree
+from cgpause.watch import Watch
+
+S = 1_000_000_000
+ON = MetricsConfig(publish=True)
+
+
+class Bench:
+    """A tree, and all that the daemon has besides."""
+
+    def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
+        self.fake = FakeTree(folder)
+        self.fake.add_pod("web")
+        tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
+        tree.refresh(0)
+        self.counts = Counts(0)
+        self.sources = Sources(
+            tree,
+            Sampler(tree),
+            PsiTriggers(epoll, PsiConfig()),
+            watch,
+            Brake(tree, watch, dry_run=False),
+            self.counts,
+            started_at=1.0,
+        )
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        self.path = published.path_in(str(self.folder))
+        self.publisher = Publisher(self.path, str(self.fake.log_dir), self.sources)
+
+    def published(self) -> Snapshot | None:
+        try:
+            return published.read(self.path)
+        except PublishedError:
+            return None
+
+    def turn(self, at_s: int) -> None:
+        """A turn of the loop, and what the thread makes of it."""
+        self.publisher.turn(at_s * S)
+        thread = self.publisher._thread
+        assert thread is not None
+        assert thread._idle.wait(30)
+
+    def restarts(self) -> float | None:
+        found = self.published()
+        assert found is not None
+        figures = found.values.get("cgpause_kubepods_container_restarts_total")
+        return None if figures is None else figures[0].value
+
+
+@pytest.fixture
+def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Iterator[Bench]:
+    caplog.set_level(logging.INFO)
+    with select.epoll() as epoll:
+        made = Bench(tmp_path, watch, epoll)
+        caplog.clear()
+        yield made
+        made.publisher.close()
+        made.sources.sampler.close()
+        made.sources.tree.close()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_nothing_is_published_unless_configured(bench: Bench) -> None:
+    bench.publisher.configure(MetricsConfig())
+    bench.publisher.turn(S)
+
+    assert bench.publisher.due_ns == NEVER_NS
+    assert list(bench.folder.iterdir()) == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "metrics"]
+
+
+def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench) -> None:
+    nowhere = Publisher(None, "/nonexistent", bench.sources)
+    nowhere.configure(ON)
+    nowhere.turn(S)
+
+    assert nowhere.due_ns == NEVER_NS
+
+
+def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
+    bench.publisher.configure(replace(ON, interval_s=5.0))
+    for at_s, due_s in ((10, 15), (14, 15), (15, 20), (99, 104)):
+        bench.turn(at_s)
+        assert bench.publisher.due_ns == due_s * S
+
+    found = bench.published()
+    assert found is not None
+    assert (found.at_ns, found.interval_s) == (99 * S, 5.0)
+
+
+def test_switched_off_it_takes_away_what_it_published_and_can_be_switched_on_again(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    bench.turn(1)
+    bench.publisher.configure(replace(ON, publish=False))
+    wait_until(lambda: bench.published() is None, "the file to go")
+    assert bench.publisher.due_ns == NEVER_NS
+
+    bench.publisher.configure(ON)
+    bench.turn(2)
+    assert bench.published() is not None
+
+
+def test_the_end_takes_it_away(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    bench.turn(1)
+
+    bench.publisher.close()
+
+    assert list(bench.folder.iterdir()) == []
+
+
+def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(bench.counts, "keep_pods", asked.append)
+    for config in (MetricsConfig(), ON, replace(ON, max_pods=3), MetricsConfig()):
+        bench.publisher.configure(config)
+
+    assert asked == [0, 100, 3, 0]
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EACCES])
+def test_a_folder_that_refuses_is_told_once_and_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code), bench.path)
+
+    bench.publisher.configure(ON)
+    with monkeypatch.context() as patched:
+        patched.setattr(published, "replace", refuse)
+        for at_s in range(10, 60, 10):
+            bench.turn(at_s)
+    bench.turn(60)
+    bench.turn(70)
+
+    first, second = said(caplog)
+    assert first.startswith(f"metrics not published file={bench.path} error=")
+    assert os.strerror(code) in first
+    assert second == f"metrics published again file={bench.path}"
+    assert bench.published() is not None
+
+
+@pytest.mark.parametrize("trouble", ["absent", "file", "symlink"])
+def test_a_folder_that_is_missing_says_who_makes_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    bench.folder.rmdir()
+    if trouble == "file":
+        bench.folder.touch()
+    elif trouble == "symlink":
+        bench.folder.symlink_to(bench.folder.with_name("nowhere"))
+    bench.publisher.configure(ON)
+    bench.turn(10)
+    bench.turn(20)
+
+    (line,) = said(caplog)
+    assert f"make {bench.folder}" in line
+    assert "restart the unit after that" in line
+
+
+def test_nobody_waits_for_a_folder_that_hangs(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    real = published.replace
+
+    def hang(path: str, data: bytes) -> None:
+        reached.set()
+        assert go_on.wait(60)
+        real(path, data)
+
+    gathered = []
+
+    def gather(sources: Sources, at_ns: int) -> Values:
+        gathered.append(at_ns)
+        return gauges.gather(sources, at_ns)
+
+    monkeypatch.setattr(published, "replace", hang)
+    monkeypatch.setattr(publisher, "gather", gather)
+    bench.publisher.configure(ON)
+    bench.publisher.turn(10 * S)
+    assert reached.wait(60)
+
+    for at_s in range(20, 100, 10):
+        bench.publisher.turn(at_s * S)
+
+    assert gathered == [10 * S], "it costs nothing while nobody takes it"
+    assert said(caplog) == [f'metrics not published file={bench.path} error="writing takes too long"']
+    go_on.set()
+    wait_until(lambda: bench.published() is not None, "the write that hung")
+    assert said(caplog)[1:] == [f"metrics published again file={bench.path}"]
+    bench.turn(100)
+    found = bench.published()
+    assert found is not None
+    assert found.at_ns == 100 * S
+
+
+def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "gather", lambda *_: 1 // 0)
+    bench.publisher.configure(ON)
+
+    bench.publisher.turn(10 * S)
+    bench.publisher.turn(20 * S)
+
+    assert said(caplog) == ["metrics are not published any more"]
+    assert bench.publisher.due_ns == NEVER_NS
+
+
+def test_a_bug_in_what_is_written_is_said_once_and_costs_figures(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.publisher.configure(ON)
+    with monkeypatch.context() as patched:
+        patched.setattr(published, "encode", lambda _: 1 // 0)
+        bench.turn(10)
+        bench.turn(20)
+    bench.turn(30)
+
+    assert said(caplog) == ["metrics not published", f"metrics published again file={bench.path}"]
+
+
+def test_without_a_thread_nothing_is_published(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    bench.publisher.configure(ON)
+    bench.publisher.turn(10 * S)
+
+    assert bench.publisher.due_ns == NEVER_NS
+    assert said(caplog) == [f'metrics not published file={bench.path} error="can\'t start new thread"']
+
+
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+
+def add_log(bench: Bench, pod: str, number: int) -> None:
+    folder = bench.fake.log_dir / "pods" / f"default_{pod}_{bench.fake.uids[pod]}" / "app"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number}.log").touch()
+
+
+def test_restarts_are_looked_for_where_containers_changed_and_nowhere_else(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    add_log(bench, "web", 1)
+    bench.turn(10)
+    assert bench.restarts() == 0
+    add_log(bench, "web", 2)
+
+    bench.turn(20)
+    assert bench.restarts() == 0, "nobody told of it"
+    bench.publisher.containers_changed(bench.fake.uids["web"])
+    bench.turn(30)
+
+    assert bench.restarts() == 1
+
+
+def test_without_inotify_they_are_looked_for_everywhere_once_a_minute(bench: Bench) -> None:
+    bench.publisher.configure(ON)
+    bench.turn(100)
+    bench.sources.watch.missed()
+    bench.turn(110)
+    add_log(bench, "web", 2)
+    bench.turn(169)
+    assert bench.restarts() == 0
+
+    bench.turn(175)
+
+    assert bench.restarts() == 2
+
+
+def test_without_logs_there_is_no_figure(bench: Bench) -> None:
+    bench.publisher = Publisher(bench.path, "/nonexistent", bench.sources)
+    bench.publisher.configure(ON)
+    bench.turn(10)
+
+    assert bench.restarts() is None
