@@ -22,7 +22,14 @@ import typer
 from cgpause import __version__, byhand, history, output
 from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path
+from cgpause.arguments import (
+    DEFAULT_CONFIG,
+    DEFAULT_LISTEN,
+    DEFAULT_LOG_DIR,
+    DEFAULT_RUN_DIR,
+    DEFAULT_STATE_DIR,
+    history_path,
+)
 from cgpause.check import Level, run_checks
 from cgpause.completion import AnyPod, PausedPods, RunningPods
 from cgpause.config import Config, render_config
@@ -113,12 +120,19 @@ def main_options(
             help=f"Where the history is kept.  [default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root]",
         ),
     ] = None,
+    run_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Where the daemon publishes its figures.  [default: {DEFAULT_RUN_DIR}, as above]",
+        ),
+    ] = None,
     version: Annotated[  # noqa: ARG001 - acted on by its callback
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Options common to all commands."""
-    context.obj = Globals(cgroup_root, config, log_dir, state_dir)
+    context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir)
 
 
 @app.command()
@@ -136,6 +150,8 @@ def run(
         options += ["--cgroup-root", given.cgroup_root]
     if given.state_dir is not None:
         options += ["--state-dir", given.state_dir]
+    if given.run_dir is not None:
+        options += ["--run-dir", given.run_dir]
     options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
     # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory. -P, so that
     # root in somebody's folder does not import from it.
@@ -276,6 +292,30 @@ def top(
 
 
 @app.command()
+def metrics(
+    context: typer.Context,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS:PORT", help=f"Serve them there.  [default: {DEFAULT_LISTEN}]")
+    ] = None,
+    textfile: Annotated[
+        str | None, typer.Option(metavar="FILE.prom", help="Write this file instead, for node_exporter's textfile.")
+    ] = None,
+    interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it.  [default: 15s]")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
+) -> None:
+    """Serve what the daemon publishes to Prometheus, until it is told to end ([metrics] in the configuration)."""
+    given: Globals = context.obj
+    with _exits():
+        from cgpause import exporter  # noqa: PLC0415 - no other command needs it, and it needs an extra
+
+        try:
+            interval_s = _parse_duration(interval, "--interval")
+            exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
+        except ValueError as e:
+            _fail(str(e), Exit.USAGE)
+
+
+@app.command()
 def config(
     context: typer.Context,
     only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
@@ -411,7 +451,7 @@ def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> E
     return worst
 
 
-def _parse_duration(text: str | None) -> int | None:
+def _parse_duration(text: str | None, option: str = "--for") -> int | None:
     """Seconds of "90", "90s", "10m" or "1h30m"."""
     if text is None:
         return None
@@ -420,7 +460,7 @@ def _parse_duration(text: str | None) -> int | None:
         sum(int(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
     )
     if not seconds:
-        _fail(f"--for {text!r}: give a time of at least a second, like 90s, 10m or 1h30m", Exit.USAGE)
+        _fail(f"{option} {text!r}: give a time of at least a second, like 90s, 10m or 1h30m", Exit.USAGE)
     return seconds
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cgpause import history, journal, ledger
 from cgpause.actuate import now_ns
-from cgpause.arguments import DEFAULT_CONFIG, history_path
+from cgpause.arguments import DEFAULT_CONFIG, history_path, metrics_path
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.config import Config, load_config
 from cgpause.errors import CgpauseError, HostError, printable
@@ -28,6 +28,7 @@ class Globals:
     config_path: str | None
     log_dir: str
     state_dir: str | None
+    run_dir: str | None
 
     def keep(self, event: Event) -> str | None:
         """Keep what was done by hand, where the daemon keeps what it does; returns what was wrong with that."""
@@ -76,6 +77,11 @@ class Globals:
     def config_file(self) -> str:
         """The configuration given with --config, or the one of the node."""
         return DEFAULT_CONFIG if self.config_path is None else self.config_path
+
+    @property
+    def metrics_path(self) -> str | None:
+        """Where the daemon publishes its figures; None for a tree that has no such place."""
+        return metrics_path(self.run_dir, self.cgroup_root)
 
     @contextmanager
     def tree(self, config: Config) -> Iterator[PodTree]:

@@ -28,7 +28,14 @@ COMMANDS = [
     ["resume", "--all", "--dry-run"],
     ["resume", "--all"],
 ]
-OTHER_COMMANDS = [["check", "--json"], ["explain", "--json"], ["config"], ["config", "--check"], ["run"]]
+OTHER_COMMANDS = [
+    ["check", "--json"],
+    ["explain", "--json"],
+    ["config"],
+    ["config", "--check"],
+    ["run"],
+    ["metrics", "--once"],
+]
 FILES = [
     "cpu.max",
     "cpu.max.burst",

@@ -1,0 +1,443 @@
+"""`cgpause metrics`: what was published, and nothing else, in a form that Prometheus' own parser reads."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commandline import Patch, invoke
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from trees import wait_until
+
+from cgpause import published
+from cgpause.errors import CgpauseError
+from cgpause.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
+from cgpause.metrics import BY_NAME, FAMILIES, Figure, Values
+from cgpause.published import Snapshot
+
+S = 1_000_000_000
+VALUES: Values = {
+    "cgpause_headroom_bytes": [Figure((), 123456789012)],
+    "cgpause_pods": [Figure(("running",), 3), Figure(("paused",), 1)],
+    "cgpause_pauses_total": [Figure(("default", "throttle"), 4)],
+    "cgpause_tick_duration_seconds": [Figure((), 1.25, (1, 0, 2, *[0] * 10, 1))],
+}
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def snapshot(values: Values = VALUES, age_s: float = 0) -> Snapshot:
+    return Snapshot(published.boot_ns() - int(age_s * S), 1795000000.0, 5.0, values)
+
+
+def parsed(text: bytes) -> Samples:
+    """Every sample, by the parser that comes with prometheus_client; two of the same labels are an error."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return published.path_in(str(tmp_path))
+
+
+@pytest.fixture
+def publish(path: str) -> Callable[[Snapshot], None]:
+    return lambda made: published.replace(path, published.encode(made))
+
+
+Publish = Callable[[Snapshot], None]
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_published_is_shown(path: str, publish: Publish) -> None:
+    publish(snapshot())
+
+    found = parsed(Source(path).text())
+
+    assert found["cgpause_up", ()] == 1
+    assert found["cgpause_snapshot_timestamp_seconds", ()] == 1795000000
+    assert found["cgpause_headroom_bytes", ()] == 123456789012
+    assert found["cgpause_pods", (("state", "running"),)] == 3
+    assert found["cgpause_pauses_total", (("mechanism", "throttle"), ("namespace", "default"))] == 4
+
+
+def test_a_histogram_is_cumulative(path: str, publish: Publish) -> None:
+    publish(snapshot())
+
+    found = parsed(Source(path).text())
+
+    bounds = [*map(str, BY_NAME["cgpause_tick_duration_seconds"].buckets), "+Inf"]
+    counts = [found["cgpause_tick_duration_seconds_bucket", (("le", bound),)] for bound in bounds]
+    assert counts == [1, 1, *[3] * 11, 4]
+    assert found["cgpause_tick_duration_seconds_count", ()] == 4
+    assert found["cgpause_tick_duration_seconds_sum", ()] == 1.25
+
+
+def test_each_family_has_its_help_and_type(path: str, publish: Publish) -> None:
+    every: Values = {
+        family.name: [Figure(("x",) * len(family.labels), 1, (0,) * (len(family.buckets) + 1 if family.buckets else 0))]
+        for family in FAMILIES
+    }
+    publish(snapshot(every))
+
+    text = Source(path).text().decode()
+
+    for family in FAMILIES:
+        assert f"# HELP {family.name} {family.help}\n" in text
+        assert f"# TYPE {family.name} {family.kind}\n" in text
+    assert text.count("# TYPE ") == len(FAMILIES)
+    assert "_created" not in text
+
+
+def test_each_look_reads_anew(path: str, publish: Publish) -> None:
+    source = Source(path)
+    for headroom in (1, 2):
+        publish(snapshot({"cgpause_headroom_bytes": [Figure((), headroom)]}))
+        assert parsed(source.text())["cgpause_headroom_bytes", ()] == headroom
+
+
+def only_down(found: Samples) -> bool:
+    """Nothing but that the daemon is down, and when it was last up."""
+    return found["cgpause_up", ()] == 0 and {name for name, _ in found} <= {
+        "cgpause_up",
+        "cgpause_snapshot_timestamp_seconds",
+    }
+
+
+@pytest.mark.parametrize("age_s", [60, -60], ids=["old", "of-another-boot"])
+def test_what_is_not_recent_is_not_shown(path: str, publish: Publish, age_s: float) -> None:
+    publish(snapshot(age_s=age_s))
+
+    found = parsed(Source(path).text())
+
+    assert only_down(found)
+    assert found["cgpause_snapshot_timestamp_seconds", ()] == 1795000000
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"\xff" * 100, b"null"])
+def test_what_cannot_be_read_is_a_daemon_that_is_down(path: str, content: bytes | None) -> None:
+    if content is not None:
+        Path(path).write_bytes(content)
+
+    assert only_down(parsed(Source(path).text()))
+
+
+def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(
+    path: str, publish: Publish, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    source = Source(path)
+    for _ in range(3):
+        source.text()
+    publish(snapshot(age_s=60))
+    for _ in range(3):
+        source.text()
+    publish(snapshot())
+    for _ in range(3):
+        source.text()
+
+    absent, old, over = [record.getMessage() for record in caplog.records]
+    assert "publish = true" in absent
+    assert "is old" in old
+    assert over == "the daemon publishes again"
+
+
+hostile = st.text(max_size=12) | st.sampled_from(
+    [
+        '"',
+        "\\",
+        "\n",
+        '"} 1\n# HELP x y\nx 1',
+        "\r\n",
+        "\u2028",
+        "{",
+        "}",
+        ",",
+        "le",
+        "\x00",
+        "\ud800",
+        "é" * 5,
+        "\\n",
+        '\\"',
+    ]
+)
+
+
+@given(st.lists(st.tuples(hostile, hostile), max_size=5, unique=True))
+def test_no_name_breaks_the_exposition_or_passes_for_another(names: list[tuple[str, str]]) -> None:
+    figures = [Figure((namespace, pod, "throttle"), number) for number, (namespace, pod) in enumerate(names)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = published.path_in(folder)
+        published.replace(path, published.encode(snapshot({"cgpause_pod_pauses_total": figures})))
+        text = Source(path).text()
+
+    found = parsed(text)
+    expected: Samples = {}
+    for number, labels in enumerate(names):
+        namespace, pod = (label.encode(errors="replace").decode() for label in labels)
+        key = (("mechanism", "throttle"), ("namespace", namespace), ("pod", pod))
+        expected.setdefault(("cgpause_pod_pauses_total", key), number)
+    assert {key: value for key, value in found.items() if key[0] == "cgpause_pod_pauses_total"} == expected
+    assert len(found) == 2 + len(expected)
+
+
+# --- where to listen -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:10912", Listen("127.0.0.1", 10912)),
+        ("[::1]:80", Listen("::1", 80)),
+        ("0.0.0.0:65535", Listen("0.0.0.0", 65535)),
+        ("[::]:0", Listen("::", 0)),
+    ],
+)
+def test_an_address_is_read(text: str, expected: Listen) -> None:
+    assert parse_listen(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "10912", ":10912", "localhost:80", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80",
+     "[127.0.0.1]:80", "[::1]", "127.0.0.1:٣", "127.0.0.1:1\n", "1.2.3:80", "[::1%lo]:x"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(ValueError, match=r"give an IP address and a port, like 127\.0\.0\.1:10912") as refused:
+        parse_listen(text)
+
+    assert "\n" not in str(refused.value)
+
+
+# --- as a file -------------------------------------------------------------------------------------------------------
+
+
+def test_a_textfile_is_written_whole_and_for_everybody(tmp_path: Path, path: str, publish: Publish) -> None:
+    publish(snapshot())
+    target = tmp_path / "cgpause.prom"
+
+    write_textfile(Source(path), str(target))
+
+    assert parsed(target.read_bytes())["cgpause_up", ()] == 1
+    assert target.stat().st_mode & 0o777 == 0o644
+    assert sorted(found.name for found in tmp_path.glob("*.prom*")) == ["cgpause.prom"]
+
+
+def test_a_textfile_that_cannot_be_written_the_first_time_is_an_error(tmp_path: Path, path: str) -> None:
+    with pytest.raises(CgpauseError, match=r"cannot write .*absent/x\.prom: No such file"):
+        keep_textfile(Source(path), str(tmp_path / "absent" / "x.prom"), 1)
+
+
+def test_later_it_is_said_once_and_tried_again_and_at_the_end_the_file_goes(
+    tmp_path: Path, path: str, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = tmp_path / "folder" / "cgpause.prom"
+    target.parent.mkdir()
+    steps = iter(["break", "still", "mend", "works", "end"])
+
+    def sleep(_: float) -> None:
+        match next(steps):
+            case "break":
+                target.parent.rename(tmp_path / "away")
+            case "mend":
+                (tmp_path / "away").rename(target.parent)
+                target.unlink()
+            case "end":
+                assert target.exists()
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("cgpause.exporter.time.sleep", sleep)
+    keep_textfile(Source(path), str(target), 1)
+
+    assert [record.getMessage() for record in caplog.records if "cannot write" in record.getMessage()] == [
+        f"cannot write {target}: No such file or directory"
+    ]
+    assert list(target.parent.iterdir()) == []
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def metrics(path: str, *args: str) -> list[str]:
+    return ["--run-dir", os.path.dirname(path), "metrics", *args]
+
+
+def test_once_prints_everything(path: str, publish: Publish) -> None:
+    publish(snapshot())
+
+    result = invoke(*metrics(path, "--once"))
+
+    assert result.exit_code == 0
+    assert parsed(result.stdout.encode())["cgpause_up", ()] == 1
+
+
+def test_once_writes_the_file(tmp_path: Path, path: str, publish: Publish) -> None:
+    publish(snapshot())
+    target = str(tmp_path / "x.prom")
+
+    result = invoke(*metrics(path, "--once", "--textfile", target))
+
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert parsed(Path(target).read_bytes())["cgpause_up", ()] == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param(["--listen", "here"], "--listen here: give an IP address and a port", id="listen"),
+        pytest.param(["--interval", "5s"], "--interval goes with --textfile", id="interval"),
+        pytest.param(["--textfile", "/x.prom", "--interval", "0"], "--interval '0': give a time", id="no-time"),
+        pytest.param(["--textfile", "/x.txt"], "node_exporter reads files named *.prom only", id="name"),
+        pytest.param(["--textfile", "/x.prom", "--listen", "127.0.0.1:1"], "--listen does not go with", id="both"),
+        pytest.param(["--once", "--listen", "127.0.0.1:1"], "--listen does not go with --once", id="once"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(path: str, args: list[str], message: str) -> None:
+    result = invoke(*metrics(path, *args))
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_another_tree_has_no_figures_unless_told_where(tmp_path: Path) -> None:
+    result = invoke("--cgroup-root", str(tmp_path), "metrics", "--once")
+
+    assert result.exit_code == 2
+    assert "--run-dir" in result.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(path: str, monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "cgpause.exporter")
+    monkeypatch.delattr("cgpause.exporter")
+
+    result = invoke(*metrics(path, "--once"))
+
+    assert result.exit_code == 1
+    assert "scripts/install --metrics" in result.stderr
+    assert "pip install 'cgpause[metrics]'" in result.stderr
+
+
+def test_a_file_that_cannot_be_written_exits_5(path: str) -> None:
+    result = invoke(*metrics(path, "--once", "--textfile", "/nonexistent/x.prom"))
+
+    assert result.exit_code == 5
+    assert "cannot write /nonexistent/x.prom" in result.stderr
+
+
+# --- over HTTP, as a process -----------------------------------------------------------------------------------------
+
+
+class Server:
+    """`cgpause metrics` on a free port of the loopback."""
+
+    def __init__(self, path: str, log: Path, *args: str) -> None:
+        command = [sys.executable, "-m", "cgpause", *metrics(path, *args)]
+        self.log_path = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(command, stderr=out, stdout=out, stdin=subprocess.DEVNULL)
+
+    @property
+    def log(self) -> str:
+        text: str = self.log_path.read_text()
+        return text
+
+    def port(self) -> int:
+        wait_until(lambda: "serving" in self.log or self.process.poll() is not None, "the server", 60)
+        found = re.search(r":(\d+)/metrics", self.log)
+        assert found is not None, self.log
+        return int(found[1])
+
+    def get(self, target: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, str, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port(), timeout=60)
+        connection.request(method, target, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("Content-Type", ""), answer.read()
+
+
+@pytest.fixture
+def server(path: str, tmp_path: Path) -> Iterator[Server]:
+    made = Server(path, tmp_path / "log", "--listen", "127.0.0.1:0")
+    yield made
+    made.process.kill()
+    made.process.wait()
+    assert "Traceback" not in made.log
+
+
+def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) -> None:
+    status, _, body = server.get()
+    assert status == 200
+    assert only_down(parsed(body))
+    publish(snapshot())
+
+    status, kind, body = server.get()
+    assert (status, kind.split(";")[0]) == (200, "text/plain")
+    assert parsed(body)["cgpause_headroom_bytes", ()] == 123456789012
+    openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
+    status, kind, body = server.get(**openmetrics)
+    assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
+    assert gzip.decompress(body).endswith(b"# EOF\n")
+    assert server.get("/")[0] == 200
+    assert server.get("/etc/passwd")[0] == 404
+    assert server.get(method="POST")[0] == 405
+    with socket.create_connection(("127.0.0.1", server.port())) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more: it holds up nobody else
+        assert server.get()[0] == 200
+        slow.sendall(b"\xff" * 100 + b"\r\n\r\n")
+        assert server.get()[0] == 200
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert server.log.count("\n") <= 3, "scrapes are no news"
+
+
+def test_a_port_that_is_taken_says_so(path: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        command = [sys.executable, "-m", "cgpause", *metrics(path, "--listen", where)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith(
+        f"cannot listen on http://{where}/metrics: Address already in use; --listen names another address"
+    )
+
+
+def test_a_textfile_is_kept_until_it_is_told_to_end(path: str, tmp_path: Path, publish: Publish) -> None:
+    target = tmp_path / "cgpause.prom"
+    publish(snapshot())
+    server = Server(path, tmp_path / "log", "--textfile", str(target), "--interval", "1s")
+    try:
+        wait_until(target.exists, "the file", 60)
+        first = target.stat().st_ino
+        wait_until(lambda: target.stat().st_ino != first, "the next", 60)
+        assert parsed(target.read_bytes())["cgpause_up", ()] == 1
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) == 0
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert not target.exists()
+    assert "Traceback" not in server.log
