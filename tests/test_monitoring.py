@@ -1,0 +1,129 @@
+"""What is shipped for Prometheus and Grafana is built on the metrics there are; tests/vm asks Prometheus itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from cgpause.metrics import BY_NAME, FAMILIES, Kind
+
+REPO = Path(__file__).parents[1]
+MANUAL = REPO / "docs/metrics.md"
+MONITORING = REPO / "docs/monitoring"
+NAME = re.compile(r"\bcgpause_[a-z0-9_]+")
+SUFFIXES = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
+
+
+def exported() -> dict[str, tuple[str, ...]]:
+    """Name of every series, as it is scraped, and its labels."""
+    found = {}
+    for family in FAMILIES:
+        for suffix in SUFFIXES.get(family.kind, ("",)):
+            found[family.name + suffix] = (*family.labels, *(("le",) if suffix == "_bucket" else ()))
+    return found
+
+
+def table() -> str:
+    rows: list[tuple[str, ...]] = [("Metric", "Type", "Labels", "Meaning")]
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        meaning = family.help
+        if family.buckets:
+            meaning += f" Buckets: {', '.join(f'{bound:g}' for bound in family.buckets)} s."
+        rows.append((f"`{family.name}`", family.kind, labels, meaning))
+    rows.insert(1, ("---",) * len(rows[0]))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+    return found
+
+
+def expressions() -> list[str]:
+    """All PromQL of the dashboard."""
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
+
+
+def alerts() -> str:
+    return (MONITORING / "alerts.yml").read_text()
+
+
+def test_the_table_in_the_manual_is_current() -> None:
+    text = MANUAL.read_text(encoding="utf-8")
+    before, marker, rest = text.partition("<!-- metrics: ")
+    comment, _, _ = rest.partition("\n")
+    _, end, after = rest.partition("<!-- end of metrics -->")
+    expected = f"{before}{marker}{comment}\n\n{table()}\n{end}{after}"
+    if os.environ.get("CGPAUSE_REGENERATE") == "1":
+        MANUAL.write_text(expected, encoding="utf-8")
+
+    assert MANUAL.read_text(encoding="utf-8") == expected, "run: CGPAUSE_REGENERATE=1 pytest tests/test_monitoring.py"
+
+
+def test_rules_tests_dashboard_and_manual_name_only_what_is_exported() -> None:
+    for path in (MONITORING / "alerts.yml", MONITORING / "alerts_test.yml", MONITORING / "dashboard.json", MANUAL):
+        named = set(NAME.findall(path.read_text()))
+        assert len(named) > 5, path
+        assert named <= exported().keys() | BY_NAME.keys(), path
+
+
+def test_every_metric_has_its_place_on_the_dashboard() -> None:
+    """What nobody looks at need not be exported; what is about the scrape itself is for alerts."""
+    shown = set(NAME.findall(" ".join(expressions())))
+    families = {
+        family.name for family in FAMILIES if any(name in shown for name in (family.name, f"{family.name}_bucket"))
+    }
+
+    assert BY_NAME.keys() - families == {"cgpause_snapshot_timestamp_seconds", "cgpause_pod_pauses_total"}
+
+
+def test_expressions_name_labels_that_are_there() -> None:
+    selectors = re.compile(r"(cgpause_[a-z0-9_]+)\{([^}]*)\}")
+    for text in (alerts(), *expressions()):
+        for name, inside in selectors.findall(text):
+            labels = re.findall(r"(\w+)\s*(?:=|!|~)", inside)
+            assert set(labels) <= {*exported()[name], "instance", "job"}, (name, inside)
+    known = {label for labels in exported().values() for label in labels} | {"instance", "job"}
+    for text in (alerts(), *expressions()):
+        for inside in re.findall(r"\b(?:by|without|on|group_left) ?\(([^)]*)\)", text):
+            assert set(re.split(r",\s*", inside)) <= known, text
+
+
+def test_every_alert_is_in_the_manual_and_tested() -> None:
+    named = re.findall(r"- alert: (\w+)", alerts())
+    tested = set(re.findall(r'alertname="(\w+)"', (MONITORING / "alerts_test.yml").read_text()))
+
+    assert len(named) == len(set(named)) > 5
+    assert re.findall(r"^\| `(Cgpause\w+)` \|", MANUAL.read_text(), re.MULTILINE) == named
+    assert tested == set(named)
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    """As far as that can be said without one: ids, places, data sources and variables."""
+    found = dashboard()
+    panels = found["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    variables = {entry["name"] for entry in found["templating"]["list"]}
+    assert variables == {"datasource", "instance"}
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not taken & cells, panel["title"]
+        taken |= cells
+        if panel["type"] == "row":
+            continue
+        assert panel["description"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs) > 0
+        for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
+            assert source == {"type": "prometheus", "uid": "${datasource}"}
+    for expression in expressions():
+        assert 'instance=~"$instance"' in expression
+        assert set(re.findall(r"\$(\w+)", expression)) <= {"instance", "__rate_interval", "__range"}
+    assert "id" not in found, "Grafana gives it one"
