@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 import shutil
@@ -13,24 +14,36 @@ import pytest
 from typer.testing import CliRunner
 
 from cgpause import restore
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, DEFAULT_STATE_DIR, history_path, parse_options
+from cgpause.arguments import (
+    DEFAULT_CONFIG,
+    DEFAULT_LISTEN,
+    DEFAULT_LOG_DIR,
+    DEFAULT_RUN_DIR,
+    DEFAULT_STATE_DIR,
+    history_path,
+    metrics_path,
+    parse_options,
+)
 from cgpause.cli import app
 from cgpause.config import load_config
 
 REPO = Path(__file__).parent.parent
 UNIT = REPO / "systemd/cgpause.service"
+METRICS_UNIT = REPO / "systemd/cgpause-metrics.service"
+UNITS = (UNIT, METRICS_UNIT)
+TMPFILES = REPO / "systemd/cgpause.tmpfiles"
 PREFIX = "/usr/local/lib/cgpause/current"
 DIRECTIVE = re.compile(r"(?P<key>[A-Z]\w+)=(?P<value>.*)")
 
 
-def directives() -> list[tuple[str, str]]:
+def directives(unit: Path = UNIT) -> list[tuple[str, str]]:
     return [
-        (found["key"], found["value"]) for found in map(DIRECTIVE.fullmatch, UNIT.read_text().splitlines()) if found
+        (found["key"], found["value"]) for found in map(DIRECTIVE.fullmatch, unit.read_text().splitlines()) if found
     ]
 
 
-def values(key: str) -> list[str]:
-    return [value for found, value in directives() if found == key]
+def values(key: str, unit: Path = UNIT) -> list[str]:
+    return [value for found, value in directives(unit) if found == key]
 
 
 OPTIONS = "$CGPAUSE_OPTIONS"
@@ -47,13 +60,14 @@ def module_arguments(command: str, module: str, options: str = "") -> list[str]:
     return words[at + 2 :]
 
 
-@pytest.fixture
-def unit_here(tmp_path: Path) -> Path:
-    """The unit with commands that exist on this machine."""
-    text = UNIT.read_text()
+@pytest.fixture(params=UNITS, ids=lambda unit: unit.name)
+def unit_here(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A unit with commands that exist on this machine."""
+    unit: Path = request.param
+    text = unit.read_text()
     for command in ("python", "cgpause"):
         text = text.replace(f"{PREFIX}/bin/{command}", sys.executable)
-    path = tmp_path / UNIT.name
+    path = tmp_path / unit.name
     path.write_text(text)
     return path
 
@@ -77,11 +91,12 @@ def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
     assert "OK" in said
 
 
-def test_every_directive_has_its_reason() -> None:
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_every_directive_has_its_reason(unit: Path) -> None:
     """A comment comes right before it, or before the run of lines with the same key it belongs to."""
     unexplained = []
     previous, explained = "", False
-    for line in UNIT.read_text().splitlines():
+    for line in unit.read_text().splitlines():
         found = DIRECTIVE.fullmatch(line)
         if line.startswith("#"):
             explained = True
@@ -106,6 +121,7 @@ def test_every_directive_has_its_reason() -> None:
         "User",
         "DynamicUser",
         "StateDirectory",
+        "RuntimeDirectory",
     ],
 )
 def test_hardening_left_out_is_left_out_with_a_reason(directive: str) -> None:
@@ -129,11 +145,13 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
     assert options.cgroup_root is None
     assert options.log_dir == DEFAULT_LOG_DIR
     assert options.history_path == f"{DEFAULT_STATE_DIR}/history.jsonl"
+    assert options.metrics_path == f"{DEFAULT_RUN_DIR}/metrics.json"
     assert not options.dry_run
 
 
-def test_the_one_folder_the_daemon_may_write_to_is_where_the_history_is_and_roots_alone() -> None:
-    assert values("ReadWritePaths") == [f"-{DEFAULT_STATE_DIR}"], "without it everything but the history works"
+def test_the_folders_the_daemon_may_write_to_are_those_of_history_and_metrics() -> None:
+    writable = [f"-{DEFAULT_STATE_DIR} -{DEFAULT_RUN_DIR}"]
+    assert values("ReadWritePaths") == writable, "without them everything but history and metrics works"
     assert history_path(None, None) == f"{DEFAULT_STATE_DIR}/history.jsonl", "ExecStopPost= and the CLI agree"
     installer = (REPO / "scripts/install").read_text()
     assert f"STATE={DEFAULT_STATE_DIR} " in installer
@@ -151,6 +169,29 @@ def test_no_folder_must_be_there_or_made_for_exec_stop_post_to_run() -> None:
 def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:
     assert history_path(None, "/some/tree") is None
     assert history_path("/state", "/some/tree") == "/state/history.jsonl"
+
+
+def test_a_tree_of_ones_own_is_not_in_the_nodes_metrics() -> None:
+    assert metrics_path(None, "/some/tree") is None
+    assert metrics_path("/here", "/some/tree") == "/here/metrics.json"
+    assert metrics_path(None, None) == f"{DEFAULT_RUN_DIR}/metrics.json"
+
+
+def test_everybody_may_look_into_the_folder_of_the_metrics_and_root_alone_may_write() -> None:
+    lines = [line for line in TMPFILES.read_text().splitlines() if not line.startswith("#")]
+
+    assert lines == [f"d {DEFAULT_RUN_DIR} 0755 root root -"]
+    installer = (REPO / "scripts/install").read_text()
+    assert f"RUN={DEFAULT_RUN_DIR} " in installer
+
+
+def test_the_metrics_come_from_nobody_and_go_no_further_than_the_loopback() -> None:
+    assert values("DynamicUser", METRICS_UNIT) == ["yes"]
+    assert values("CapabilityBoundingSet", METRICS_UNIT) == [""]
+    assert (values("IPAddressDeny", METRICS_UNIT), values("IPAddressAllow", METRICS_UNIT)) == (["any"], ["localhost"])
+    [command] = values("ExecStart", METRICS_UNIT)
+    assert module_arguments(command, "cgpause") == ["metrics"]
+    assert ipaddress.ip_address(DEFAULT_LISTEN.rpartition(":")[0]).is_loopback
 
 
 def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,6 +238,8 @@ def test_daemon_imports_nothing_heavy() -> None:
         "click",
         "pydantic",
         "psutil",
+        "prometheus_client",
+        "cgpause.exporter",
         "subprocess",
         "tempfile",
         "ast",
@@ -221,9 +264,9 @@ def test_installer_and_unit_agree_on_paths() -> None:
 
     assert f"DEFAULT_PREFIX={PREFIX.removesuffix('/current')} " in script
     assert f"CONFIG={DEFAULT_CONFIG}\n" in script
-    assert [line for line in script.splitlines() if line.startswith("UNIT=")] == [
-        f"UNIT=/etc/systemd/system/{UNIT.name}"
-    ]
+    for name, unit in (("UNIT", UNIT), ("METRICS_UNIT", METRICS_UNIT)):
+        lines = [line for line in script.splitlines() if line.startswith(f"{name}=")]
+        assert lines == [f"{name}=/etc/systemd/system/{unit.name}"]
 
 
 def shell_scripts() -> list[Path]:
@@ -252,6 +295,7 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
         pytest.param(["--help"], 0, "--uninstall", id="help"),
         pytest.param(["--nonsense"], 2, "unknown argument: --nonsense", id="unknown"),
         pytest.param(["--wheels"], 2, "--wheels wants a value", id="no-value"),
+        pytest.param(["--metrics", "--uninstall"], 2, "--metrics does not go with --uninstall", id="metrics-uninstall"),
         pytest.param(["--purge"], 2, "--purge goes with --uninstall", id="purge-alone"),
         pytest.param(["--prefix", "/opt/with blank"], 2, "an absolute path of letters", id="prefix-with-blank"),
         pytest.param(["--prefix=/root/cgpause"], 2, "cannot see /root/cgpause", id="prefix-in-a-home"),
