@@ -32,6 +32,7 @@ dependencies = ["psutil>=5.9", "typer"]
 [project.optional-dependencies]
 dev = ["mypy>=1", "pytest>=8", "pytest-cov", "hypothesis[cli]>=6"]
 metrics = ["prometheus-client"]
+other = ["colour>=1"]
 """
 
 
@@ -107,6 +108,10 @@ def test_peers_are_installed_but_start_only_when_asked() -> None:
     for unit in vm_image.PEER_UNITS:
         assert unit.split(".")[0] in vm_image.PEERS
         assert f"ConditionPathExists={vm_image.PEERS_WANTED}" in vm_image.FILES[f"etc/systemd/system/{unit}.d/vm.conf"]
+
+
+def test_what_metrics_are_tested_with_never_starts_by_itself() -> None:
+    assert {f"{name}.service" for name in vm_image.MONITORING} <= set(vm_image.MASKED)
 
 
 TARGETS = """\
@@ -186,8 +191,8 @@ def test_apt_options_carry_what_reaches_the_mirror() -> None:
 def test_the_guest_gets_runtime_tests_and_extras_but_no_host_tools() -> None:
     requirements = guest_requirements(PYPROJECT)
 
-    assert requirements.runtime == ("psutil>=5.9", "typer")
-    assert requirements.tests == ("pytest>=8", "hypothesis[cli]>=6", "prometheus-client")
+    assert requirements.runtime == ("psutil>=5.9", "typer", "prometheus-client")
+    assert requirements.tests == ("pytest>=8", "hypothesis[cli]>=6", "colour>=1")
 
 
 def test_packages_key_depends_on_requirements_and_python() -> None:

@@ -50,9 +50,13 @@ PEER_UNITS = ("earlyoom.service", "nohang.service", "oomd.service", "systemd-oom
 PEERS_WANTED = "/run/cgpause-peers"
 """While this file is there, the peers' units can be started."""
 
+# What our metrics are tested with, on the host's own Debian too. Its service is masked: the test runs it itself.
+MONITORING = ("prometheus",)
+
 DPKG_OPTIONS = (
     "force-unsafe-io",
-    *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")),
+    # The last two are of Prometheus' web pages, and twice its size.
+    *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man", "javascript", "nodejs")),
     # No udev in the initrd: the modules it needs are listed below, and an emulated CPU saves two seconds.
     "path-exclude=/usr/share/initramfs-tools/*/udev",
 )
@@ -178,6 +182,7 @@ MASKED = (
     "modprobe@loop.service",
     "nohang-desktop.service",
     "proc-sys-fs-binfmt_misc.automount",
+    "prometheus.service",
     "serial-getty@ttyS0.service",
     "sys-fs-fuse-connections.mount",
     "sys-kernel-config.mount",
@@ -347,7 +352,7 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
 def packages_of(suite: str) -> tuple[str, ...]:
     """What is installed for a suite, as apt is told."""
     if not suite:
-        return (*PACKAGES, *PEERS)
+        return (*PACKAGES, *PEERS, *MONITORING)
     if suite.endswith(BACKPORTS):
         return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in PACKAGES)
     return PACKAGES

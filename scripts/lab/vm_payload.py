@@ -25,7 +25,7 @@ NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The guest's Python packages: what cgpause runs on, and what its tests add."""
+    """The guest's Python packages: what cgpause runs on (with `cgpause metrics`), and what its tests add."""
 
     runtime: tuple[str, ...]
     tests: tuple[str, ...]
@@ -37,8 +37,9 @@ def guest_requirements(pyproject: str) -> Requirements:
     optional = dict(project.get("optional-dependencies", {}))
     dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
     optional.pop("bench", None)  # plots are drawn on the host
+    runtime = [*project.get("dependencies", []), *optional.pop("metrics", [])]
     extras = [line for lines in optional.values() for line in lines]
-    return Requirements(runtime=tuple(project.get("dependencies", [])), tests=tuple(dev + extras))
+    return Requirements(runtime=tuple(runtime), tests=tuple(dev + extras))
 
 
 def _name(requirement: str) -> str:

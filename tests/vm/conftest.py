@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,11 +49,16 @@ def node(folder: Path) -> Iterator[Node]:
 def start(node: Node) -> Iterator[Start]:
     running: list[Daemon] = []
 
-    def start_one(config: str = QUICK + NOT_HELD_LONG, cgroup: Path | None = None, root: Path = node.root) -> Daemon:
+    def start_one(
+        config: str = QUICK + NOT_HELD_LONG,
+        cgroup: Path | None = None,
+        root: Path = node.root,
+        options: Sequence[str] = (),
+    ) -> Daemon:
         (node.folder / "config.toml").write_text(config)
         log_path = node.folder / f"daemon-{len(running)}.log"
         command = [sys.executable, "-m", "cgpause.daemon", "--config", str(node.folder / "config.toml"), "--verbose"]
-        command += ["--cgroup-root", str(root), "--log-dir", str(node.kubepods.log_dir)]
+        command += ["--cgroup-root", str(root), "--log-dir", str(node.kubepods.log_dir), *options]
         if cgroup is not None:
             # $$$$: systemd makes one $ of two.
             command = ["/bin/sh", "-c", 'echo $$$$ > "$0/cgroup.procs" && exec "$@"', str(cgroup), *command]

@@ -97,9 +97,9 @@ class Node:
         wait_until(lambda: cpu_max(pod) == value, f"cpu.max to be {value}", 120)
 
 
-def sandbox() -> list[str]:
-    """What the shipped unit allows its processes, as options of systemd-run; not how it is started or watched."""
-    lines = (REPO / "systemd/cgpause.service").read_text().partition("[Service]")[2].partition("[Install]")[0]
+def sandbox(unit: str = "cgpause.service") -> list[str]:
+    """What a shipped unit allows its processes, as options of systemd-run; not how it is started or watched."""
+    lines = (REPO / "systemd" / unit).read_text().partition("[Service]")[2].partition("[Install]")[0]
     settings = [line for line in lines.splitlines() if line and not line.startswith("#")]
     return [f"--property={line}" for line in settings if not line.startswith(NOT_SANDBOX)]
 

@@ -12,6 +12,10 @@ import os
 import re
 import shutil
 import signal
+import stat
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +46,8 @@ from cgpause.record import XATTR
 PREFIX = Path("/usr/local/lib/cgpause")
 COMMAND = Path("/usr/local/bin/cgpause")
 UNIT = Path("/etc/systemd/system/cgpause.service")
+METRICS_UNIT = Path("/etc/systemd/system/cgpause-metrics.service")
+RUN = Path("/run/cgpause")
 SHARED = [
     Path("/etc/fish/completions/cgpause.fish"),
     Path("/usr/local/share/bash-completion/completions/cgpause"),
@@ -158,7 +164,7 @@ def test_daemon_has_what_its_unit_promises(installed: str) -> None:
     writable = {path for path, options in mounts.items() if options.split(",")[0] == "rw"}
     # systemd leaves /sys/fs/selinux to SELinux's own rules.
     assert {path for path in writable if path.startswith("/sys")} - {"/sys/fs/selinux"} == {"/sys/fs/cgroup"}
-    assert {path for path in writable if not path.startswith(("/sys", "/dev", "/proc"))} == {str(STATE)}
+    assert {path for path in writable if not path.startswith(("/sys", "/dev", "/proc"))} == {str(STATE), str(RUN)}
     assert (STATE.stat().st_mode & 0o7777, STATE.stat().st_uid) == (0o700, 0)
     assert mounts["/proc/sys"].startswith("ro")
 
@@ -468,6 +474,92 @@ def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None
     run("systemctl", "start", "cgpause")
 
 
+def metrics() -> dict[str, str]:
+    """What is served, without its comments."""
+    with urllib.request.urlopen("http://127.0.0.1:10912/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def serves(name: str, value: str) -> bool:
+    try:
+        return metrics().get(name) == value
+    except OSError:  # not there yet
+        return False
+
+
+def drop_in(number: int) -> Iterator[None]:
+    """The metrics' unit with the drop-in that the manual shows."""
+    text = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)[number]
+    path = Path("/etc/systemd/system/cgpause-metrics.service.d/override.conf")
+    path.parent.mkdir()
+    path.write_text(text)
+    run("systemctl", "daemon-reload")
+    run("systemctl", "restart", "cgpause-metrics")
+    yield
+    shutil.rmtree(path.parent)
+    run("systemctl", "daemon-reload")
+    run("systemctl", "restart", "cgpause-metrics")
+
+
+def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> None:
+    assert not METRICS_UNIT.exists()
+
+    said = install("--wheels", WHEELS, "--metrics")
+
+    assert "publish = true" in said
+    wait_until(lambda: serves("cgpause_up", "0.0"), "the metrics of a daemon that publishes nothing", 120)
+    CONFIG.write_text(f"{CONFIG_TEXT}[metrics]\npublish = true\n")
+    run("systemctl", "reload", "cgpause")
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures", 120)
+    assert stat.filemode((RUN / "metrics.json").stat().st_mode) == "-rw-r--r--"
+    pid = run("systemctl", "show", "--value", "--property=MainPID", "cgpause-metrics").strip()
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert re.search(r"^Uid:\t0\t", status, re.MULTILINE) is None
+    assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE)
+    assert metrics()['cgpause_degraded{what="inotify"}'] == metrics()['cgpause_degraded{what="psi"}'] == "0.0"
+    calm.tighten()
+    calm.wait_paused()
+    paused = 'cgpause_pod_pauses_total{mechanism="throttle",namespace="default",pod="small"}'
+    wait_until(lambda: serves(paused, "1.0"), "the pause to be counted", 120)
+    run("systemctl", "stop", "cgpause")
+    assert metrics()["cgpause_up"] == "0.0", "at once: the file is gone with the daemon"
+    run("systemctl", "start", "cgpause")
+
+
+def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
+    pid = run("systemctl", "show", "--property=MainPID", "cgpause-metrics")
+    assert "this version is in place already" in install("--wheels", WHEELS)
+    assert run("systemctl", "show", "--property=MainPID", "cgpause-metrics") == pid, "nothing changed, nothing restarts"
+
+    METRICS_UNIT.write_text("# of an older version\n")
+    install("--wheels", WHEELS)
+
+    assert "DynamicUser=yes" in METRICS_UNIT.read_text()
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics", 120)
+
+
+def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses() -> None:
+    for _ in drop_in(0):
+        wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback", 120)
+        with pytest.raises(OSError, match="timed out"):
+            urllib.request.urlopen("http://10.0.2.15:10912/metrics", timeout=5)
+
+
+def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_unit() -> None:
+    file = Path("/var/lib/prometheus/node-exporter/cgpause.prom")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for _ in drop_in(1):
+        wait_until(file.exists, "the file", 120)
+        assert "\ncgpause_up 1.0\n" in file.read_text()
+        assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
+        run("systemctl", "stop", "cgpause-metrics")
+        assert not file.exists()
+    CONFIG.write_text(CONFIG_TEXT)
+    run("systemctl", "reload", "cgpause")
+    wait_until(lambda: not (RUN / "metrics.json").exists(), "nothing to be published any more", 120)
+
+
 def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node) -> None:
     # Beside the tree in use, and unknown to systemd, so that there is no second source for what was damaged.
     damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
@@ -496,6 +588,7 @@ def test_uninstall_resumes_manual_pauses_and_removes_all_but_configuration_and_h
     assert not any(os.path.lexists(path) for path in (UNIT, COMMAND, PREFIX, UNIT_CGROUP, *SHARED))
     assert show("LoadState") == "not-found"
     assert list(Path("/etc/systemd/system").rglob("*cgpause*")) == []
+    assert not any(path.exists() for path in (RUN, Path("/etc/tmpfiles.d/cgpause.conf")))
     assert CONFIG.read_text() == CONFIG_TEXT
     assert (STATE / "history.jsonl").exists()
 

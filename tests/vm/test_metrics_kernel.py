@@ -1,0 +1,235 @@
+"""Debian's Prometheus scrapes the metrics of a daemon at work, in the sandboxes of both units, on a real kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_monitoring import alerts, expressions
+from trees import wait_until
+from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, cpu_max, sandbox
+
+from cgpause.arguments import DEFAULT_LISTEN
+from cgpause.metrics import FAMILIES, Figure, Values
+from cgpause.published import Snapshot, boot_ns, encode, path_in, replace
+
+METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\ninterval_s = 1\n"
+MONITORING = REPO / "docs/monitoring"
+API = "http://127.0.0.1:9090/api/v1"
+CONFIG = f"""
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{MONITORING}/alerts.yml]
+scrape_configs:
+  - job_name: cgpause
+    honor_labels: true
+    static_configs: [{{targets: ["{DEFAULT_LISTEN}"]}}]
+"""
+
+
+def promtool(*arguments: str | Path, text: bytes = b"") -> str:
+    """Run it, expecting it to be content; returns what it says."""
+    done = subprocess.run(
+        ["promtool", *arguments], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    said = done.stdout.decode()
+    assert done.returncode == 0, said
+    return said
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def ask(path: str, **parameters: str) -> Any:  # noqa: ANN401 - whatever Prometheus answers
+    return json.loads(fetch(f"{API}/{path}?{urllib.parse.urlencode(parameters)}"))["data"]
+
+
+def query(expression: str) -> list[tuple[dict[str, str], float]]:
+    """Labels and value of every series an expression gives now."""
+    return [(found["metric"], float(found["value"][1])) for found in ask("query", query=expression)["result"]]
+
+
+def value(expression: str) -> float | None:
+    found = query(expression)
+    assert len(found) <= 1, found
+    return found[0][1] if found else None
+
+
+def wait_for(expression: str) -> None:
+    """Wait for a comparison to hold."""
+    wait_until(lambda: bool(query(expression)), expression, 180)
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """As systemd-tmpfiles makes it."""
+    subprocess.run(["systemd-tmpfiles", "--create", str(REPO / "systemd/cgpause.tmpfiles")], check=True)
+    yield Path("/run/cgpause")
+    shutil.rmtree("/run/cgpause")
+
+
+@pytest.fixture
+def exporter(run_dir: Path) -> Iterator[str]:
+    """`cgpause metrics` in the sandbox of its unit; where it serves."""
+    unit = "cgpause-test-metrics.service"
+    command = ["systemd-run", "--quiet", "--collect", f"--unit={unit}", *sandbox("cgpause-metrics.service")]
+    command += [f"--setenv=PYTHONPATH={os.environ['PYTHONPATH']}", sys.executable, "-P", "-m", "cgpause"]
+    subprocess.run([*command, "metrics"], check=True)
+    url = f"http://{DEFAULT_LISTEN}/metrics"
+
+    def answers() -> bool:
+        try:
+            return bool(fetch(url))
+        except urllib.error.URLError:
+            return False
+
+    wait_until(answers, "the exporter", 120)
+    yield url
+    subprocess.run(["systemctl", "stop", unit], check=True)
+
+
+@pytest.fixture
+def prometheus() -> Iterator[None]:
+    """Debian's, with the alert rules; its data on the disk, not in the memory this is about."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    (folder / "prometheus.yml").write_text(CONFIG)
+    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "--web.listen-address=127.0.0.1:9090"], stdout=log, stderr=log)
+
+    def answers() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        try:
+            return bool(fetch("http://127.0.0.1:9090/-/ready"))
+        except urllib.error.URLError:
+            return False
+
+    try:
+        wait_until(answers, "Prometheus", 180)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
+
+
+def hold_web(node: Node, start: Start) -> tuple[Path, Daemon]:
+    """A pod default/web that a daemon which publishes has just paused; "filler" holds the memory it is paused for."""
+    pod = node.add("web", 10, cpu_max="50000 100000")
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start(METRICS, options=["--run-dir", "/run/cgpause"])
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+    return pod, daemon
+
+
+def test_a_real_prometheus_scrapes_what_happens_on_the_node(
+    node: Node, start: Start, exporter: str, prometheus: None
+) -> None:
+    wait_for("cgpause_up == 0")  # nobody publishes yet
+    web, daemon = hold_web(node, start)
+
+    wait_for("cgpause_up == 1")
+    wait_for('cgpause_pods{state="paused"} == 1')
+    wait_for('cgpause_pod_pauses_total{namespace="default", pod="web", mechanism="throttle"} == 1')
+    wait_for('cgpause_pod_paused_seconds_total{namespace="default", pod="web"} > 2')
+    wait_for('time() - cgpause_pod_pause_start_time_seconds{namespace="default", pod="web"} > 2')
+    wait_for("cgpause_reaction_latency_seconds_count == 1")
+    wait_for("rate(cgpause_tick_duration_seconds_count[30s]) > 0")
+    wait_for("cgpause_headroom_bytes < 0.15 * cgpause_capacity_bytes")
+    assert value("cgpause_kubepods_memory_limit_bytes") == float((node.kubepods.root / "memory.max").read_text())
+    assert value("sum(cgpause_degraded)") == 0
+    promtool("check", "metrics", text=fetch(exporter))
+
+    # An OOM kill at a limit of its own: it is counted, and nobody is to be woken for it.
+    (web / "memory.max").write_text("1M")
+    wait_for("cgpause_kubepods_oom_kills_total >= 1")
+    wait_for('cgpause_resumes_total{cause="distress"} == 1')
+    assert value("cgpause_kubepods_limit_ooms_total") == 0
+    # And one at the limit of kubepods.
+    (node.kubepods.root / "memory.max").write_text(str(100 * MIB))
+    wait_for("cgpause_kubepods_limit_ooms_total >= 1")
+    wait_until(lambda: "CgpauseOOMKills" in firing(), "the alert", 180)
+
+    rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == alerts().count("- alert:")
+    assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
+    for expression in expressions():
+        filled = expression.replace("$__rate_interval", "30s").replace("$__range", "10m").replace("$instance", ".*")
+        ask("query", query=filled)  # an error is HTTP 400
+    assert daemon.end(signal.SIGKILL) != 0
+    wait_for("cgpause_up == 0")
+    wait_until(lambda: not query("cgpause_headroom_bytes"), "old values to be shown no more", 60)
+    assert cpu_max(web) != ""
+
+
+def firing() -> set[str]:
+    """Alerts that fire; what people read of them is whole."""
+    found = [alert for alert in ask("alerts")["alerts"] if alert["state"] == "firing"]
+    for alert in found:
+        assert not re.search(r"<error|<no value>|%!", json.dumps(alert["annotations"])), alert
+    return {alert["labels"]["alertname"] for alert in found}
+
+
+def test_promtool_is_content_with_every_metric_there_is(exporter: str, run_dir: Path) -> None:
+    """And with names that nobody should have."""
+    values: Values = {}
+    for family in FAMILIES:
+        counts = (1,) * (len(family.buckets) + 1) if family.buckets else ()
+        labels = [("x",) * len(family.labels), ('"\n\\} 1\n# TYPE cgpause_up counter\n\u2028é',) * len(family.labels)]
+        values[family.name] = [Figure(each, 1, counts) for each in dict.fromkeys(labels)]
+    replace(path_in(str(run_dir)), encode(Snapshot(boot_ns(), 1.0, 60.0, values)))
+
+    text = fetch(exporter)
+
+    assert b"\ncgpause_up 1.0\n" in text
+    assert text.count(b"\n# TYPE ") + text.startswith(b"# TYPE") == len(FAMILIES)
+    assert promtool("check", "metrics", text=text) == ""
+
+
+def test_the_alert_rules_do_what_their_tests_say() -> None:
+    assert "SUCCESS" in promtool("check", "rules", MONITORING / "alerts.yml")
+    assert "SUCCESS" in promtool("test", "rules", MONITORING / "alerts_test.yml")
+
+
+def test_the_configurations_in_the_manual_are_prometheus_own(tmp_path: Path) -> None:
+    found = re.findall(r"```yaml\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)
+    assert found
+    for number, text in enumerate(found):
+        path = tmp_path / f"{number}.yml"
+        path.write_text(text)
+        assert "SUCCESS" in promtool("check", "config", path)
+
+
+def test_a_full_run_costs_the_metrics_and_nothing_else(node: Node, start: Start, run_dir: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(run_dir)], check=True)
+    try:
+        filler = run_dir / "filler"
+        with pytest.raises(OSError, match="No space left"):
+            filler.write_bytes(b"x" * MIB)
+        web, daemon = hold_web(node, start)
+        daemon.wait_for_log('metrics not published file=/run/cgpause/metrics.json error="No space left on device"')
+        node.resize("filler", 10)
+        node.wait_until_cpu_max(web, "50000 100000")
+        filler.unlink()
+        daemon.wait_for_log("metrics published again")
+        assert daemon.log.count("metrics not published") == 1
+        assert daemon.stop() == 0
+        assert list(run_dir.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(run_dir)], check=True)
