@@ -168,7 +168,7 @@ FAMILIES = (
     Family(
         "cgpause_pod_pause_start_time_seconds",
         _G,
-        "When a pause began, of the pods that are paused now; the longest.",
+        "When a pause began, of the pods that are paused now; of the longest, as many as [metrics] max_pods.",
         ("namespace", "pod", "owner", "mechanism"),
     ),
     Family(

@@ -488,18 +488,21 @@ def serves(name: str, value: str) -> bool:
         return False
 
 
+@contextlib.contextmanager
 def drop_in(number: int) -> Iterator[None]:
     """The metrics' unit with the drop-in that the manual shows."""
     text = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)[number]
     path = Path("/etc/systemd/system/cgpause-metrics.service.d/override.conf")
     path.parent.mkdir()
     path.write_text(text)
-    run("systemctl", "daemon-reload")
-    run("systemctl", "restart", "cgpause-metrics")
-    yield
-    shutil.rmtree(path.parent)
-    run("systemctl", "daemon-reload")
-    run("systemctl", "restart", "cgpause-metrics")
+    try:
+        run("systemctl", "daemon-reload")
+        run("systemctl", "restart", "cgpause-metrics")
+        yield
+    finally:
+        shutil.rmtree(path.parent)
+        run("systemctl", "daemon-reload")
+        run("systemctl", "restart", "cgpause-metrics")
 
 
 def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> None:
@@ -540,7 +543,7 @@ def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
 
 
 def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses() -> None:
-    for _ in drop_in(0):
+    with drop_in(0):
         wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback", 120)
         with pytest.raises(OSError, match="timed out"):
             urllib.request.urlopen("http://10.0.2.15:10912/metrics", timeout=5)
@@ -549,7 +552,7 @@ def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses
 def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_unit() -> None:
     file = Path("/var/lib/prometheus/node-exporter/cgpause.prom")
     file.parent.mkdir(parents=True, exist_ok=True)
-    for _ in drop_in(1):
+    with drop_in(1):
         wait_until(file.exists, "the file", 120)
         assert "\ncgpause_up 1.0\n" in file.read_text()
         assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
