@@ -13,8 +13,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
