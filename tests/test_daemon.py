@@ -788,7 +788,7 @@ def figures(run_dir: Path) -> dict[tuple[str, ...], float]:
 
 def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, start: Start, run_dir: Path) -> None:
     tree.add_pod("web")
-    daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n" + METRICS, "--run-dir", str(run_dir))
     wait_until(lambda: figures(run_dir).get(("cgpause_pods", "running")) == 1, "the first figures")
     tree.set_used(HIGH)
 

@@ -50,7 +50,7 @@ def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - 
 
     made = resumed_event(pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
 
-    assert (made.cpu_max_from, made.cpu_max_to) == (None if lost else "1000 100000", "50000 100000")
+    assert (made.cpu_max_from, made.cpu_max_to) == (None if lost else "1001 100000", "50000 100000")
     assert (made.foreign, made.result, made.cgroup, made.since_ns) == (lost or None, "lost", "a/b", held.since_ns)
 
 

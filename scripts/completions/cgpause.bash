@@ -5,8 +5,8 @@
 _cgpause() {
     COMPREPLY=()
     case $3 in
-        --config | --export) compopt -o default ;;
-        --cgroup-root | --log-dir | --state-dir) compopt -o dirnames ;;
+        --config | --export | --textfile) compopt -o default ;;
+        --cgroup-root | --log-dir | --run-dir | --state-dir) compopt -o dirnames ;;
         *)
             mapfile -t COMPREPLY < <(
                 env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" _CGPAUSE_COMPLETE=complete_bash \
