@@ -381,8 +381,9 @@ def headline(results: Results) -> str:
     )
     found = {arm: savings(evidence, arm) for arm in (*JUDGED, WATERMARK)}
     saved = {arm: one for arm, one in found.items() if one is not None}
+    extent = "all" if len(known) == len(cells) else str(len(known))
     return (
-        f"On {len(known)} of its {len(cells)} loads ({seeds} of {len(cells) * len(SEEDS)} runs, {percent(1)} to "
+        f"On {extent} of its {len(cells)} loads ({seeds} of {len(cells) * len(SEEDS)} runs, {percent(1)} to "
         f"{percent(max(OVERSUBSCRIPTIONS))} oversubscription) containers restart {without:.0f} times without control, "
         f"{freeze:.0f} times with `reserve` and `freeze`, {throttle:.0f} times with `reserve` and `throttle`. Where "
         f"they restart without control, these two take {percent(saved[JUDGED[0]].time[0])} and "
