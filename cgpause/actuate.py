@@ -11,11 +11,11 @@ from typing import Protocol
 from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config
 from cgpause.containers import kill_containers
+from cgpause.counts import Counts
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError
 from cgpause.events import Event, make_event, resumed_event
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
-from cgpause.metrics import Counts
 from cgpause.model import (
     Action,
     CgroupId,

@@ -16,8 +16,9 @@ from cgpause import __version__
 from cgpause.brake import Brake
 from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config
+from cgpause.counts import Counts, Held, pod_label
 from cgpause.errors import CgpauseError
-from cgpause.metrics import Counts, Figure, File, Held, Part, State, Values, pod_label
+from cgpause.metrics import Figure, File, Part, State, Values
 from cgpause.model import Mechanism, Owner, Pressure
 from cgpause.parse import parse_flat_keyed
 from cgpause.psi import PsiTriggers, read_node_pressure, read_pressure

@@ -16,10 +16,11 @@ from cgpause import ledger
 from cgpause.actuate import now_ns
 from cgpause.brake import Brake
 from cgpause.config import Config, MetricsConfig, PsiConfig
+from cgpause.counts import Counts
 from cgpause.events import make_event
 from cgpause.gauges import Sources, gather
 from cgpause.ledger import PauseRequest
-from cgpause.metrics import BY_NAME, Counts, Kind, Values
+from cgpause.metrics import BY_NAME, Kind, Values
 from cgpause.model import CpuMax, Mechanism, Owner, Pressure
 from cgpause.psi import PsiTriggers
 from cgpause.sampler import Sampler

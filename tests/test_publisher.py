@@ -17,8 +17,9 @@ from trees import FakeTree, wait_until
 from cgpause import gauges, published, publisher
 from cgpause.brake import Brake
 from cgpause.config import Config, MetricsConfig, PsiConfig
+from cgpause.counts import Counts
 from cgpause.gauges import Sources
-from cgpause.metrics import Counts, Values
+from cgpause.metrics import Values
 from cgpause.psi import PsiTriggers
 from cgpause.published import PublishedError, Snapshot
 from cgpause.publisher import NEVER_NS, Publisher
