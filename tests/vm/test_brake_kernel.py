@@ -98,7 +98,6 @@ def reads_of(daemon: Daemon) -> int:
     return int(Path(f"/proc/{daemon.pid}/io").read_text().split("syscr: ")[1].split()[0])
 
 
-@pytest.mark.every_kernel
 def test_kill_9_leaves_a_record_that_a_successor_and_restore_understand(calm: Node, start: Start) -> None:
     for _ in range(2):
         daemon = start(ASLEEP)
