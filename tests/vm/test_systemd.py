@@ -184,28 +184,6 @@ def test_second_install_keeps_the_configuration_and_changes_nothing(calm: Node) 
     assert main_pid() == before
 
 
-def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Node) -> None:
-    run(COMMAND, "pause", "default/small")
-    calm.tighten()
-    calm.wait_paused()
-    old, before = (PREFIX / "current").resolve(), main_pid()
-    # What tells the installer that this is another version.
-    (old / "fingerprint").write_text("of the version before\n")
-
-    install("--wheels", WHEELS)
-
-    assert main_pid() not in (0, before)
-    assert (PREFIX / "current").resolve() != old
-    assert not old.exists()
-    calm.wait_paused()
-    assert calm.small.record is not None
-    assert calm.small.record["owner"] == "manual"
-    calm.relax()
-    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume them", 120)
-    assert calm.small.is_paused()
-    run(COMMAND, "resume", "default/small")
-
-
 def test_install_over_a_bad_configuration_changes_nothing(calm: Node) -> None:
     before = (main_pid(), os.readlink(PREFIX / "current"))
     CONFIG.write_text(f"{CONFIG_TEXT}[watermark]\n")
