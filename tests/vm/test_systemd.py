@@ -243,6 +243,28 @@ def test_pressure_pauses_in_ascending_order_and_recovery_restores_what_differs(c
     calm.wait_as_before()
 
 
+def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Node) -> None:
+    run(COMMAND, "pause", "default/small")
+    calm.tighten()
+    calm.wait_paused()
+    old, before = (PREFIX / "current").resolve(), main_pid()
+    # What tells the installer that this is another version.
+    (old / "fingerprint").write_text("of the version before\n")
+
+    install("--wheels", WHEELS)
+
+    assert main_pid() not in (0, before)
+    assert (PREFIX / "current").resolve() != old
+    assert not old.exists()
+    calm.wait_paused()
+    assert calm.small.record is not None
+    assert calm.small.record["owner"] == "manual"
+    calm.relax()
+    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume them", 120)
+    assert calm.small.is_paused()
+    run(COMMAND, "resume", "default/small")
+
+
 def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(calm: Node) -> None:
     calm.tighten()
     calm.wait_paused()
