@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import shutil
 import subprocess
@@ -16,6 +17,16 @@ from cgpause.watch import Watch
 
 settings.register_profile("cgpause", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cgpause")
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A program that a test runs in this process sends the log to what is stderr then; the next test has another."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
