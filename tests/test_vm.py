@@ -23,6 +23,7 @@ from lab.vm_image import (
 )
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
+from terminals import TerminalProgram
 
 IMAGE = Image(Path("/cache/image"), "6.1.0-1-amd64", "3.11")
 
@@ -309,6 +310,32 @@ def test_guest_command_keeps_words_and_status(
     assert (tmp_path / "status").read_text() == f"{status}\n"
 
 
+def test_a_command_with_a_terminal_reads_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vm, "GUEST_ROOT", str(tmp_path))
+    (tmp_path / "src").mkdir()
+    line = vm.guest_command('read word; echo "$word"; tty <&0; ps -o tty= $$', f"{tmp_path}/status", {}, terminal=True)
+
+    with TerminalProgram(["sh", "-c", line]) as program:
+        program.type("hello\n")
+        assert program.end() == 0
+
+    typed, read, terminal, controlling = filter(None, program.screen.lines)
+    assert typed == read == "hello"
+    assert terminal == f"/dev/{controlling.strip()}"
+    assert (tmp_path / "status").read_text() == "0\n"
+
+
+def test_a_terminal_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as e:
+        vm.parse_arguments(["run", "--terminal", "--", "true"])
+
+    assert e.value.code == 2
+    assert "--terminal wants one" in capsys.readouterr().err
+
+
 def test_arguments_after_the_dashes_are_the_commands() -> None:
     args, command = vm.parse_arguments(["run", "--memory", "2G", "--get", "a:b", "--", "sh", "--", "--memory"])
 
@@ -352,8 +379,8 @@ def test_a_lost_vm_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, failures:
         def __exit__(self, *_: object) -> None:
             pass
 
-        def run(self, command: list[str], *, timeout: float) -> int:
-            assert (command, timeout > 1) == (["true"], True)
+        def run(self, command: list[str], *, timeout: float, terminal: bool) -> int:
+            assert (command, timeout > 1, terminal) == (["true"], True, False)
             if booted <= failures:
                 raise vm.VmLostError("gone")
             return 7

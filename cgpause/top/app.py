@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import select
 import signal
 import sys
@@ -58,6 +59,8 @@ _LOOKS = 4
 """A single frame is read so often in this time, so that there are rates to show."""
 _PIPE_COLUMNS, _PIPE_LINES = 120, 24
 _EXPORT_SIZE = (120, 40)
+_FONT = re.compile(r" *@font-face \{[^}]*\}\n*")
+"""What rich lets a picture fetch from somebody's server, whenever it is looked at; any monospaced font will do."""
 
 
 def why_not_live() -> str | None:
@@ -114,7 +117,7 @@ def export(snapshot: Snapshot, path: str) -> None:
         )
         console.no_color = probe.no_color
         console.print(render(snapshot, Ui(), width, height), soft_wrap=True)
-        picture = console.export_svg(title="cgpause top")
+        picture = _FONT.sub("", console.export_svg(title="cgpause top"))
     try:
         with open(path, "w", encoding="utf-8") as f:
             f.write(picture)

@@ -1,6 +1,6 @@
 """The demonstration: the same jobs on an oversubscribed kubepods tree, once without cgpause and once with its daemon.
 
-    python -m lab.demo [--json] [--seed N]
+    python -m lab.demo [--json | --live | --picture FILE.svg] [--seed N]
 
 As root on a host (or in a VM) with cgroup v2. It works in `cgpause-demo.slice` below the cgroup mount and in
 /run/cgpause-demo, touches nothing else, and removes both at the end, also when interrupted. Exit status: 0 when all it
@@ -25,8 +25,10 @@ from pathlib import Path
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.errors import CgpauseError
 from cgpause.record import XATTR
+from cgpause.top.app import why_not_live
 from lab.build import ensure_program
 from lab.demo_daemon import DaemonLog, DaemonProcess
+from lab.demo_live import Look, for_picture, in_terminal
 from lab.demo_progress import Reporter
 from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
@@ -52,6 +54,7 @@ class = "batch"
 """
 
 _STOP_TIMEOUT_S = 20.0
+_LOOK_TIMEOUT_S = 3600.0
 
 
 def load(plan: Plan, work: int) -> Load:
@@ -87,6 +90,7 @@ class Demo:
         self.config = CONFIG.format(mechanism="freeze")
         self._parent = parent
         self._folder = folder
+        self._config_file = folder / "config.toml"
         self._worker = worker
         self._reporter = reporter
         self._policy = Policy(plan.oversubscription, plan.backoff_scale)
@@ -94,16 +98,39 @@ class Demo:
     def run(self) -> Result:
         """Both arms."""
         started_s = time.monotonic()
+        work = self._prepare()
+        without = self.run_without(work)
+        with_cgpause, daemon = self.run_with(work)
+        seconds = time.monotonic() - started_s
+        return Result(self.plan, self.config, machine(), work, without, with_cgpause, daemon, seconds)
+
+    def run_looked_at(self, look: Look) -> DaemonLog:
+        """Jobs without an end and the daemon, while somebody looks."""
+        work = self._prepare()
+        self._reporter.say("running jobs that have no end, with cgpause")
+        with self._tree("with") as tree, self._daemon(tree, self.config) as daemon:
+            with look(self._parent, tree.log_dir, self._config_file) as goes_on:
+
+                def on_tick(_progress: Progress) -> None:
+                    if not goes_on(daemon.read_log()):
+                        kubelet.stop()
+
+                kubelet = Kubelet(tree, self._policy, on_tick=on_tick, run_id="looked-at")
+                kubelet.run(make_jobs(self._endless(work), self._worker), timeout_s=_LOOK_TIMEOUT_S)
+            daemon.stop()
+            return daemon.log
+
+    def _prepare(self) -> int:
         need = self.plan.capacity_mib * MIB * 4 // 3
         available = meminfo_bytes("MemAvailable")
         if available < need:
             raise LabError(f"needs {need // MIB} MiB of available memory; here are {available // MIB}")
         work = calibrate(self._worker, self.plan.unit_cpu_ms)
         self._reporter.say(f"{self.plan.unit_cpu_ms} ms of work are {work} iterations on this machine")
-        without = self.run_without(work)
-        with_cgpause, daemon = self.run_with(work)
-        seconds = time.monotonic() - started_s
-        return Result(self.plan, self.config, machine(), work, without, with_cgpause, daemon, seconds)
+        return work
+
+    def _endless(self, work: int) -> Load:
+        return replace(load(self.plan, work), rounds=10**9)
 
     def run_without(self, work: int) -> Arm:
         """The jobs alone."""
@@ -134,9 +161,8 @@ class Demo:
 
     @contextlib.contextmanager
     def _daemon(self, tree: Kubepods, config: str) -> Iterator[DaemonProcess]:
-        path = self._folder / "config.toml"
-        path.write_text(config)
-        daemon = DaemonProcess(self._parent, tree.log_dir, path, self._folder / "cgpause.log")
+        self._config_file.write_text(config)
+        daemon = DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log")
         try:
             daemon.await_start()
             yield daemon
@@ -177,8 +203,7 @@ class Demo:
                 kubelet.stop()
 
         kubelet = Kubelet(tree, replace(self._policy, tick_s=0.1), on_tick=on_tick, run_id="stop")
-        endless = replace(load(self.plan, work), rounds=10**9)
-        kubelet.run(make_jobs(endless, self._worker, "stop"), timeout_s=_STOP_TIMEOUT_S)
+        kubelet.run(make_jobs(self._endless(work), self._worker, "stop"), timeout_s=_STOP_TIMEOUT_S)
         held = len(daemon.read_log().held_now)
         code = daemon.stop()
         pods = kubelet.pods
@@ -213,24 +238,36 @@ def machine() -> Machine:
     return Machine(os.uname().release, kind, os.cpu_count() or 1)
 
 
-def run(plan: Plan, reporter: Reporter) -> Result:
+@contextlib.contextmanager
+def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
     """Everything from the lock to the last rmdir."""
     if os.geteuid() != 0:
         raise LabError("the demo makes cgroups, so it needs root")
     worker = ensure_program("worker")
     with demo_slice(Path(find_cgroup_root())) as parent, demo_folder() as folder:
-        return Demo(plan, parent, folder, worker, reporter).run()
+        yield Demo(plan, parent, folder, worker, reporter)
 
 
 def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
     """The command line; `plan` for tests, which have less time."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="The same jobs without and with cgpause.")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    shown.add_argument("--live", action="store_true", help="show `cgpause top` on it instead, until you press q")
+    shown.add_argument("--picture", type=Path, metavar="FILE.svg", help="save what `cgpause top` shows instead")
     parser.add_argument("--seed", type=int, default=1, help="for the jobs (%(default)s)")
     args = parser.parse_args(argv)
+    refusal = why_not_live() if args.live else None
+    if refusal is not None:
+        parser.error(refusal)
     end_by_signal()
     try:
-        result = run(replace(plan or Plan(), seed=args.seed), Reporter())
+        with prepared(replace(plan or Plan(), seed=args.seed), Reporter()) as demo:
+            if args.live or args.picture is not None:
+                log = demo.run_looked_at(in_terminal if args.live else for_picture(args.picture))
+                print(f"demo: {log.pauses} pauses and {log.resumes} resumes were to be seen", file=sys.stderr)
+                return 0
+            result = demo.run()
     except (LabError, CgpauseError) as e:
         print(f"demo: {e}", file=sys.stderr)
         return 1

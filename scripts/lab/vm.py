@@ -41,10 +41,13 @@ class CommandTimeoutError(LabError):
     """The command took longer than it was given; the guest is of no use any more."""
 
 
-def guest_command(command: str | Sequence[str], status_file: str, env: dict[str, str]) -> str:
+def guest_command(
+    command: str | Sequence[str], status_file: str, env: dict[str, str], *, terminal: bool = False
+) -> str:
     """What root's shell in the guest is told: the command with its environment, and a note of how it ended.
 
-    The command gets a session of its own, so that a `kill 0` in it does not look like a lost guest.
+    The command gets a session of its own, so that a `kill 0` in it does not look like a lost guest; and in that the
+    `terminal`, if there is one to be had.
     """
     words = command if isinstance(command, str) else shlex.join(command)
     env = {
@@ -55,10 +58,8 @@ def guest_command(command: str | Sequence[str], status_file: str, env: dict[str,
         **env,
     }
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
-    return (
-        f"cd {GUEST_ROOT}/src || exit; env {settings} setsid -w sh -c {shlex.quote(words)} </dev/null; "
-        f"s=$?; echo $s >{status_file}; exit $s"
-    )
+    session = f"setsid -w{' -c' * terminal} sh -c {shlex.quote(words)}{'' if terminal else ' </dev/null'}"
+    return f"cd {GUEST_ROOT}/src || exit; env {settings} {session}; s=$?; echo $s >{status_file}; exit $s"
 
 
 class Vm:
@@ -88,9 +89,12 @@ class Vm:
     ) -> None:
         self._stack.close()
 
-    def run(self, command: str | Sequence[str], *, timeout: float | None = None) -> int:
-        """Run an argument list, or a line of shell, in the guest's checkout; its output goes where ours goes."""
-        status, _, _ = self._run(command, timeout=timeout, capture=False)
+    def run(self, command: str | Sequence[str], *, timeout: float | None = None, terminal: bool = False) -> int:
+        """Run an argument list, or a line of shell, in the guest's checkout; its output goes where ours goes.
+
+        With `terminal` it has our own terminal, and with it our input.
+        """
+        status, _, _ = self._run(command, timeout=timeout, capture=False, terminal=terminal)
         return status
 
     def capture(
@@ -226,19 +230,28 @@ class Vm:
         if self._qemu.poll() is not None:  # then somebody else answered at this port
             raise self._lost(f"QEMU ended with status {self._qemu.returncode}")
 
-    def _run(self, command: str | Sequence[str], *, timeout: float | None, capture: bool) -> tuple[int, str, str]:
+    def _run(
+        self, command: str | Sequence[str], *, timeout: float | None, capture: bool, terminal: bool = False
+    ) -> tuple[int, str, str]:
         self._commands += 1
         status_file = f"/run/cgpause-vm-status.{self._commands}"
         env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         pipe = subprocess.PIPE if capture else None
         client = subprocess.Popen(
-            [*DIE_WITH_PARENT, *self._ssh, "guest", guest_command(command, status_file, env)],
-            stdin=subprocess.DEVNULL,
+            [
+                *DIE_WITH_PARENT,
+                *self._ssh,
+                *(["-tt"] * terminal),
+                "guest",
+                guest_command(command, status_file, env, terminal=terminal),
+            ],
+            stdin=None if terminal else subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
             text=True,
             errors="replace",
-            process_group=0,
+            # In the background it could not set the terminal's modes; as they are then, Ctrl-C is for the guest.
+            process_group=None if terminal else 0,
         )
         try:
             out, err = client.communicate(timeout=timeout)
@@ -283,7 +296,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     for last_try in (False, True):
         try:
             with Vm(machine) as vm:
-                status = vm.run(command, timeout=max(1.0, deadline - time.monotonic()))
+                status = vm.run(command, timeout=max(1.0, deadline - time.monotonic()), terminal=args.terminal)
                 for guest_path, host_path in gets:
                     vm.fetch(guest_path, host_path)
                 return status
@@ -318,6 +331,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     run.add_argument(
         "--counted", action="store_true", help="the guest's clock counts its instructions: a nanosecond each"
     )
+    run.add_argument("--terminal", action="store_true", help="CMD has this terminal: its screen and its keys")
     run.add_argument(
         "--timeout", type=float, default=1500, metavar="SECONDS", help="boot included; then exit 124 (%(default)s)"
     )
@@ -326,6 +340,8 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     args = parser.parse_args(ours)
     if args.action == "run" and not command:
         run.error("no command: scripts/vm run [options] -- CMD...")
+    if args.action == "run" and args.terminal and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        run.error("--terminal wants one, and this is none")
     return args, command
 
 

@@ -87,6 +87,7 @@ def test_export_saves_a_picture(tree: FakeTree, tmp_path: Path) -> None:
     picture = (tmp_path / "top.svg").read_text()
     assert ElementTree.fromstring(picture).tag.endswith("svg")
     assert "default/web" in picture
+    assert "url(http" not in picture, "who looks at it asks nobody's server for a font"
 
 
 def test_both_at_once(tree: FakeTree, tmp_path: Path) -> None:

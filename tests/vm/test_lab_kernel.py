@@ -32,6 +32,7 @@ from lab.kubepods import (
 )
 from lab.stage import calibrate, own_slice
 from lab.trial import FOLDER as TRIAL_FOLDER
+from terminals import TerminalProgram
 from trees import wait_until
 
 from cgpause.config import Config
@@ -349,6 +350,19 @@ def test_what_a_killed_demo_left_is_removed_by_the_next(worker: str) -> None:
     assert shown["daemon"]["held_at_stop"] > 0
     assert shown["daemon"]["exit_code"] == 0
     assert (shown["daemon"]["after_stop"]["wrong"], shown["with"]["ended"]["wrong"]) == ([], [])
+    assert leftovers() == []
+
+
+def test_a_demo_can_be_looked_at(worker: str) -> None:
+    assert worker
+    with TerminalProgram([sys.executable, "-m", "lab.demo", "--live"], columns=120, lines=40) as demo:
+        demo.wait_for("daemon runs (pid ", 240)
+        demo.wait_for("demo/job-00", 240)
+        demo.wait_for("frozen", 240)
+        demo.type("q")
+
+        assert demo.end(240) == 0
+        assert demo.is_as_before()
     assert leftovers() == []
 
 
