@@ -10,18 +10,18 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from cgpause import durations
 from cgpause.errors import PodLookupError
 from cgpause.events import Event, PauseKey
 
 _SHORTEST_PREFIX = 4
 """As in `lookup`."""
 _ENDS = ("resumed", "gone")
-_UNITS = (7 * 86400, 86400, 3600, 60, 1)
-_DURATION = re.compile(r"(?=\d)(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?", re.ASCII)
 _SINCE_FORMS = (
     "a time ago (90s, 30m, 1h, 2d, 1d12h), a date or time (2026-11-22, 2026-11-22T10:00, 10:00), today or yesterday"
 )
@@ -218,9 +218,9 @@ def parse_since(text: str, now: float) -> float:
 
 
 def _moment(word: str, now: float) -> float:
-    match = _DURATION.fullmatch(word.removesuffix(" ago"))
-    if match:
-        return now - sum(int(part or 0) * unit for part, unit in zip(match.groups(), _UNITS, strict=True))
+    if word[-1:].isalpha():  # a bare number could be a year as well
+        with suppress(ValueError):
+            return now - durations.parse(word.removesuffix(" ago"))
     today = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
     if word in ("today", "yesterday"):
         return (today - timedelta(days=word == "yesterday")).timestamp()

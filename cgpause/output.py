@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cgpause import durations
 from cgpause.account import Pause, State, totals
 from cgpause.check import Finding, Level
 from cgpause.config import Config, Policy
@@ -216,7 +217,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
             "not noted" if pause.start is None else f"{moment(pause.start):%F %T}",
             printable(pause.pod),
             printable(f"{pause.mechanism or '?'}{owner}"),
-            "?" if pause.held_s is None else duration(pause.held_s),
+            "?" if pause.held_s is None else durations.shown(pause.held_s, tenths=True),
             printable(pause.reason or "not noted"),
             printable(_ending(pause, boot)),
         )
@@ -229,8 +230,8 @@ def print_history(found: list[Pause], boot: str | None) -> None:
         table.add_row(
             printable(total.pod),
             str(total.pauses),
-            duration(total.paused_s),
-            duration(total.longest_s),
+            durations.shown(total.paused_s, tenths=True),
+            durations.shown(total.longest_s, tenths=True),
             ", ".join(notes),
         )
     console.print(table)
@@ -243,17 +244,6 @@ def _ending(pause: Pause, boot: str | None) -> str:
         return f"{pause.result}: {pause.end_reason}" if pause.result else f"{pause.end_reason}"
     rebooted = pause.key is not None and boot not in (None, pause.key.boot)
     return f"end unknown: {'the node was booted since' if rebooted else 'nobody noted it'}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them."""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
 
 
 def _console() -> Console:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from cgpause import durations
 from cgpause.errors import printable
 from cgpause.model import CpuMax, Mechanism
 from cgpause.policy.hold import NS_PER_S
-from cgpause.top.parts import Glyphs, Line, clock, cut, fit, millicores, milliseconds, size, span, width_of, wrap
+from cgpause.top.parts import Glyphs, Line, clock, cut, fit, millicores, milliseconds, size, width_of, wrap
 from cgpause.top.table import STATE_STYLES, growth, state_text
 from cgpause.top.values import PodDetail, SeenEvent, SeenPod, Snapshot
 
@@ -53,7 +54,7 @@ def events(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Li
 
 
 def _event(event: SeenEvent, snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
-    held = "" if event.held_s is None else f" after {span(event.held_s)}"
+    held = "" if event.held_s is None else f" after {durations.shown(event.held_s)}"
     line = [
         (f"  {clock(event.at, snapshot.utc_offset_s)}  ", "dim"),
         (f"{event.what:<8}", _EVENT_STYLES.get(event.what, "")),
@@ -115,7 +116,7 @@ def _limits(pod: SeenPod, detail: PodDetail | None) -> list[tuple[str, str, str]
         if detail.cpu_max is not None:
             cpu += f"; cpu.max {_quota(detail.cpu_max)}"
         if detail.throttled_usec is not None:
-            cpu += f"; throttled {detail.nr_throttled} times, {span(detail.throttled_usec / 1e6)} in all"
+            cpu += f"; throttled {detail.nr_throttled} times, {durations.shown(detail.throttled_usec / 1e6)} in all"
         if detail.processes is not None:
             cpu += f"; {detail.processes} processes"
     return [("memory", memory, ""), ("cpu", cpu, "")]
@@ -131,9 +132,9 @@ def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:
     if record is None:
         return []
     how = "cgroup.freeze" if record.mechanism is Mechanism.FREEZE else f"cpu.max {record.written}"
-    text = f"{how} by {record.owner} for {span((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
+    text = f"{how} by {record.owner} for {durations.shown((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
     if record.expires_ns is not None:
-        text += f", {span((record.expires_ns - snapshot.at_ns) / NS_PER_S)} left"
+        text += f", {durations.shown((record.expires_ns - snapshot.at_ns) / NS_PER_S)} left"
     return [("record", f"{text}; original cpu.max {_quota(record.original)}: {printable(record.reason)}", "paused")]
 
 

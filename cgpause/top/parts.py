@@ -78,18 +78,6 @@ def milliseconds(amount: float | None) -> str:
     return f"{amount:.0f}ms" if amount < 999.5 else f"{amount / 1000:.1f}s"
 
 
-def span(seconds: float) -> str:
-    """A time for people, in at most six cells."""
-    whole = int(max(seconds, 0))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
-
-
 def clock(at: float, utc_offset_s: int) -> str:
     """Time of day."""
     seconds = int(at + utc_offset_s) % 86400

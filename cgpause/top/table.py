@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cgpause import durations
 from cgpause.errors import printable
 from cgpause.model import CgroupId, Mechanism, Owner, PauseRecord, QosClass
 from cgpause.policy.hold import NS_PER_S
-from cgpause.top.parts import Glyphs, Line, bar, clock, fit, fit_label, millicores, milliseconds, size, span, width_of
+from cgpause.top.parts import Glyphs, Line, bar, clock, fit, fit_label, millicores, milliseconds, size, width_of
 from cgpause.top.values import PodState, SeenPod, Snapshot
 
 _SHORT_QOS = {QosClass.GUARANTEED: "G", QosClass.BURSTABLE: "B", QosClass.BEST_EFFORT: "BE"}
@@ -74,7 +75,7 @@ def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
         since = clock(snapshot.at - held_s, snapshot.utc_offset_s)
         held = "frozen" if record.mechanism is Mechanism.FREEZE else "paused"
         whose = "by hand " if record.owner is Owner.MANUAL else ""
-        return f"{held} {span(held_s)}", f"{whose}since {since}, {_why_paused(pod, record, snapshot.at_ns)}"
+        return f"{held} {durations.shown(held_s)}", f"{whose}since {since}, {_why_paused(pod, record, snapshot.at_ns)}"
     match pod.state:
         case PodState.ERROR:
             return "error", pod.error or ""
@@ -92,7 +93,7 @@ def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
 def _why_paused(pod: SeenPod, record: PauseRecord, at_ns: int) -> str:
     left = ""
     if record.expires_ns is not None:
-        left = f"for {span((record.expires_ns - at_ns) / NS_PER_S)} more, "
+        left = f"for {durations.shown((record.expires_ns - at_ns) / NS_PER_S)} more, "
     soon = f"{pod.what}: " if pod.what.startswith("would") else ""
     return f"{left}{soon}{printable(record.reason)}"
 

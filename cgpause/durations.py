@@ -1,0 +1,38 @@
+"""Lengths of time as operators write and read them ("90s", "10m", "1h30m", "2d", "1w"); pure."""
+
+from __future__ import annotations
+
+import re
+
+EXAMPLES = "90s, 10m, 1h30m, 2d or 1w"
+_UNITS = (7 * 86400, 86400, 3600, 60, 1)
+_WRITTEN = re.compile(r"(?=\d)(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?", re.ASCII)
+
+
+def parse(text: str) -> int:
+    """Seconds; a number without a unit is in seconds.
+
+    Raises:
+        ValueError: with examples of what is allowed.
+    """
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no length of time; give one like {EXAMPLES}")
+    return sum(int(part or 0) * unit for part, unit in zip(match.groups(), _UNITS, strict=True))
+
+
+def shown(seconds: float, *, tenths: bool = False) -> str:
+    """The two largest units, in at most six cells up to 100 days; below a minute in tenths, if they are asked for.
+
+    What has not passed yet is not shown: 59.9 s is "59s".
+    """
+    if tenths and seconds < 59.95:
+        return f"{max(seconds, 0):.1f}s"
+    whole = int(max(seconds, 0) + (0.05 if tenths else 0))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
