@@ -1,25 +1,17 @@
-"""The command line: each command loads the configuration, calls one function, prints, and exits with its code.
-
-Exit codes: 0 done; 1 check failed (or this host cannot do it); 2 usage or configuration; 3 no such pod, or several;
-4 refused: protected; 5 the kernel refused; 6 something could not be restored. Of several references the worst wins.
-"""
+"""The command line: each command loads the configuration, calls one function, prints, and exits with its code."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import IntEnum
-from typing import Annotated, Any, NoReturn, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from cgpause import __version__, byhand, history, output
+from cgpause import __version__, acting, history, output
 from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.actuate import now_ns
 from cgpause.arguments import (
@@ -32,57 +24,15 @@ from cgpause.arguments import (
 )
 from cgpause.check import Level, run_checks
 from cgpause.completion import AnyPod, PausedPods, RunningPods
-from cgpause.config import Config, render_config
-from cgpause.errors import (
-    CgpauseError,
-    CgroupGoneError,
-    ConfigError,
-    DamagedRecordError,
-    HostError,
-    PodLookupError,
-    ProtectedError,
-    RestoreError,
-    printable,
-)
-from cgpause.events import Event, boot_id
+from cgpause.config import render_config
+from cgpause.errors import printable
+from cgpause.events import boot_id
+from cgpause.exits import Exit, exits, fail, seconds
 from cgpause.explain import decide_now
 from cgpause.given import Globals
-from cgpause.lookup import find_pod
-from cgpause.model import Mechanism, Result
-from cgpause.restore import braked_roots, events, paused_cgroups, resume_all
+from cgpause.model import Mechanism
 from cgpause.sampler import Sampler
-from cgpause.tree import PodTree, TrackedPod
 from cgpause.view import read_status
-
-
-class Exit(IntEnum):
-    """What an exit code means; documented in docs/cli.md and pinned by a table test."""
-
-    DONE = 0
-    CHECK_FAILED = 1
-    USAGE = 2
-    NO_SUCH_POD = 3
-    PROTECTED = 4
-    REFUSED = 5
-    NOT_RESTORED = 6
-
-
-_EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
-    (ConfigError, Exit.USAGE),
-    (PodLookupError, Exit.NO_SUCH_POD),
-    (CgroupGoneError, Exit.NO_SUCH_POD),
-    (ProtectedError, Exit.PROTECTED),
-    (RestoreError, Exit.NOT_RESTORED),
-    (DamagedRecordError, Exit.NOT_RESTORED),
-    (HostError, Exit.CHECK_FAILED),
-    (CgpauseError, Exit.REFUSED),
-)
-
-
-def exit_code(error: CgpauseError) -> Exit:
-    """Exit code of an error."""
-    return next(code for kind, code in _EXITS if isinstance(error, kind))
-
 
 app = typer.Typer(
     help="Pause Kubernetes pods through cgroup v2 before the OOM killer restarts them: no CRI, no API server.",
@@ -162,7 +112,7 @@ def run(
 def check(context: typer.Context, as_json: Json = False) -> None:
     """Say whether this node can do the job, and what to do where it cannot."""
     given: Globals = context.obj
-    with _exits():
+    with exits():
         findings = run_checks(given.cgroup_root, given.log_dir, given.config())
     if as_json:
         _print_json({"schema": 1, "checks": [output.finding_values(finding) for finding in findings]})
@@ -176,7 +126,7 @@ def check(context: typer.Context, as_json: Json = False) -> None:
 def status(context: typer.Context, as_json: Json = False) -> None:
     """Show the node's memory and every pod: use, limits, protection, pauses."""
     given: Globals = context.obj
-    with _exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
+    with exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
         shown = read_status(tree, sampler)
     if as_json:
         _print_json(shown)
@@ -197,8 +147,8 @@ def explain(
     Writes nothing. The reserve policy needs growth rates, so it watches first; the daemon has watched for longer.
     """
     given: Globals = context.obj
-    watch_s = _parse_duration(watch) or 0
-    with _exits():
+    watch_s = seconds(watch, "--for") or 0
+    with exits():
         config = given.config()
         with given.tree(config) as tree, Sampler(tree) as sampler:
             sample, verdicts = decide_now(tree, sampler, config, watch_s)
@@ -227,13 +177,13 @@ def show_history(
     try:
         since_s = None if since is None else parse_since(since, time.time())
     except ValueError as e:
-        _fail(f"--since {printable(str(e))}", Exit.USAGE)
+        fail(f"--since {printable(str(e))}", Exit.USAGE)
     if path is None:
         if as_json:
             _print_json(output.history_values(None, since_s, []))
         typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
         return
-    with _exits():
+    with exits():
         there = history.exists(path)
         found = pauses(history.read(path))
         boot = boot_id()
@@ -276,8 +226,8 @@ def top(
     given: Globals = context.obj
     refusal = None if once or export is not None else dashboard.why_not_live()
     if refusal is not None:
-        _fail(refusal, Exit.USAGE)
-    with _exits():
+        fail(refusal, Exit.USAGE)
+    with exits():
         config = given.config()
         kept = history_path(given.state_dir, given.cgroup_root)
         with dashboard.open_reader(given.root(), given.log_dir, config, kept) as reader:
@@ -305,14 +255,14 @@ def metrics(
 ) -> None:
     """Serve what the daemon publishes to Prometheus, until it is told to end ([metrics] in the configuration)."""
     given: Globals = context.obj
-    with _exits():
+    with exits():
         from cgpause import exporter  # noqa: PLC0415 - no other command needs it, and it needs an extra
 
         try:
-            interval_s = _parse_duration(interval, "--interval")
+            interval_s = seconds(interval, "--interval")
             exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
         except ValueError as e:
-            _fail(str(e), Exit.USAGE)
+            fail(str(e), Exit.USAGE)
 
 
 @app.command()
@@ -323,7 +273,7 @@ def config(
     """Print the effective configuration, or everything that is wrong in the file."""
     given: Globals = context.obj
     path = given.config_file
-    with _exits():
+    with exits():
         effective = given.config()
     name = printable(path)
     found = name if os.path.exists(path) else f"{name} does not exist: these are the defaults"
@@ -342,34 +292,16 @@ def pause(
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="Resume after this time (90s, 10m, 1h30m); the daemon does it."),
+        typer.Option("--for", metavar="TIME", help="Resume after this time (90s, 10m, 1h30m, 2d); the daemon does it."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Pause protected pods too.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Pause pods until they are resumed."""
     given: Globals = context.obj
-    for_s = _parse_duration(duration)
-
-    with _exits():
-        config = given.config()
-        with given.tree(config) as tree, _noted_at_the_end(given) as note:
-
-            def pause_one(tracked: TrackedPod) -> str:
-                return byhand.pause(
-                    tracked,
-                    config,
-                    note,
-                    command="cgpause pause",
-                    mechanism=mechanism,
-                    for_s=for_s,
-                    force=force,
-                    dry_run=dry_run,
-                )
-
-            code = _each(refs, tree, pause_one)
-            if for_s is not None and not dry_run and code == Exit.DONE:
-                typer.echo("note: a running daemon ends the pause when its time is over", err=True)
+    for_s = seconds(duration, "--for")
+    with exits():
+        code = acting.pause_each(given, refs, mechanism=mechanism, for_s=for_s, force=force, dry_run=dry_run)
     raise typer.Exit(code)
 
 
@@ -383,106 +315,12 @@ def resume(
     """Resume pods: put back what was there before the pause."""
     given: Globals = context.obj
     if everything == bool(refs):
-        _fail("resume wants either pods or --all", Exit.USAGE)
-    with _exits():
+        fail("resume wants either pods or --all", Exit.USAGE)
+    with exits():
         if everything:
-            raise typer.Exit(_resume_all(given, dry_run=dry_run))
-        # The defaults will do: a broken configuration must not keep a pod paused.
-        with given.tree(Config()) as tree, _noted_at_the_end(given) as note:
-
-            def resume_one(tracked: TrackedPod) -> str:
-                return byhand.resume(tracked, note, command="cgpause resume", dry_run=dry_run)
-
-            code = _each(refs or [], tree, resume_one)
-    raise typer.Exit(code)
-
-
-def _resume_all(given: Globals, *, dry_run: bool) -> Exit:
-    # Neither configuration nor names are needed, so nothing that may be broken can keep a pod paused.
-    root = given.root()
-    if dry_run:
-        failed: list[CgpauseError] = []
-        pods = paused_cgroups(root, lambda _, error: failed.append(error))
-        lines = [f"{printable(pod.id.path)} would be resumed" for pod in pods]
-        lines += [f"{printable(kubepods.id.path)} would get its memory.high back" for kubepods in braked_roots(root)]
-        for line in lines or ([] if failed else ["nothing is paused"]):
-            typer.echo(line)
-        for error in failed:
-            typer.echo(f"cgpause: {error}", err=True)
-        return Exit.NOT_RESTORED if failed else Exit.DONE
-    outcomes = resume_all(root)
-    for outcome in outcomes:
-        if outcome.error is None:
-            typer.echo(f"{printable(outcome.path)} {byhand.describe_resume(outcome.resumed)}")
+            code = acting.resume_all(given, dry_run=dry_run)
         else:
-            typer.echo(f"cgpause: {outcome.error}", err=True)
-    if not outcomes:
-        typer.echo("nothing is paused")
-    # Last: it may wait for a disk.
-    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
-        _note(given, event)
-    return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
-
-
-@contextmanager
-def _noted_at_the_end(given: Globals) -> Iterator[byhand.Note]:
-    """Collect events, and note them once all is done: a disk that hangs must not keep the next pod paused."""
-    done: list[Event] = []
-    try:
-        yield done.append
-    finally:
-        for event in done:
-            _note(given, event)
-
-
-def _each(refs: list[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> Exit:
-    """Act on every reference; all are tried, and the worst exit code wins."""
-    pods = [tracked.pod for tracked in tree.pods.values()]
-    worst = Exit.DONE
-    for ref in refs:
-        about = ""
-        try:
-            pod = find_pod(ref, pods, tree.root)
-            about = f"{printable(pod.label)}: "
-            typer.echo(f"{printable(pod.label)} {act(tree.pods[pod.cgroup])}")
-        except CgpauseError as e:
-            typer.echo(f"cgpause: {'' if isinstance(e, ProtectedError) else about}{e}", err=True)
-            worst = max(worst, exit_code(e))
-    return worst
-
-
-def _parse_duration(text: str | None, option: str = "--for") -> int | None:
-    """Seconds of "90", "90s", "10m" or "1h30m"."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(?=\d)(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s?)?", text)
-    seconds = (
-        sum(int(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
-    )
-    if not seconds:
-        _fail(f"{option} {text!r}: give a time of at least a second, like 90s, 10m or 1h30m", Exit.USAGE)
-    return seconds
-
-
-@contextmanager
-def _exits() -> Iterator[None]:
-    """Turn our errors into a message and an exit code."""
-    try:
-        yield
-    except CgpauseError as e:
-        _fail(str(e), exit_code(e))
-
-
-def _note(given: Globals, event: Event) -> None:
-    """Keep what was done by hand, and say so if that cannot be."""
-    problem = given.keep(event)
-    if problem is not None:
-        typer.echo(f"note: {problem}", err=True)
-
-
-def _fail(message: str, code: Exit) -> NoReturn:
-    for line in message.splitlines():
-        typer.echo(line if line.startswith("  ") else f"cgpause: {line}", err=True)
+            code = acting.resume_each(given, refs or [], dry_run=dry_run)
     raise typer.Exit(code)
 
 

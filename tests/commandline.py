@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 from cgpause import ledger
 from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
-from cgpause.cli import Exit, app
+from cgpause.cli import app
+from cgpause.exits import Exit
 from cgpause.ledger import PauseRequest
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
 

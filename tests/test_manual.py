@@ -13,8 +13,9 @@ from lab import manual
 from typer.main import get_command
 
 from cgpause import __version__
-from cgpause.cli import Exit, app
+from cgpause.cli import app
 from cgpause.config import Config
+from cgpause.exits import Exit
 from cgpause.options import header, walk
 
 REPO = Path(__file__).parents[1]

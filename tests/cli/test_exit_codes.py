@@ -26,8 +26,8 @@ from commandline import (
 from trees import FakeTree, make_uid, records_left
 
 from cgpause.cgroupfs import Cgroup
-from cgpause.cli import Exit, exit_code
 from cgpause.errors import CgpauseError, KernelWriteError
+from cgpause.exits import Exit, exit_code
 from cgpause.model import Owner
 
 NO_CPU_AND_MEMORY = b"41 31 0:38 / /nonexistent/unified rw - cgroup2 cgroup2 rw\n"

@@ -13,7 +13,7 @@ from commandline import THROTTLED, cpu_max, hostile_tree, pause_as, place, proce
 from trees import FakeTree
 
 from cgpause import __version__
-from cgpause.cli import Exit
+from cgpause.exits import Exit
 from cgpause.model import Owner
 
 

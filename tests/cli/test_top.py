@@ -9,7 +9,7 @@ import pytest
 from commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
 from trees import FakeTree
 
-from cgpause.cli import Exit
+from cgpause.exits import Exit
 from cgpause.model import Owner
 
 
