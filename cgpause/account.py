@@ -6,9 +6,8 @@ were noted: a pause whose end nobody noted has none, and how long it was held is
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,9 +17,8 @@ from enum import StrEnum
 from cgpause import durations
 from cgpause.errors import PodLookupError
 from cgpause.events import Event, PauseKey
+from cgpause.lookup import Known, matching, nearest
 
-_SHORTEST_PREFIX = 4
-"""As in `lookup`."""
 _ENDS = ("resumed", "gone")
 _SINCE_FORMS = (
     "a time ago (90s, 30m, 1h, 2d, 1d12h), a date or time (2026-11-22, 2026-11-22T10:00, 10:00), today or yesterday"
@@ -151,33 +149,22 @@ def select(found: Iterable[Pause], since: float | None, ref: str | None) -> list
     """
     chosen = list(found)
     if ref is not None:
-        uids = _matching_uids(ref, {pause.uid: pause.pod for pause in chosen})
+        known = [Known(uid, label) for uid, label in {pause.uid: pause.pod for pause in chosen}.items()]
+        uids = {known[place].uid for place in matching(ref, known)}
+        if not uids:
+            raise PodLookupError(_no_such_pod(ref, known))
         chosen = [pause for pause in chosen if pause.uid in uids]
     if since is not None:
         chosen = [p for p in chosen if p.state is State.RUNNING or max(p.seen, p.end or 0) >= since]
     return chosen
 
 
-def _matching_uids(ref: str, labels: Mapping[str, str]) -> set[str]:
-    uid = ref.lower().replace("_", "-")
-    by_name = {u for u, label in labels.items() if ref in (label, label.partition("/")[2])}
-    by_uid = {uid} & labels.keys()
-    by_prefix = {u for u in labels if len(uid) >= _SHORTEST_PREFIX and u.startswith(uid)}
-    chosen = by_name if "/" in ref else by_uid or by_name or by_prefix
-    if not chosen:
-        raise PodLookupError(_no_such_pod(ref, set(labels.values())))
-    return chosen
-
-
-def _no_such_pod(ref: str, labels: AbstractSet[str]) -> str:
+def _no_such_pod(ref: str, known: Sequence[Known]) -> str:
     message = f"the history has no pause of {ref!r}"
-    if not labels:
+    if not known:
         return f"{message}: it has none of any pod"
-    words = {label: label for label in labels} | {label.partition("/")[2] or label: label for label in sorted(labels)}
-    near = {words[word]: None for word in difflib.get_close_matches(ref[:200], words, n=3)}
-    if near:
-        return f"{message}; did you mean {' or '.join(map(repr, near))}?"
-    return f"{message}; give namespace/name, name, UID or its begin (cgpause history lists them)"
+    hint = nearest(ref, known) or "give namespace/name, name, UID or its begin"
+    return f"{message}; {hint} (cgpause history lists them)"
 
 
 def totals(found: Sequence[Pause]) -> list[Total]:

@@ -1,14 +1,33 @@
-"""Pod references as operators write them → pods; pure."""
+"""Pod references as operators write them → pods, those of the tree and those of the history alike; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from cgpause.errors import PodLookupError
+from cgpause.errors import PodLookupError, printable
 from cgpause.model import Pod
 
 _SHORTEST_PREFIX = 4
 """Shorter UID prefixes would match by accident."""
+_LONGEST_COMPARED = 300
+"""A namespace and a name have no more; difflib takes quadratic time."""
+
+
+class Known(NamedTuple):
+    """What a pod can be referred to by."""
+
+    uid: str
+    label: str
+    """`namespace/name`, or the UID while the name is unknown."""
+    path: str | None = None
+    """Of its cgroup, relative to the cgroup root; None for a pod that may be gone."""
+
+    @property
+    def name(self) -> str:
+        """Without the namespace; empty while it is unknown."""
+        return self.label.partition("/")[2]
 
 
 def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
@@ -17,26 +36,51 @@ def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
     Raises:
         PodLookupError: no pod matches, or several do; the message lists them.
     """
-    uid = ref.lower().replace("_", "-")
+    known = [Known(pod.uid, pod.label, pod.cgroup.path) for pod in pods]
     path = ref.rstrip("/").removeprefix(root.rstrip("/") + "/").removeprefix("/")
-    meanings: tuple[Callable[[Pod], bool], ...] = (
-        lambda pod: pod.name is not None and ref == f"{pod.namespace}/{pod.name}",
+    places = matching(ref, known, path)
+    if len(places) == 1:
+        return pods[places[0]]
+    if places:
+        raise PodLookupError(
+            f"{ref!r} matches {len(places)} pods; name one of them:\n"
+            + "\n".join(f"  {printable(known[place].label)}  (uid {known[place].uid})" for place in places)
+        )
+    near = nearest(ref, known)
+    if near:
+        raise PodLookupError(f"no pod {ref!r}; {near} (all {len(pods)}: cgpause status)")
+    raise PodLookupError(
+        f"no pod {ref!r} among the {len(pods)} on this node; give namespace/name, name, UID, "
+        f"a UID prefix of at least {_SHORTEST_PREFIX} characters, or a cgroup path (see: cgpause status)"
+    )
+
+
+def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[int]:
+    """Places in `known` of the pods that `ref` means; `path` is what it is as a path of a cgroup."""
+    uid = ref.lower().replace("_", "-")
+    meanings: tuple[Callable[[Known], bool], ...] = (
+        lambda pod: "/" in pod.label and ref == pod.label,
         # A UID before a bare name: whoever names a pod like another's UID shall not be taken for that one.
         lambda pod: uid == pod.uid,
-        lambda pod: path == pod.cgroup.path,
-        lambda pod: ref == pod.name,
+        lambda pod: path is not None and path == pod.path,
+        lambda pod: ref != "" and ref == pod.name,
         lambda pod: len(uid) >= _SHORTEST_PREFIX and pod.uid.startswith(uid),
     )
     for means in meanings:
-        matches = [pod for pod in pods if means(pod)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise PodLookupError(
-                f"{ref!r} matches {len(matches)} pods; name one of them:\n"
-                + "\n".join(f"  {pod.label}  (uid {pod.uid})" for pod in matches)
-            )
-    raise PodLookupError(
-        f"no pod matches {ref!r} among the {len(pods)} on this node; give namespace/name, name, UID, "
-        f"a UID prefix of at least {_SHORTEST_PREFIX} characters, or a cgroup path (see: cgpause status)"
-    )
+        places = [place for place, pod in enumerate(known) if means(pod)]
+        if places:
+            return places
+    return []
+
+
+def nearest(ref: str, known: Iterable[Known]) -> str:
+    """Which labels are written much like `ref`, as a phrase; empty if none is."""
+    words: dict[str, list[str]] = {}
+    for label, name in sorted({(pod.label, pod.name) for pod in known if pod.name}):
+        words.setdefault(label, []).append(label)
+        words.setdefault(name, []).append(label)
+    close = difflib.get_close_matches(ref[:_LONGEST_COMPARED], words, n=3, cutoff=0.7)
+    near = [printable(label) for label in dict.fromkeys(label for word in close for label in words[word])][:3]
+    if not near:
+        return ""
+    return f"the nearest is {near[0]}" if len(near) == 1 else f"the nearest are {', '.join(near)}"

@@ -199,8 +199,9 @@ def test_a_reference_means_pods_of_the_history_that_may_be_gone(ref: str, uids: 
 @pytest.mark.parametrize(
     ("ref", "said"),
     [
-        ("shop/web-2", "did you mean 'shop/web-1'"),
-        ("job-8", "did you mean 'batch/job-7'?"),
+        ("shop/web-2", "no pause of 'shop/web-2'; the nearest is shop/web-1"),
+        ("web-2", "the nearest are shop/web-1, test/web-1"),
+        ("job-8", "the nearest is batch/job-7"),
         ("zzzzzz", "give namespace/name, name, UID or its begin"),
         ("aaa", "the history has no pause of 'aaa'"),
         ("", "the history has no pause of ''"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cgpause.errors import PodLookupError
 from cgpause.lookup import find_pod
@@ -108,9 +111,38 @@ def test_what_means_no_pod_is_refused_in_one_printable_line(ref: str) -> None:
         find_pod(ref, PODS, ROOT)
 
     message = str(error.value)
-    assert message.startswith("no pod matches ")
-    assert f"among the {len(PODS)} on this node" in message
+    assert message.startswith("no pod ")
+    assert "cgpause status" in message
     assert message.isprintable()
+
+
+BATCH = (make_pod("33333333-0000-4000-8000-000000000001", "batch-7"), make_pod("4" * 32, "batch-7", "prod"))
+
+
+@pytest.mark.parametrize(
+    ("ref", "said"),
+    [
+        pytest.param("default/bacth-7", "no pod 'default/bacth-7'; the nearest is default/batch-7 (", id="letters"),
+        pytest.param("bacth-7", "the nearest are default/batch-7, prod/batch-7 (", id="name-in-two-namespaces"),
+        pytest.param("defualt/batch-7", "the nearest is default/batch-7 (", id="namespace"),
+        pytest.param("/web", "the nearest are default/web, prod/web (", id="slash"),
+        pytest.param("etcd-nod1", "the nearest is kube-system/etcd-node1 (", id="left-out"),
+        pytest.param("nothing", "among the 7 on this node; give namespace/name, name, UID", id="nothing-like-it"),
+        pytest.param("deadbeff-0000", "among the 7 on this node", id="no-uid-is-guessed"),
+    ],
+)
+def test_a_typo_is_answered_with_the_nearest_names(ref: str, said: str) -> None:
+    with pytest.raises(PodLookupError) as error:
+        find_pod(ref, (*PODS, *BATCH), ROOT)
+
+    assert said in str(error.value)
+    assert "among" in said or "(all 7: cgpause status)" in str(error.value)
+
+
+@given(st.text(max_size=20), st.lists(st.sampled_from(PODS), max_size=4))
+def test_whatever_is_written_means_one_of_the_pods_or_is_refused(ref: str, pods: list[Pod]) -> None:
+    with suppress(PodLookupError):
+        assert find_pod(ref, pods, ROOT) in pods
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_since_and_pod_choose(state: Path) -> None:
         (
             ["--pod", "default/wbe"],
             3,
-            "has no pause of 'default/wbe'; did you mean 'default/web'?",
+            "has no pause of 'default/wbe'; the nearest is default/web (cgpause history lists them)",
         ),
         (["--pod", "\x1b[31m"], 3, r"no pause of '\x1b[31m'"),
     ],

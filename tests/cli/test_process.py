@@ -32,7 +32,7 @@ def test_arguments_that_are_not_utf_8(tree: FakeTree) -> None:
 
     assert done.returncode == 3
     assert b"Traceback" not in done.stderr
-    assert done.stderr.decode("ascii").count("no pod matches") == 2
+    assert done.stderr.decode("ascii").count("cgpause: no pod ") == 2
     assert b"\x1b" not in done.stderr
     assert cpu_max(web) == THROTTLED
 
