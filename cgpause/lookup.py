@@ -11,6 +11,7 @@ from cgpause.model import Pod
 
 _SHORTEST_PREFIX = 4
 """Shorter UID prefixes would match by accident."""
+_MOST_NAMED = 3
 _LONGEST_COMPARED = 300
 """A namespace and a name have no more; difflib takes quadratic time."""
 
@@ -74,13 +75,23 @@ def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[
 
 
 def nearest(ref: str, known: Iterable[Known]) -> str:
-    """Which labels are written much like `ref`, as a phrase; empty if none is."""
+    """Which names begin with `ref`, or else are written most like it, as a phrase; empty if none is."""
     words: dict[str, list[str]] = {}
     for label, name in sorted({(pod.label, pod.name) for pod in known if pod.name}):
         words.setdefault(label, []).append(label)
         words.setdefault(name, []).append(label)
-    close = difflib.get_close_matches(ref[:_LONGEST_COMPARED], words, n=3, cutoff=0.7)
-    near = [printable(label) for label in dict.fromkeys(label for word in close for label in words[word])][:3]
+    # Of a Deployment's pod people have its first part in mind.
+    close = [word for word in words if ref and word.startswith(ref)]
+    if not close:
+        compared = ref[:_LONGEST_COMPARED]
+        close = difflib.get_close_matches(compared, words, n=_MOST_NAMED, cutoff=0.7)
+        close = [word for word in close if _likeness(word, compared) == _likeness(close[0], compared)]
+    near = list(dict.fromkeys(printable(label) for word in close for label in words[word]))
     if not near:
         return ""
-    return f"the nearest is {near[0]}" if len(near) == 1 else f"the nearest are {', '.join(near)}"
+    more = f" and {len(near) - _MOST_NAMED} more" if len(near) > _MOST_NAMED else ""
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near[:_MOST_NAMED])}{more}"
+
+
+def _likeness(word: str, ref: str) -> float:
+    return difflib.SequenceMatcher(None, word, ref).ratio()
