@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cgpause import durations
+from cgpause import cpu_units, durations
 from cgpause.account import Pause, State, totals
 from cgpause.check import Finding, Level
 from cgpause.config import Config, Policy
@@ -21,11 +21,14 @@ from cgpause.errors import CgpauseError, printable
 from cgpause.events import iso, moment
 from cgpause.ledger import read_record
 from cgpause.model import Pod, Sample
+from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import Place, room_bytes
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+_WIDE = 110
+"""Columns from which the status has all of its own."""
 _PIPE_WIDTH = 1 << 16
 """Into a pipe or a file nothing is wrapped: the next command in line wants whole lines."""
 
@@ -50,25 +53,25 @@ def finding_values(finding: Finding) -> dict[str, Any]:
 
 def print_findings(findings: list[Finding]) -> None:
     """Print one line per check, with what to do below it."""
-    console = _console()
+    to = console()
     for finding in findings:
         line = Text.assemble(
             (f"{finding.level:<5}", _STYLES[finding.level]), f"{finding.name:<12}", printable(finding.message)
         )
-        console.print(line, soft_wrap=True)
+        to.print(line, soft_wrap=True)
         if finding.advice is not None:
-            console.print(Text(f"{'':17}-> {printable(finding.advice)}"), soft_wrap=True)
+            to.print(Text(f"{'':17}-> {printable(finding.advice)}"), soft_wrap=True)
 
 
 def print_status(status: dict[str, Any]) -> None:
     """Print a status as `read_status` returns it."""
-    console = _console()
+    to = console()
     node = status["node"]
     pressure = node["pressure"]
     stalled = "unknown (psi=0)"
     if pressure is not None:
         stalled = f"some {pressure['some_avg10']:.2f} % full {pressure['full_avg10']:.2f} %"
-    console.print(
+    to.print(
         f"node      total {mebibytes(node['memory_total_bytes'])}"
         f"  available {mebibytes(node['memory_available_bytes'])}  headroom {mebibytes(node['headroom_bytes'])}"
         f"  used {node['used_pct']:.1f} %  pressure {stalled}",
@@ -76,27 +79,39 @@ def print_status(status: dict[str, Any]) -> None:
     )
     kubepods = status["kubepods"]
     if kubepods is None:
-        console.print("kubepods  none on this node (yet)")
+        to.print("kubepods  none on this node (yet)")
         return
-    console.print(
+    to.print(
         f"kubepods  {printable(kubepods['cgroup'])}  current {mebibytes(kubepods['memory_current_bytes'])}  "
         f"max {mebibytes(kubepods['memory_max_bytes'])}",
         soft_wrap=True,
     )
-    table = _table("POD", "QOS", "CLASS", "MEMORY", "LIMIT", "CPU.MAX", "STATE", right=("MEMORY", "LIMIT"))
+    # What stands between a name and its state is left out where both could not be read any more.
+    wide = to.width >= _WIDE
+    extra = ("QOS", "CLASS") if wide else ()
+    numbers = ("MEMORY", "LIMIT", "CPU REQ", "CPU LIM", *(("THR",) if wide else ()))
+    table = _table("POD", *extra, *numbers, "STATE", right=numbers)
     for pod in status["pods"]:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
-        current = pod["memory_current_bytes"]
-        table.add_row(
-            printable(label),
-            pod["qos"],
-            f"{pod['workload']} {pod['priority']:+d}" if pod["priority"] else pod["workload"],
+        current, stat = pod["memory_current_bytes"], pod["cpu_stat"]
+        class_ = f"{pod['workload']} {pod['priority']:+d}" if pod["priority"] else pod["workload"]
+        cells = [
             "?" if current is None else mebibytes(current),
             mebibytes(pod["memory_max_bytes"]),
-            pod["cpu_max"] or "?",
-            printable(_state(pod)),
-        )
-    console.print(table)
+            "?" if pod["cpu_weight"] is None else cpu_units.request_text(pod["cpu_weight"]),
+            _cpu_limit(pod),
+        ]
+        if wide:
+            part = "?" if stat is None else cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"])
+            cells = [pod["qos"], class_, *cells, part]
+        table.add_row(printable(label), *cells, printable(_state(pod)))
+    to.print(table)
+
+
+def _cpu_limit(pod: dict[str, Any]) -> str:
+    """The pod's own; what holds it is part of its state."""
+    cpu_max = pod["cpu_max"] if pod["paused"] is None else pod["paused"]["original_cpu_max"]
+    return "?" if cpu_max is None else cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))
 
 
 def _state(pod: dict[str, Any]) -> str:
@@ -104,12 +119,12 @@ def _state(pod: dict[str, Any]) -> str:
         return f"error: {pod['error']}"
     paused = pod["paused"]
     if paused is not None:
-        left = "" if paused["expires_in_s"] is None else f", {max(paused['expires_in_s'], 0):.0f} s left"
-        held = f"{paused['mechanism']}, {paused['owner']}"
-        return (
-            f"paused ({held}) for {paused['since_s']:.0f} s{left}, original {paused['original_cpu_max']}: "
-            f"{paused['reason']}"
-        )
+        left = "" if paused["expires_in_s"] is None else f", {durations.shown(paused['expires_in_s'])} left"
+        written = paused["written_cpu_max"]
+        held = paused["mechanism"]
+        if written is not None:
+            held += f" to {cpu_units.limit_text(parse_cpu_max(written.encode()))}"
+        return f"paused ({held}, {paused['owner']}) for {durations.shown(paused['since_s'])}{left}: {paused['reason']}"
     return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"
 
 
@@ -129,14 +144,15 @@ def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config
                 "qos": verdict.usage.pod.qos,
                 "memory_current_bytes": verdict.usage.memory_current_bytes,
                 "verdict": verdict.text,
-                "reserve": None if verdict.place is None else _place_values(verdict.place),
+                "reserve": None if verdict.place is None else place_values(verdict.place),
             }
             for verdict in verdicts
         ],
     }
 
 
-def _place_values(place: Place) -> dict[str, Any]:
+def place_values(place: Place) -> dict[str, Any]:
+    """One place in the walk of the reserve policy, for JSON."""
     return {
         "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
         "rate_bytes_per_s": round(place.rate),
@@ -149,17 +165,15 @@ def _place_values(place: Place) -> dict[str, Any]:
 
 def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config) -> None:
     """Print one decision."""
-    console = _console()
+    to = console()
     headroom = sample.headroom
     available = mebibytes(headroom.available_bytes)
     state = f"policy {config.policy}: memory {headroom.used_pct:.1f} % used, {available} of headroom"
     if config.policy is Policy.WATERMARK:
         rules = config.watermark
-        console.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %", soft_wrap=True)
+        to.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %", soft_wrap=True)
     else:
-        console.print(
-            f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away", soft_wrap=True
-        )
+        to.print(f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away", soft_wrap=True)
     with_places = any(verdict.place is not None for verdict in verdicts)
     numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places else ()
     table = _table("RANK", "POD", "QOS", "CLASS", "MEMORY", *numbers, "VERDICT", right=("RANK", "MEMORY", *numbers))
@@ -175,7 +189,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
             cells += ["-"] * len(numbers)
         text = verdict.text if place is None else verdict.what
         table.add_row(*cells, printable(text))
-    console.print(table)
+    to.print(table)
 
 
 def history_values(path: str | None, since: float | None, found: list[Pause]) -> dict[str, Any]:
@@ -209,7 +223,7 @@ def _pause_values(pause: Pause) -> dict[str, Any]:
 
 def print_history(found: list[Pause], boot: str | None) -> None:
     """Print pauses, and then who was held how long; `boot` is this one."""
-    console = _console()
+    to = console()
     table = _table("START", "POD", "MECHANISM", "HELD", "WHY", "HOW IT ENDED", right=("HELD",), fold=("WHY",))
     for pause in found:
         owner = "" if pause.owner in ("daemon", None) else f" ({pause.owner})"
@@ -221,8 +235,8 @@ def print_history(found: list[Pause], boot: str | None) -> None:
             printable(pause.reason or "not noted"),
             printable(_ending(pause, boot)),
         )
-    console.print(table)
-    console.print()
+    to.print(table)
+    to.print()
     table = _table("POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"))
     for total in totals(found):
         notes = [f"{total.running} running"] if total.running else []
@@ -234,7 +248,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
             durations.shown(total.longest_s, tenths=True),
             ", ".join(notes),
         )
-    console.print(table)
+    to.print(table)
 
 
 def _ending(pause: Pause, boot: str | None) -> str:
@@ -246,7 +260,8 @@ def _ending(pause: Pause, boot: str | None) -> str:
     return f"end unknown: {'the node was booted since' if rebooted else 'nobody noted it'}"
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Where tables go: as wide as the terminal, in its colours unless NO_COLOR is set."""
     terminal = sys.stdout.isatty()
     return Console(width=None if terminal else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 

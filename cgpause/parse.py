@@ -97,6 +97,7 @@ class CpuStat(NamedTuple):
     """A `cpu.stat`; nothing is throttled where the cpu controller is not enabled, and its keys are missing."""
 
     usage_usec: int
+    nr_periods: int
     nr_throttled: int
     throttled_usec: int
 
@@ -106,6 +107,7 @@ def parse_cpu_stat(cpu_stat: bytes) -> CpuStat:
     throttled = b"\nthrottled_usec " in cpu_stat
     return CpuStat(
         parse_cpu_usage(cpu_stat),
+        _find(cpu_stat, b"nr_periods ", "cpu.stat") if throttled else 0,
         _find(cpu_stat, b"nr_throttled ", "cpu.stat") if throttled else 0,
         _find(cpu_stat, b"throttled_usec ", "cpu.stat") if throttled else 0,
     )

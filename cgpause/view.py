@@ -9,7 +9,7 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.ledger import read_record
 from cgpause.model import Headroom, PauseRecord, Pressure
-from cgpause.parse import parse_cpu_max, parse_number
+from cgpause.parse import parse_cpu_max, parse_cpu_stat, parse_number
 from cgpause.psi import read_node_pressure, read_pressure
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree, TrackedPod
@@ -24,7 +24,7 @@ def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
         MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
     """
     headroom = sampler.headroom()
-    pods = [_pod(tracked) for tracked in tree.pods.values()]
+    pods = [pod_values(tracked) for tracked in tree.pods.values()]
     pods.sort(key=lambda pod: (pod["memory_current_bytes"] or 0, pod["cgroup"]))
     return {
         "schema": SCHEMA,
@@ -55,7 +55,8 @@ def _kubepods(tree: PodTree, kubepods: Cgroup, headroom: Headroom) -> dict[str, 
     }
 
 
-def _pod(tracked: TrackedPod) -> dict[str, Any]:
+def pod_values(tracked: TrackedPod) -> dict[str, Any]:
+    """One pod, as it is now; what is wrong with it is in `error`."""
     pod = tracked.pod
     shown: dict[str, Any] = {
         "uid": pod.uid,
@@ -66,6 +67,8 @@ def _pod(tracked: TrackedPod) -> dict[str, Any]:
         "memory_current_bytes": None,
         "memory_max_bytes": pod.memory_max_bytes,
         "cpu_max": None,
+        "cpu_weight": None,
+        "cpu_stat": None,
         "workload": pod.workload,
         "priority": pod.priority,
         "protected": pod.protected,
@@ -75,11 +78,29 @@ def _pod(tracked: TrackedPod) -> dict[str, Any]:
     try:  # one bad pod never hides the others
         shown["memory_current_bytes"] = parse_number(tracked.cgroup.read("memory.current"), "memory.current")
         shown["cpu_max"] = str(parse_cpu_max(tracked.cgroup.read("cpu.max")))
+        shown["cpu_weight"] = read_weight(tracked.cgroup)
+        shown["cpu_stat"] = _cpu_stat(tracked.cgroup)
         record = read_record(tracked.cgroup)
         shown["paused"] = None if record is None else _paused(record)
     except CgpauseError as e:
         shown["error"] = str(e)
     return shown
+
+
+def read_weight(cgroup: Cgroup) -> int | None:
+    """`cpu.weight`; None where it cannot be read, which matters to nobody but whoever looks on."""
+    try:
+        return parse_number(cgroup.read("cpu.weight"), "cpu.weight")
+    except CgpauseError:
+        return None
+
+
+def _cpu_stat(cgroup: Cgroup) -> dict[str, int] | None:
+    try:
+        stat = parse_cpu_stat(cgroup.read("cpu.stat"))
+    except CgpauseError:
+        return None
+    return {"nr_periods": stat.nr_periods, "nr_throttled": stat.nr_throttled, "throttled_usec": stat.throttled_usec}
 
 
 def _paused(record: PauseRecord) -> dict[str, Any]:
@@ -91,6 +112,7 @@ def _paused(record: PauseRecord) -> dict[str, Any]:
         "since_s": round((at_ns - record.since_ns) / 1e9, 3),
         "expires_in_s": None if record.expires_ns is None else round((record.expires_ns - at_ns) / 1e9, 3),
         "original_cpu_max": str(record.original),
+        "written_cpu_max": None if record.written is None else str(record.written),
     }
 
 

@@ -184,7 +184,7 @@ def busy_snapshot() -> Snapshot:
 
 
 def make_detail(pod: SeenPod) -> PodDetail:
-    return PodDetail(pod.key, CpuMax(1001, 100_000), 42, 71_000_000, 1, Pressure(3.5, 1, 0.5, 1), 7)
+    return PodDetail(pod.key, CpuMax(1001, 100_000), 20, 168, 42, 71_000_000, 1, Pressure(3.5, 1, 0.5, 1), 7)
 
 
 def text_of(frame: Frame) -> list[str]:

@@ -159,7 +159,7 @@ TARGETS = {
     ),
     "cpu.stat": Target(partial(_parsed, parse.parse_cpu_usage), (b"usage_usec 12\nuser_usec 1\n",)),
     "cpu.stat, throttled": Target(
-        partial(_parsed, parse.parse_cpu_stat), (b"usage_usec 12\nnr_throttled 3\nthrottled_usec 41\n",)
+        partial(_parsed, parse.parse_cpu_stat), (b"usage_usec 12\nnr_periods 7\nnr_throttled 3\nthrottled_usec 41\n",)
     ),
     "flat keyed": Target(
         lambda data: _parsed(lambda data: parse.parse_flat_keyed(data, "memory.events"), data),

@@ -46,6 +46,8 @@ def pod_values(**changes: object) -> dict[str, Any]:
         "memory_current_bytes": 100 * MIB,
         "memory_max_bytes": 200 * MIB,
         "cpu_max": "max 100000",
+        "cpu_weight": 20,
+        "cpu_stat": {"nr_periods": 200, "nr_throttled": 24, "throttled_usec": 5},
         "workload": "service",
         "priority": 0,
         "protected": None,
@@ -63,6 +65,7 @@ def paused_values(**changes: object) -> dict[str, Any]:
         "since_s": 3.5,
         "expires_in_s": None,
         "original_cpu_max": "50000 100000",
+        "written_cpu_max": "1001 100000",
     }
     return values | changes
 
@@ -134,12 +137,19 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
             pod_values(name="db", namespace="prod", paused=paused_values()),
             pod_values(
                 name="job",
-                paused=paused_values(mechanism="freeze", owner="manual", expires_in_s=59.6),
+                paused=paused_values(mechanism="freeze", written_cpu_max=None, owner="manual", expires_in_s=59.6),
                 workload="batch",
                 priority=-5,
             ),
             pod_values(name="late", paused=paused_values(expires_in_s=-5.0), priority=10),
-            pod_values(name="bad", memory_current_bytes=None, cpu_max=None, error="malformed cpu.max: b''"),
+            pod_values(
+                name="bad",
+                memory_current_bytes=None,
+                cpu_max=None,
+                cpu_weight=None,
+                cpu_stat=None,
+                error="malformed cpu.max: b''",
+            ),
         ),
         capsys,
     )
@@ -147,25 +157,25 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
     assert [re.sub(r"  +", "  ", line).rstrip() for line in lines] == [
         "node  total 8192.0Mi  available 6144.0Mi  headroom 512.0Mi  used 50.0 %  pressure some 1.25 % full 0.50 %",
         "kubepods  kubepods  current 600.0Mi  max 1024.0Mi",
-        "POD  QOS  CLASS  MEMORY  LIMIT  CPU.MAX  STATE",
-        "default/web  Burstable  service  100.0Mi  200.0Mi  max 100000  running",
+        "POD  QOS  CLASS  MEMORY  LIMIT  CPU REQ  CPU LIM  THR  STATE",
+        "default/web  Burstable  service  100.0Mi  200.0Mi  ~500m  none  12%  running",
         (
-            "00000001-0000-4000-8000-000000000001  Burstable  service  100.0Mi  max  max 100000  "
+            "00000001-0000-4000-8000-000000000001  Burstable  service  100.0Mi  max  ~500m  none  12%  "
             "protected: its name is unknown"
         ),
         (
-            "prod/db  Burstable  service  100.0Mi  200.0Mi  max 100000  paused (throttle, daemon) for 4 s, "
-            "original 50000 100000: memory use 91.0 % >= upper 90 %"
+            "prod/db  Burstable  service  100.0Mi  200.0Mi  ~500m  500m  12%  paused (throttle to 10m, daemon) for 3s: "
+            "memory use 91.0 % >= upper 90 %"
         ),
         (
-            "default/job  Burstable  batch -5  100.0Mi  200.0Mi  max 100000  "
-            "paused (freeze, manual) for 4 s, 60 s left, original 50000 100000: memory use 91.0 % >= upper 90 %"
+            "default/job  Burstable  batch -5  100.0Mi  200.0Mi  ~500m  500m  12%  "
+            "paused (freeze, manual) for 3s, 59s left: memory use 91.0 % >= upper 90 %"
         ),
         (
-            "default/late  Burstable  service +10  100.0Mi  200.0Mi  max 100000  "
-            "paused (throttle, daemon) for 4 s, 0 s left, original 50000 100000: memory use 91.0 % >= upper 90 %"
+            "default/late  Burstable  service +10  100.0Mi  200.0Mi  ~500m  500m  12%  "
+            "paused (throttle to 10m, daemon) for 3s, 0s left: memory use 91.0 % >= upper 90 %"
         ),
-        "default/bad  Burstable  service  ?  200.0Mi  ?  error: malformed cpu.max: b''",
+        "default/bad  Burstable  service  ?  200.0Mi  ?  ?  ?  error: malformed cpu.max: b''",
     ]
 
 

@@ -432,10 +432,10 @@ CPU_STAT = b"usage_usec 90\nuser_usec 60\nsystem_usec 30\n"
 @pytest.mark.parametrize(
     ("data", "stat"),
     [
-        pytest.param(CPU_STAT, CpuStat(90, 0, 0), id="no-cpu-controller"),
+        pytest.param(CPU_STAT, CpuStat(90, 0, 0, 0), id="no-cpu-controller"),
         pytest.param(
             CPU_STAT + b"core_sched.force_idle_usec 0\nnr_periods 7\nnr_throttled 3\nthrottled_usec 41\nnr_bursts 0\n",
-            CpuStat(90, 3, 41),
+            CpuStat(90, 7, 3, 41),
             id="6.1",
         ),
     ],

@@ -45,13 +45,15 @@ POD_KEYS = [
     "memory_current_bytes",
     "memory_max_bytes",
     "cpu_max",
+    "cpu_weight",
+    "cpu_stat",
     "workload",
     "priority",
     "protected",
     "paused",
     "error",
 ]
-PAUSED_KEYS = ["mechanism", "owner", "reason", "since_s", "expires_in_s", "original_cpu_max"]
+PAUSED_KEYS = ["mechanism", "owner", "reason", "since_s", "expires_in_s", "original_cpu_max", "written_cpu_max"]
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +123,8 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
         "some avg10=3.00 avg60=0.00 avg300=0.00 total=7\nfull avg10=2.00 avg60=0.00 avg300=0.00 total=5\n"
     )
     web = tree.add_pod("web", 100 * MIB, cpu_max="50000 100000", memory_max=str(200 * MIB))
+    (web / "cpu.weight").write_text("20\n")
+    (web / "cpu.stat").write_text("usage_usec 9\nnr_periods 7\nnr_throttled 3\nthrottled_usec 41\n")
     tree.add_pod("db", 50 * MIB, tier="", namespace="prod")
     rule = PodRule(match="default/web", class_=PodClass.BATCH, priority=-7)
 
@@ -157,6 +161,8 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "memory_current_bytes": 52428800,
                 "memory_max_bytes": None,
                 "cpu_max": "max 100000",
+                "cpu_weight": None,
+                "cpu_stat": None,
                 "workload": "service",
                 "priority": 0,
                 "protected": "QoS class Guaranteed (protect.guaranteed)",
@@ -172,6 +178,8 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "memory_current_bytes": 104857600,
                 "memory_max_bytes": 209715200,
                 "cpu_max": "50000 100000",
+                "cpu_weight": 20,
+                "cpu_stat": {"nr_periods": 7, "nr_throttled": 3, "throttled_usec": 41},
                 "workload": "batch",
                 "priority": -7,
                 "protected": None,
@@ -300,6 +308,7 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
         "since_s": 12.346,
         "expires_in_s": None if expires_in_s is None else float(expires_in_s),
         "original_cpu_max": "50000 100000",
+        "written_cpu_max": "1000 100000" if mechanism is Mechanism.THROTTLE else None,
     }
     assert pod["cpu_max"] == cpu_max
     assert pod["error"] is None

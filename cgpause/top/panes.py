@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cgpause import durations
+from cgpause import cpu_units, durations
 from cgpause.errors import printable
 from cgpause.model import CpuMax, Mechanism
 from cgpause.policy.hold import NS_PER_S
@@ -115,16 +115,19 @@ def _limits(pod: SeenPod, detail: PodDetail | None) -> list[tuple[str, str, str]
             memory += f"; stalls some {detail.pressure.some_avg10:.1f} % full {detail.pressure.full_avg10:.1f} %"
         if detail.cpu_max is not None:
             cpu += f"; cpu.max {_quota(detail.cpu_max)}"
-        if detail.throttled_usec is not None:
-            cpu += f"; throttled {detail.nr_throttled} times, {durations.shown(detail.throttled_usec / 1e6)} in all"
+        if detail.cpu_weight is not None:
+            cpu += f"; request {cpu_units.request_text(detail.cpu_weight)}"
+        if detail.throttled_usec is not None and detail.nr_throttled is not None and detail.nr_periods is not None:
+            part = cpu_units.throttled_text(detail.nr_throttled, detail.nr_periods)
+            total = durations.shown(detail.throttled_usec / 1e6)
+            cpu += f"; throttled {detail.nr_throttled} times ({part}), {total} in all"
         if detail.processes is not None:
             cpu += f"; {detail.processes} processes"
     return [("memory", memory, ""), ("cpu", cpu, "")]
 
 
 def _quota(cpu_max: CpuMax) -> str:
-    limit = "no limit" if cpu_max.quota_us is None else f"{cpu_max.quota_us * 1000 / max(cpu_max.period_us, 1):.0f}m"
-    return f"{cpu_max} ({limit})"
+    return f"{cpu_max} ({'no limit' if cpu_max.quota_us is None else cpu_units.limit_text(cpu_max)})"
 
 
 def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:

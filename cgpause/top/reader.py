@@ -38,6 +38,7 @@ from cgpause.top.values import (
     Snapshot,
 )
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.view import read_weight
 
 _WALK_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S
@@ -174,6 +175,8 @@ class Reader:
         return PodDetail(
             key=key,
             cpu_max=cpu_max,
+            cpu_weight=read_weight(cgroup),
+            nr_periods=None if stat is None else stat.nr_periods,
             nr_throttled=None if stat is None else stat.nr_throttled,
             throttled_usec=None if stat is None else stat.throttled_usec,
             oom_kills=oom_kills,

@@ -63,6 +63,8 @@ class PodDetail:
 
     key: CgroupId
     cpu_max: CpuMax | None
+    cpu_weight: int | None
+    nr_periods: int | None
     nr_throttled: int | None
     throttled_usec: int | None
     oom_kills: int | None

@@ -283,6 +283,7 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
     web = tree.add_pod("web", cpu_max="50000 100000")
     cpu_stat(web, 5, 6)
     (web / "cgroup.procs").write_text("")
+    (web / "cpu.weight").write_text("20\n")
     key = reader.read(10 * S).pods[0].key
     assert reader.read(11 * S).detail is None
 
@@ -291,6 +292,7 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
     assert detail is not None
     assert str(detail.cpu_max) == "50000 100000"
     assert (detail.nr_throttled, detail.throttled_usec, detail.oom_kills, detail.processes) == (3, 6, 0, 0)
+    assert (detail.cpu_weight, detail.nr_periods) == (20, 9)
     assert detail.pressure is None
     web.rename(tree.folder / "gone")
     assert reader.read(15 * S, key).detail is None
