@@ -23,15 +23,18 @@ from cgpause.arguments import (
     history_path,
 )
 from cgpause.check import Level, run_checks
-from cgpause.completion import AnyPod, PausedPods, RunningPods
+from cgpause.completion import AnyPod, OnePod, PausedPods, RunningPods
 from cgpause.config import render_config
 from cgpause.errors import printable
 from cgpause.events import boot_id
 from cgpause.exits import Exit, exits, fail, seconds
 from cgpause.explain import decide_now
 from cgpause.given import Globals
+from cgpause.lookup import find_pod
 from cgpause.model import Mechanism
 from cgpause.sampler import Sampler
+from cgpause.story import read_story
+from cgpause.storytext import print_story
 from cgpause.view import read_status
 
 app = typer.Typer(
@@ -137,12 +140,15 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 @app.command()
 def explain(
     context: typer.Context,
+    ref: OnePod = None,
     as_json: Json = False,
     watch: Annotated[
         str, typer.Option("--for", metavar="TIME", help="Watch the pods grow for this long first (1s, 10s, 1m).")
     ] = "1s",
 ) -> None:
     """Show one decision at this instant: every pod in the policy's order, what would be done to it and why.
+
+    Of one pod it tells all: whether it is held, would be, by which rule, how often it was, and its limits.
 
     Writes nothing. The reserve policy needs growth rates, so it watches first; the daemon has watched for longer.
     """
@@ -151,9 +157,13 @@ def explain(
     with exits():
         config = given.config()
         with given.tree(config) as tree, Sampler(tree) as sampler:
+            one = None if ref is None else find_pod(ref, [tracked.pod for tracked in tree.pods.values()], tree.root)
             sample, verdicts = decide_now(tree, sampler, config, watch_s)
+            told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
     if as_json:
-        _print_json(output.explain_values(sample, verdicts, config))
+        _print_json(told or output.explain_values(sample, verdicts, config))
+    elif told is not None:
+        print_story(told, time.time())
     else:
         output.print_explain(sample, verdicts, config)
 

@@ -33,6 +33,11 @@ def _offer_paused(context: typer.Context) -> list[str]:
     return _offer(context, lambda paused: paused)
 
 
+def _offer_when_none(context: typer.Context) -> list[str]:
+    """For a command that takes one pod: nothing once there is one."""
+    return [] if context.params.get("ref") else _offer_all(context)
+
+
 def _offer(context: typer.Context, wanted: Callable[[bool], bool]) -> list[str]:
     """References of pods, by whether they are paused; without those that stand on the line already."""
     given = context.find_root().params
@@ -55,6 +60,12 @@ AnyPod = Annotated[
     str | None,
     typer.Option(
         metavar="REF", help="Only this pod: namespace/name, name, UID or its begin.", autocompletion=_offer_all
+    ),
+]
+OnePod = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[REF]", help="Tell the story of this pod alone; as for pause.", autocompletion=_offer_when_none
     ),
 ]
 RunningPods = Annotated[

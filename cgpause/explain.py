@@ -1,4 +1,4 @@
-"""One decision at this instant, with its reasons: what `cgpause explain` shows."""
+"""One decision at this instant, with its reasons: what `cgpause explain` shows of all pods, or of one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from cgpause import output
 from cgpause.actuate import now_ns
 from cgpause.config import Config, Policy
-from cgpause.model import Sample
+from cgpause.model import Owner, Sample
 from cgpause.policy import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
-from cgpause.policy.reserve import ReserveState
+from cgpause.policy.reserve import PAGE, ReserveState
 from cgpause.policy.watermark import WatermarkState
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree
@@ -35,3 +35,32 @@ def decide_now(tree: PodTree, sampler: Sampler, config: Config, watch_s: float) 
     looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
     _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
     return sample, verdicts
+
+
+def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
+    """The rule of the policy by which a pod runs or is held now, as a sentence; its numbers are in the verdict."""
+    paused, place = verdict.usage.pod.paused, verdict.place
+    if paused is not None and paused.owner is Owner.MANUAL:
+        ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
+        return f"paused by hand: the daemon leaves it alone until somebody resumes it, {ends}"
+    if verdict.rank is None and paused is None:
+        aside = "" if place is None else "; what it may take is set aside before anybody else is served"
+        return f"not a candidate: it may not be paused now{aside}"
+    if config.policy is Policy.WATERMARK:
+        marks, used = config.watermark, f"{sample.headroom.used_pct:.1f} % now"
+        if paused is not None:
+            return f"all are resumed once memory use is at or below {marks.lower_pct:g} % ({used})"
+        return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
+    if place is None:
+        return "held for as long as [hold] allows, or until it is in distress"
+    if place.first:
+        return (
+            "goes first: of those that want memory it is the first whose need for the whole horizon fits, so that "
+            "somebody can finish; it is never held"
+        )
+    if place.need < PAGE:
+        return "whoever asks for no memory runs: to hold it would free nothing"
+    if paused is not None:
+        spare = config.reserve.resume_pct
+        return f"resumed is whose need fits what those before it left, with {spare:g} % of the memory to spare"
+    return "runs whose need fits what those before it left; whoever's does not is paused"

@@ -132,6 +132,7 @@ def tree(tmp_path: Path) -> FakeTree:
         pytest.param("resume \t", ["resume", "default/batch-7"], id="the-paused-one"),
         pytest.param("pause d\t", ["pause", "default/web"], id="the-running-one"),
         pytest.param("pause 0\t", ["pause", "00000002-0000-4000-8000-000000000002"], id="one-without-a-name"),
+        pytest.param("explain default/b\t", ["explain", "default/batch-7"], id="the-one-to-explain"),
         pytest.param("history --pod default/b\t", ["history", "--pod", "default/batch-7"], id="any"),
     ],
 )
@@ -208,6 +209,11 @@ def offered(tree: FakeTree, *words: str) -> list[str]:
 
 def test_no_pod_is_offered_twice(tree: FakeTree) -> None:
     assert offered(tree, "pause", "default/web", "") == ["00000002-0000-4000-8000-000000000002"]
+
+
+def test_only_one_pod_is_offered_where_only_one_is_taken(tree: FakeTree) -> None:
+    assert offered(tree, "explain", "") == offered(tree, "history", "--pod", "")
+    assert offered(tree, "explain", "default/web", "") == []
 
 
 def test_what_is_offered_is_understood(tree: FakeTree) -> None:

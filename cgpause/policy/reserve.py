@@ -50,9 +50,10 @@ WANTS_PCT = 0.5
 """A pod wants memory when it may take more than this much of the capacity within the horizon."""
 WORTH_PCT = 0.5
 """Nobody is sacrificed for less than this much of the capacity."""
+PAGE = 4096
+"""Whoever needs less than a page needs nothing."""
 UNSAFE_S = 1.0
 """Nobody is sacrificed for a moment's shortage."""
-_PAGE = 4096
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
@@ -271,9 +272,9 @@ def _walk(
     demands.sort(reverse=True)
     wants = capacity * WANTS_PCT / 100
     # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
-    wanting = [demand for demand in demands if demand.claim >= _PAGE and demand.takes > wants]
+    wanting = [demand for demand in demands if demand.claim >= PAGE and demand.takes > wants]
     if not wanting:
-        wanting = [demand for demand in demands if demand.need(reaction) >= _PAGE]
+        wanting = [demand for demand in demands if demand.need(reaction) >= PAGE]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
     wanting = [demand for demand in wanting if not demand.group[1]] or wanting
     server = _Server(capacity, reaction, config, everyone=everyone)
@@ -321,7 +322,7 @@ class _Server:
             need = demand.need(self.reaction_s)
             is_paused = demand.usage.pod.paused is not None
             # Holding a pod that does not grow would free nothing and help nobody.
-            runs = (need + spare if is_paused else need) <= left or need < _PAGE
+            runs = (need + spare if is_paused else need) <= left or need < PAGE
             if self.everyone or is_paused or not runs:
                 places.append(demand.place(self.reaction_s, need, left, runs=runs))
             if runs:
@@ -373,7 +374,7 @@ def _late_s(state: ReserveState, sample: Sample) -> float:
 def _victim(walk: Walk, at_ns: int, worth_bytes: float) -> Sacrifice | None:
     """Whoever loses least, once all who can be held are held and even the one that goes first has no room."""
     stoppable = [place for place in walk.places if place.stoppable]
-    if walk.room_bytes > 0 or any(place.runs and place.need >= _PAGE and not place.first for place in stoppable):
+    if walk.room_bytes > 0 or any(place.runs and place.need >= PAGE and not place.first for place in stoppable):
         return None
     # To kill who holds next to nothing would help nobody, and it would be the next idle pod's turn a second later. And
     # a new one, which always loses least, would be killed again as soon as it is back.

@@ -41,7 +41,7 @@ several, all are tried, and the worst exit status wins. Pausing a paused pod or 
 and is no error.
 """
 _ENVIRONMENT = {
-    "NO_COLOR": "If set and not empty, `cgpause top` uses no colours.",
+    "NO_COLOR": "If set and not empty, no command uses colours.",
     "TERM": "`cgpause top` refuses a terminal that cannot place its cursor, such as `dumb`.",
     "COLUMNS, LINES": "The size of what `cgpause top --once` and `--export` draw, instead of the terminal's.",
     "SUDO_USER, USER": "Who paused or resumed by hand, as the history has it.",
@@ -54,6 +54,7 @@ _FILES = {
 _EXAMPLES = {
     "cgpause check": "Can this node do the job, and what stands in the way?",
     "cgpause explain --for 10s": "What would be done now, to whom, and why?",
+    "cgpause explain default/batch-7": "Why is this pod held, or why not, and what are its limits?",
     "cgpause pause default/batch-7 --for 10m": "Pause a pod; the daemon resumes it after ten minutes.",
     "cgpause resume --all": "Resume everything, whoever paused it, whatever else is broken.",
     "journalctl -u cgpause CGPAUSE_POD=default/batch-7": "What happened to one pod.",

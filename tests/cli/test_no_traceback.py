@@ -31,6 +31,7 @@ COMMANDS = [
 OTHER_COMMANDS = [
     ["check", "--json"],
     ["explain", "--json"],
+    ["explain", "bad"],
     ["config"],
     ["config", "--check"],
     ["run"],

@@ -1,0 +1,305 @@
+"""`cgpause explain REF`: the story of one pod, its JSON as documented in docs/cli.md."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import GIB, HOSTILE, MIB, Patch, as_nobody, damage, hostile_tree, pause_as, record_of, run, with_config
+from trees import FakeTree, make_uid
+
+from cgpause import ledger
+from cgpause.actuate import now_ns
+from cgpause.cgroupfs import Cgroup
+from cgpause.ledger import PauseRequest
+from cgpause.model import CpuMax, Mechanism, Owner
+
+WATERMARK = 'policy = "watermark"\n'
+
+
+def told(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, Any]:
+    result = run(tree, *with_config(tree, config), *args, "--json")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def facts(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, list[str]]:
+    """What is printed, by what it is about."""
+    result = run(tree, *with_config(tree, config), *args)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    found: dict[str, list[str]] = {}
+    about = ""
+    for line in result.stdout.splitlines():
+        about = line[:9].strip() or about
+        found.setdefault(about, []).append(line[11:].rstrip())
+    return found
+
+
+def state_dir(tree: FakeTree) -> list[str]:
+    (tree.folder / "state").mkdir(exist_ok=True)
+    return ["--state-dir", str(tree.folder / "state")]
+
+
+def busy_pod(tree: FakeTree) -> Path:
+    web = tree.add_pod("web", 64 * MIB, cpu_max="50000 100000", memory_max=str(128 * MIB))
+    (web / "cpu.weight").write_text("4\n")
+    (web / "cpu.stat").write_text(
+        "usage_usec 9\nuser_usec 5\nsystem_usec 4\nnr_periods 100\nnr_throttled 12\nthrottled_usec 90000000\n"
+    )
+    return web
+
+
+def test_the_contract_of_the_json(tree: FakeTree) -> None:
+    tree.set_used(GIB // 2)
+    web = busy_pod(tree)
+    tree.add_pod("other", 99 * MIB)
+
+    shown = told(tree, *state_dir(tree), "explain", "web")
+
+    assert shown == {
+        "schema": 1,
+        "policy": "watermark",
+        "used_pct": 50.0,
+        "headroom_bytes": GIB // 2,
+        "pod": {
+            "uid": make_uid(1),
+            "namespace": "default",
+            "name": "web",
+            "qos": "Burstable",
+            "cgroup": str(web.relative_to(tree.root)),
+            "memory_current_bytes": 64 * MIB,
+            "memory_max_bytes": 128 * MIB,
+            "cpu_max": "50000 100000",
+            "cpu_weight": 4,
+            "cpu_stat": {"nr_periods": 100, "nr_throttled": 12, "throttled_usec": 90_000_000},
+            "workload": shown["pod"]["workload"],
+            "priority": 0,
+            "protected": None,
+            "paused": None,
+            "error": None,
+        },
+        "decision": {
+            "verdict": "runs: memory use 50.0 % is below upper 90 %",
+            "what": "runs",
+            "rule": "from 90 % of memory use on (50.0 % now) the 2 that use the least are paused",
+            "rank": 1,
+            "candidates": 2,
+            "reserve": None,
+        },
+        "history": {
+            "file": f"{tree.folder}/state/history.jsonl",
+            "error": None,
+            "pauses": 0,
+            "paused_s": 0.0,
+            "longest_s": 0.0,
+            "unknown": 0,
+            "first": None,
+            "last": None,
+        },
+    }
+
+
+def test_limits_are_told_in_the_terms_of_kubernetes(tree: FakeTree) -> None:
+    busy_pod(tree)
+
+    shown = facts(tree, "explain", "web")
+
+    assert shown["state"] == ["running"]
+    assert shown["protected"] == ["no"]
+    assert shown["memory"] == ["64.0Mi of 128.0Mi (50 %)"]
+    assert shown["cpu"] == [
+        "limit 500m (cpu.max 50000 100000)",
+        "request ~100m (cpu.weight 4)",
+        "throttled in 12% of its periods, 12 times, 1m30s in all",
+    ]
+    assert shown["history"] == ["none is kept for another tree without --state-dir"]
+
+
+def test_a_pod_that_would_be_paused_says_by_which_rule_and_numbers(tree: FakeTree) -> None:
+    tree.set_used(GIB * 95 // 100)
+    for number in range(3):
+        tree.add_pod(f"pod-{number}", (number + 1) * MIB)
+
+    shown = facts(tree, "explain", "pod-0")
+
+    assert shown["now"][1].startswith("would pause (throttle): memory use 95.0 % >= upper 90 %, rank 1 of 3")
+    assert shown["rule"] == ["from 90 % of memory use on (95.0 % now) the 2 that use the least are paused"]
+    assert shown["numbers"] == ["rank 1 of the 3 that may be held"]
+    assert facts(tree, "explain", "pod-2")["now"][1] == "runs: rank 3, and 2 are paused at a time"
+
+
+def test_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
+    tree.set_used(GIB // 2)
+    busy_pod(tree)
+
+    shown = facts(tree, "explain", "web", config="")
+
+    assert re.fullmatch(r"claim 64.0Mi, rate 0.0Mi/s for [0-9.]+ s", shown["numbers"][1])
+    assert re.fullmatch(r"need 0.0Mi of \d+.\dMi left for it", shown["numbers"][2])
+    assert shown["rule"] == ["whoever asks for no memory runs: to hold it would free nothing"]
+    assert told(tree, "explain", "web", config="")["decision"]["reserve"]["claim_bytes"] == 64 * MIB
+
+
+def test_a_paused_pod_says_since_when_by_whom_and_what_comes_back(tree: FakeTree) -> None:
+    web = busy_pod(tree)
+    options = state_dir(tree)
+    assert run(tree, *options, "pause", "web", "--for", "2d").exit_code == 0
+
+    shown = facts(tree, *options, "explain", "web")
+
+    since, by, until, wrote = shown["state"]
+    assert re.fullmatch(r"paused since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d, for \d+s", since)
+    assert by == "by hand: cgpause pause by tester"
+    assert re.fullmatch(r"until its time is over, in 1d23h", until)
+    assert wrote == "cpu.max 1001 100000 (10m) was written; what comes back is cpu.max 50000 100000 (500m)"
+    assert shown["rule"][0].startswith("paused by hand: the daemon leaves it alone until somebody resumes it")
+    assert shown["cpu"][0] == "limit 500m, while it runs (cpu.max 50000 100000)"
+    assert shown["history"][0].startswith("held once: ")
+    assert record_of(tree, web).original == CpuMax(50_000, 100_000), "it wrote nothing"
+
+
+def test_a_frozen_pod_and_a_protected_one(tree: FakeTree) -> None:
+    web = busy_pod(tree)
+    tree.add_pod("db", tier="")
+    request = PauseRequest(Mechanism.FREEZE, CpuMax(1001, 100_000), Owner.DAEMON, "why", now_ns(), None)
+    with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
+        ledger.pause(cgroup, request)
+
+    state = facts(tree, "explain", "web")["state"]
+    assert state[0].startswith("frozen since ")
+    assert state[1:] == [
+        "by the daemon: why",
+        "cgroup.freeze 1 was written; what comes back is cpu.max 50000 100000 (500m)",
+    ]
+    shown = facts(tree, "explain", "db")
+    assert shown["protected"] == ["yes, QoS class Guaranteed (protect.guaranteed)"]
+    assert shown["rule"] == ["not a candidate: it may not be paused now"]
+
+
+def test_the_history_is_that_of_this_pod_alone(tree: FakeTree) -> None:
+    options = state_dir(tree)
+    for name in ("web", "job"):
+        tree.add_pod(name)
+    for names in (["web"], ["web", "job"]):
+        assert run(tree, *options, "pause", *names).exit_code == run(tree, *options, "resume", *names).exit_code == 0
+
+    found = told(tree, *options, "explain", "web")["history"]
+
+    assert (found["pauses"], found["unknown"], found["error"]) == (2, 0, None)
+    assert found["first"] <= found["last"]
+    assert facts(tree, *options, "explain", "web")["history"][0].startswith("held 2 times: ")
+    assert told(tree, *options, "explain", "job")["history"]["pauses"] == 1
+
+
+def test_a_history_that_may_not_be_read_is_no_error(open_folder: Path) -> None:
+    tree = FakeTree(open_folder)
+    tree.add_pod("web")
+    options = state_dir(tree)
+    assert run(tree, *options, "pause", "web").exit_code == 0
+    policy = with_config(tree, WATERMARK)
+    (tree.folder / "state").chmod(0)
+
+    with as_nobody():
+        result = run(tree, *policy, *options, "explain", "web")
+
+    assert result.exit_code == 0, result.output
+    assert "history.jsonl: Permission denied" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("ref", "said"),
+    [
+        ("default/bacth-7", "no pod 'default/bacth-7'; the nearest is default/batch-7 (all 2: cgpause status)"),
+        ("batch-7", "'batch-7' matches 2 pods; name one of them:"),
+        ("", "no pod '' among the 2 on this node"),
+    ],
+)
+def test_a_reference_to_none_or_several_ends_as_with_pause(ref: str, said: str, tree: FakeTree) -> None:
+    tree.add_pod("batch-7")
+    tree.add_pod("batch-7", namespace="prod")
+
+    result = run(tree, *with_config(tree, WATERMARK), "explain", ref)
+
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert f"cgpause: {said}" in result.stderr
+    assert result.stderr == run(tree, "pause", ref).stderr
+
+
+def test_what_is_wrong_with_a_pod_is_part_of_its_story(tree: FakeTree) -> None:
+    damage(tree.add_pod("damaged"))
+    (busy_pod(tree) / "cpu.max").write_text("nonsense\n")
+    blind = tree.add_pod("blind")
+    (blind / "memory.current").write_text("nonsense\n")
+
+    assert "its record cannot be read" in " ".join(facts(tree, "explain", "damaged")["now"])
+    assert facts(tree, "explain", "web")["state"] == ["error: malformed cpu.max: b'nonsense\\n'"]
+    shown = facts(tree, "explain", "blind")
+    assert shown["memory"] == ["? used, no limit"]
+    assert told(tree, "explain", "blind")["pod"]["cpu_max"] is None
+
+
+def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: Patch) -> None:
+    web = tree.add_pod("web")
+    real = ledger.read_record
+
+    def read_and_go(cgroup: Cgroup) -> object:
+        found = real(cgroup)
+        if web.exists():
+            web.rename(tree.folder / "gone")
+        return found
+
+    monkeypatch.setattr("cgpause.output.read_record", read_and_go)
+
+    result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
+
+    assert result.exit_code == 3
+    assert "cgroup is gone" in result.stderr
+
+
+def test_names_and_reasons_are_fit_for_a_terminal(tree: FakeTree) -> None:
+    web = hostile_tree(tree)
+    pause_as(tree, web, Owner.DAEMON, HOSTILE)
+
+    result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.replace("\n", "").isprintable()
+
+
+# --- colours ---------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """What a command prints where it finds a terminal with colours."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)[0-9](?:;\d+)*m")
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+@pytest.mark.parametrize("args", [["explain", "web"], ["explain"], ["status"], ["history"], ["check"]], ids=" ".join)
+def test_no_color_leaves_colours_out(args: list[str], no_color: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    busy_pod(tree)
+    options = [*state_dir(tree), *with_config(tree, WATERMARK)]
+    assert run(tree, *options, "pause", "web").exit_code == 0
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "80", "NO_COLOR": no_color}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    shown = Terminal()
+    monkeypatch.setattr("cgpause.output.sys", type("Sys", (), {"stdout": shown}))
+    monkeypatch.setattr("rich.console.Console.file", property(lambda _: shown))
+
+    assert run(tree, *options, *args).exit_code in (0, 1)
+
+    text = shown.getvalue()
+    assert args == ["check"] or "\x1b[1m" in text, "it is written as for a terminal"
+    assert bool(COLOUR.search(text)) is (not no_color and args[0] in ("check", "explain") and args != ["explain"])
