@@ -200,7 +200,8 @@ def parse_since(text: str, now: float) -> float:
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no time; give {_SINCE_FORMS}") from None
     if moment > now:
-        raise ValueError(f"{text!r} is in the future (it is {datetime.fromtimestamp(now):%F %T} now)")
+        at = f"{datetime.fromtimestamp(now):%F %T}"
+        raise ValueError(f"{text!r} is in the future (it is {at} now); give one that has passed, like 1h or today")
     return max(moment, 0.0)
 
 

@@ -11,7 +11,7 @@ from cgpause import byhand
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, ProtectedError, printable
 from cgpause.events import Event
-from cgpause.exits import Exit, exit_code
+from cgpause.exits import Exit, exit_code, said
 from cgpause.given import Globals
 from cgpause.lookup import find_pod
 from cgpause.model import Mechanism, Result
@@ -80,14 +80,14 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
         for line in lines or ([] if failed else ["nothing is paused"]):
             typer.echo(line)
         for error in failed:
-            typer.echo(f"cgpause: {error}", err=True)
+            typer.echo(f"cgpause: {said(error)}", err=True)
         return Exit.NOT_RESTORED if failed else Exit.DONE
     outcomes = restore_all(root)
     for outcome in outcomes:
         if outcome.error is None:
             typer.echo(f"{printable(outcome.path)} {byhand.describe_resume(outcome.resumed)}")
         else:
-            typer.echo(f"cgpause: {outcome.error}", err=True)
+            typer.echo(f"cgpause: {said(outcome.error)}", err=True)
     if not outcomes:
         typer.echo("nothing is paused")
     # Last: it may wait for a disk.
@@ -125,6 +125,6 @@ def _each(refs: Sequence[str], tree: PodTree, act: Callable[[TrackedPod], str]) 
             about = f"{printable(pod.label)}: "
             typer.echo(f"{printable(pod.label)} {act(tree.pods[pod.cgroup])}")
         except CgpauseError as e:
-            typer.echo(f"cgpause: {'' if isinstance(e, ProtectedError) else about}{e}", err=True)
+            typer.echo(f"cgpause: {'' if isinstance(e, ProtectedError) else about}{said(e)}", err=True)
             worst = max(worst, exit_code(e))
     return worst

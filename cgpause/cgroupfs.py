@@ -308,7 +308,7 @@ def find_cgroup_root() -> str:
         with open("/proc/self/mountinfo", "rb") as f:
             mounts = parse_cgroup2_mounts(f.read())
     except OSError as e:
-        raise HostError(f"cannot find the cgroup root: {e}") from e
+        raise HostError(f"cannot find the cgroup root: {e}; --cgroup-root names it") from e
     if not mounts:
         raise HostError(
             "no cgroup v2 is mounted here: boot with systemd.unified_cgroup_hierarchy=1, "

@@ -325,7 +325,7 @@ def resume(
     """Resume pods: put back what was there before the pause."""
     given: Globals = context.obj
     if everything == bool(refs):
-        fail("resume wants either pods or --all", Exit.USAGE)
+        fail("resume wants either pods or --all; cgpause status shows who is paused", Exit.USAGE)
     with exits():
         if everything:
             code = acting.resume_all(given, dry_run=dry_run)

@@ -54,6 +54,7 @@ class _KernelError(CgpauseError):
         self.path = path
         self.value = value
         self.errno = error.errno or 0
+        self.hint = hint
         name = errno_names.errorcode.get(self.errno, str(self.errno))
         attempted = "" if value is None else f" {value!r} to"
         super().__init__(

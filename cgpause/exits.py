@@ -15,11 +15,16 @@ import typer
 
 from cgpause import durations
 from cgpause.errors import (
+    BusyError,
     CgpauseError,
     CgroupGoneError,
     ConfigError,
     DamagedRecordError,
     HostError,
+    KernelLockError,
+    KernelReadError,
+    KernelWriteError,
+    MalformedError,
     PodLookupError,
     ProtectedError,
     RestoreError,
@@ -53,9 +58,32 @@ _EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
 )
 
 
+_STEPS: tuple[tuple[type[CgpauseError], str], ...] = (
+    (CgroupGoneError, "cgpause status lists the pods there are"),
+    (BusyError, "try again when it is done"),
+    (RestoreError, "once that is mended, cgpause resume tries again"),
+    (MalformedError, "cgpause check looks for what is wrong with this node"),
+    (KernelReadError, "cgpause check says what this node lacks"),
+    (KernelWriteError, "cgpause check says what this node lacks"),
+    (KernelLockError, "cgpause check says what this node lacks"),
+)
+"""What to do next, for errors that are raised where nobody knows who reads them."""
+
+
 def exit_code(error: CgpauseError) -> Exit:
     """Exit code of an error."""
     return next(code for kind, code in _EXITS if isinstance(error, kind))
+
+
+def said(error: CgpauseError) -> str:
+    """What an error says, with the next step where it names none itself."""
+    text = str(error)
+    if isinstance(error, KernelReadError | KernelWriteError | KernelLockError) and error.hint:
+        return text
+    if isinstance(error, RestoreError) and "by hand" in text:
+        return text
+    step = next((step for kind, step in _STEPS if isinstance(error, kind)), "")
+    return f"{text}; {step}" if step else text
 
 
 @contextmanager
@@ -64,7 +92,7 @@ def exits() -> Iterator[None]:
     try:
         yield
     except CgpauseError as e:
-        fail(str(e), exit_code(e))
+        fail(said(e), exit_code(e))
 
 
 def fail(message: str, code: Exit) -> NoReturn:

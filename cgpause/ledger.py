@@ -227,13 +227,17 @@ def _write_quota(cgroup: Cgroup, written: CpuMax, burst_us: int) -> None:
     cgroup.write("cpu.max", str(written))
     found = parse_cpu_max(cgroup.read("cpu.max"))
     if found != written:
-        raise CgpauseError(f"wrote {written} to {cgroup.path}/cpu.max and read {found}: another writer is at work")
+        raise CgpauseError(
+            f"wrote {written} to {cgroup.path}/cpu.max and read {found}: another writer is at work (see: cgpause check)"
+        )
 
 
 def _write_freeze(cgroup: Cgroup) -> None:
     cgroup.write("cgroup.freeze", "1")
     if not _is_frozen(cgroup):
-        raise CgpauseError(f"wrote 1 to {cgroup.path}/cgroup.freeze and read 0: another writer is at work")
+        raise CgpauseError(
+            f"wrote 1 to {cgroup.path}/cgroup.freeze and read 0: another writer is at work (see: cgpause check)"
+        )
 
 
 def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:

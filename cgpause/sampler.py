@@ -61,7 +61,7 @@ class Sampler:
         try:
             self._meminfo_fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
-            raise HostError(f"cannot read /proc/meminfo: {e.strerror}") from e
+            raise HostError(f"cannot read /proc/meminfo: {e.strerror}; is /proc mounted here?") from e
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
         self.kubepods_current_bytes: int | None = None

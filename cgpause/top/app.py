@@ -122,7 +122,7 @@ def export(snapshot: Snapshot, path: str) -> None:
         with open(path, "w", encoding="utf-8") as f:
             f.write(picture)
     except OSError as e:
-        raise HostError(f"cannot write {printable(path)}: {e.strerror}") from e
+        raise HostError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
 
 
 def run_live(reader: Reader, load: Load, keep: Keep) -> None:
@@ -135,7 +135,9 @@ def run_live(reader: Reader, load: Load, keep: Keep) -> None:
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but carries the same
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
-            raise HostError(f"cannot draw on this terminal: {os.strerror(number)}") from e
+            raise HostError(
+                f"cannot draw on this terminal: {os.strerror(number)}; one frame without: cgpause top --once"
+            ) from e
 
 
 class _Live:

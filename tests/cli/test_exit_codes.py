@@ -26,8 +26,8 @@ from commandline import (
 from trees import FakeTree, make_uid, records_left
 
 from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError, KernelWriteError
-from cgpause.exits import Exit, exit_code
+from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, KernelWriteError, MalformedError, RestoreError
+from cgpause.exits import Exit, exit_code, said
 from cgpause.model import Owner
 
 NO_CPU_AND_MEMORY = b"41 31 0:38 / /nonexistent/unified rw - cgroup2 cgroup2 rw\n"
@@ -358,6 +358,22 @@ def test_every_error_has_an_exit_code() -> None:
     for kind in kinds:
         error = CgpauseError.__new__(kind)
         assert exit_code(error) in set(Exit) - {Exit.DONE}
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (CgroupGoneError("a"), "; cgpause status lists the pods there are"),
+        (BusyError("a is locked"), "; try again when it is done"),
+        (MalformedError("cpu.max", b"x"), "; cgpause check looks for what is wrong with this node"),
+        (KernelWriteError("a", OSError(errno.EINVAL, ""), "v"), "; cgpause check says what this node lacks"),
+        (KernelWriteError("a", OSError(errno.EACCES, ""), "v", hint="run as root"), ": run as root"),
+        (RestoreError("cannot restore a: x"), "; once that is mended, cgpause resume tries again"),
+        (RestoreError("cannot restore a: write it by hand"), "write it by hand"),
+    ],
+)
+def test_an_error_ends_with_the_next_step(error: CgpauseError, step: str) -> None:
+    assert said(error) == str(error).removesuffix(step) + step
 
 
 def test_exit_codes_are_those_of_the_documentation() -> None:
