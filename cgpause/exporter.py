@@ -34,8 +34,8 @@ try:
     from prometheus_client.core import Metric as PrometheusMetric
 except ModuleNotFoundError as e:
     raise HostError(
-        "this needs the Python package prometheus-client, which is not installed here: scripts/install --metrics, or "
-        "pip install 'cgpause[metrics]'"
+        "this needs the Python package prometheus-client, which is not installed here: scripts/install --metrics, "
+        "pip install 'cgpause[metrics]', or beside the Debian package: apt-get install python3-prometheus-client"
     ) from e
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,9 @@ from cgpause import __version__
 REPO = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 CONTROL = (REPO / "scripts/debian/control").read_text()
-DEPENDS = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))
+PACKAGES = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))
+SUGGESTS = {"python3-prometheus-client"}
+DEPENDS = {name: version for name, version in PACKAGES.items() if name not in SUGGESTS}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +100,28 @@ def test_the_unit_starts_what_is_in_the_package(root: Path) -> None:
     assert len(unit.splitlines()) == len(ours.read_text().splitlines()), "otherwise it is the same unit"
 
 
+def test_the_metrics_unit_starts_what_is_in_the_package_and_nobody_enables_it(root: Path) -> None:
+    unit = (root / "usr/lib/systemd/system/cgpause-metrics.service").read_text()
+    ours = (REPO / "systemd/cgpause-metrics.service").read_text()
+
+    assert re.findall(r"^ExecStart=(\S+)", unit, re.MULTILINE) == ["/usr/lib/cgpause/bin/python"]
+    assert "Documentation=file:/usr/share/doc/cgpause/metrics.md\n" in unit
+    assert (root / "usr/share/doc/cgpause/metrics.md").exists()
+    changed = [line for line in ours.splitlines() if line not in unit.splitlines()]
+    assert len(changed) == 2, "otherwise it is the same unit"
+    for name in deb.SCRIPTS:
+        asked = re.findall(
+            r"(?:deb-systemd-\w+|systemctl) (?:--\S+ )*(\S+) .*metrics", (root / "DEBIAN" / name).read_text()
+        )
+        assert set(asked) <= {"update-state", "try-restart", "stop", "purge"}
+
+
+def test_the_folder_of_the_figures_is_made_at_each_boot(root: Path) -> None:
+    tmpfiles = root / "usr/lib/tmpfiles.d/cgpause.conf"
+
+    assert tmpfiles.read_bytes() == (REPO / "systemd/cgpause.tmpfiles").read_bytes()
+
+
 def test_links_lead_to_what_is_there_or_in_debian(root: Path) -> None:
     links = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_symlink()}
 
@@ -139,6 +163,16 @@ def test_each_dependency_is_bundled_or_debians_and_new_enough(line: str) -> None
     assert Version(version) in wanted.specifier
 
 
+def test_what_metrics_need_is_suggested_and_new_enough() -> None:
+    wanted = {
+        f"python3-{line.name}": line.specifier for line in map(Requirement, PROJECT["optional-dependencies"]["metrics"])
+    }
+
+    assert wanted.keys() == SUGGESTS
+    assert re.findall(r"^Suggests: (\S+)", CONTROL, re.MULTILINE) == list(SUGGESTS)
+    assert all(Version(PACKAGES[name]) in specifier for name, specifier in wanted.items())
+
+
 def test_pythons_that_may_run_it_find_their_folder() -> None:
     lowest, above = re.findall(r"python3 \([><]=?<? ?=? ?(3\.\d+)~\)", CONTROL)
 
@@ -148,9 +182,10 @@ def test_pythons_that_may_run_it_find_their_folder() -> None:
     )
 
 
-def test_the_image_for_tests_has_what_it_depends_on() -> None:
+def test_the_image_for_tests_has_what_it_depends_on_and_suggests() -> None:
     assert DEPENDS.keys() <= set(vm_image.PACKAGES)
-    assert len(DEPENDS) == CONTROL.count("python3-")
+    assert set(vm_image.SUGGESTED) == SUGGESTS
+    assert len(PACKAGES) == CONTROL.count("python3-")
 
 
 def test_what_is_not_pure_python_is_not_bundled(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

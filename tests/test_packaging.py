@@ -18,7 +18,9 @@ from cgpause import __version__
 REPO = Path(__file__).parents[1]
 SHARED = {
     "bash-completion/completions/cgpause": "scripts/completions/cgpause.bash",
+    "cgpause/cgpause-metrics.service": "systemd/cgpause-metrics.service",
     "cgpause/cgpause.service": "systemd/cgpause.service",
+    "cgpause/cgpause.tmpfiles": "systemd/cgpause.tmpfiles",
     "cgpause/config.toml": "systemd/config.toml",
     "doc/cgpause/cli.md": "docs/cli.md",
     "doc/cgpause/configuration.md": "docs/configuration.md",

@@ -31,13 +31,15 @@ DEBIAN = REPO / "scripts/debian"
 
 # Where what the wheel has below share/ belongs.
 PLACES = {
+    "cgpause/cgpause-metrics.service": "usr/lib/systemd/system/cgpause-metrics.service",
     "cgpause/cgpause.service": "usr/lib/systemd/system/cgpause.service",
+    "cgpause/cgpause.tmpfiles": "usr/lib/tmpfiles.d/cgpause.conf",
     "cgpause/config.toml": "etc/cgpause/config.toml",
     "zsh/site-functions/": "usr/share/zsh/vendor-completions/",
     "": "usr/share/",
 }
 
-# What the shipped unit calls an installation, and what it is here.
+# What the shipped units call an installation, and what it is here.
 UNIT_PATHS = {
     "/usr/local/lib/cgpause/current/share/": "/usr/share/",
     "/usr/local/lib/cgpause/current/": f"/{PREFIX}/",

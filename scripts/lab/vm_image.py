@@ -53,6 +53,9 @@ PEERS_WANTED = "/run/cgpause-peers"
 # What our metrics are tested with, on the host's own Debian too. Its service is masked: the test runs it itself.
 MONITORING = ("prometheus",)
 
+# What our own Debian package only suggests: metrics are tested as it has them.
+SUGGESTED = ("python3-prometheus-client",)
+
 DPKG_OPTIONS = (
     "force-unsafe-io",
     # The last two are of Prometheus' web pages, and twice its size.
@@ -352,7 +355,7 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
 def packages_of(suite: str) -> tuple[str, ...]:
     """What is installed for a suite, as apt is told."""
     if not suite:
-        return (*PACKAGES, *PEERS, *MONITORING)
+        return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED)
     if suite.endswith(BACKPORTS):
         return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in PACKAGES)
     return PACKAGES

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,12 +166,26 @@ def run(*argv: str | Path, status: int = 0) -> str:
     return done.stdout
 
 
-def show(name: str) -> str:
-    return run("systemctl", "show", "--value", f"--property={name}", "cgpause").strip()
+def show(name: str, unit: str = "cgpause") -> str:
+    return run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
 
-def main_pid() -> int:
-    return int(show("MainPID"))
+def main_pid(unit: str = "cgpause") -> int:
+    return int(show("MainPID", unit))
+
+
+def metrics() -> dict[str, str]:
+    """What is served, without its comments."""
+    with urllib.request.urlopen("http://127.0.0.1:10912/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def serves(name: str, value: str) -> bool:
+    try:
+        return metrics().get(name) == value
+    except OSError:  # not there yet
+        return False
 
 
 class Journal:

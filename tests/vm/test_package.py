@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from vm.slices import (
     Journal,
     Node,
     main_pid,
+    metrics,
     node_of_slices,
     run,
+    serves,
     show,
 )
 
@@ -36,10 +39,18 @@ DEB = Path(f"/opt/cgpause/debs/cgpause_{__version__}_all.deb")
 PREFIX = Path("/usr/lib/cgpause")
 UNIT = Path("/usr/lib/systemd/system/cgpause.service")
 WANTED = Path("/etc/systemd/system/multi-user.target.wants/cgpause.service")
+METRICS = "cgpause-metrics"
+METRICS_WANTED = WANTED.with_name(f"{METRICS}.service")
+RUN = Path("/run/cgpause")
+PUBLISHING = f"{CONFIG_TEXT}[metrics]\npublish = true\n"
 OTHER_UNIT = Path("/etc/systemd/system/cgpause.service")
+BASH_COMPLETION = Path("/usr/share/bash-completion/completions/cgpause")
 SHARED = [
-    Path("/usr/share/bash-completion/completions/cgpause"),
+    BASH_COMPLETION,
+    Path("/usr/lib/systemd/system/cgpause-metrics.service"),
+    Path("/usr/lib/tmpfiles.d/cgpause.conf"),
     Path("/usr/share/doc/cgpause/copyright"),
+    Path("/usr/share/doc/cgpause/metrics.md"),
     Path("/usr/share/doc/cgpause/operations.md"),
     Path("/usr/share/fish/vendor_completions.d/cgpause.fish"),
     Path("/usr/share/man/man1/cgpause.1.gz"),
@@ -148,9 +159,17 @@ def test_commands_work_and_pages_and_completions_are_where_they_are_looked_for(c
     assert "default/large" in run("cgpause", "status")
     assert "default/large" in run("cgpause", "top", "--once")
     assert [path for path in SHARED if not path.is_file()] == []
-    script = f"source {SHARED[0]}; COMP_WORDS=(cgpause pause default/la); COMP_CWORD=2"
+    script = f"source {BASH_COMPLETION}; COMP_WORDS=(cgpause pause default/la); COMP_CWORD=2"
     said = run("bash", "-c", f'{script}; _cgpause cgpause default/la pause; echo "${{COMPREPLY[*]}}"')
     assert said == "default/large\n"
+
+
+def test_metrics_are_there_to_be_switched_on_and_off_until_then(installed: str) -> None:
+    assert show("LoadState", METRICS) == "loaded"
+    assert (show("UnitFileState", METRICS), show("ActiveState", METRICS)) == ("disabled", "inactive")
+    assert not METRICS_WANTED.is_symlink()
+    assert (stat.filemode(RUN.stat().st_mode), RUN.stat().st_uid) == ("drwxr-xr-x", 0)
+    assert list(RUN.iterdir()) == []
 
 
 def test_the_installer_keeps_away_from_it(installed: str) -> None:
@@ -168,12 +187,32 @@ def test_pressure_pauses_and_recovery_resumes(calm: Node) -> None:
     calm.wait_as_before()
 
 
+def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
+    """But for apt-get: the image has what it would install."""
+    section = (REPO / "docs/metrics.md").read_text().partition("### With the Debian package")[2].partition("\n### ")[0]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block
+    lines = block[1].splitlines()
+    assert lines[0].startswith("apt-get install python3-prometheus-client")
+    CONFIG.write_text(PUBLISHING)
+
+    run("sh", "-ec", "\n".join([*lines[1:], "systemctl reload cgpause"]))
+
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures", 120)
+    assert METRICS_WANTED.is_symlink()
+    assert metrics()['cgpause_pods{state="running"}'] == "3.0"
+    status = Path(f"/proc/{main_pid(METRICS)}/status").read_text()
+    assert re.search(r"^Uid:\t0\t", status, re.MULTILINE) is None
+    where = "import prometheus_client; print(prometheus_client.__file__)"
+    assert run(PREFIX / "bin/python", "-I", "-c", where).startswith("/usr/lib/python3/dist-packages/")
+
+
 def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm: Node, tmp_path: Path) -> None:
     run("cgpause", "pause", "default/small")
     by_hand = calm.small.record
     calm.tighten()
     calm.wait_paused()
-    pid = main_pid()
+    pid, metrics_pid = main_pid(), main_pid(METRICS)
     later = deb_of("9.9", tmp_path)
     journal = Journal()
 
@@ -182,8 +221,10 @@ def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm:
     assert status() == "installed 9.9"
     assert main_pid() not in (0, pid)
     assert show("ActiveState") == "active"
-    assert CONFIG.read_text() == CONFIG_TEXT
+    assert CONFIG.read_text() == PUBLISHING
     assert calm.small.record == by_hand
+    assert main_pid(METRICS) not in (0, metrics_pid)
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics", 120)
     calm.wait_paused()
     assert 'reason="cgpause stops"' in journal.text(), "the old daemon resumed what it held"
     calm.relax()
@@ -192,6 +233,7 @@ def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm:
 
 
 def test_an_upgrade_that_refuses_the_configuration_leaves_the_daemon_at_work(calm: Node) -> None:
+    run("systemctl", "stop", METRICS)
     pid = main_pid()
     CONFIG.write_text('policy = "nonsense"\n')
     try:
@@ -200,12 +242,14 @@ def test_an_upgrade_that_refuses_the_configuration_leaves_the_daemon_at_work(cal
         assert "dpkg --configure cgpause" in said
         assert (main_pid(), show("ActiveState")) == (pid, "active")
     finally:
-        CONFIG.write_text(CONFIG_TEXT)
+        CONFIG.write_text(PUBLISHING)
 
     run("dpkg", "--configure", "cgpause")
 
     assert status() == f"installed {__version__}"
     assert main_pid() not in (0, pid)
+    assert show("ActiveState", METRICS) == "inactive", "who does not run is not started"
+    run("systemctl", "start", METRICS)
 
 
 def test_it_is_not_removed_while_a_pod_cannot_be_resumed(calm: Node) -> None:
@@ -223,7 +267,7 @@ def test_it_is_not_removed_while_a_pod_cannot_be_resumed(calm: Node) -> None:
     assert str(damaged) in said
     assert "cgpause stays" in said
     assert status() == f"installed {__version__}"
-    assert show("ActiveState") == "active"
+    assert show("ActiveState") == show("ActiveState", METRICS) == "active"
 
 
 def test_removal_resumes_everybody_and_keeps_configuration_and_history(calm: Node, before: set[str]) -> None:
@@ -235,9 +279,11 @@ def test_removal_resumes_everybody_and_keeps_configuration_and_history(calm: Nod
 
     assert calm.all_as_before()
     assert systemd_knows_nothing()
-    assert CONFIG.read_text() == CONFIG_TEXT
+    assert (show("LoadState", METRICS), show("ActiveState", METRICS)) == ("not-found", "inactive")
+    assert not RUN.exists()
+    assert CONFIG.read_text() == PUBLISHING
     assert (STATE / "history.jsonl").exists()
-    kept = {str(CONFIG), str(CONFIG.parent), str(STATE), str(WANTED)}
+    kept = {str(CONFIG), str(CONFIG.parent), str(STATE), str(WANTED), str(METRICS_WANTED)}
     assert {path for path in files() - before if not path.startswith((f"{STATE}/", "/var/lib/systemd/"))} == kept
 
 
@@ -245,6 +291,7 @@ def test_purge_leaves_nothing(before: set[str], node: Node) -> None:
     run("dpkg", "--purge", "cgpause")
 
     assert files() == before
+    assert not RUN.exists()
     assert status() == ""
     assert node.all_as_before()
 

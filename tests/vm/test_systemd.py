@@ -32,8 +32,10 @@ from vm.slices import (
     Node,
     kill_and_wait_for_the_next,
     main_pid,
+    metrics,
     node_of_slices,
     run,
+    serves,
     show,
     wait_for_another,
 )
@@ -470,20 +472,6 @@ def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None
     assert calm.medium.cpu_max == "50000 100000"
     assert XATTR not in os.listxattr(calm.medium.path)
     run("systemctl", "start", "cgpause")
-
-
-def metrics() -> dict[str, str]:
-    """What is served, without its comments."""
-    with urllib.request.urlopen("http://127.0.0.1:10912/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-
-
-def serves(name: str, value: str) -> bool:
-    try:
-        return metrics().get(name) == value
-    except OSError:  # not there yet
-        return False
 
 
 @contextlib.contextmanager
