@@ -1,0 +1,157 @@
+"""What goes to strangers has no name in it, and stays readable."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from trees import make_uid
+
+from cgpause.errors import printable
+from cgpause.logfmt import fields
+from cgpause.redact import WELL_KNOWN, Names, hashed, names_in_labels, redact, redact_values, users_in
+
+SALT = b"salt of this report"
+PUBLIC = frozenset({"batch", "memory", "pod", "policy"})
+LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,12}[a-z0-9])?", fullmatch=True)
+POD = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)
+UID = st.uuids().map(str) | st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
+USER = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=12).filter(
+    lambda name: any(char.isalnum() for char in name) and "/" not in name
+)
+TEXT = st.text(st.sampled_from("abz09 -_./:=\"'\\\n"), max_size=20)
+
+
+def alike(text: str) -> str:
+    return text.lower().replace("_", "-")
+
+
+def survives(name: str, text: str) -> bool:
+    """Whether a name stands somewhere as a word, in either spelling."""
+    return re.search(rf"(?<![a-z0-9]){re.escape(alike(name))}(?![a-z0-9])", alike(text)) is not None
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[list[tuple[str, str, str]], Names]:
+    pods = draw(st.lists(st.tuples(LABEL, POD, UID), min_size=1, max_size=5))
+    namespaces = frozenset(namespace for namespace, _, _ in pods)
+    return pods, Names(namespaces, frozenset(name for _, name, _ in pods), public=PUBLIC)
+
+
+def lines_about(namespace: str, name: str, uid: str) -> list[str]:
+    """Where a pod is named: log lines, cgroups of both drivers, folders, sentences."""
+    slice_ = f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    return [
+        f"paused {fields(pod=f'{namespace}/{name}', uid=uid, reason='needs 12.0 MiB')}",
+        f"cannot read {fields(cgroup=f'/kubepods.slice/kubepods-burstable.slice/{slice_}/cpu.max')}",
+        f"/sys/fs/cgroup/kubepods/besteffort/pod{uid}/cpu.max",
+        f"/var/log/pods/{namespace}_{name}_{uid}/app/0.log",
+        f"kubepods-{slice_.removesuffix('.slice')}.slice: a\\n{name}, \\x1b{name}",
+        f"rule 1 ([[pods]] match = '{namespace}/{name}'), namespace {namespace} (protect.namespaces)",
+        f"{name.upper()} {slice_}".replace("-", "\\x2d"),
+    ]
+
+
+@given(nodes(), TEXT, TEXT)
+@example(([("h", "b", make_uid(1))], Names(frozenset({"h"}), frozenset({"b"}))), "", "")
+@example(
+    ([("a", f"job-{make_uid(2)}", make_uid(1))], Names(frozenset({"a"}), frozenset({f"job-{make_uid(2)}"}))), "", ""
+)
+def test_no_name_survives(node: tuple[list[tuple[str, str, str]], Names], before: str, after: str) -> None:
+    pods, names = node
+    text = "\n".join(before + line + after for pod in pods for line in lines_about(*pod))
+    # What stands around a name may join it into another word: that is no name of this node's any more.
+    shown = redact(text, names, SALT)
+
+    for namespace, name, uid in pods:
+        assert uid not in shown
+        assert uid.replace("-", "_") not in shown
+        for word in {namespace, name} - WELL_KNOWN - PUBLIC:
+            assert not survives(word, shown), (word, shown)
+
+
+@given(nodes())
+def test_a_name_has_one_hash_wherever_it_stands(node: tuple[list[tuple[str, str, str]], Names]) -> None:
+    pods, names = node
+    for namespace, name, uid in pods:
+        label = redact(f"pod={namespace}/{name}", names, SALT).removeprefix("pod=")
+        document = redact_values(
+            {"namespace": namespace, "name": name, "uid": uid, "pod": f"{namespace}/{name}"}, names, SALT
+        )
+
+        assert label == document["pod"] == f"{document['namespace']}/{document['name']}"
+        assert document["uid"] == redact(uid, names, SALT) == hashed(uid, SALT)
+        assert redact(f"pod{uid.replace('-', '_')}.slice", Names(), SALT) == f"pod{document['uid']}.slice"
+
+
+@given(USER)
+@example("\\x2d")
+@example("DOM\\robert")
+@example("łukasz")
+def test_users_and_hosts_of_whatever_characters_go_in_each_spelling(user: str) -> None:
+    names = Names(names=frozenset({user}))
+    for text in (f"by {user}.", f"by {printable(user)}", json.dumps({"reason": f"by {user}"})):
+        shown = redact(text, names, SALT)
+
+        assert alike(user) in WELL_KNOWN or hashed(user, SALT) in shown, shown
+
+
+@given(st.text(max_size=200))
+def test_text_without_names_stays_as_it_is(text: str) -> None:
+    unnamed = re.sub("[0-9A-Fa-f]{8}", "", text).replace("/", "").replace("\\", "")
+
+    assert redact(unnamed, Names(), SALT) == unnamed
+
+
+@given(st.binary(min_size=1, max_size=16), st.binary(min_size=1, max_size=16))
+def test_hashes_of_two_reports_have_nothing_in_common(one: bytes, other: bytes) -> None:
+    # HMAC pads its key with zeros.
+    assert (hashed("web", one) == hashed("web", other)) == (one.rstrip(b"\0") == other.rstrip(b"\0"))
+
+
+def test_an_ordinary_word_goes_only_where_it_is_a_name() -> None:
+    names = Names(frozenset({"batch"}), frozenset({"memory"}), frozenset({"batch/*"}), PUBLIC)
+    batch, memory = hashed("batch", SALT), hashed("memory", SALT)
+
+    assert redact("batch = 2; memory use 97 %", names, SALT) == "batch = 2; memory use 97 %"
+    assert redact("batch/memory waits", names, SALT) == f"{batch}/{memory} waits"
+    assert redact("protected: namespace batch", names, SALT) == f"protected: namespace {batch}"
+    assert redact('match = "batch/*"', names, SALT) == f'match = "{batch}/*"'
+    assert redact('namespaces = ["batch", "kube-system"]', names, SALT) == f'namespaces = ["{batch}", "kube-system"]'
+    assert redact_values({"name": "memory", "workload": "batch"}, names, SALT) == {"name": memory, "workload": "batch"}
+
+
+@pytest.mark.parametrize("glob", ["team-[ab]*/web", "*acme*/?", "pay*", "x/*-7"])
+def test_globs_go_and_what_every_pod_matches_stays(glob: str) -> None:
+    shown = redact(f"match = '{glob}' or '*/*'", Names(globs=frozenset({glob, "*/*"})), SALT)
+
+    assert glob not in shown
+    assert shown.endswith("or '*/*'")
+
+
+def test_numbers_and_what_is_not_there_stay_in_documents() -> None:
+    values = {"pods": [{"uid": make_uid(1), "name": None, "memory_current_bytes": 7, "paused": None, "first": True}]}
+
+    assert redact_values(values, Names(), SALT) == {
+        "pods": [
+            {"uid": hashed(make_uid(1), SALT), "name": None, "memory_current_bytes": 7, "paused": None, "first": True}
+        ]
+    }
+
+
+def test_pods_that_are_gone_are_known_from_the_log_and_users_from_reasons() -> None:
+    log = 'paused pod=shop/web-1 uid=1\nresumed pod="old" reason="cgpause resume by alice"\n/home/bob/.venv/bin'
+
+    assert names_in_labels(log) == ({"shop"}, {"web-1", "old"})
+    assert names_in_labels('sacrificed containers="0123456789ab,ba9876543210"')[1] == {"0123456789ab", "ba9876543210"}
+    assert users_in(log) == {"alice", "bob"}
+    assert users_in("cgpause pause by uid 1000: cgpause resume --all by carol,") == {"carol"}
+
+
+def test_a_run_of_many_words_takes_no_longer_than_it_has_to() -> None:
+    text = "a-" * 50_000
+
+    assert redact(text, Names(names=frozenset({"b"})), SALT) == text
