@@ -293,6 +293,26 @@ def config(
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
 
+@app.command(name="bug-report")
+def bug_report(
+    context: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE.tar.gz]", help="Where to write it; a name of its own, here, unless given."),
+    ] = None,
+    keep_names: Annotated[bool, typer.Option("--keep-names", help="Leave names as they are.")] = False,
+) -> None:
+    """Write a file to attach to an issue: how this node is set up, what cgpause did, and what its log says.
+
+    Names of pods, namespaces, users and the host become hashes. Look at what is in it before you post it.
+    """
+    with exits():
+        from cgpause import bugreport  # noqa: PLC0415 - no other command needs it
+
+        for line in bugreport.write(context.obj, file, keep_names=keep_names):
+            typer.echo(line)
+
+
 @app.command()
 def pause(
     context: typer.Context,

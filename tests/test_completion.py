@@ -153,6 +153,14 @@ def test_tab_completes_files_and_folders_where_an_option_wants_one(shell: Shell)
     assert [word.rstrip("/") for word in words] == ["--log-dir", f"{folder}/otherwise", "status"]
 
 
+def test_tab_completes_the_file_of_a_bug_report_and_its_option(shell: Shell) -> None:
+    (shell.tree.folder / "reports").mkdir(exist_ok=True)
+    folder = f"{shell.tree.folder}/reports"
+
+    assert shell.called(f"cgpause bug-report {shell.tree.folder}/rep\tmine") == ["bug-report", f"{folder}/mine"]
+    assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("command", ["#!/bin/sh\necho oh no >&2; exit 1\n", "#!/nowhere\n"], ids=["fails", "absent"])
 def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path: Path) -> None:
@@ -188,6 +196,8 @@ def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
     assert fish_offers(f"{cgpause} pause default/web 0", env) == ["00000002-0000-4000-8000-000000000002"]
     assert f"{tree.log_dir}/" in fish_offers(f"cgpause --log-dir {tree.folder}/l", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause bug-report {tmp_path}/h", env)
+    assert fish_offers("cgpause bug-report --k", env) == ["--keep-names"]
 
 
 def test_fish_says_nothing_either_when_it_fails(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ _cgpause() {
     COMPREPLY=()
     case $3 in
         --config | --export | --textfile) compopt -o default ;;
+        bug-report | --keep-names)
+            if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
+            ;;
         --cgroup-root | --log-dir | --run-dir | --state-dir) compopt -o dirnames ;;
         *)
             mapfile -t COMPREPLY < <(

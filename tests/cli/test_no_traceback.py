@@ -36,6 +36,7 @@ OTHER_COMMANDS = [
     ["config", "--check"],
     ["run"],
     ["metrics", "--once"],
+    ["bug-report", "/nonexistent/report.tar.gz"],
 ]
 FILES = [
     "cpu.max",

@@ -65,6 +65,7 @@ class Pod:
     """A pod as the systemd driver makes it; its one container holds as much memory as it is told to."""
 
     def __init__(self, number: int, name: str, *properties: str, tier: str = "burstable") -> None:
+        self.name = name
         self.uid = make_uid(number)
         self.slice = f"kubepods-{tier}-pod{self.uid.replace('-', '_')}.slice"
         self.path = KUBEPODS / f"kubepods-{tier}.slice" / self.slice

@@ -207,6 +207,22 @@ def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
     assert run(PREFIX / "bin/python", "-I", "-c", where).startswith("/usr/lib/python3/dist-packages/")
 
 
+def test_a_bug_report_has_unit_and_journal_and_no_name(calm: Node, tmp_path: Path) -> None:
+    """After a pause: the log has names."""
+    run("cgpause", "bug-report", tmp_path / "report.tar.gz")
+
+    run("tar", "-xzf", tmp_path / "report.tar.gz", "-C", tmp_path)
+    found = {file.name: file.read_text() for file in (tmp_path / "cgpause-bug-report").iterdir()}
+    assert [name for name, text in found.items() if text.startswith("not collected")] == []
+    assert "ActiveState=active" in found["unit.txt"]
+    assert "paused pod=default/h" in found["journal.txt"]
+    assert '"what": "paused"' in found["history.jsonl"]
+    hostname = os.uname().nodename
+    for pod in (*calm.pods, calm.filler):
+        secrets = (pod.uid, pod.uid.replace("-", "_"), pod.name, hostname)
+        assert [name for name, text in found.items() for secret in secrets if re.search(rf"\b{secret}\b", text)] == []
+
+
 def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm: Node, tmp_path: Path) -> None:
     run("cgpause", "pause", "default/small")
     by_hand = calm.small.record
