@@ -283,7 +283,7 @@ class Brake:
             cgroup = Cgroup(self._tree.root, kubepods.id.path)
         except CgpauseError:
             return  # gone, or the walk has said so
-        if not cgroup.has(high.FILE) or any(tracked.holds_us for tracked in self._tree.pods.values()):
+        if not cgroup.has(high.FILE) or any(tracked.holds_us is not False for tracked in self._tree.pods.values()):
             # No memory controller; or we run in a pod ourselves, and braked we would help nobody.
             log.debug("memory.high left alone %s", fields(cgroup=cgroup.id.path))
             cgroup.close()

@@ -32,6 +32,7 @@ from cgpause.gauges import Sources
 from cgpause.logfmt import fields
 from cgpause.model import Owner, Result, Sample
 from cgpause.notify import Notifier
+from cgpause.own import POD_UID, own_pod_uid
 from cgpause.policy import Decision, State, decide
 from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.pace import OWN_SHARE, fast_ns
@@ -141,6 +142,10 @@ class Daemon:
         for tracked in self.tree.pods.values():
             if tracked.pod.paused is not None:
                 self._actuator.adopt(tracked)
+        own_pod, own_uid = self.tree.own_pod, own_pod_uid()
+        if own_pod is None and own_uid is not None and self.tree.pods:
+            advice = "is --cgroup-root the host's cgroup tree?"
+            log.warning("own pod not found %s", fields(uid=own_uid, variable=POD_UID, advice=advice))
         log.info(
             "started %s",
             fields(
@@ -148,6 +153,7 @@ class Daemon:
                 cgroup_root=self.tree.root,
                 driver=self.tree.driver or "none yet",
                 pods=len(self.tree.pods),
+                own_pod=None if own_pod is None else own_pod.pod.label,
                 policy=self.config.policy,
                 mechanism=self.config.mechanism,
                 dry_run="yes" if self._options.dry_run else None,

@@ -20,6 +20,7 @@ from cgpause.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
 from cgpause.logfmt import fields
 from cgpause.model import CgroupId, Pod, QosClass, Workload
 from cgpause.names import Names, read_names
+from cgpause.own import holds_us, own_pod_uid
 from cgpause.parse import parse_cpu_usage, parse_flat_keyed, parse_limit, parse_reclaimable
 from cgpause.protect import OPT_OUT_XATTRS, pod_class, priority, protection
 from cgpause.workload import listens
@@ -51,8 +52,8 @@ class TrackedPod:
 
     cgroup: Cgroup
     pod: Pod
-    holds_us: bool
-    """Whether this process runs in it."""
+    holds_us: bool | None = None
+    """Whether this process runs in it; None while that cannot be told, and then it is protected too."""
     current_fd: int = -1
     """Held open on memory.current; -1 while that cannot be opened."""
     oom_kills: int = 0
@@ -249,6 +250,7 @@ class PodTree:
         """When `read_details` read last; 0: never."""
         self._refreshed = False
         self._complained: set[CgroupId] = set()
+        self._own_uid = own_pod_uid()
 
     def close(self) -> None:
         """Give every descriptor back."""
@@ -288,6 +290,11 @@ class PodTree:
         self._refreshed = True
         return appeared, gone
 
+    @property
+    def own_pod(self) -> TrackedPod | None:
+        """The pod this process runs in; None where it is in none of them."""
+        return next((tracked for tracked in self.pods.values() if tracked.holds_us), None)
+
     def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
         """Read a pod's slow facts again: name, memory.max, what the rules say; one that cannot be read is protected."""
         if at_ns >= tracked.retry_at_ns:
@@ -296,6 +303,9 @@ class PodTree:
         name = self.names.pods.get(pod.uid)
         memory_max_bytes, trouble = None, None
         try:
+            if tracked.holds_us is None:
+                # Once found it is that one; before, a pod may turn up late that was there before us.
+                tracked.holds_us = self.own_pod is None and holds_us(cgroup, pod.uid, self._own_uid)
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
             memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
@@ -312,7 +322,7 @@ class PodTree:
             qos=pod.qos,
             name=name,
             opt_outs=sorted(tracked.marks),
-            holds_us=tracked.holds_us,
+            holds_us=bool(tracked.holds_us),
             config=self.config,
         )
         tracked.pod = replace(
@@ -423,8 +433,7 @@ class PodTree:
             return None
         # Tracked also when its files turn out to be unreadable: it may carry a record, and `status` has to show it.
         pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None)
-        # A pod that was made after the first walk was made after us.
-        tracked = TrackedPod(cgroup, pod, holds_us=not self._refreshed and _holds_us(cgroup))
+        tracked = TrackedPod(cgroup, pod)
         self.pods[pod.cgroup] = tracked
         return tracked
 
@@ -439,21 +448,6 @@ def _read_marks(cgroup: Cgroup) -> frozenset[str]:
     if not cgroup.owned_by_root():
         return frozenset()
     return frozenset(xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0"))
-
-
-def _holds_us(cgroup: Cgroup) -> bool:
-    # By process id: the path in /proc/self/cgroup says little in a container, which has a root of its own.
-    try:
-        below = descendants(cgroup)
-    except CgpauseError:
-        return False  # gone, or unreadable: the next look at its facts says so, and leaves it alone
-    for name in ("", *below):
-        try:
-            if os.getpid() in cgroup.pids(name):
-                return True
-        except CgpauseError:
-            continue
-    return False
 
 
 def _is_populated(cgroup: Cgroup) -> bool:

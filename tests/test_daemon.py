@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trees import FakeTree, records_left, wait_until
+from trees import FakeTree, make_uid, records_left, wait_until
 
 from cgpause import account, history, published
 from cgpause.actuate import now_ns
@@ -91,6 +91,16 @@ Start = Callable[..., Running]
 
 def cpu_max(pod: Path) -> str:
     return (pod / "cpu.max").read_text()
+
+
+@pytest.mark.parametrize(("named", "said"), [("web", "own_pod=default/web"), (None, "own pod not found")])
+def test_it_says_which_pod_is_its_own(tree: FakeTree, start: Start, named: str | None, said: str) -> None:
+    tree.add_pod("web")
+    uid = tree.uids[named] if named else make_uid(99)
+
+    daemon = start(before=f"import os; os.environ['CGPAUSE_POD_UID'] = '{uid}'")
+
+    assert said in daemon.log
 
 
 def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tree: FakeTree, start: Start) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -410,6 +411,74 @@ def test_the_pod_we_run_in_is_protected(
     tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
     (tracked,) = tree.refresh(0)[0]
     assert (tracked.pod.protected == "cgpause itself runs in it") is protects
+    tree.close()
+
+
+def test_the_pod_we_run_in_is_protected_also_where_the_first_walk_missed_it(fake: FakeTree, tree: PodTree) -> None:
+    """A walk finds nothing where a tree is only just being made, or another one looks as if it were in use."""
+    aside = fake.kubepods.rename(fake.folder / "aside")
+    fake.kubepods.mkdir()
+    tree.refresh(0)
+    fake.kubepods.rmdir()
+    aside.rename(fake.kubepods)
+    (fake.add_pod("web") / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    fake.add_pod("other")
+
+    tree.refresh(1)
+
+    assert tree.own_pod is not None
+    assert tree.own_pod.pod.label == "default/web"
+    assert {t.pod.label: t.pod.protected for t in tree.pods.values()} == {
+        "default/web": "cgpause itself runs in it",
+        "default/other": None,
+    }
+
+
+@pytest.mark.parametrize("spelling", [str, str.upper], ids=["lower", "upper"])
+def test_the_pod_the_manifest_names_as_ours_is_protected(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, spelling: Callable[[str], str]
+) -> None:
+    for name in ("web", "other"):
+        (fake.add_pod(name) / "cgroup.procs").write_text("0\n0\n")  # processes of another PID namespace
+    monkeypatch.setenv("CGPAUSE_POD_UID", spelling(fake.uids["web"]))
+    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+
+    tree.refresh(0)
+
+    assert {t.pod.label: t.pod.protected for t in tree.pods.values()} == {
+        "default/web": "cgpause itself runs in it",
+        "default/other": None,
+    }
+    tree.close()
+
+
+@pytest.mark.parametrize(("refused", "protects"), [(errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENODEV, False)])
+def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
+    fake: FakeTree,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: int,
+    protects: bool,  # noqa: FBT001 - a table
+) -> None:
+    """Not for a threaded cgroup (EOPNOTSUPP): a container may make one, and gains nothing by it."""
+    fake.add_pod("web")
+    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+    read = Cgroup.read
+
+    def refuse(cgroup: Cgroup, name: str) -> bytes:
+        if name.endswith("cgroup.procs"):
+            error = OSError(refused, os.strerror(refused))
+            raise CgroupGoneError(name) if refused == errno.ENODEV else KernelReadError(name, error)
+        return read(cgroup, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroup, "read", refuse)
+        (tracked,) = tree.refresh(0)[0]
+    assert (tracked.pod.protected is not None) is protects
+    assert tree.own_pod is None
+
+    tree.refresh(1)
+
+    assert (tracked.pod.protected, tracked.holds_us) == (None, False)
     tree.close()
 
 
