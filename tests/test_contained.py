@@ -1,0 +1,323 @@
+"""The container's first process: what it does for the daemon in place of systemd."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from trees import FakeTree, records_left, wait_until
+
+from cgpause import contained
+from cgpause.arguments import parse_options
+from cgpause.cgroupfs import Cgroup
+
+UNIT = (Path(__file__).parent.parent / "systemd/cgpause.service").read_text()
+FULL = 1000 << 20
+CONFIG = """\
+policy = "watermark"
+[sampling]
+fast_ms = 10
+[watermark]
+interval_s = 0.1
+patience = 1
+sacrifice = false
+"""
+# Speaks as the daemon does, and then does what a test asks of it.
+CHILD = """
+import os, signal, socket, sys, time
+speaker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def say(text):
+    speaker.sendto(text.encode(), "\\0" + os.environ["NOTIFY_SOCKET"][1:])
+"""
+
+
+Supervise = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def supervise() -> Iterator[Supervise]:
+    """A process that supervises such a program."""
+    with ExitStack() as stack:
+
+        def start(child: str, *, watchdog_s: float = 60, abort_s: float = 60) -> subprocess.Popen[str]:
+            command = [sys.executable, "-I", "-S", "-c", CHILD + textwrap.dedent(child)]
+            program = f"""
+import sys
+from cgpause import contained, logfmt
+logfmt.set_up(verbose=False)
+sys.exit(contained.Supervisor({command!r}, watchdog_s={watchdog_s}, abort_s={abort_s}).run())
+"""
+            process = subprocess.Popen(
+                [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize(
+    ("child", "code"),
+    [
+        ("sys.exit(0)", 0),
+        ("sys.exit(6)", 6),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+    ],
+)
+def test_it_ends_as_the_daemon_ended(supervise: Supervise, child: str, code: int) -> None:
+    process = supervise(child)
+
+    process.communicate(timeout=60)
+
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_is_handed_on_and_waited_for(supervise: Supervise, sent: signal.Signals) -> None:
+    process = supervise("""
+        def stop(*_):
+            time.sleep(0.5)
+            os.write(1, b"resumed\\n")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, stop)
+        say("READY=1")
+        print("ready", flush=True)
+        while True:
+            time.sleep(60)
+    """)
+    assert line(process) == "ready"
+
+    process.send_signal(sent)
+
+    said, complaint = process.communicate(timeout=60)
+    assert (said, complaint) == ("resumed\n", "")
+    assert process.returncode == 0
+
+
+def test_a_reload_is_handed_on(supervise: Supervise) -> None:
+    process = supervise("""
+        def reload(*_):
+            os.write(1, b"reloaded\\n")
+            sys.exit(0)
+        signal.signal(signal.SIGHUP, reload)
+        print("ready", flush=True)
+        time.sleep(60)
+    """)
+    assert line(process) == "ready"
+
+    process.send_signal(signal.SIGHUP)
+
+    assert line(process) == "reloaded"
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(("on_abort", "code"), [("SIG_DFL", 128 + signal.SIGABRT), ("SIG_IGN", 128 + signal.SIGKILL)])
+def test_a_daemon_that_falls_silent_is_aborted_and_then_killed(supervise: Supervise, on_abort: str, code: int) -> None:
+    process = supervise(
+        f"""
+        signal.signal(signal.SIGABRT, signal.{on_abort})
+        say("READY=1")
+        for _ in range(4):
+            time.sleep(0.5)
+            say("WATCHDOG=1")
+        print("silent now", flush=True)
+        time.sleep(600)
+    """,
+        watchdog_s=5,
+        abort_s=1,
+    )
+    assert line(process) == "silent now"
+
+    _, said = process.communicate(timeout=120)
+
+    assert process.returncode == code
+    assert "the daemon hangs" in said
+
+
+def test_nobody_else_can_speak_for_the_daemon(supervise: Supervise) -> None:
+    """A sidecar shares the network namespace, and with it the names of such sockets."""
+    process = supervise(
+        """
+        say("READY=1")
+        if os.fork() == 0:
+            for _ in range(600):
+                time.sleep(0.1)
+                say("WATCHDOG=1")
+        time.sleep(600)
+    """,
+        watchdog_s=1,
+        abort_s=1,
+    )
+
+    assert process.wait(120) == 128 + signal.SIGABRT
+
+
+def test_the_daemon_stops_when_its_supervisor_is_killed(supervise: Supervise) -> None:
+    process = supervise("""
+        signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"told to stop\\n"), sys.exit(0)))
+        print("ready", flush=True)
+        time.sleep(600)
+    """)
+    assert line(process) == "ready"
+
+    process.kill()
+
+    assert line(process) == "told to stop"
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("ours", "units"),
+    [
+        ("START_S", "TimeoutStartSec"),
+        ("WATCHDOG_S", "WatchdogSec"),
+        ("ABORT_S", "TimeoutAbortSec"),
+        ("STOP_S", "TimeoutStopSec"),
+    ],
+)
+def test_its_patience_is_the_units(ours: str, units: str) -> None:
+    assert re.findall(rf"^{units}=(\d+)s$", UNIT, re.MULTILINE) == [f"{getattr(contained, ours):g}"]
+
+
+def test_it_starts_and_cleans_up_as_the_unit_does() -> None:
+    options = ["--cgroup-root", "/c", "--log-dir", "/l", "--state-dir", "/s", "--config", "/f"]
+    python = [sys.executable, "-I"]
+
+    assert contained.daemon_command(options) == [*python, "-X", "faulthandler", "-m", "cgpause.daemon", *options]
+    assert contained.restore_command(parse_options(options)) == [
+        *[*python, "-m", "cgpause.restore", "--daemon-only", "--config", "/f", "--log-dir", "/l"],
+        *["--cgroup-root", "/c", "--state-dir", "/s"],
+    ]
+    assert "--cgroup-root" not in contained.restore_command(parse_options([]))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    tree = FakeTree(tmp_path)
+    (tree.root / "memory.reclaim").touch()
+    return tree
+
+
+class Contained:
+    """The whole on a tree of ours."""
+
+    def __init__(self, tree: FakeTree, *options: str) -> None:
+        config = tree.folder / "config.toml"
+        if not config.exists():
+            config.write_text(CONFIG)
+        self.log_path = tree.folder / "log.txt"
+        command = [sys.executable, "-m", "cgpause.contained", "--config", str(config), *options]
+        command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def wait_for_log(self, text: str) -> None:
+        wait_until(lambda: text in self.log, f"{text!r} in the log")
+
+    def daemon_pid(self) -> int:
+        [pid] = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(pid)
+
+
+@pytest.fixture
+def paused(tree: FakeTree) -> Iterator[Contained]:
+    """It has paused default/web."""
+    pod = tree.add_pod("web", 100 << 20)
+    it = Contained(tree)
+    it.wait_for_log("started ")
+    tree.set_used(FULL)
+    it.wait_for_log(" paused pod=default/web")
+    assert records_left(tree.root) == [pod]
+    yield it
+    it.process.kill()
+    it.process.wait()
+
+
+def test_what_a_killed_daemon_held_is_resumed_at_once(tree: FakeTree, paused: Contained) -> None:
+    os.kill(paused.daemon_pid(), signal.SIGKILL)
+
+    assert paused.process.wait(60) == 137
+    assert records_left(tree.root) == []
+    assert "cgpause had ended without" in paused.log
+
+
+def test_a_stop_resumes_all(tree: FakeTree, paused: Contained) -> None:
+    paused.process.send_signal(signal.SIGTERM)
+
+    assert paused.process.wait(60) == 0
+    assert records_left(tree.root) == []
+    assert "cgpause had ended without" not in paused.log, "the daemon did it"
+
+
+@pytest.mark.parametrize("option", ["--dry-run", None], ids=["that-looks-on", "turned-away"])
+def test_one_beside_another_leaves_its_pods_as_they_are(
+    tree: FakeTree, paused: Contained, option: str | None, tmp_path: Path
+) -> None:
+    held = records_left(tree.root)
+    # Else the first one resumes and pauses again: it is the files that are to be left alone.
+    paused_log = paused.log
+    second = subprocess.Popen(
+        [
+            *[sys.executable, "-m", "cgpause.contained", "--config", str(tree.folder / "config.toml")],
+            *["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), *([option] if option else [])],
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert second.stderr is not None
+    if option:
+        assert any("started " in said for said in second.stderr)
+        second.send_signal(signal.SIGTERM)
+    _, said = second.communicate(timeout=60)
+
+    assert second.returncode == (0 if option else 1)
+    assert option or "nothing is resumed" in said
+    assert records_left(tree.root) == held
+    assert "resumed" not in paused.log.removeprefix(paused_log)
+
+
+def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, paused: Contained) -> None:
+    """The next container, with a broken ConfigMap, after the whole of the one before it was killed."""
+    pid = paused.daemon_pid()
+    os.kill(pid, signal.SIGSTOP)  # else it would resume them when its supervisor is gone
+    paused.process.kill()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon to be gone")
+    assert len(records_left(tree.root)) == 1
+    (tree.folder / "config.toml").write_text('policy = "nonsense"\n')
+
+    assert Contained(tree).process.wait(60) == 2
+
+    assert records_left(tree.root) == []
+
+
+def test_a_tree_that_is_not_there_is_said_to_be_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    contained.clean_up(parse_options(["--cgroup-root", str(tmp_path / "nowhere")]))
+
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_lock_is_given_back(tree: FakeTree) -> None:
+    contained.clean_up(parse_options(["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]))
+
+    with Cgroup(str(tree.root), "") as root:
+        assert root.lock_for_daemon()
+        root.unlock_for_daemon()
