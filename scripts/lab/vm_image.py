@@ -56,6 +56,9 @@ MONITORING = ("prometheus",)
 # What our own Debian package only suggests: metrics are tested as it has them.
 SUGGESTED = ("python3-prometheus-client",)
 
+# What our container image is tested with, on the host's own Debian too.
+CONTAINERS = ("crun", "podman", "python3-yaml")
+
 DPKG_OPTIONS = (
     "force-unsafe-io",
     # The last two are of Prometheus' web pages, and twice its size.
@@ -184,6 +187,10 @@ MASKED = (
     "modprobe@dm_mod.service",
     "modprobe@loop.service",
     "nohang-desktop.service",
+    "podman-auto-update.service",
+    "podman-auto-update.timer",
+    "podman-restart.service",
+    "podman.socket",
     "proc-sys-fs-binfmt_misc.automount",
     "prometheus.service",
     "serial-getty@ttyS0.service",
@@ -318,7 +325,8 @@ def apt_options(config: str) -> list[str]:
     return [line for line in config.splitlines() if wanted.match(line)]
 
 
-def _host_source() -> tuple[AptSource, str]:
+def host_source() -> tuple[AptSource, str]:
+    """Where this host has its Debian from, and its architecture; raises LabError where there is no such thing."""
     arch = run_tool(["dpkg", "--print-architecture"]).strip()
     if arch != "amd64":
         raise LabError(f"the VM test bed knows amd64 hosts only; this one is {arch}")
@@ -340,7 +348,7 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
     Of `NAME-backports` only the kernel is taken, and everything else of NAME: the newest kernel there is packaged, on a
     Debian that does not change from day to day.
     """
-    source, arch = _host_source()
+    source, arch = host_source()
     packages = packages_of(suite)
     if suite:
         source = replace(source, suite=suite)
@@ -355,7 +363,7 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
 def packages_of(suite: str) -> tuple[str, ...]:
     """What is installed for a suite, as apt is told."""
     if not suite:
-        return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED)
+        return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED, *CONTAINERS)
     if suite.endswith(BACKPORTS):
         return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in PACKAGES)
     return PACKAGES
