@@ -115,6 +115,21 @@ def test_what_metrics_are_tested_with_never_starts_by_itself() -> None:
     assert {f"{name}.service" for name in vm_image.MONITORING} <= set(vm_image.MASKED)
 
 
+def test_a_file_that_is_to_be_taken_along_has_to_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "image.tar"
+    with pytest.raises(SystemExit):
+        vm.parse_arguments(["run", "--with", str(missing), "--", "true"])
+    assert f"--with: no such file: {missing}" in capsys.readouterr().err
+
+    missing.touch()
+
+    assert vm.parse_arguments(["run", "--with", str(missing), "--", "true"])[0].extra == missing
+
+
+def test_podman_is_there_for_those_who_call_it_and_costs_no_boot_a_second() -> None:
+    assert {"podman-auto-update.timer", "podman-restart.service", "podman.socket"} <= set(vm_image.MASKED)
+
+
 TARGETS = """\
 Origin: Debian
 Codename: bookworm-security
@@ -368,8 +383,8 @@ def test_a_lost_vm_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, failures:
     booted = 0
 
     class FakeVm:
-        def __init__(self, machine: Machine) -> None:
-            pass
+        def __init__(self, machine: Machine, *, extra: Path | None) -> None:
+            assert extra is None
 
         def __enter__(self) -> "FakeVm":
             nonlocal booted

@@ -69,11 +69,19 @@ class Vm:
     folder out, `reset` is a power failure. All of them raise VmLostError when the guest is gone.
     """
 
-    def __init__(self, machine: Machine | None = None, *, repo: Path = REPO, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine | None = None,
+        *,
+        repo: Path = REPO,
+        cache: Path | None = None,
+        extra: Path | None = None,
+    ) -> None:
         self.machine = machine or Machine()
         self.boot_seconds = 0.0
         self._repo = repo
         self._cache = cache or cache_dir()
+        self._extra = extra
         self._stack = contextlib.ExitStack()
         self._commands = 0
 
@@ -149,7 +157,7 @@ class Vm:
         # The payload has no name, so that no end of ours, however sudden, leaves it behind.
         payload = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         package = ensure_package(self._cache, self._repo, names, wheel)
-        write_payload(payload, self._repo, names, {"wheels": wheel, "debs": package})
+        write_payload(payload, self._repo, names, {"wheels": wheel, "debs": package, "with": self._extra})
 
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cgpause-vm-")))
         self._console = self._folder / "console"
@@ -295,7 +303,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     deadline = time.monotonic() + args.timeout
     for last_try in (False, True):
         try:
-            with Vm(machine) as vm:
+            with Vm(machine, extra=args.extra) as vm:
                 status = vm.run(command, timeout=max(1.0, deadline - time.monotonic()), terminal=args.terminal)
                 for guest_path, host_path in gets:
                     vm.fetch(guest_path, host_path)
@@ -336,12 +344,17 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         "--timeout", type=float, default=1500, metavar="SECONDS", help="boot included; then exit 124 (%(default)s)"
     )
     run.add_argument("--append", default="", metavar="WORDS", help="more kernel command line, such as psi=0")
+    run.add_argument(
+        "--with", dest="extra", type=Path, metavar="FILE", help=f"have a file of the host's in {GUEST_ROOT}/with, too"
+    )
     run.add_argument("--get", action="append", default=[], metavar="GUEST_PATH:HOST_PATH", help="copy out after CMD")
     args = parser.parse_args(ours)
     if args.action == "run" and not command:
         run.error("no command: scripts/vm run [options] -- CMD...")
     if args.action == "run" and args.terminal and not (sys.stdin.isatty() and sys.stdout.isatty()):
         run.error("--terminal wants one, and this is none")
+    if args.action == "run" and args.extra is not None and not args.extra.is_file():
+        run.error(f"--with: no such file: {args.extra}")
     return args, command
 
 
