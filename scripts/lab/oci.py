@@ -1,8 +1,8 @@
 """The container image: a small Debian made by mmdebstrap with our Debian package in it, as an OCI archive by buildah.
 
-No registry is asked and no daemon runs: everything comes from the mirror that the host has its Debian from. The same
-mirror state and the same commit give the same bytes: file times are the commit's at the latest, and what differs from
-build to build (logs, caches) is left out.
+No registry is asked and no daemon runs: everything comes from the mirror that the host has its Debian from. File times
+are the commit's at the latest, and what differs from build to build (logs, caches) is left out; that two builds are the
+same to the byte has not been shown.
 """
 
 import argparse
