@@ -245,14 +245,10 @@ class Vm:
         status_file = f"/run/cgpause-vm-status.{self._commands}"
         env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         pipe = subprocess.PIPE if capture else None
+        # Over the shared connection its master would read the keys, and that is in the background.
+        ssh = [*self._ssh_anew, "-tt"] if terminal else self._ssh
         client = subprocess.Popen(
-            [
-                *DIE_WITH_PARENT,
-                *self._ssh,
-                *(["-tt"] * terminal),
-                "guest",
-                guest_command(command, status_file, env, terminal=terminal),
-            ],
+            [*DIE_WITH_PARENT, *ssh, "guest", guest_command(command, status_file, env, terminal=terminal)],
             stdin=None if terminal else subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
