@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from lab.manifest import arguments, container_of, podman_options
+from lab.oci import USELESS
 
 from cgpause import __version__, contained
 from cgpause.arguments import (
@@ -55,6 +56,11 @@ def test_the_configuration_is_one_the_daemon_takes(tmp_path: Path) -> None:
     path.write_text(documents()["ConfigMap"]["data"]["config.toml"])
 
     assert load_config(str(path), must_exist=True).metrics.publish, "there is a container that shows them"
+
+
+def test_what_mmdebstrap_cleans_up_itself_is_left_to_it() -> None:
+    """Without its apt configuration, which is in the new root's tmp/, its last apt-get empties the host's own lists."""
+    assert [path for path in USELESS if re.match(r"(tmp|run|var/lib/apt|var/cache/(apt|\*))", path)] == []
 
 
 def test_the_names_in_it_agree(pod: dict[str, Any]) -> None:

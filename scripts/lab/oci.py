@@ -38,18 +38,12 @@ DPKG_OPTIONS = (
     *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man", "bash-completion")),
     "path-include=/usr/share/doc/*/copyright",
 )
-# What is of no use without apt and shells to log in to, and what is not the same twice.
+# What is of no use without apt and shells to log in to, and what is not the same twice. Not what mmdebstrap cleans up
+# itself after our hooks: its apt configuration is in tmp/ meanwhile, and apt without that empties the host's own lists.
 USELESS = (
-    *("boot/*", "home/*", "media/*", "mnt/*", "srv/*", "tmp/*", "run/*", "var/tmp/*", "var/cache/*", "var/log/*"),
-    *(
-        "usr/lib/python3*/test",
-        "var/lib/apt/*",
-        "var/lib/dpkg/*-old",
-        "etc/*-",
-        "etc/systemd",
-        "usr/lib/systemd",
-        "usr/share/man",
-    ),
+    *("boot/*", "home/*", "media/*", "mnt/*", "srv/*", "var/tmp/*", "var/log/*"),
+    *("var/cache/debconf/*", "var/cache/ldconfig/*", "var/lib/dpkg/*-old", "etc/*-"),
+    *("etc/systemd", "usr/lib/systemd", "usr/share/man", "usr/lib/python3*/test"),
 )
 
 
@@ -64,7 +58,7 @@ def make_root(tarball: Path, package: Path, epoch: int) -> None:
     unpack = (
         f'cp {shlex.quote(str(package))} "$1/cgpause.deb" && chroot "$1" dpkg -i /cgpause.deb && rm "$1/cgpause.deb"'
     )
-    clean = 'cd "$1" && rm -rf ' + " ".join(USELESS)
+    clean = 'cd "${1:?}" && rm -rf ' + " ".join(USELESS)
     run_tool(
         [
             "mmdebstrap",
