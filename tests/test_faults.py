@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from lab.faults import STEPS, How, Phase, make_cases
-from lab.faults_report import render
+from lab.faults_report import REPORT, render
 
 
 def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:
@@ -25,3 +25,7 @@ def test_a_loss_is_in_the_report() -> None:
     said = render({**results, "runs": [{**run, "losses": ["case 7: pod x: a is now b"]}]})
     assert "1 losses" in said
     assert "- case 7: pod x: a is now b" in said
+
+
+def test_the_report_is_what_the_results_say() -> None:
+    assert REPORT.is_current()

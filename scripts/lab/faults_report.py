@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.report import Report
+from lab.report import COUNTED_MACHINE, Report
 
 _FAULTS = {
     "kill": "SIGKILL",
@@ -43,8 +43,8 @@ def render(results: dict[str, Any]) -> str:
     losses = f"{len(run['losses'])} losses"
     lines += ["", f"**{run['hit']} faults in {run['cases']} cases (seed {run['seed']}), {losses}.**"]
     lines += [f"- {loss}" for loss in run["losses"]]
-    where = f"Linux {run['kernel']}, {run['cpus']} CPUs"
-    lines += ["", f"Commit {results['commit']}, {results['date']}, in a VM: {where}."]
+    where = f"Linux {run['kernel']}, {COUNTED_MACHINE}"
+    lines += ["", f"Commit {results['commit']}, {results['date']}: {where}."]
     return "\n".join([*lines, ""])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.report import Report
+from lab.report import COUNTED_MACHINE, Report
 
 _NAMES = {"descriptors": "open descriptors", "watches": "inotify watches", "resident_kib": "resident memory, KiB"}
 
@@ -42,8 +42,8 @@ def render(results: dict[str, Any]) -> str:
         lines.append(f"| {name} | {first} | {last} |")
     lines += ["", f"**{len(run['wrong'])} wrong, {len(run['grown'])} grown.**"]
     lines += [f"- {one}" for one in (*run["wrong"], *run["grown"])]
-    where = f"Linux {run['kernel']}, {run['cpus']} CPUs"
-    lines += ["", f"Commit {results['commit']}, {results['date']}, in a VM: {where}."]
+    where = f"Linux {run['kernel']}, {COUNTED_MACHINE}"
+    lines += ["", f"Commit {results['commit']}, {results['date']}: {where}."]
     return "\n".join([*lines, ""])
 
 
