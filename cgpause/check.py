@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -14,7 +15,9 @@ import psutil
 
 from cgpause.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 from cgpause.config import Config
+from cgpause.containers import descendants
 from cgpause.errors import CgpauseError, HostError
+from cgpause.journal import UNIT
 from cgpause.ledger import read_burst_us
 from cgpause.psi import NODE_PRESSURE
 from cgpause.tree import PodTree
@@ -56,15 +59,17 @@ def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
         return [*findings, _psi(), _swap(), _unit()]
     findings += [_controllers(root), _psi()]
     tree = PodTree(root, log_dir, config)
+    namespaced = False
     try:
         tree.refresh(0)
         findings += list(_kubepods(tree, log_dir, config))
+        namespaced = _has_processes_without_ids(tree)
     except CgpauseError as e:
         advice = "run as root, and name the cgroup v2 mount with --cgroup-root"
         findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
     finally:
         tree.close()
-    return [*findings, _swap(), _processes(), _other_writers(), _unit()]
+    return [*findings, _swap(), _processes(namespaced=namespaced), _other_writers(), _unit()]
 
 
 def _kernel() -> Finding:
@@ -179,8 +184,21 @@ def _swap() -> Finding:
     return Finding("swap", Level.OK, "off")
 
 
-def _processes() -> Finding:
+def _has_processes_without_ids(tree: PodTree) -> bool:
+    """Whether pods have processes of another PID namespace than ours, which `cgroup.procs` lists as 0."""
+    for tracked in tree.pods.values():
+        with contextlib.suppress(CgpauseError):
+            if any(0 in tracked.cgroup.pids(name) for name in ("", *descendants(tracked.cgroup))):
+                return True
+    return False
+
+
+def _processes(*, namespaced: bool) -> Finding:
     """Whether the daemon, root without CAP_SYS_PTRACE, sees pods' processes: hidepid= lets pass who is in gid= (0)."""
+    if namespaced:
+        told = "processes of pods have no ids in the PID namespace this runs in"
+        advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/daemonset.yaml)"
+        return Finding("proc", Level.WARN, told, advice)
     try:
         found = [part.opts.split(",") for part in psutil.disk_partitions(all=True) if part.mountpoint == "/proc"]
     except (OSError, psutil.Error) as e:
@@ -213,7 +231,7 @@ def _other_writers() -> Finding:
 def _unit() -> Finding:
     try:
         shown = subprocess.run(
-            ["systemctl", "show", "--property=LoadState,ActiveState,SubState", "cgpause.service"],
+            ["systemctl", "show", "--property=LoadState,ActiveState,SubState", UNIT],
             capture_output=True,
             text=True,
             errors="replace",
@@ -226,9 +244,9 @@ def _unit() -> Finding:
     values = dict(line.partition("=")[::2] for line in shown.splitlines())
     if values.get("LoadState") != "loaded":
         return Finding(
-            "unit", Level.WARN, "cgpause.service is not installed", "install it: scripts/install, or the Debian package"
+            "unit", Level.WARN, f"{UNIT} is not installed", "install it: scripts/install, or the Debian package"
         )
     state = f"{values.get('ActiveState')} ({values.get('SubState')})"
     if values.get("ActiveState") == "active":
-        return Finding("unit", Level.OK, f"cgpause.service is {state}")
-    return Finding("unit", Level.WARN, f"cgpause.service is {state}", "start it: systemctl enable --now cgpause")
+        return Finding("unit", Level.OK, f"{UNIT} is {state}")
+    return Finding("unit", Level.WARN, f"{UNIT} is {state}", "start it: systemctl enable --now cgpause")

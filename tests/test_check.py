@@ -217,6 +217,10 @@ def mounted(opts: str) -> Arrange:
     return lambda _, patch: patch.setattr(psutil, "disk_partitions", mounted_proc(opts))
 
 
+def other_pid_namespace(tree: FakeTree, _: Patch) -> None:
+    (tree.add_pod("other") / "cgroup.procs").write_text("0\n")
+
+
 def mounts_unreadable(_: FakeTree, patch: Patch) -> None:
     patch.setattr(psutil, "disk_partitions", raiser(PermissionError(errno.EACCES, "/proc/filesystems")))
 
@@ -283,6 +287,7 @@ def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
         pytest.param(mounted("rw,hidepid=ptraceable"), "proc", Level.WARN, "hidepid=ptraceable", id="hidepid-4"),
         pytest.param(mounted("rw,gid=5,hidepid=invisible"), "proc", Level.WARN, "gid=5", id="hidepid-2"),
         pytest.param(mounted("rw,gid=5,hidepid=1"), "proc", Level.WARN, "hidepid=1", id="hidepid-1-before-5.8"),
+        pytest.param(other_pid_namespace, "proc", Level.WARN, "PID namespace", id="other-pid-namespace"),
         pytest.param(mounts_unreadable, "proc", Level.WARN, "cannot be listed", id="mounts-unreadable"),
         pytest.param(koordlet, "writers", Level.WARN, "koordlet runs here", id="koordlet"),
         pytest.param(processes_unreadable, "writers", Level.WARN, "", id="processes-unreadable"),

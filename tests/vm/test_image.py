@@ -188,6 +188,8 @@ def test_the_own_pod_is_known_in_other_namespaces_too(node: Node, image: str, ui
     container = Container("cgpause", image, uid=uid, without=without)
 
     container.wait_for_log("own_pod=default/cgpause")
+    said = run("podman", "exec", "cgpause", "cgpause", "check", "--json")
+    assert ("no ids in the PID namespace" in said) == (without == "--pid=host")
 
     run("podman", "rm", "--force", "cgpause")
 
