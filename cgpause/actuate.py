@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.containers import kill_containers
 from cgpause.counts import Counts
@@ -72,11 +72,6 @@ class Ledger(Protocol):
 
     def reassert(self, cgroup: Cgroup, throttle: CpuMax, /, *, wait_s: float) -> PauseRecord | None:
         """Answer a foreign write."""
-
-
-def now_ns() -> int:
-    """Nanoseconds of CLOCK_BOOTTIME: goes on during suspend, and starts anew when the cgroups do."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Actuator:

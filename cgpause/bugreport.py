@@ -32,6 +32,7 @@ from cgpause.config import Config, render_config
 from cgpause.errors import CgpauseError, ConfigError, KernelWriteError, printable
 from cgpause.explain import decide_now
 from cgpause.given import Globals
+from cgpause.journal import UNIT
 from cgpause.names import read_names
 from cgpause.redact import Names, names_in_labels, redact, redact_values, users_in
 from cgpause.sampler import Sampler
@@ -49,7 +50,7 @@ _PART_S = 20.0
 _WHOLE_S = 90.0
 _COMMAND_S = 10.0
 _WATCH_S = 1.0
-_UNIT, _METRICS_UNIT = "cgpause.service", "cgpause-metrics.service"
+_METRICS_UNIT = "cgpause-metrics.service"
 _PROPERTIES = (
     "Id,LoadState,ActiveState,SubState,Result,UnitFileState,FragmentPath,DropInPaths,NeedDaemonReload,NRestarts,MainPID,"
     "ExecMainStatus,ExecMainStartTimestamp,StatusText,ControlGroup,MemoryCurrent,MemoryMin,MemoryMax,CPUUsageNSec,"
@@ -256,8 +257,8 @@ def _sources(given: Globals, config: Config) -> list[Source]:
         Source("status.json", "cgpause status", lambda: _status(given, config)),
         Source("explain.json", "cgpause explain", lambda: _explain(given, config)),
         Source("history.jsonl", f"the last {EVENTS} events of the history", lambda: _history(given)),
-        Source("unit.txt", "the unit's properties, and it and its drop-ins", partial(_unit, _UNIT)),
-        Source("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, _UNIT)),
+        Source("unit.txt", "the unit's properties, and it and its drop-ins", partial(_unit, UNIT)),
+        Source("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, UNIT)),
         Source("metrics-unit.txt", "the same of the metrics' unit", partial(_unit, _METRICS_UNIT)),
         Source("metrics-journal.txt", "and the end of its log", partial(_journal, _METRICS_UNIT)),
         Source("pressure.txt", "/proc/pressure", _pressure),

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from cgpause import high, ledger
-from cgpause.actuate import now_ns
+from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.errors import ProtectedError, printable
 from cgpause.events import Event, make_event, resumed_event

@@ -13,7 +13,6 @@ import typer
 
 from cgpause import __version__, acting, history, output
 from cgpause.account import parse_since, pauses, select, with_running
-from cgpause.actuate import now_ns
 from cgpause.arguments import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
@@ -23,6 +22,7 @@ from cgpause.arguments import (
     history_path,
 )
 from cgpause.check import Level, run_checks
+from cgpause.clock import now_ns
 from cgpause.completion import AnyPod, OnePod, PausedPods, RunningPods
 from cgpause.config import render_config
 from cgpause.errors import printable

@@ -19,11 +19,12 @@ import time
 from dataclasses import replace
 
 from cgpause import __version__, ledger, logfmt, recorder
-from cgpause.actuate import Actuator, Ledger, now_ns
+from cgpause.actuate import Actuator, Ledger
 from cgpause.arguments import Options, parse_options
 from cgpause.brake import Brake
 from cgpause.calls import Call
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.clock import now_ns
 from cgpause.config import load_config
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple, Protocol
 
 from cgpause import logfmt
+from cgpause.clock import now_ns
 from cgpause.ledger import Resumed
 from cgpause.model import PauseRecord, Result
 
@@ -160,7 +161,7 @@ def make_event(
     """An event of now; `record` is the one of the pause it belongs to."""
     held_s = None
     if record is not None and what != "paused":
-        held_s = max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - record.since_ns) / 1e9
+        held_s = max(0, now_ns() - record.since_ns) / 1e9
     return Event(
         at=round(time.time(), 3),
         what=what,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from cgpause import output
-from cgpause.actuate import now_ns
+from cgpause.clock import now_ns
 from cgpause.config import Config, Policy
 from cgpause.model import Owner, Sample
 from cgpause.policy import State, Verdict, explain

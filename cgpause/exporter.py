@@ -23,6 +23,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from cgpause import logfmt, published
 from cgpause.arguments import DEFAULT_LISTEN
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, HostError, printable
 from cgpause.logfmt import fields
 from cgpause.metrics import FAMILIES, Family, Figure, Kind, Values
@@ -114,7 +115,7 @@ class Source:
             self._complain(str(e))
             return {up: [Figure((), 0)]}
         values: Values = {stamp: [Figure((), snapshot.time)]}
-        if not snapshot.is_fresh(published.boot_ns()):
+        if not snapshot.is_fresh(now_ns()):
             self._complain(f"{printable(self._path)} is old: the daemon that wrote it has ended, or hangs")
             return {**values, up: [Figure((), 0)]}
         self._complain(None)

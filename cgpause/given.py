@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from cgpause import history, journal, ledger
-from cgpause.actuate import now_ns
 from cgpause.arguments import DEFAULT_CONFIG, history_path, metrics_path
 from cgpause.cgroupfs import find_cgroup_root
+from cgpause.clock import now_ns
 from cgpause.config import Config, load_config
 from cgpause.errors import CgpauseError, HostError, printable
 from cgpause.events import Event, PauseKey, boot_id

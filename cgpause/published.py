@@ -16,7 +16,6 @@ import json
 import math
 import os
 import stat
-import time
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -53,11 +52,6 @@ class Snapshot:
         A daemon that hangs is ended by its watchdog after 20 s, and the next one publishes at once.
         """
         return 0 <= now_ns - self.at_ns <= 3 * self.interval_s * 1e9 + _SLACK_NS
-
-
-def boot_ns() -> int:
-    """Nanoseconds of CLOCK_BOOTTIME."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def encode(snapshot: Snapshot) -> bytes:

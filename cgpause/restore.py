@@ -22,6 +22,7 @@ from functools import partial
 from cgpause import high, logfmt
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, add_state_dir, history_path
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, printable
 from cgpause.events import Event, resumed_event
 from cgpause.kubepods import pod_uid
@@ -161,7 +162,7 @@ def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
     if record is None:
         return False
     # An operator's pause that has expired is over: the daemon, which ends it else, is not there.
-    expired = record.expires_ns is not None and time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= record.expires_ns
+    expired = record.expires_ns is not None and now_ns() >= record.expires_ns
     return record.owner is owner or (owner is Owner.DAEMON and expired)
 
 

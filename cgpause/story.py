@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cgpause.account import pauses, totals, with_running
-from cgpause.actuate import now_ns
 from cgpause.arguments import history_path
+from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.events import boot_id, iso

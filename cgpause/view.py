@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.ledger import read_record
 from cgpause.model import Headroom, PauseRecord, Pressure

@@ -17,9 +17,9 @@ from trees import FakeTree
 from typer.testing import CliRunner, Result
 
 from cgpause import ledger
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.cli import app
+from cgpause.clock import now_ns
 from cgpause.exits import Exit
 from cgpause.ledger import PauseRequest
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord

@@ -17,8 +17,9 @@ import pytest
 from trees import FakeTree, records_left
 
 from cgpause import ledger
-from cgpause.actuate import Actuator, now_ns
+from cgpause.actuate import Actuator
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.dryrun import DryLedger
 from cgpause.errors import CgroupGoneError, KernelWriteError

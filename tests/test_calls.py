@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from trees import FakeTree
 
 from cgpause.calls import Call, Processes
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.containers import descendants
 
 BEFORE_EVERYTHING = 0
@@ -35,7 +35,7 @@ def containers(folder: Path) -> list[Path]:
 
 
 def look(pod: Cgroup, since_ns: int | None = None, processes: Processes | None = None) -> Call | None:
-    since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 10**9 if since_ns is None else since_ns
+    since_ns = now_ns() + 10**9 if since_ns is None else since_ns
     return (processes or Processes()).look(pod, descendants(pod), since_ns)
 
 

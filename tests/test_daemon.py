@@ -16,8 +16,8 @@ import pytest
 from trees import FakeTree, make_uid, records_left, wait_until
 
 from cgpause import account, history, published
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.errors import HostError
 from cgpause.ledger import PauseRequest, pause
 from cgpause.model import CpuMax, Mechanism, Owner

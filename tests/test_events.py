@@ -10,7 +10,7 @@ import pytest
 from nodes import ORIGINAL, S, pod, record
 
 from cgpause import events
-from cgpause.actuate import now_ns
+from cgpause.clock import now_ns
 from cgpause.events import MESSAGE_IDS, Event, PauseKey, boot_id, make_event, resumed_event
 from cgpause.history import encode
 from cgpause.ledger import Resumed

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trees import wait_until
 
 from cgpause import published
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError
 from cgpause.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
 from cgpause.metrics import BY_NAME, FAMILIES, Figure, Values
@@ -39,7 +40,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def snapshot(values: Values = VALUES, age_s: float = 0) -> Snapshot:
-    return Snapshot(published.boot_ns() - int(age_s * S), 1795000000.0, 5.0, values)
+    return Snapshot(now_ns() - int(age_s * S), 1795000000.0, 5.0, values)
 
 
 def parsed(text: bytes) -> Samples:

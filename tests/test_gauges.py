@@ -13,8 +13,8 @@ import pytest
 from trees import FakeTree
 
 from cgpause import ledger
-from cgpause.actuate import now_ns
 from cgpause.brake import Brake
+from cgpause.clock import now_ns
 from cgpause.config import Config, MetricsConfig, PsiConfig
 from cgpause.counts import Counts
 from cgpause.events import make_event

@@ -22,6 +22,7 @@ from trees import CAPTURES, FakeTree, lay_out_capture, records_left
 
 from cgpause import high, history, restore
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.high import set_high
 from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume
@@ -492,9 +493,9 @@ def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[
     state.mkdir()
     for name in owners:
         pod, owner = tree.add_pod(name), Owner.DAEMON if name == "daemon" else Owner.MANUAL
-        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        expires_ns = now_ns - 10**9 if name == "late" else None
-        request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "test", now_ns - 10**10, expires_ns)
+        at_ns = now_ns()
+        expires_ns = at_ns - 10**9 if name == "late" else None
+        request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "test", at_ns - 10**10, expires_ns)
         with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
             pause(cgroup, request)
     place = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "--state-dir", str(state)]
@@ -533,9 +534,9 @@ def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:
 def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ended: int, resumed: bool) -> None:  # noqa: FBT001 - a table
     """The daemon does that while it runs; a stopped one must not leave it held for ever."""
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    at_ns = now_ns()
     request = PauseRequest(
-        Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", now_ns - 10**10, now_ns + ended * 10**9
+        Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", at_ns - 10**10, at_ns + ended * 10**9
     )
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
         pause(cgroup, request)

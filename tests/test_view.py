@@ -15,9 +15,9 @@ import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid
 from typer.testing import CliRunner
 
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
 from cgpause.cli import app
+from cgpause.clock import now_ns
 from cgpause.config import Config, PodClass, PodRule
 from cgpause.errors import MalformedError
 from cgpause.ledger import PauseRequest, pause

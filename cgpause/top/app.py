@@ -21,8 +21,8 @@ from dataclasses import replace
 from rich.console import Console
 
 from cgpause import byhand
-from cgpause.actuate import now_ns
 from cgpause.byhand import Note
+from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.errors import (
     CgpauseError,

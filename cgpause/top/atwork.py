@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError
+from cgpause.journal import UNIT
 from cgpause.parse import parse_flock_holder
 from cgpause.top.values import Daemon, DaemonState
-
-UNIT = "cgpause.service"
-"""Its slice is the root (systemd/cgpause.service), and so its cgroup a child of the root."""
 
 
 def find_daemon(root: str, proc_locks: str = "/proc/locks") -> Daemon:
@@ -42,6 +40,7 @@ def find_daemon(root: str, proc_locks: str = "/proc/locks") -> Daemon:
 
 def _is_populated(top: Cgroup) -> bool:
     try:
+        # Its slice is the root (systemd/cgpause.service).
         with top.child(UNIT) as unit:
             return b"populated 1" in unit.read("cgroup.events")
     except CgpauseError:

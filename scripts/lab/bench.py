@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from cgpause import ledger
-from cgpause.actuate import Actuator, now_ns
+from cgpause.actuate import Actuator
+from cgpause.clock import now_ns
 from cgpause.config import Config, parse_config
 from cgpause.policy import State, decide
 from cgpause.process import raise_descriptor_limit

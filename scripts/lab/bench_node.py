@@ -9,6 +9,7 @@ import random
 import time
 from dataclasses import replace
 
+from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.model import CpuMax, Headroom, Mechanism, Owner, Pause, PauseRecord, Pod, PodUsage, Resume, Sample
 from cgpause.policy import State, decide
@@ -36,7 +37,7 @@ class BusyNode:
         self._places = {pod.cgroup: place for place, pod in enumerate(self._pods)}
         self._config = config
         self._state = State()
-        self._at_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._at_ns = now_ns()
 
     def tick(self) -> int:
         """Let the fastest sampling interval pass, then decide; returns the ns the decision took."""

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from cgpause import ledger
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError
 from cgpause.ledger import PauseRequest
 from cgpause.model import CpuMax, Mechanism, Owner
@@ -217,7 +218,7 @@ class Bed:
         return Cgroup(str(CGROUP), str(self._tree.pod_path(spec).relative_to(CGROUP)))
 
     def _hold(self, spec: PodSpec, owner: Owner, mechanism: Mechanism) -> None:
-        since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        since_ns = now_ns()
         with self._open(spec) as cgroup:
             ledger.pause(cgroup, PauseRequest(mechanism, CpuMax(1000, 100_000), owner, "lab.faults", since_ns))
 

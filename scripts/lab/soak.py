@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from cgpause import ledger
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError
 from cgpause.ledger import PauseRequest
 from cgpause.model import CpuMax, Mechanism, Owner
@@ -152,7 +153,7 @@ class Soak:
         with self.open(spec) as cgroup:
             record = ledger.read_record(cgroup)
             if record is None:
-                since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                since_ns = now_ns()
                 request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "lab.soak", since_ns)
                 ledger.pause(cgroup, request)
                 self.operator_pauses += 1

@@ -27,7 +27,7 @@ from commandline import (
 )
 from trees import FakeTree
 
-from cgpause.actuate import now_ns
+from cgpause.clock import now_ns
 from cgpause.config import Config, Policy, parse_config
 from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample
 from cgpause.policy import State

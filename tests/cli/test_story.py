@@ -13,8 +13,8 @@ from commandline import GIB, HOSTILE, MIB, Patch, as_nobody, damage, hostile_tre
 from trees import FakeTree, make_uid
 
 from cgpause import ledger
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.ledger import PauseRequest
 from cgpause.model import CpuMax, Mechanism, Owner
 

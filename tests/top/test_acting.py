@@ -11,8 +11,8 @@ import pytest
 from commandline import Patch, cpu_max, damage, pause_as
 from trees import FakeTree, records_left
 
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.config import Config, load_config
 from cgpause.errors import KernelLockError, KernelWriteError
 from cgpause.events import Event

@@ -14,13 +14,14 @@ from commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
 from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause import ledger
-from cgpause.actuate import now_ns
 from cgpause.cgroupfs import DAEMON_FILE, Cgroup
+from cgpause.clock import now_ns
 from cgpause.config import Config, Policy
 from cgpause.high import HighRecord, encode_record
+from cgpause.journal import UNIT
 from cgpause.model import Mechanism, Owner, Pressure, QosClass
 from cgpause.parse import MemInfo
-from cgpause.top.atwork import UNIT, find_daemon
+from cgpause.top.atwork import find_daemon
 from cgpause.top.reader import Reader
 from cgpause.top.ui import Ui, shown_pods
 from cgpause.top.values import Daemon, DaemonState, PodState, SeenPod, Snapshot
