@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cgpause.actuate import now_ns
+from cgpause.clock import now_ns
 from cgpause.config import load_config
 from cgpause.top.app import export, open_reader
 from lab.demo_daemon import DaemonLog
