@@ -225,7 +225,7 @@ class Vm:
         }
         ssh = ["ssh", "-F", "none", *(f"-o{key}={value}" for key, value in options.items())]
         self._ssh = [*ssh, "-oControlMaster=no", "-oProxyCommand=false"]  # over the shared connection or not at all
-        self._ssh_anew = [*ssh, "-oControlPath=none"]
+        self._ssh_anew = ["ssh", "-oControlPath=none", *ssh[1:]]  # before the other, for ssh takes the first
         log = control.with_suffix(".log")
         with open(log, "wb") as out:
             self._master = self._spawn(
