@@ -14,9 +14,10 @@ import pytest
 from commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
 from trees import FakeTree
 
-from cgpause import __version__, bugreport, history
-from cgpause.bugreport import FOLDER, Part, Source, collect, report, without_secrets
+from cgpause import __version__, bugreport, evidence, history
+from cgpause.bugreport import FOLDER, report
 from cgpause.events import Event
+from cgpause.evidence import Part, Source, collect, without_secrets
 from cgpause.model import Owner
 from cgpause.redact import Names
 
@@ -36,7 +37,7 @@ JOURNAL = f"""\
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(bugreport, "_WATCH_S", 0.0)
+    monkeypatch.setattr(evidence, "_WATCH_S", 0.0)
 
 
 def read(path: Path) -> dict[str, str]:
