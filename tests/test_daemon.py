@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trees import FakeTree, make_uid, records_left, wait_until
+from trees import FakeTree, make_uid, records_left, rewrite, wait_until
 
 from cgpause import account, history, published
 from cgpause.cgroupfs import Cgroup
@@ -300,13 +300,13 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it may take no more
     start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
     time.sleep(1)  # older than the facts may be now, and the daemon does not walk again for ten minutes
-    (pod / "memory.max").write_text(f"{GIB}\n")
+    rewrite(pod / "memory.max", f"{GIB}\n")
     tree.set_used(HIGH)
 
     def grown_and_paused() -> bool:
         for path in (first, pod):
             current = int((path / "memory.current").read_text())
-            (path / "memory.current").write_text(f"{min(current + 8 * MIB, GIB)}\n")
+            rewrite(path / "memory.current", f"{min(current + 8 * MIB, GIB):020}\n")
         return cpu_max(pod) == PAUSED
 
     wait_until(grown_and_paused, "a pause of what may grow now")

@@ -75,10 +75,11 @@ class FakeTree:
 
     def set_used(self, used_bytes: int, reclaimable_bytes: int = 0) -> None:
         """Set what the kubepods root uses."""
-        (self.kubepods / "memory.stat").write_text(
-            f"anon {used_bytes}\ninactive_file {reclaimable_bytes}\nactive_file 0\nslab_reclaimable 0\n"
+        rewrite(
+            self.kubepods / "memory.stat",
+            f"anon {used_bytes:020}\ninactive_file {reclaimable_bytes:020}\nactive_file 0\nslab_reclaimable 0\n",
         )
-        (self.kubepods / "memory.current").write_text(f"{used_bytes + reclaimable_bytes}\n")
+        rewrite(self.kubepods / "memory.current", f"{used_bytes + reclaimable_bytes:020}\n")
 
     def add_pod(
         self,
@@ -125,6 +126,20 @@ class FakeTree:
             (self.log_dir / "pods" / f"{namespace}_{name}_{uid}").mkdir(parents=True)
         staging.rename(path)
         return path
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Write a file's text, no shorter than the one before, in one step.
+
+    As the kernel's files: whoever reads sees the one or the other. `write_text` empties the file first, and a daemon
+    that looks just then cannot read the memory, and rightly resumes everybody.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        assert os.fstat(fd).st_size <= len(text)
+        os.pwrite(fd, text.encode("ascii"), 0)
+    finally:
+        os.close(fd)
 
 
 def records_left(root: Path) -> list[Path]:
