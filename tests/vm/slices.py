@@ -138,6 +138,14 @@ class Node:
     def relax(self) -> None:
         self.filler.hold(CALM_MIB)
 
+    @contextmanager
+    def kept_calm(self) -> Iterator[Node]:
+        """The node before and after a test: enough memory, and nobody paused."""
+        self.wait_as_before()
+        yield self
+        self.relax()
+        self.wait_as_before()
+
     def all_paused(self) -> bool:
         return all(pod.is_paused() for pod in self.pods)
 

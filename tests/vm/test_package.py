@@ -107,11 +107,8 @@ def installed(before: set[str]) -> str:
 
 @pytest.fixture
 def calm(node: Node, installed: str) -> Iterator[Node]:
-    """The node before and after a test: enough memory, and nobody paused."""
-    node.wait_as_before()
-    yield node
-    node.relax()
-    node.wait_as_before()
+    with node.kept_calm() as calm:
+        yield calm
 
 
 def test_the_package_does_not_go_over_another_installation(before: set[str]) -> None:

@@ -103,11 +103,8 @@ def installed(node: Node) -> str:  # pods first: one that appears later is left 
 
 @pytest.fixture
 def calm(node: Node, installed: str) -> Iterator[Node]:
-    """The node before and after a test: enough memory, and nobody paused."""
-    node.wait_as_before()
-    yield node
-    node.relax()
-    node.wait_as_before()
+    with node.kept_calm() as calm:
+        yield calm
 
 
 def test_installer_says_what_a_node_lacks(tmp_path: Path) -> None:
