@@ -192,10 +192,14 @@ class Kubepods:
 
     def remove_pod(self, spec: PodSpec) -> None:
         """Remove a pod with whatever still runs in it."""
-        remove_tree(self.pod_path(spec))
+        path = self.pod_path(spec)
+        remove_tree(path)
         sandbox = self._sandboxes.pop(spec.uid, None)
         if sandbox is not None:
             reap(sandbox)
+        for container in [one for one in self._containers.values() if one.scope.parent == path]:
+            del self._containers[container.id]
+            reap(container)
         for link in (self.log_dir / "containers").glob(f"{spec.name}_{spec.namespace}_*.log"):
             link.unlink()
         shutil.rmtree(self._pod_logs(spec), ignore_errors=True)
