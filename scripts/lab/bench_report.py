@@ -174,12 +174,12 @@ def plot(results: dict[str, Any], path: Path) -> None:
     runs = [run for run in results["runs"] if all("near_us" in tick for tick in run["tick"])]
     if not runs:
         return
-    import matplotlib as mpl  # noqa: PLC0415 - of the extra `bench`; whoever only renders the text does without
+    from matplotlib.figure import Figure  # noqa: PLC0415 - of the extra `bench`; to render the text does without
 
-    mpl.use("agg")
-    from matplotlib import pyplot  # noqa: PLC0415 - after the backend is chosen
+    from lab.picture import save  # noqa: PLC0415 - the same
 
-    figure, axes = pyplot.subplots(1, len(runs), figsize=(6 * len(runs), 4.5), squeeze=False)
+    figure = Figure(figsize=(6 * len(runs), 4.5), layout="tight")
+    axes = figure.subplots(1, len(runs), squeeze=False)
     series = {"near_us": "cgpause, near the limit", "python_us": "cgpause, far from it", "c_us": "C loop, reads only"}
     for axis, run in zip(axes[0], runs, strict=True):
         pods = [tick["pods"] for tick in run["tick"]]
@@ -189,9 +189,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
         axis.set(ylabel="one tick, ms", xlim=(0, None), ylim=(0, None))
         axis.grid(visible=True, alpha=0.3)
         axis.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=100, metadata={"Software": None})
-    pyplot.close(figure)
+    save(figure, path)
 
 
 def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,15 +11,11 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
 
 from lab.experiment_claims import Evidence
 from lab.experiment_report import Plot, restarts_per_job
 from lab.experiment_results import ALL_ARMS, ARMS, NONE, OVERSUBSCRIPTIONS, SHARES, UNLIMITED, Cell, Result, Results
-
-DPI = 110
-_COLOURS = 96
-"""Of the palette the pictures are reduced to: a third of the size, and nothing to be seen of it."""
+from lab.picture import save
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
             panel.set_xlabel("oversubscription, %")
         _name_arms(figure, panels[0][0], [arm for arm in ALL_ARMS if arm in seen])
         figure.suptitle(f"{plot.title}\n{_where(results, measured)}", fontsize=10)
-        _save(figure, path)
+        save(figure, path)
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -158,15 +153,6 @@ def _where(results: Results, measured: Sequence[Result]) -> str:
     commits = ", ".join(dict.fromkeys(boot.commit for boot in boots))
     # A line of its own: there are as many as the code was changed between the trials, and the table has them in order.
     return f"{' / '.join(machines)}; {date}\n{commits}"
-
-
-def _save(figure: Figure, path: Path) -> None:
-    image = io.BytesIO()
-    # No "Software" entry: the same results make the same file whatever matplotlib is called.
-    figure.savefig(image, format="png", dpi=DPI, metadata={"Software": None})
-    image.seek(0)
-    with Image.open(image) as drawn:
-        drawn.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(path, format="png", optimize=True)
 
 
 def _each(value: Callable[[Result], float | None]) -> _Value:

@@ -41,14 +41,19 @@ class Report:
 
     def publish(self, runs: Sequence[dict[str, Any]]) -> None:
         """Write both."""
-        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        results = {"commit": commit_of(), "date": date, "runs": runs}
+        results = dated(runs)
         self.results.write_text(f"{json.dumps(results, indent=2)}\n")
         self.page.write_text(self.render(results))
 
     def is_current(self) -> bool:
         """Whether the page is what the results say."""
         return self.page.read_text() == self.render(json.loads(self.results.read_text()))
+
+
+def dated(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Runs of today, at the commit that is checked out."""
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return {"commit": commit_of(), "date": date, "runs": list(runs)}
 
 
 def main(argv: Sequence[str]) -> int:

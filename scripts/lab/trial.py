@@ -34,7 +34,7 @@ from cgpause.process import lock_memory
 from lab.arms import ARMS, SLICE, Place, Setting
 from lab.build import ensure_program
 from lab.demo_daemon import OOM_SCORE_ADJ, DaemonLog
-from lab.kubelet import Kubelet, Outcome, Policy, Progress
+from lab.kubelet import Event, Kubelet, Outcome, Policy, Progress
 from lab.kubepods import MIB, Kubepods
 from lab.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
 from lab.vm_host import LabError, end_by_signal, say
@@ -78,6 +78,15 @@ class Plan:
     timeout_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Is told what happens meanwhile; times are seconds into the trial."""
+
+    on_event: Callable[[Event], None]
+    on_look: Callable[[float, int, frozenset[str]], None]
+    """At each tick: time, bytes used by kubepods, UIDs of the pods that are held."""
+
+
 def capacity_bytes(plan: Plan, available_bytes: int) -> int:
     """What kubelet would call allocatable.
 
@@ -117,7 +126,7 @@ def ballast(size: int) -> Iterator[None]:
         yield
 
 
-def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str, Any]:
+def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Observer | None = None) -> dict[str, Any]:
     """Run it and return what is printed."""
     available = meminfo_bytes("MemAvailable")
     capacity = capacity_bytes(plan, available)
@@ -138,7 +147,10 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str,
         stack.enter_context(ballast(extra))
 
         def on_tick(progress: Progress) -> None:
-            use.append(100 * int((tree.root / "memory.current").read_text()) / capacity)
+            used = int((tree.root / "memory.current").read_text())
+            use.append(100 * used / capacity)
+            if observer is not None:
+                observer.on_look(progress.at_s, used, frozenset(watcher.read_log().held_now))
             if len(use) % int(5 / _TICK_S) == 0:
                 say(
                     f"{plan.arm}: {progress.at_s:.0f} s, {progress.running} run, {progress.finished} finished, "
@@ -146,7 +158,8 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path) -> dict[str,
                 )
 
         policy = Policy(plan.oversubscription, plan.backoff_scale, tick_s=_TICK_S)
-        kubelet = Kubelet(tree, policy, on_tick=on_tick, run_id=f"{plan.arm} {plan.seed}")
+        on_event = (lambda _: None) if observer is None else observer.on_event
+        kubelet = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=f"{plan.arm} {plan.seed}")
         cpu_before_s = watcher.cpu_s
         outcome = kubelet.run(make_jobs(load, worker), timeout_s=plan.timeout_s)
         cpu_s = watcher.cpu_s - cpu_before_s
