@@ -1,0 +1,66 @@
+"""The pictures of docs/policies.md show what was recorded, and what the policy decides."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from lab import decision_plot, timeline_plot
+from lab.kubelet import Event, EventKind, Job
+from lab.kubepods import PodSpec
+from lab.picture import what_it_says
+from lab.timeline import Recorder
+from lab.timeline_plot import Spans, spans
+
+JOB = Job("job-00", 1 << 20, ("worker",))
+POD = PodSpec("job-00", "uid-0", 1 << 20)
+
+
+def test_a_recorder_keeps_what_is_drawn() -> None:
+    recorder = Recorder()
+    for kind, at_s in (
+        (EventKind.ADMITTED, 0.0),
+        (EventKind.STARTED, 0.5),
+        (EventKind.KILLED, 4.0),
+        (EventKind.STARTED, 6.0),
+        (EventKind.FINISHED, 9.0),
+        (EventKind.REMOVED, 9.1),
+    ):
+        recorder.on_event(Event(kind, at_s, JOB, POD))
+    for at_s, held in ((1.0, {"uid-0"}), (1.2, {"uid-0"}), (1.4, set()), (2.0, {"uid-0"}), (2.2, set())):
+        recorder.on_look(at_s, 5, frozenset(held))
+
+    job = json.loads(json.dumps(recorder.jobs))["job-00"]
+    assert spans(job) == Spans([(0.5, 4.0), (6.0, 9.0)], [(4.0, 6.0)], [(1.0, 1.4), (2.0, 2.2)], [4.0])
+    assert recorder.used[0] == (1.0, 5)
+
+
+def test_the_recording_is_of_the_same_jobs_at_a_known_commit(tmp_path: Path) -> None:
+    results = json.loads(timeline_plot.RESULTS.read_text())
+    (run,) = results["runs"]
+    without, with_cgpause = run["arms"]
+
+    assert "dirty" not in results["commit"]
+    assert without["timeline"].keys() == with_cgpause["timeline"].keys()
+    for arm in run["arms"]:
+        lives = list(map(spans, arm["timeline"].values()))
+        assert sum(len(life.killed) for life in lives) == arm["restarts"]
+        assert all(life.runs and len(life.runs) == len(life.killed) + 1 for life in lives)
+    assert sum(len(spans(job).held) for job in with_cgpause["timeline"].values()) > 0
+    timeline_plot.draw(results, tmp_path / "again.png")
+    assert (tmp_path / "again.png").stat().st_size > 10_000
+
+
+def test_the_decision_that_is_drawn_is_the_policys(tmp_path: Path) -> None:
+    verdicts = decision_plot.decision()
+    places = [verdict.place for verdict in verdicts if verdict.place is not None]
+    decision_plot.draw(tmp_path / "again.png")
+
+    assert len(places) == len(decision_plot.PODS)
+    assert sum(place.first for place in places) == 1
+    assert {place.runs for place in places} == {True, False} == {place.stoppable for place in places}
+    for place, after in pairwise(places):
+        assert after.left == place.left - (place.need if place.runs else 0)
+    assert what_it_says(tmp_path / "again.png") == decision_plot.in_words(verdicts)
+    assert what_it_says(decision_plot.PICTURE) == decision_plot.in_words(verdicts), "run scripts/bench pictures"
