@@ -93,7 +93,7 @@ def describe_resume(resumed: Resumed | high.Released | None) -> str:
 
 def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
     if not changed:
-        return f"already paused by {record.owner}: {printable(record.reason)}"
+        return f"already paused {record.owner.by}: {printable(record.reason)}"
     if record.written is None:
         return "paused: frozen"
     return f"paused: cpu.max {record.original} -> {record.written}"

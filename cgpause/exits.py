@@ -30,8 +30,8 @@ from cgpause.errors import (
     RestoreError,
 )
 
-_LONGEST_S = 1 << 32
-"""Some 136 years: what is later does not fit a record's nanoseconds."""
+_LONGEST_S = 100 * 365 * 86400
+"""What is much later does not fit a record's nanoseconds."""
 
 
 class Exit(IntEnum):
@@ -103,7 +103,7 @@ def fail(message: str, code: Exit) -> NoReturn:
 
 
 def seconds(text: str | None, option: str) -> int | None:
-    """What an option of a length of time was given; ends with a usage error where that is none, or less than 1 s."""
+    """What an option of a length of time was given; ends with a usage error where that is none or out of bounds."""
     if text is None:
         return None
     try:
@@ -111,5 +111,5 @@ def seconds(text: str | None, option: str) -> int | None:
     except ValueError:
         found = 0
     if not 1 <= found <= _LONGEST_S:
-        fail(f"{option} {text!r}: give a time of at least a second, like {durations.EXAMPLES}", Exit.USAGE)
+        fail(f"{option} {text!r}: give a time from 1s to 100 years, like {durations.EXAMPLES}", Exit.USAGE)
     return found

@@ -32,6 +32,11 @@ class Owner(StrEnum):
     DAEMON = "daemon"
     MANUAL = "manual"
 
+    @property
+    def by(self) -> str:
+        """Who it was, in a sentence."""
+        return "by hand" if self is Owner.MANUAL else "by the daemon"
+
 
 class Result(StrEnum):
     """How a pause ended."""

@@ -12,6 +12,7 @@ from rich.text import Text
 from cgpause import cpu_units, durations
 from cgpause.errors import printable
 from cgpause.events import moment
+from cgpause.model import Owner
 from cgpause.output import console, mebibytes
 from cgpause.parse import parse_cpu_max
 
@@ -48,8 +49,7 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
         since = moment(max(now - paused["since_s"], 0))
         how = "frozen" if paused["mechanism"] == "freeze" else "paused"
         yield "state", f"{how} since {since:%F %T}, for {durations.shown(paused['since_s'])}", "yellow"
-        owner = "the daemon" if paused["owner"] == "daemon" else "hand"
-        yield "state", f"by {owner}: {paused['reason']}", "yellow"
+        yield "state", f"{Owner(paused['owner']).by}: {paused['reason']}", "yellow"
         if paused["expires_in_s"] is not None:
             yield "state", f"until its time is over, in {durations.shown(paused['expires_in_s'])}", "yellow"
         wrote = (

@@ -342,7 +342,7 @@ def test_the_json_of_a_decision() -> None:
 
 def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
     record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
-    text = f"stays paused by manual: {HOSTILE} {'because ' * 100}end"
+    text = f"stays paused by hand: {HOSTILE} {'because ' * 100}end"
     output.print_explain(SAMPLE, (Verdict(PodUsage(MIB, make_pod("web", paused=record)), None, text),), Config())
 
     lines = capsys.readouterr().out.splitlines()

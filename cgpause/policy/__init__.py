@@ -286,7 +286,7 @@ def _words(
         case Sacrifice(reason=reason):
             return "would kill its containers", reason
     if pod.paused is not None:
-        return f"stays paused by {pod.paused.owner} ({pod.paused.reason})", numbers
+        return f"stays paused {pod.paused.owner.by} ({pod.paused.reason})", numbers
     if blocked is not None:
         return ("runs", blocked) if place is None else (f"runs, {blocked}", numbers)
     if place is not None:

@@ -66,7 +66,7 @@ class Observer:
         """Look at every pod; `at` and `at_ns` are the same instant, as Unix time and as CLOCK_BOOTTIME."""
         for key in self._records.keys() - tree.pods.keys():
             pod, record = self._records.pop(key)
-            self._add(at, "ended", pod, f"while paused by {record.owner}", _since_s(record, at_ns))
+            self._add(at, "ended", pod, f"while paused {record.owner.by}", _since_s(record, at_ns))
         for key, tracked in tree.pods.items():
             pod = tracked.pod
             try:

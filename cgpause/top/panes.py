@@ -135,7 +135,7 @@ def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:
     if record is None:
         return []
     how = "cgroup.freeze" if record.mechanism is Mechanism.FREEZE else f"cpu.max {record.written}"
-    text = f"{how} by {record.owner} for {durations.shown((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
+    text = f"{how} {record.owner.by} for {durations.shown((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
     if record.expires_ns is not None:
         text += f", {durations.shown((record.expires_ns - snapshot.at_ns) / NS_PER_S)} left"
     return [("record", f"{text}; original cpu.max {_quota(record.original)}: {printable(record.reason)}", "paused")]

@@ -185,7 +185,7 @@ def test_explain_shows_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None
 def test_explain_refuses_a_time_it_cannot_watch_for(value: str, tree: FakeTree) -> None:
     result = run(tree, "explain", "--for", value)
     assert result.exit_code == 2
-    assert "give a time of at least a second" in result.stderr
+    assert "give a time from 1s to 100 years, like 90s" in result.stderr
 
 
 def test_explain_shows_a_damaged_record(tree: FakeTree) -> None:
