@@ -59,6 +59,9 @@ SUGGESTED = ("python3-prometheus-client",)
 # What our container image is tested with, on the host's own Debian too.
 CONTAINERS = ("crun", "podman", "python3-yaml")
 
+# containerd's runtime: `lab.runtimes` measures it beside podman's.
+RUNTIMES = ("runc",)
+
 DPKG_OPTIONS = (
     "force-unsafe-io",
     # The last two are of Prometheus' web pages, and twice its size.
@@ -363,7 +366,7 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
 def packages_of(suite: str) -> tuple[str, ...]:
     """What is installed for a suite, as apt is told."""
     if not suite:
-        return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED, *CONTAINERS)
+        return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED, *CONTAINERS, *RUNTIMES)
     if suite.endswith(BACKPORTS):
         return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in PACKAGES)
     return PACKAGES
