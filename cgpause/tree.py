@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 SPARED_S = 0.5
 """A pod is not held for so long after its containers changed, whatever happens: that is when a runtime makes them.
 
-An estimate: a runtime's create and start take tenths of a second on an idle node. Where they take longer, a pod held in
-between starts when it is resumed: after 9 s at most (until `starting_s` it counts as a service), or as soon as kubelet
-gives up and makes another container.
+crun and runc take less than a tenth of a second for it on an idle node (docs/runtimes.md). Where they take longer, a
+container that is held in between starts when its pod is resumed: after 9 s at most (until `starting_s` it counts as a
+service), or as soon as kubelet gives up and makes another one.
 """
 _NS_PER_S = 1_000_000_000
 _ASK_INTERVAL_S = 10

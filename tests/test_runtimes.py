@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from cgpause.tree import SPARED_S
 from lab.runtimes import RUNTIMES, STARTS
 from lab.runtimes_report import REPORT
+
+from cgpause.tree import SPARED_S
 
 
 def test_the_page_says_what_was_measured() -> None:

@@ -15,10 +15,10 @@ def render(results: dict[str, Any]) -> str:
     lines = [
         "# How long a runtime makes a container",
         "",
-        "Written by `scripts/bench runtimes`, which measures it again; do not edit. A container cannot be made in a pod",
-        f"that is held, so a pod is not held for {SPARED_S * 1000:g} ms after the cgroup of a new container has appeared",
-        "in it, whatever happens on the node. This is how long two runtimes take from that cgroup to the container's own",
-        "program, which is started as soon as it is made, on a machine that has nothing else to do:",
+        "Written by `scripts/bench runtimes`, which measures it again; do not edit. A container cannot be made in a",
+        f"pod that is held, so it is not held for {SPARED_S * 1000:g} ms after the cgroup of a new container appears",
+        "in it, whatever happens on the node. This is how long two runtimes take from that cgroup to the container's",
+        "own program, which is started as soon as it is made, on a machine that has nothing else to do:",
         "",
         f"| runtime | median of {len(run['runtimes'][0]['times_ms'])} | longest |",
         "|---|---|---|",
@@ -31,10 +31,10 @@ def render(results: dict[str, Any]) -> str:
         "",
         "The machine is slower than a node's. What a kubelet and containerd do between creating and starting is not in",
         "these times, and on a busy node everything takes longer. Where it takes too long, a container that was held",
-        "while it was made starts when its pod is resumed: after `max_pause_s` (9 s) at most, for until `starting_s` it",
-        "counts as a service.",
+        "while it was made starts when its pod is resumed: after `max_pause_s` (9 s) at most, for until `starting_s`",
+        "it counts as a service.",
         "",
-        f"Commit {results['commit']}, {results['date']}, Linux {run['kernel']}, {COUNTED_MACHINE}.",
+        f"Commit {results['commit']}, {results['date']}; Linux {run['kernel']}, {COUNTED_MACHINE}.",
     ]
     return "\n".join([*lines, ""])
 
