@@ -58,26 +58,31 @@ def main_options(
     context: typer.Context,
     cgroup_root: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="cgroup v2 mount, or a tree laid out like it.  [default: found by itself]"),
+        typer.Option(metavar="DIR", help="cgroup v2 mount, or a tree laid out like it (default: found by itself)."),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(metavar="FILE", help=f"Configuration.  [default: {DEFAULT_CONFIG}]")
+        str | None, typer.Option(metavar="FILE", help=f"Configuration (default: {DEFAULT_CONFIG}).")
     ] = None,
     log_dir: Annotated[
-        str, typer.Option(metavar="DIR", help="Parent of the kubelet's pods/ and containers/ log folders.")
+        str,
+        typer.Option(
+            metavar="DIR",
+            help=f"Parent of the kubelet's pods/ and containers/ log folders (default: {DEFAULT_LOG_DIR}).",
+            show_default=False,
+        ),
     ] = DEFAULT_LOG_DIR,
     state_dir: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where the history is kept.  [default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root]",
+            help=f"Where the history is kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root).",
         ),
     ] = None,
     run_dir: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where the daemon publishes its figures.  [default: {DEFAULT_RUN_DIR}, as above]",
+            help=f"Where the daemon publishes its figures (default: {DEFAULT_RUN_DIR}, as above).",
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - acted on by its callback
@@ -143,7 +148,10 @@ def explain(
     ref: OnePod = None,
     as_json: Json = False,
     watch: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="Watch the pods grow for this long first (1s, 10s, 1m).")
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="Watch the pods grow for this long first (default: 1s).", show_default=False
+        ),
     ] = "1s",
 ) -> None:
     """Show one decision at this instant: every pod in the policy's order, what would be done to it and why.
@@ -180,7 +188,7 @@ def show_history(
 ) -> None:
     """Show what was paused, when, for how long, why and how it ended; and how long each pod was held in all.
 
-    Pods that are gone are in it too. How much is kept: [history] in the configuration.
+    Pods that are gone are in it too. How much is kept: max_mib in the configuration (section history).
     """
     given: Globals = context.obj
     path = history_path(given.state_dir, given.cgroup_root)
@@ -255,15 +263,15 @@ def top(
 def metrics(
     context: typer.Context,
     listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS:PORT", help=f"Serve them there.  [default: {DEFAULT_LISTEN}]")
+        str | None, typer.Option(metavar="ADDRESS:PORT", help=f"Serve them there (default: {DEFAULT_LISTEN}).")
     ] = None,
     textfile: Annotated[
         str | None, typer.Option(metavar="FILE.prom", help="Write this file instead, for node_exporter's textfile.")
     ] = None,
-    interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it.  [default: 15s]")] = None,
+    interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it (default: 15s).")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
 ) -> None:
-    """Serve what the daemon publishes to Prometheus, until it is told to end ([metrics] in the configuration)."""
+    """Serve what the daemon publishes to Prometheus, until it is told to end (configuration: section metrics)."""
     given: Globals = context.obj
     with exits():
         from cgpause import exporter  # noqa: PLC0415 - no other command needs it, and it needs an extra
@@ -318,7 +326,7 @@ def pause(
     context: typer.Context,
     refs: RunningPods,
     mechanism: Annotated[
-        Mechanism | None, typer.Option(help="How to hold the pods.  [default: as configured]", show_default=False)
+        Mechanism | None, typer.Option(help="How to hold the pods (default: as configured).", show_default=False)
     ] = None,
     duration: Annotated[
         str | None,

@@ -67,7 +67,7 @@ def test_cgpause_1_has_every_command_option_and_exit_code() -> None:
                 assert f" {flag}" in section, (name, flag)
     assert [int(code) for code, _ in manual.exit_meanings()] == sorted(Exit)
     assert "pause [--mechanism throttle|freeze] [--for TIME]" in text, "how a value is written"
-    assert "--log-dir DIR Parent of the kubelet's pods/ and containers/ log folders. [default: /var/log]" in text
+    assert "--log-dir DIR Parent of the kubelet's pods/ and containers/ log folders (default: /var/log)." in text
 
 
 def test_cgpause_toml_5_has_every_option_and_what_is_allowed() -> None:

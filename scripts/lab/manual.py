@@ -123,7 +123,6 @@ def commands() -> list[Command]:
 def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  # noqa: ANN401 - a command's function
     function = inspect.unwrap(function)
     hints = get_type_hints(function)
-    signature = inspect.signature(function).parameters
     for one in parsed:
         if one.name not in hints:  # typer's own: --help, and those for completion
             continue
@@ -132,9 +131,7 @@ def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  #
         value = one.metavar or ""
         if isinstance(kind, type) and issubclass(kind, StrEnum):
             value = "|".join(kind)
-        default = signature[one.name].default
-        said = f"  [default: {default}]" if isinstance(default, str) and "[default:" not in one.help else ""
-        yield Parameter(flags, value, one.help + said)
+        yield Parameter(flags, value, one.help)
 
 
 def exit_meanings() -> list[tuple[str, str]]:
