@@ -29,6 +29,8 @@ SHARED = {
     "doc/cgpause/metrics.md": "docs/metrics.md",
     "doc/cgpause/operations.md": "docs/operations.md",
     "doc/cgpause/policies.md": "docs/policies.md",
+    "doc/cgpause/decision.png": "docs/decision.png",
+    "doc/cgpause/timeline.png": "docs/timeline.png",
     "fish/vendor_completions.d/cgpause.fish": "scripts/completions/cgpause.fish",
     "man/man1/cgpause.1": "docs/man/cgpause.1",
     "man/man5/cgpause.toml.5": "docs/man/cgpause.toml.5",
