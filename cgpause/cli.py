@@ -35,6 +35,7 @@ from cgpause.model import Mechanism
 from cgpause.sampler import Sampler
 from cgpause.story import read_story
 from cgpause.storytext import print_story
+from cgpause.usage import Command
 from cgpause.view import read_status
 
 app = typer.Typer(
@@ -42,6 +43,8 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    # Plain, as man pages are: in rich's panels typer calls a flag <bool>, and [words] of a text are markup.
+    rich_markup_mode=None,
 )
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
@@ -93,7 +96,7 @@ def main_options(
     context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir)
 
 
-@app.command()
+@app.command(cls=Command)
 def run(
     context: typer.Context,
     dry_run: DryRun = False,
@@ -116,9 +119,9 @@ def run(
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
 
 
-@app.command()
+@app.command(cls=Command)
 def check(context: typer.Context, as_json: Json = False) -> None:
-    """Say whether this node can do the job, and what to do where it cannot."""
+    """Say whether this node can do the job, and if not, what to do."""
     given: Globals = context.obj
     with exits():
         findings = run_checks(given.cgroup_root, given.log_dir, given.config())
@@ -130,9 +133,12 @@ def check(context: typer.Context, as_json: Json = False) -> None:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-@app.command()
+@app.command(cls=Command)
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show the node's memory and every pod: use, limits, protection, pauses."""
+    """Show the node's memory, and every pod with limits and pauses.
+
+    It also says which pods are protected, and why.
+    """
     given: Globals = context.obj
     with exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
         shown = read_status(tree, sampler)
@@ -142,7 +148,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
         output.print_status(shown)
 
 
-@app.command()
+@app.command(cls=Command)
 def explain(
     context: typer.Context,
     ref: OnePod = None,
@@ -154,7 +160,7 @@ def explain(
         ),
     ] = "1s",
 ) -> None:
-    """Show one decision at this instant: every pod in the policy's order, what would be done to it and why.
+    """Show what would be done at this instant, to whom, and why. Pods come in the policy's order.
 
     Of one pod it tells all: whether it is held, would be, by which rule, how often it was, and its limits.
 
@@ -176,7 +182,7 @@ def explain(
         output.print_explain(sample, verdicts, config)
 
 
-@app.command(name="history")
+@app.command(name="history", cls=Command)
 def show_history(
     context: typer.Context,
     since: Annotated[
@@ -186,7 +192,9 @@ def show_history(
     pod: AnyPod = None,
     as_json: Json = False,
 ) -> None:
-    """Show what was paused, when, for how long, why and how it ended; and how long each pod was held in all.
+    """Show what was paused, when, for how long, and why.
+
+    Also how each pause ended, and how long each pod was held in all.
 
     Pods that are gone are in it too. How much is kept: max_mib in the configuration (section history).
     """
@@ -230,7 +238,7 @@ def _why_nothing(path: str, *, there: bool, among: int) -> str:
     return f"{name} has no pause in it"
 
 
-@app.command()
+@app.command(cls=Command)
 def top(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
@@ -238,7 +246,10 @@ def top(
         str | None, typer.Option("--export", metavar="FILE.svg", help="Save one frame as a picture and end.")
     ] = None,
 ) -> None:
-    """Show the node live: headroom and pressure, who is paused or next and why; pause and resume with a key."""
+    """Show the node live; pause and resume pods with a key.
+
+    Headroom and pressure, every pod, who is paused or next and why, and the last decisions.
+    """
     from cgpause.top import app as dashboard  # noqa: PLC0415 - no other command needs it
 
     given: Globals = context.obj
@@ -259,19 +270,23 @@ def top(
                 dashboard.print_once(snapshot)
 
 
-@app.command()
+@app.command(cls=Command)
 def metrics(
     context: typer.Context,
     listen: Annotated[
         str | None, typer.Option(metavar="ADDRESS:PORT", help=f"Serve them there (default: {DEFAULT_LISTEN}).")
     ] = None,
     textfile: Annotated[
-        str | None, typer.Option(metavar="FILE.prom", help="Write this file instead, for node_exporter's textfile.")
+        str | None,
+        typer.Option(metavar="FILE.prom", help="Write this file instead, for node_exporter's textfile collector."),
     ] = None,
     interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it (default: 15s).")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
 ) -> None:
-    """Serve what the daemon publishes to Prometheus, until it is told to end (configuration: section metrics)."""
+    """Serve what the daemon publishes to Prometheus.
+
+    It does so until it is told to end. The daemon publishes if the configuration says so (section metrics).
+    """
     given: Globals = context.obj
     with exits():
         from cgpause import exporter  # noqa: PLC0415 - no other command needs it, and it needs an extra
@@ -283,12 +298,12 @@ def metrics(
             fail(str(e), Exit.USAGE)
 
 
-@app.command()
+@app.command(cls=Command)
 def config(
     context: typer.Context,
     only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
 ) -> None:
-    """Print the effective configuration, or everything that is wrong in the file."""
+    """Print the effective configuration, or the file's mistakes."""
     given: Globals = context.obj
     path = given.config_file
     with exits():
@@ -301,7 +316,7 @@ def config(
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
 
-@app.command(name="bug-report")
+@app.command(name="bug-report", cls=Command)
 def bug_report(
     context: typer.Context,
     file: Annotated[
@@ -310,7 +325,9 @@ def bug_report(
     ] = None,
     keep_names: Annotated[bool, typer.Option("--keep-names", help="Leave names as they are.")] = False,
 ) -> None:
-    """Write a file to attach to an issue: how this node is set up, what cgpause did, and what its log says.
+    """Write a file to attach to an issue.
+
+    It has how this node is set up, what cgpause did, and what its log says.
 
     Names of pods, namespaces, users and the host become hashes. Look at what is in it before you post it.
     """
@@ -321,12 +338,15 @@ def bug_report(
             typer.echo(line)
 
 
-@app.command()
+@app.command(cls=Command)
 def pause(
     context: typer.Context,
     refs: RunningPods,
     mechanism: Annotated[
-        Mechanism | None, typer.Option(help="How to hold the pods (default: as configured).", show_default=False)
+        Mechanism | None,
+        typer.Option(
+            metavar="|".join(Mechanism), help="How to hold the pods (default: as configured).", show_default=False
+        ),
     ] = None,
     duration: Annotated[
         str | None,
@@ -343,7 +363,7 @@ def pause(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(cls=Command)
 def resume(
     context: typer.Context,
     refs: PausedPods = None,

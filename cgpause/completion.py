@@ -56,6 +56,7 @@ def _offer(context: typer.Context, wanted: Callable[[bool], bool]) -> list[str]:
     return sorted(offered - set(context.params.get("refs") or ()))
 
 
+_WAYS = "namespace/name, name, UID, UID prefix or cgroup path"
 AnyPod = Annotated[
     str | None,
     typer.Option(
@@ -65,15 +66,13 @@ AnyPod = Annotated[
 OnePod = Annotated[
     str | None,
     typer.Argument(
-        metavar="[REF]", help="Tell the story of this pod alone; as for pause.", autocompletion=_offer_when_none
+        metavar="[REF]", help=f"Tell the story of this pod alone: {_WAYS}.", autocompletion=_offer_when_none
     ),
 ]
 RunningPods = Annotated[
     list[str],
-    typer.Argument(
-        metavar="REF...", help="namespace/name, name, UID, UID prefix or cgroup path.", autocompletion=_offer_running
-    ),
+    typer.Argument(metavar="REF...", help=f"Pods: {_WAYS}.", autocompletion=_offer_running),
 ]
 PausedPods = Annotated[
-    list[str] | None, typer.Argument(metavar="[REF...]", help="As for pause.", autocompletion=_offer_paused)
+    list[str] | None, typer.Argument(metavar="[REF...]", help=f"Pods: {_WAYS}.", autocompletion=_offer_paused)
 ]

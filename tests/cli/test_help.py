@@ -1,4 +1,4 @@
-"""What `--help` shows is what was written: rich takes [words] for markup, and shows nothing of them."""
+"""What `--help` shows is what was written: rich takes [words] for markup, typer calls a flag <bool>."""
 
 from __future__ import annotations
 
@@ -18,10 +18,53 @@ COMMANDS = {"": GROUP, **GROUP.commands}
 def test_nothing_of_a_help_text_is_lost(name: str) -> None:
     command = COMMANDS[name]
     shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
-    words = set(shown.stdout.replace("│", " ").split())
+    words = set(shown.stdout.split())
 
     assert shown.exit_code == 0
     written = [command.help or "", *(getattr(option, "help", None) or "" for option in command.params)]
     assert any(written)
     for text in written:
         assert set(text.split()) <= words, f"{sorted(set(text.split()) - words)} of {text!r}"
+    assert not {"<bool>", "<str>", "<list[str]>"} & words
+    assert "\\" not in shown.stdout
+
+
+def test_the_list_of_commands_fits_80_columns() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+
+    lines = shown.partition("Commands:")[2].splitlines()
+    assert len(lines) >= len(COMMANDS)
+    assert not [line for line in lines if line.endswith("...") or len(line) > 80]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("pause", " REF..."),
+        ("resume", " [REF...]"),
+        ("explain", " [REF]"),
+        ("bug-report", " [FILE.tar.gz]"),
+        ("top", ""),
+    ],
+)
+def test_usage_has_arguments_as_they_are_written(name: str, arguments: str) -> None:
+    shown = CliRunner().invoke(app, [name, "--help"]).stdout
+
+    assert shown.splitlines()[0].endswith(f" {name} [OPTIONS]{arguments}")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["status", "--config", "x.toml"], "--config stands before the command: cgpause --config FILE status"),
+        (
+            ["pause", "web", "--cgroup-root=/x"],
+            "--cgroup-root stands before the command: cgpause --cgroup-root DIR pause",
+        ),
+        (["check", "--version"], "--version stands before the command: cgpause --version check"),
+    ],
+)
+def test_an_option_that_stands_before_the_command_says_so(line: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, line)
+
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"cgpause: {said}\n")
