@@ -29,13 +29,18 @@ def pause_each(
         CgpauseError: the configuration or the tree cannot be read.
     """
     config = given.config()
+    paused: list[Event] = []
     with given.tree(config) as tree, _noted_at_the_end(given) as note:
+
+        def note_pause(event: Event) -> None:
+            paused.append(event)
+            note(event)
 
         def pause_one(tracked: TrackedPod) -> str:
             return byhand.pause(
                 tracked,
                 config,
-                note,
+                note_pause,
                 command="cgpause pause",
                 mechanism=mechanism,
                 for_s=for_s,
@@ -44,7 +49,7 @@ def pause_each(
             )
 
         code = _each(refs, tree, pause_one)
-        if for_s is not None and not dry_run and code == Exit.DONE:
+        if for_s is not None and paused:
             typer.echo("note: a running daemon ends the pause when its time is over", err=True)
     return code
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from cgpause import high, ledger
+from cgpause import durations, high, ledger
 from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.errors import ProtectedError, printable
@@ -62,7 +62,7 @@ def pause(
     if changed:
         written = record.written
         note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
-    return _describe_pause(record, changed=changed)
+    return _describe_pause(record) if changed else _describe_held(record, at_ns)
 
 
 def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = False) -> str:
@@ -91,12 +91,21 @@ def describe_resume(resumed: Resumed | high.Released | None) -> str:
     return f"resumed: cpu.max {resumed.cpu_max}"
 
 
-def _describe_pause(record: PauseRecord, *, changed: bool) -> str:
-    if not changed:
-        return f"already paused {record.owner.by}: {printable(record.reason)}"
+def _describe_pause(record: PauseRecord) -> str:
     if record.written is None:
         return "paused: frozen"
     return f"paused: cpu.max {record.original} -> {record.written}"
+
+
+def _describe_held(record: PauseRecord, at_ns: int) -> str:
+    """How it is held, and when that ends, may be another than what was asked for now."""
+    if record.owner is Owner.DAEMON:
+        ends = ", which resumes it when there is room"
+    elif record.expires_ns is not None:
+        ends = f", for {durations.shown((record.expires_ns - at_ns) / _NS_PER_S)} more"
+    else:
+        ends = ""
+    return f"already paused ({record.mechanism}) {record.owner.by}{ends}: {printable(record.reason)}"
 
 
 def user() -> str:

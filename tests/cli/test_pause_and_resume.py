@@ -42,7 +42,8 @@ def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTr
     assert records_left(tree.root) == []
 
 
-def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree) -> None:
+def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 1000 * S)
     web = tree.add_pod("web", cpu_max="50000 100000")
     run(tree, "pause", "web", "--for", "10m")
     before = snapshot(tree.root)
@@ -50,7 +51,8 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree) -> None:
     again = run(tree, "pause", "web", "--mechanism", "freeze", "--for", "20m")
 
     assert again.exit_code == 0
-    assert again.stdout == "default/web already paused by hand: cgpause pause by tester\n"
+    assert again.stdout == "default/web already paused (throttle) by hand, for 10m00s more: cgpause pause by tester\n"
+    assert again.stderr == "", "its time is not the one that was asked for now"
     assert snapshot(tree.root) == before
     run(tree, "resume", "web")
     before = snapshot(tree.root)
@@ -370,7 +372,8 @@ def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
     pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
 
-    assert run(tree, "pause", "web").stdout == "default/web already paused by the daemon: memory use 91 %\n"
+    again = "already paused (throttle) by the daemon, which resumes it when there is room: memory use 91 %"
+    assert run(tree, "pause", "web", "--for", "10m").stdout == f"default/web {again}\n"
     assert run(tree, "resume", "web").exit_code == 0
     assert cpu_max(web) == "50000 100000"
 
