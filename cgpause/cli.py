@@ -253,6 +253,8 @@ def top(
     from cgpause.top import app as dashboard  # noqa: PLC0415 - no other command needs it
 
     given: Globals = context.obj
+    if export is not None and os.path.splitext(export)[1] not in ("", ".svg"):
+        fail(f"--export {printable(export)}: the picture is an SVG; name a file *.svg", Exit.USAGE)
     refusal = None if once or export is not None else dashboard.why_not_live()
     if refusal is not None:
         fail(refusal, Exit.USAGE)

@@ -106,7 +106,7 @@ def export(snapshot: Snapshot, path: str) -> None:
     """Save one frame as SVG.
 
     Raises:
-        HostError: the file cannot be written.
+        CgpauseError: the file cannot be written.
     """
     probe = Console()
     sized = probe.is_terminal or {"COLUMNS", "LINES"} <= os.environ.keys()
@@ -122,7 +122,7 @@ def export(snapshot: Snapshot, path: str) -> None:
         with open(path, "w", encoding="utf-8") as f:
             f.write(picture)
     except OSError as e:
-        raise HostError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
+        raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
 
 
 def run_live(reader: Reader, load: Load, keep: Keep) -> None:
