@@ -102,7 +102,7 @@ def _describe_held(record: PauseRecord, at_ns: int) -> str:
     if record.owner is Owner.DAEMON:
         ends = ", which resumes it when there is room"
     elif record.expires_ns is not None:
-        ends = f", for {durations.shown((record.expires_ns - at_ns) / _NS_PER_S)} more"
+        ends = f", {durations.left((record.expires_ns - at_ns) / _NS_PER_S)}"
     else:
         ends = ""
     return f"already paused ({record.mechanism}) {record.owner.by}{ends}: {printable(record.reason)}"

@@ -21,6 +21,11 @@ def parse(text: str) -> int:
     return sum(int(part or 0) * unit for part, unit in zip(match.groups(), _UNITS, strict=True))
 
 
+def left(seconds: float) -> str:
+    """What is left of a time; it can be over, for it takes a daemon to act on that."""
+    return f"{shown(seconds)} left" if seconds > 0 else "its time is over"
+
+
 def shown(seconds: float, *, tenths: bool = False) -> str:
     """The two largest units, in at most six cells up to 100 days; below a minute in tenths, if they are asked for.
 

@@ -74,8 +74,7 @@ def print_status(status: dict[str, Any]) -> None:
     to.print(
         f"node      total {mebibytes(node['memory_total_bytes'])}"
         f"  available {mebibytes(node['memory_available_bytes'])}  headroom {mebibytes(node['headroom_bytes'])}"
-        f"  used {node['used_pct']:.1f} %  pressure {stalled}",
-        soft_wrap=True,
+        f"  used {node['used_pct']:.1f} %  pressure {stalled}"
     )
     kubepods = status["kubepods"]
     if kubepods is None:
@@ -90,7 +89,7 @@ def print_status(status: dict[str, Any]) -> None:
     wide = to.width >= _WIDE
     extra = ("QOS", "CLASS") if wide else ()
     numbers = ("MEMORY", "LIMIT", "CPU REQ", "CPU LIM", *(("THR",) if wide else ()))
-    table = _table("POD", *extra, *numbers, "STATE", right=numbers)
+    table = _table("POD", *extra, *numbers, "STATE", right=numbers, fold=("POD",))
     for pod in status["pods"]:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
         current, stat = pod["memory_current_bytes"], pod["cpu_stat"]
@@ -119,7 +118,7 @@ def _state(pod: dict[str, Any]) -> str:
         return f"error: {pod['error']}"
     paused = pod["paused"]
     if paused is not None:
-        left = "" if paused["expires_in_s"] is None else f", {durations.shown(paused['expires_in_s'])} left"
+        left = "" if paused["expires_in_s"] is None else f", {durations.left(paused['expires_in_s'])}"
         written = paused["written_cpu_max"]
         held = paused["mechanism"]
         if written is not None:
@@ -171,16 +170,18 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     state = f"policy {config.policy}: memory {headroom.used_pct:.1f} % used, {available} of headroom"
     if config.policy is Policy.WATERMARK:
         rules = config.watermark
-        to.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %", soft_wrap=True)
+        to.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %")
     else:
-        to.print(f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away", soft_wrap=True)
+        to.print(f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away")
     with_places = any(verdict.place is not None for verdict in verdicts)
     numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places else ()
-    table = _table("RANK", "POD", "QOS", "CLASS", "MEMORY", *numbers, "VERDICT", right=("RANK", "MEMORY", *numbers))
+    wide = to.width >= _WIDE
+    extra, right = ("QOS", "CLASS") if wide else (), ("RANK", "MEMORY", *numbers)
+    table = _table("RANK", "POD", *extra, "MEMORY", *numbers, "VERDICT", right=right, fold=("POD",))
     for verdict in verdicts:
         current, pod = verdict.usage
         rank = "-" if verdict.rank is None else str(verdict.rank)
-        cells = [rank, printable(pod.label), pod.qos, pod.workload, mebibytes(current)]
+        cells = [rank, printable(pod.label), *((pod.qos, pod.workload) if wide else ()), mebibytes(current)]
         place = verdict.place
         if place is not None:
             claim = "no limit" if math.isinf(place.claim) else mebibytes(round(place.claim))
@@ -224,7 +225,16 @@ def _pause_values(pause: Pause) -> dict[str, Any]:
 def print_history(found: list[Pause], boot: str | None) -> None:
     """Print pauses, and then who was held how long; `boot` is this one."""
     to = console()
-    table = _table("START", "POD", "MECHANISM", "HELD", "WHY", "HOW IT ENDED", right=("HELD",), fold=("WHY",))
+    table = _table(
+        "START",
+        "POD",
+        "MECHANISM",
+        "HELD",
+        "WHY",
+        "HOW IT ENDED",
+        right=("HELD",),
+        fold=("START", "POD", "MECHANISM", "WHY"),
+    )
     for pause in found:
         owner = "" if pause.owner in ("daemon", None) else f" ({pause.owner})"
         table.add_row(
@@ -237,7 +247,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
         )
     to.print(table)
     to.print()
-    table = _table("POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"))
+    table = _table("POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"), fold=("POD",))
     for total in totals(found):
         notes = [f"{total.running} running"] if total.running else []
         notes += [f"{total.unknown} of unknown length"] if total.unknown else []
@@ -267,6 +277,10 @@ def console() -> Console:
 
 
 def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = ()) -> Table:
+    """A table whose last column and those of `fold` go over several lines where the terminal is narrow.
+
+    Names are among these: of one that is as long as Kubernetes allows nothing else would be left to see.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         folds = header == headers[-1] or header in fold

@@ -51,7 +51,13 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
         yield "state", f"{how} since {since:%F %T}, for {durations.shown(paused['since_s'])}", "yellow"
         yield "state", f"{Owner(paused['owner']).by}: {paused['reason']}", "yellow"
         if paused["expires_in_s"] is not None:
-            yield "state", f"until its time is over, in {durations.shown(paused['expires_in_s'])}", "yellow"
+            left = paused["expires_in_s"]
+            ends = (
+                f"until its time is over, in {durations.shown(left)}"
+                if left > 0
+                else "its time is over: a daemon ends it"
+            )
+            yield "state", ends, "yellow"
         wrote = (
             "cgroup.freeze 1" if paused["written_cpu_max"] is None else f"cpu.max {_quota(paused['written_cpu_max'])}"
         )

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cgpause import output
 from cgpause.check import Finding, Level
@@ -34,6 +35,7 @@ LONGEST_NAME = "p" * 253
 HOSTILE = "a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
 ESCAPED = r"a\x1b[31m\n\r\t\x00\x7f\u202e\udcff[bold]:smile:b"
 Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
 
 def pod_values(**changes: object) -> dict[str, Any]:
@@ -173,10 +175,24 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
         ),
         (
             "default/late  Burstable  service +10  100.0Mi  200.0Mi  ~500m  500m  12%  "
-            "paused (throttle to 10m, daemon) for 3s, 0s left: memory use 91.0 % >= upper 90 %"
+            "paused (throttle to 10m, daemon) for 3s, its time is over: memory use 91.0 % >= upper 90 %"
         ),
         "default/bad  Burstable  service  ?  200.0Mi  ?  ?  ?  error: malformed cpu.max: b''",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 110, 200])
+def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(output, "console", lambda: Console(width=width, highlight=False, markup=False))
+    pods = [pod_values(namespace=LONGEST_NAMESPACE, name=LONGEST_NAME), pod_values(paused=paused_values())]
+
+    lines = shown(status_values(*pods), capsys)
+
+    assert max(map(len, lines)) <= width
+    first = next(line for line in lines if line.startswith(LONGEST_NAMESPACE[:10]))
+    assert re.search(r" 100\.0Mi +200\.0Mi +~500m +none .* running$", first.rstrip())
+    folded = "".join(line.split(" ")[0] for line in lines[lines.index(first) :])
+    assert f"{LONGEST_NAMESPACE}/{LONGEST_NAME}" in folded
 
 
 def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> None:

@@ -137,7 +137,7 @@ def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:
     how = "cgroup.freeze" if record.mechanism is Mechanism.FREEZE else f"cpu.max {record.written}"
     text = f"{how} {record.owner.by} for {durations.shown((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
     if record.expires_ns is not None:
-        text += f", {durations.shown((record.expires_ns - snapshot.at_ns) / NS_PER_S)} left"
+        text += f", {durations.left((record.expires_ns - snapshot.at_ns) / NS_PER_S)}"
     return [("record", f"{text}; original cpu.max {_quota(record.original)}: {printable(record.reason)}", "paused")]
 
 

@@ -93,7 +93,7 @@ def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
 def _why_paused(pod: SeenPod, record: PauseRecord, at_ns: int) -> str:
     left = ""
     if record.expires_ns is not None:
-        left = f"for {durations.shown((record.expires_ns - at_ns) / NS_PER_S)} more, "
+        left = f"{durations.left((record.expires_ns - at_ns) / NS_PER_S)}, "
     soon = f"{pod.what}: " if pod.what.startswith("would") else ""
     return f"{left}{soon}{printable(record.reason)}"
 

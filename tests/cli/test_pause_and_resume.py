@@ -51,7 +51,7 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
     again = run(tree, "pause", "web", "--mechanism", "freeze", "--for", "20m")
 
     assert again.exit_code == 0
-    assert again.stdout == "default/web already paused (throttle) by hand, for 10m00s more: cgpause pause by tester\n"
+    assert again.stdout == "default/web already paused (throttle) by hand, 10m00s left: cgpause pause by tester\n"
     assert again.stderr == "", "its time is not the one that was asked for now"
     assert snapshot(tree.root) == before
     run(tree, "resume", "web")
