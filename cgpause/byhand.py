@@ -110,4 +110,6 @@ def _describe_held(record: PauseRecord, at_ns: int) -> str:
 
 def user() -> str:
     """Who sits at the terminal."""
-    return os.environ.get("SUDO_USER") or os.environ.get("USER") or f"uid {os.getuid()}"
+    # Containers and units have no USER; what else knows names (NSS) can be a server that is slow while memory is short.
+    uid = os.getuid()
+    return os.environ.get("SUDO_USER") or os.environ.get("USER") or ("root" if uid == 0 else f"uid {uid}")

@@ -125,6 +125,8 @@ def _history(story: dict[str, Any]) -> Iterator[Fact]:
         yield "history", "none is kept for another tree without --state-dir", ""
     elif known["error"] is not None:
         yield "history", known["error"], "yellow"
+    elif not known["pauses"] and story["pod"]["paused"] is not None:
+        yield "history", f"{known['file']} has no pause of it, not even this one", "yellow"
     elif not known["pauses"]:
         yield "history", "it was never held, as far as the history reaches", ""
     else:

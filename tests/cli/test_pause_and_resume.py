@@ -25,6 +25,7 @@ from commandline import (
 )
 from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
+from cgpause import byhand
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
 
 
@@ -388,3 +389,12 @@ def test_odd_users_are_escaped(user: str, tree: FakeTree, monkeypatch: Patch) ->
         result = run(tree, *args)
         assert result.exit_code == 0
         assert result.stdout.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(("uid", "name"), [(0, "root"), (1000, "uid 1000")])
+def test_without_a_user_in_the_environment_it_was_the_uid(uid: int, name: str, monkeypatch: Patch) -> None:
+    for variable in ("SUDO_USER", "USER"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+
+    assert byhand.user() == name

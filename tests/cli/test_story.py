@@ -196,6 +196,16 @@ def test_the_history_is_that_of_this_pod_alone(tree: FakeTree) -> None:
     assert told(tree, *options, "explain", "job")["history"]["pauses"] == 1
 
 
+def test_a_history_without_the_pause_that_runs_does_not_say_it_was_never_held(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    assert run(tree, "pause", "web").exit_code == 0
+
+    shown = facts(tree, *state_dir(tree), "explain", "web")
+
+    assert shown["state"][0].startswith("paused since")
+    assert shown["history"] == [f"{tree.folder}/state/history.jsonl has no pause of it, not even this one"]
+
+
 def test_a_history_that_may_not_be_read_is_no_error(open_folder: Path) -> None:
     tree = FakeTree(open_folder)
     tree.add_pod("web")
