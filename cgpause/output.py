@@ -28,7 +28,9 @@ from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 _WIDE = 110
-"""Columns from which the status has all of its own."""
+"""Columns from which tables of pods have all of their own."""
+_NARROW = 72
+"""Columns below which they have no more than what is held, and why."""
 _PIPE_WIDTH = 1 << 16
 """Into a pipe or a file nothing is wrapped: the next command in line wants whole lines."""
 
@@ -82,13 +84,13 @@ def print_status(status: dict[str, Any]) -> None:
         return
     to.print(
         f"kubepods  {printable(kubepods['cgroup'])}  current {mebibytes(kubepods['memory_current_bytes'])}  "
-        f"max {mebibytes(kubepods['memory_max_bytes'])}",
-        soft_wrap=True,
+        f"max {mebibytes(kubepods['memory_max_bytes'])}"
     )
     # What stands between a name and its state is left out where both could not be read any more.
     wide = to.width >= _WIDE
     extra = ("QOS", "CLASS") if wide else ()
-    numbers = ("MEMORY", "LIMIT", "CPU REQ", "CPU LIM", *(("THR",) if wide else ()))
+    narrow = to.width < _NARROW
+    numbers = ("MEMORY",) if narrow else ("MEMORY", "LIMIT", "CPU REQ", "CPU LIM", *(("THR",) if wide else ()))
     table = _table("POD", *extra, *numbers, "STATE", right=numbers, fold=("POD",))
     for pod in status["pods"]:
         label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else pod["uid"]
@@ -100,7 +102,9 @@ def print_status(status: dict[str, Any]) -> None:
             "?" if pod["cpu_weight"] is None else cpu_units.request_text(pod["cpu_weight"]),
             _cpu_limit(pod),
         ]
-        if wide:
+        if narrow:
+            cells = cells[:1]
+        elif wide:
             part = "?" if stat is None else cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"])
             cells = [pod["qos"], class_, *cells, part]
         table.add_row(printable(label), *cells, printable(_state(pod)))
@@ -174,7 +178,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     else:
         to.print(f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away")
     with_places = any(verdict.place is not None for verdict in verdicts)
-    numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places else ()
+    numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places and to.width >= _NARROW else ()
     wide = to.width >= _WIDE
     extra, right = ("QOS", "CLASS") if wide else (), ("RANK", "MEMORY", *numbers)
     table = _table("RANK", "POD", *extra, "MEMORY", *numbers, "VERDICT", right=right, fold=("POD",))
@@ -183,7 +187,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
         rank = "-" if verdict.rank is None else str(verdict.rank)
         cells = [rank, printable(pod.label), *((pod.qos, pod.workload) if wide else ()), mebibytes(current)]
         place = verdict.place
-        if place is not None:
+        if place is not None and numbers:
             claim = "no limit" if math.isinf(place.claim) else mebibytes(round(place.claim))
             cells += [claim, *(mebibytes(round(amount)) for amount in (place.rate, place.need, place.left))]
         else:

@@ -181,7 +181,7 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [80, 110, 200])
+@pytest.mark.parametrize("width", [40, 71, 72, 80, 110, 200])
 def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setattr(output, "console", lambda: Console(width=width, highlight=False, markup=False))
     pods = [pod_values(namespace=LONGEST_NAMESPACE, name=LONGEST_NAME), pod_values(paused=paused_values())]
@@ -190,7 +190,9 @@ def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys:
 
     assert max(map(len, lines)) <= width
     first = next(line for line in lines if line.startswith(LONGEST_NAMESPACE[:10]))
-    assert re.search(r" 100\.0Mi +200\.0Mi +~500m +none .* running$", first.rstrip())
+    numbers = " 200.0Mi ~500m none" if width >= 72 else ""
+    assert f" 100.0Mi{numbers} " in " ".join(first.split())
+    assert first.rstrip().endswith(" running")
     folded = "".join(line.split(" ")[0] for line in lines[lines.index(first) :])
     assert f"{LONGEST_NAMESPACE}/{LONGEST_NAME}" in folded
 
