@@ -115,7 +115,7 @@ def render_config(config: Config) -> str:
         config,
         Config(),
         "Configuration of cgpause: every option, with what it means, its unit, what is allowed and its default.\n"
-        "Whatever is left out has its default. `cgpause check` reports all mistakes at once.",
+        "Whatever is left out has its default. `cgpause config --check` reports all mistakes at once.",
     )
 
 
