@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cgpause import durations, high, ledger
 from cgpause.clock import now_ns
 from cgpause.config import Config
-from cgpause.errors import ProtectedError, printable
+from cgpause.errors import HeldError, ProtectedError, printable
 from cgpause.events import Event, make_event, resumed_event
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.model import Mechanism, Owner, PauseRecord, Result
@@ -39,6 +39,7 @@ def pause(
 
     Raises:
         ProtectedError: a rule protects it, and that was not overridden.
+        HeldError: it is paused already, but not as was asked for; nothing was changed.
         CgpauseError: as in the ledger.
     """
     chosen = mechanism or config.mechanism
@@ -62,7 +63,12 @@ def pause(
     if changed:
         written = record.written
         note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
-    return _describe_pause(record) if changed else _describe_held(record, at_ns)
+        return _describe_pause(record)
+    held = _describe_held(record, at_ns)
+    # What the daemon holds it resumes: whoever goes on as if the pod stood still would be wrong.
+    if record.owner is Owner.DAEMON or for_s is not None or mechanism not in (None, record.mechanism):
+        raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
+    return held
 
 
 def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = False) -> str:

@@ -85,6 +85,10 @@ class BusyError(CgpauseError):
     """Somebody else holds the pod's lock for longer than we wait."""
 
 
+class HeldError(CgpauseError):
+    """The pod is paused already, in another way than was asked for."""
+
+
 class DamagedRecordError(CgpauseError):
     """The record on a cgroup cannot be read, so it does not say what to put back."""
 

@@ -49,12 +49,17 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
     run(tree, "pause", "web", "--for", "10m")
     before = snapshot(tree.root)
 
-    again = run(tree, "pause", "web", "--mechanism", "freeze", "--for", "20m")
+    again = run(tree, "pause", "web")
 
-    assert again.exit_code == 0
-    assert again.stdout == "default/web already paused (throttle) by hand, 10m00s left: cgpause pause by tester\n"
-    assert again.stderr == "", "its time is not the one that was asked for now"
+    held = "already paused (throttle) by hand, 10m00s left: cgpause pause by tester"
+    assert (again.exit_code, again.stdout, again.stderr) == (0, f"default/web {held}\n", "")
     assert snapshot(tree.root) == before
+    for otherwise in (["--mechanism", "freeze"], ["--for", "20m"]):
+        refused = run(tree, "pause", "web", *otherwise)
+        assert (refused.exit_code, refused.stdout) == (5, "")
+        assert refused.stderr == f"cgpause: default/web: {held}; to hold it otherwise, cgpause resume it first\n"
+        assert snapshot(tree.root) == before
+    assert run(tree, "pause", "web", "--mechanism", "throttle").exit_code == 0
     run(tree, "resume", "web")
     before = snapshot(tree.root)
     again = run(tree, "resume", "web")
@@ -374,7 +379,9 @@ def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
     pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
 
     again = "already paused (throttle) by the daemon, which resumes it when there is room: memory use 91 %"
-    assert run(tree, "pause", "web", "--for", "10m").stdout == f"default/web {again}\n"
+    refused = run(tree, "pause", "web")
+    assert (refused.exit_code, refused.stdout) == (5, ""), "it would be resumed while somebody relies on it"
+    assert again in refused.stderr
     assert run(tree, "resume", "web").exit_code == 0
     assert cpu_max(web) == "50000 100000"
 
