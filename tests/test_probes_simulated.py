@@ -6,11 +6,12 @@ Each claim stands beside a control in which the same node without the safeguard 
 from __future__ import annotations
 
 import pytest
-from simnode import SimNode
-from simpods import MIB, Probe, SimPod, service, worker
+from simpods import service, worker
 
 from cgpause.config import Config, HoldConfig, SamplingConfig
 from cgpause.model import Mechanism, Workload
+from cgpause.simulate.node import SimNode
+from cgpause.simulate.pods import MIB, Probe, SimPod
 
 HOUR_S = 3600.0
 LOOK = SamplingConfig(fast_ms=500)

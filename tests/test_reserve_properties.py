@@ -10,8 +10,7 @@ from random import Random
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nodes import START_NS, S, record
-from simnode import SimNode
-from simpods import MIB, Probe, SimPod, cache_reader, idle, leaker, service, worker
+from simpods import cache_reader, idle, leaker, service, worker
 
 from cgpause.config import Config, HoldConfig, ReserveConfig, SamplingConfig
 from cgpause.model import (
@@ -31,6 +30,8 @@ from cgpause.model import (
 )
 from cgpause.policy import Decision, State, decide, explain
 from cgpause.policy.reserve import Place, room_bytes
+from cgpause.simulate.node import SimNode
+from cgpause.simulate.pods import MIB, Probe, SimPod
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)

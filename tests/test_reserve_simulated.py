@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from simnode import SimNode
-from simpods import MIB, Behaviour, SimPod, Step, cache_reader, fill, idle, leaker, worker
+from simpods import cache_reader, idle, leaker, worker
 
 from cgpause.config import Config, ReserveConfig
 from cgpause.model import Mechanism
+from cgpause.simulate.node import SimNode
+from cgpause.simulate.pods import MIB, Behaviour, SimPod, Step, fill
 
 FREEZE = Config(mechanism=Mechanism.FREEZE)
 CAPACITY = 1000 * MIB

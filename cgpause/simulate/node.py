@@ -1,4 +1,4 @@
-"""A node in virtual time for tests of the pure core: pods that want memory, a kernel and a kubelet that kill, a daemon.
+"""A node in virtual time: pods that want memory, a kernel and a kubelet that kill, a daemon.
 
 Discrete events, exact between them: CPU is shared evenly among the pods that want it, memory grows in proportion to the
 CPU time got, so the next moment at which anything changes can be computed. No clock, no sleeping; all chance is seeded.
@@ -23,8 +23,6 @@ from dataclasses import replace
 from itertools import count
 from random import Random
 
-from simpods import Probe, SimPod
-
 from cgpause.config import Config
 from cgpause.model import (
     Action,
@@ -44,6 +42,7 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.policy import Decision, State, decide
+from cgpause.simulate.pods import Probe, SimPod
 from cgpause.tree import SPARED_S
 
 START_S = 1000.0
@@ -135,7 +134,7 @@ class SimNode:
         self._close = False
         self._details_at_s = 0.0
         self._read_at_ns = 0
-        self._random = Random(seed)
+        self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self._busy: list[tuple[SimPod, float]] | None = None
