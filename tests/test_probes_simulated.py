@@ -10,7 +10,9 @@ from simpods import service, worker
 
 from cgpause.config import Config, HoldConfig, SamplingConfig
 from cgpause.model import Mechanism, Workload
-from cgpause.simulate.node import SimNode
+from cgpause.simulate.cluster import Cluster, Place
+from cgpause.simulate.kubelet import request_bytes
+from cgpause.simulate.node import START_S, SimNode
 from cgpause.simulate.pods import MIB, Probe, SimPod
 
 HOUR_S = 3600.0
@@ -67,20 +69,25 @@ def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
 def papers_node(config: Config | None, seed: int) -> SimNode:
     """The paper's jobs, at most 18 at once: together their limits are 150 % of what there is."""
     jobs = [
-        SimPod(f"job{number}", worker(512 * MIB, seed=100 * seed + number, unit_bytes=16 * MIB), limit_bytes=512 * MIB)
+        SimPod(
+            f"job{number}",
+            worker(512 * MIB, seed=100 * seed + number, unit_bytes=16 * MIB),
+            limit_bytes=512 * MIB,
+            request_bytes=request_bytes(512 * MIB, 1.5),
+        )
         for number in range(36)
     ]
-    return SimNode(jobs, config=config, kubepods_max_bytes=18 * 512 * MIB * 100 // 150, slots=18, seed=seed)
+    node = SimNode([], config=config, kubepods_max_bytes=12 * 512 * MIB, seed=seed)
+    Cluster([Place(node, 12 * 512 * MIB)], jobs).run(START_S + HOUR_S)
+    return node
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_papers_jobs_are_never_oom_killed_under_reserve_and_are_without(seed: int) -> None:
     control = papers_node(None, seed)
-    control.run(HOUR_S)
     assert control.oom_kills > 0
 
     node = papers_node(Config(mechanism=Mechanism.FREEZE), seed)
-    node.run(HOUR_S)
     assert node.oom_kills == 0
     for ran in (control, node):
         assert all(pod.finished_s is not None for pod in ran.all_pods)

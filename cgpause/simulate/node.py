@@ -7,7 +7,8 @@ What is modelled, and from where (design: kernel facts, the kubepods tree):
 - CPU: one thread a pod, `cpus` shared evenly; a throttled pod gets 1 % of a CPU (and leaks so fast), a frozen none;
 - memory: what a pod holds (anonymous) and page cache, which goes away by itself whenever somebody needs the room;
 - the OOM killer: when what is held reaches the tighter of node and kubepods, the container with the highest badness
-  dies, at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by QoS class);
+  dies, at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or
+  QoS class);
 - kubelet: a killed container starts again from zero after 10, 20, 40 … 300 s; three missed liveness probes (every 10 s,
   1 s each) kill; below `eviction_bytes`, looked at every 10 s, it evicts the pod that holds most;
 - the daemon: sample, decide, act a little later; it is woken early by a kill or a restart in a pod that it holds, as by
@@ -17,7 +18,7 @@ What is modelled, and from where (design: kernel facts, the kubepods tree):
 from __future__ import annotations
 
 import heapq
-from collections import deque
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
@@ -42,6 +43,7 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.policy import Decision, State, decide
+from cgpause.simulate.kubelet import oom_score_adj
 from cgpause.simulate.pods import Probe, SimPod
 from cgpause.tree import SPARED_S
 
@@ -49,7 +51,6 @@ START_S = 1000.0
 """The virtual clock begins here, so that something can have happened before."""
 THROTTLED_CPUS = 0.01
 _NS = 1_000_000_000
-_BACKOFF_S = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 _DETAILS_S = 1.0
 """`memory.stat` and `cpu.stat` of the pods are read this often while memory is close."""
 _EVICTION_LOOK_S = 10.0
@@ -96,15 +97,16 @@ class SimNode:
         system_bytes: int = 0,
         eviction_bytes: int = 0,
         cpus: float = 2.0,
-        slots: int | None = None,
+        make_s: float = 0.0,
         actuation_s: float = 0.002,
         lateness_s: float = 0.005,
         seed: int = 0,
         decide: Decide = decide,
         observe: Observer | None = None,
     ) -> None:
-        """`config` None: no daemon. `slots`: at most so many at once, the next starts when one has finished.
+        """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
 
+        `make_s`: kubelet's time to start a container, one after the other.
         Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late.
         """
         self.now_s = START_S
@@ -116,6 +118,8 @@ class SimNode:
         self.cpus = cpus
         self.pods: list[SimPod] = []
         """Those with a cgroup."""
+        self.admitted: dict[SimPod, None] = {}
+        """Those that are here, or about to be; in order."""
         self.gone: list[SimPod] = []
         self.evicted: list[SimPod] = []
         self.decisions = 0
@@ -139,12 +143,16 @@ class SimNode:
         self._serial = count()
         self._busy: list[tuple[SimPod, float]] | None = None
         self._used = 0.0
+        self._growth = 0.0
+        self.byte_seconds = 0.0
+        """What the pods held, times how long; rooms and times are in it as they were."""
         self._tick = 0
         self._acting_until_s = 0.0
-        self._waiting = deque(sorted(pods, key=lambda pod: pod.start_s))
-        self._coming = len(self._waiting)
-        self._free_slots = self._coming if slots is None else slots
-        self._fill_slots()
+        self._make_s = make_s
+        self._made_at_s = START_S
+        self._making = False
+        for pod in sorted(pods, key=lambda pod: pod.start_s):
+            self._come(pod, START_S + pod.start_s)
         if config is not None:
             self._tick_at(self.now_s)
         if eviction_bytes:
@@ -176,25 +184,52 @@ class SimNode:
     def run(self, seconds: float) -> None:
         """Let so much time pass, or until every pod has finished."""
         end_s = self.now_s + seconds
-        while self.now_s < end_s and (self.pods or self._coming):
-            due_s = min(self._timers[0][0], end_s) if self._timers else end_s
-            self._compute_until(due_s)
-            while self._timers and self._timers[0][0] <= self.now_s:
-                heapq.heappop(self._timers)[2]()
+        while self.now_s < end_s and self.admitted:
+            self.step(end_s)
+
+    def add(self, pod: SimPod) -> None:
+        """Admit a pod now."""
+        pod.waiting_s += self.now_s - START_S
+        self.admitted[pod] = None
+        self._make(lambda: self._appear(pod))
+
+    def next_s(self) -> float:
+        """When something changes here next, if nobody comes before that."""
+        due_s = self._timers[0][0] if self._timers else math.inf
+        return self.now_s + self._undisturbed_s(due_s)
+
+    def step(self, until_s: float) -> None:
+        """Let time pass until something changes, but not longer than `until_s`."""
+        due_s = min(self._timers[0][0], until_s) if self._timers else until_s
+        self._compute_until(due_s)
+        while self._timers and self._timers[0][0] <= self.now_s:
+            heapq.heappop(self._timers)[2]()
+
+    def pass_until(self, at_s: float) -> None:
+        """Let time pass until then."""
+        while self.now_s < at_s:
+            self.step(at_s)
 
     def _at(self, at_s: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._timers, (max(at_s, self.now_s), next(self._serial), do))
 
-    def _compute_until(self, due_s: float) -> None:
-        """Let the busy pods compute until `due_s`, or until one of them is through or out of memory."""
+    def _undisturbed_s(self, due_s: float) -> float:
+        """How long all goes on as it does now, at most until `due_s`."""
         if self._busy is None:
             self._busy = self._share_cpus()
             self._used = self.held_bytes
-        growth = sum(pod.growth * speed for pod, speed in self._busy)
-        room_s = (self._room_bytes - self._used) / growth if growth else due_s
+            self._growth = sum(pod.growth * speed for pod, speed in self._busy)
+        room_s = (self._room_bytes - self._used) / self._growth if self._growth else math.inf
         # Nothing is computed in less than a nanosecond, or rounding could keep a step from ever ending.
-        elapsed_s = max(min(due_s - self.now_s, room_s, *map(_undisturbed_s, self._busy)), 1e-9)
+        return max(min(due_s - self.now_s, room_s, *map(_undisturbed_s, self._busy)), 1e-9)
+
+    def _compute_until(self, due_s: float) -> None:
+        """Let the busy pods compute until `due_s`, or until one of them is through or out of memory."""
+        elapsed_s = self._undisturbed_s(due_s)
+        assert self._busy is not None
+        growth = self._growth
         self.now_s += elapsed_s
+        self.byte_seconds += (self._used + growth * elapsed_s / 2) * elapsed_s
         self._used += growth * elapsed_s
         self.peak_bytes = max(self.peak_bytes, self._used)
         busy = self._busy  # which a kill or the end of a step makes stale
@@ -221,7 +256,10 @@ class SimNode:
                     free.append(pod)
                 elif mechanism is Mechanism.THROTTLE:
                     throttled.append(pod)
-        share = min(1.0, (self.cpus - len(throttled) * THROTTLED_CPUS) / max(len(free), 1))
+        cpus = self.cpus - len(throttled) * THROTTLED_CPUS - self._making
+        share = min(1.0, cpus / max(len(free), 1))
+        if share <= 0:
+            return [(pod, THROTTLED_CPUS) for pod in throttled]
         return [*((pod, share) for pod in free), *((pod, THROTTLED_CPUS) for pod in throttled)]
 
     def _sleep(self, pod: SimPod) -> None:
@@ -251,11 +289,28 @@ class SimNode:
 
     # kubelet
 
-    def _fill_slots(self) -> None:
-        while self._waiting and self._free_slots:
-            pod = self._waiting.popleft()
-            self._free_slots -= 1
-            self._at(START_S + pod.start_s, lambda pod=pod: self._appear(pod))  # type: ignore[misc] # mypy: defaults
+    def _come(self, pod: SimPod, at_s: float) -> None:
+        self.admitted[pod] = None
+        self._at(at_s, lambda: self._appear(pod))
+
+    def _make(self, then: Callable[[], None]) -> None:
+        """Let kubelet start a container, when it has started those before it; this takes it a CPU."""
+        if not self._make_s:
+            self._at(self.now_s, then)
+            return
+        begins_s = max(self._made_at_s, self.now_s)
+        self._made_at_s = begins_s + self._make_s
+        self._at(begins_s, self._make_begins)
+        self._at(self._made_at_s, lambda: self._make_ends(then))
+
+    def _make_begins(self) -> None:
+        self._making = True
+        self._busy = None
+
+    def _make_ends(self, then: Callable[[], None]) -> None:
+        self._making = False
+        self._busy = None
+        then()
 
     def _appear(self, pod: SimPod) -> None:
         number = len(self.all_pods) + 1
@@ -271,13 +326,13 @@ class SimNode:
             priority=pod.priority,
         )
         self.pods.append(pod)
-        self._coming -= 1
         self._start(pod)
 
     def _start(self, pod: SimPod) -> None:
         pod.steps = pod.behaviour()
         pod.epoch += 1
         pod.cpu_s = 0.0
+        pod.started_s = self.now_s
         pod.missed_in_a_row = 0
         self._containers_changed(pod, "its containers changed")
         if pod.probe is not None:
@@ -292,10 +347,26 @@ class SimNode:
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = pod.cpu_s = 0.0
         pod.probe_open = False
         self._busy = None
+        ran_s = self._stop(pod)
         self._containers_changed(pod, why)
         epoch = pod.epoch
-        backoff_s = _BACKOFF_S[min(pod.restarts, len(_BACKOFF_S)) - 1]
-        self._at(self.now_s + backoff_s, lambda: self._start(pod) if pod.epoch == epoch else None)
+        backoff_s = pod.backoff.after_kill(ran_s)
+        pod.waiting_s += backoff_s
+
+        def make() -> None:
+            if pod.epoch == epoch:
+                self._make(lambda: self._start(pod) if pod.epoch == epoch else None)
+
+        self._at(self.now_s + backoff_s, make)
+
+    def _stop(self, pod: SimPod) -> float:
+        """Count a container's run that ends now, if one runs; returns how long it ran."""
+        if pod.started_s is None:
+            return 0.0
+        ran_s = self.now_s - pod.started_s
+        pod.running_s += ran_s
+        pod.started_s = None
+        return ran_s
 
     def _leave(self, pod: SimPod) -> None:
         pod.steps = None
@@ -304,11 +375,11 @@ class SimNode:
         if pod.mechanism is not None:
             self._end_hold(pod)
         pod.facts = None
+        self._stop(pod)
         self.pods.remove(pod)
         self.gone.append(pod)
+        del self.admitted[pod]
         self._busy = None
-        self._free_slots += 1
-        self._fill_slots()
 
     def _finish(self, pod: SimPod) -> None:
         pod.finished_s = self.now_s - START_S
@@ -359,19 +430,23 @@ class SimNode:
         self._kill(pod, "a process in it was OOM-killed")
 
     def _oom(self) -> None:
-        victim = max(
-            (pod for pod in self.pods if pod.held_bytes > 0),
-            key=lambda pod: pod.held_bytes + _OOM_SCORE_ADJ[pod.qos] * self._room_bytes / 1000,
-        )
+        victim = max((pod for pod in self.pods if pod.held_bytes > 0), key=self._badness)
         victim.oom_kills += 1
         self._kill(victim, "a process in it was OOM-killed")
+
+    def _badness(self, pod: SimPod) -> float:
+        """oom_badness(), in bytes."""
+        adj = _OOM_SCORE_ADJ[pod.qos]
+        if pod.request_bytes is not None:
+            adj = oom_score_adj(pod.request_bytes, int(self._room_bytes))
+        return pod.held_bytes + adj * self._room_bytes / 1000
 
     # The daemon
 
     def sample(self) -> Sample:
         """What the daemon would read now."""
         used = self.held_bytes
-        spare = self._room_bytes - used
+        spare = max(self._room_bytes - used, 0.0)
         cached = sum(pod.cache_bytes for pod in self.pods)
         usages = []
         for pod in self.pods:

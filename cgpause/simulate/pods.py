@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cgpause.model import Mechanism, Pod, QosClass, Workload
+from cgpause.simulate.kubelet import Backoff
 
 MIB = 1 << 20
 FILL_BYTES_PER_S = 2246 * MIB
@@ -55,6 +56,9 @@ class SimPod:
     start_s: float = 0.0
     """Seconds after the beginning."""
     probe: Probe | None = None
+    request_bytes: int | None = None
+    """For admission, and for the order in which the kernel kills."""
+    backoff: Backoff = field(default_factory=Backoff)
 
     held_bytes: float = 0.0
     cache_bytes: float = 0.0
@@ -62,6 +66,12 @@ class SimPod:
     """Of the running container."""
     lost_cpu_s: float = 0.0
     """Of the containers killed."""
+    waiting_s: float = 0.0
+    """For admission and in back-off."""
+    running_s: float = 0.0
+    """Of all its containers, until they finished or were killed."""
+    started_s: float | None = None
+    """When its container started; None while none runs."""
     oom_kills: int = 0
     own_oom_kills: int = 0
     """At its own limit, which is nobody else's doing."""

@@ -1,0 +1,41 @@
+"""kubelet's rules, as far as a simulated node needs them: how long a killed container waits, and who is killed first.
+
+They are those of scripts/lab/kubelet.py, which runs them on a real kernel; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# kubelet's MaxContainerBackOff and its first step (pkg/kubelet/kubelet.go); a container that ran twice as long as the
+# longest back-off starts from the first step again (client-go util/flowcontrol/backoff.go).
+FIRST_BACKOFF_S: Final = 10.0
+LONGEST_BACKOFF_S: Final = 300.0
+RESET_AFTER_S: Final = 2 * LONGEST_BACKOFF_S
+
+
+@dataclass(slots=True)
+class Backoff:
+    """CrashLoopBackOff of one container, every duration multiplied by `scale`."""
+
+    scale: float = 1.0
+    _last_s: float = 0.0
+
+    def after_kill(self, ran_s: float) -> float:
+        """Seconds to wait before the next start, for a container that ran for `ran_s` and was killed."""
+        if self._last_s == 0 or ran_s >= RESET_AFTER_S * self.scale:
+            self._last_s = FIRST_BACKOFF_S
+        else:
+            self._last_s = min(2 * self._last_s, LONGEST_BACKOFF_S)
+        return self._last_s * self.scale
+
+
+def request_bytes(limit_bytes: int, oversubscription: float) -> int:
+    """What a job asks the scheduler for: less than its limit where nodes are oversubscribed."""
+    return int(limit_bytes / oversubscription)
+
+
+def oom_score_adj(request: int, capacity_bytes: int) -> int:
+    """What kubelet gives a Burstable container (pkg/kubelet/qos/policy.go): who requests more is killed later."""
+    return max(3, min(1000 - 1000 * request // capacity_bytes, 999))

@@ -1,0 +1,166 @@
+"""The simulation: its jobs are those of the experiment, its kubelet is the experiment's, and it repeats itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab import kubelet as real
+from lab import stage
+
+from cgpause.config import Config, Policy
+from cgpause.model import Mechanism
+from cgpause.simulate import kubelet
+from cgpause.simulate.cluster import Cluster, Place
+from cgpause.simulate.load import Jobs, Load, Machine, make_pods
+from cgpause.simulate.node import START_S, SimNode
+from cgpause.simulate.pods import MIB, SimPod, Step, fill
+from cgpause.simulate.run import simulate
+from cgpause.simulate.worker import OVERHEAD_BYTES, PAGE, Cost, job_seeds, splitmix64, volatile
+
+REPO = Path(__file__).parents[1]
+SMALL = Load(
+    "small",
+    Machine(capacity_bytes=384 * MIB, cpus=1, page_s=50e-6, make_s=0.01, backoff_scale=0.2),
+    oversubscription=1.5,
+    jobs=(Jobs("job", 17, 48 * MIB, 6 * MIB, rounds=3, unit_s=0.2),),
+)
+
+
+def test_splitmix64_gives_the_published_numbers() -> None:
+    """As the reference implementation does (Vigna, splitmix64.c) from the seed 1234567."""
+    assert list(islice(splitmix64(1234567), 5)) == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_jobs_have_the_seeds_that_the_experiment_gives_them() -> None:
+    load = stage.Load(jobs=5, limit_bytes=48 * MIB, unit_bytes=6 * MIB, rounds=3, work=1, seed=7)
+    seeds = [int(job.argv[-1]) for job in stage.make_jobs(load, Path("worker"))]
+    assert job_seeds(7, 5) == seeds
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(4, 2048), st.integers(1, 16))
+def test_a_job_holds_half_of_its_limit_and_never_reaches_it(seed: int, limit_mib: int, units: int) -> None:
+    limit = limit_mib * MIB
+    held, peak, least = 0.0, 0.0, float(limit)
+    steps = list(volatile(limit, limit // units, 3, seed, Cost(unit_s=0.2, page_s=1e-6))())
+    for step in steps:
+        held += step.grow_bytes - step.free_bytes
+        peak, least = max(peak, held), min(least, held)
+    assert held == least == limit // 2 // PAGE * PAGE
+    assert peak <= limit - OVERHEAD_BYTES
+    assert sum(step.free_bytes > 0 or step == Step() for step in steps) == 3, "each round gives back what it took"
+
+
+def test_a_limit_too_small_for_the_job_is_refused() -> None:
+    with pytest.raises(ValueError, match="too small"):
+        volatile(4 * MIB - 1, MIB, 1, 0, Cost(1, 1))
+
+
+@given(st.lists(st.floats(0, 2000), max_size=9), st.sampled_from([1.0, 0.2]))
+def test_back_off_is_that_of_the_experiments_kubelet(ran_s: list[float], scale: float) -> None:
+    ours, theirs = kubelet.Backoff(scale), real.Backoff(scale)
+    assert [ours.after_kill(ran) for ran in ran_s] == [theirs.after_kill(ran) for ran in ran_s]
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 1 << 40), st.floats(1, 4))
+def test_requests_and_scores_are_those_of_the_experiments_kubelet(limit: int, capacity: int, ratio: float) -> None:
+    request = kubelet.request_bytes(limit, ratio)
+    assert request == real.request_bytes(limit, ratio)
+    assert kubelet.oom_score_adj(request, capacity) == real.oom_score_adj(request, capacity)
+
+
+def short(name: str, request_mib: int, cpu_s: float) -> SimPod:
+    return SimPod(name, lambda: iter([fill(MIB), Step(cpu_s=cpu_s)]), request_bytes=request_mib * MIB)
+
+
+def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
+    large, larger, small = short("large", 60, 5), short("larger", 70, 1), short("small", 10, 1)
+    node = SimNode([], config=None, cpus=4)
+    Cluster([Place(node, 100 * MIB)], [large, larger, small]).run(START_S + 100)
+    assert [pod.waiting_s for pod in (large, larger, small)] == [0, pytest.approx(5, abs=0.01), larger.waiting_s]
+
+
+def test_the_node_of_which_least_is_requested_gets_the_next_job() -> None:
+    nodes = [SimNode([], config=None, cpus=4) for _ in range(3)]
+    pods = [short(name, request, 5) for name, request in (("a", 50), ("b", 20), ("c", 30), ("d", 15), ("e", 10))]
+    gone: list[int] = []
+    Cluster([Place(node, 100 * MIB) for node in nodes], pods, gone.append).run(START_S + 100)
+    assert [sorted(pod.name for pod in node.gone) for node in nodes] == [["a"], ["b", "d"], ["c", "e"]]
+    assert gone == [1, 2, 3, 4, 5]
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(1, 100), st.floats(0.1, 50)), min_size=1, max_size=20),
+    st.integers(1, 3),
+)
+def test_no_more_is_ever_admitted_than_fits_and_all_jobs_finish(jobs: list[tuple[int, float]], count: int) -> None:
+    pods = [short(str(number), request, cpu_s) for number, (request, cpu_s) in enumerate(jobs)]
+    nodes = [SimNode([], config=None) for _ in range(count)]
+    places = [Place(node, 100 * MIB) for node in nodes]
+
+    def check(_: int) -> None:
+        assert all(place.requested_bytes <= place.capacity_bytes for place in places)
+
+    Cluster(places, pods, check).run(START_S + 3600)
+    check(0)
+    assert all(pod.finished_s is not None for pod in pods)
+    assert sum(len(node.gone) for node in nodes) == len(pods)
+    assert sum(cpu_s for _, cpu_s in jobs) == pytest.approx(sum(pod.cpu_s for pod in pods), rel=0.01)
+
+
+def test_nobody_is_hurried_or_killed_where_limits_fit() -> None:
+    load = replace(SMALL, oversubscription=1.0)
+    outcome = simulate(load, None, seed=1)
+    assert (outcome.finished, outcome.restarts, outcome.lost_cpu_s) == (17, 0, 0)
+    # One CPU, and kubelet needs it for each container.
+    assert outcome.total_s == pytest.approx(outcome.cpu_s + 17 * 0.01, abs=1e-6)
+
+
+def test_oversubscribed_jobs_are_killed_without_a_policy_and_not_with_the_reserve() -> None:
+    without = simulate(SMALL, None, seed=1)
+    reserve = simulate(SMALL, Config(mechanism=Mechanism.FREEZE), seed=1)
+    assert without.restarts == without.oom_kills > 0
+    assert without.lost_cpu_s > 0
+    assert reserve.restarts == 0
+    assert reserve.pauses > 0
+    assert reserve.total_s < without.total_s
+    assert reserve.finished == without.finished == 17
+
+
+@pytest.mark.parametrize("config", [None, Config(), Config(policy=Policy.WATERMARK)])
+def test_the_same_seed_gives_the_same_outcome(config: Config | None) -> None:
+    load = replace(SMALL, nodes=2)
+    assert simulate(load, config, seed=5) == simulate(load, config, seed=5)
+    assert simulate(load, config, seed=5) != simulate(load, config, seed=6)
+
+
+def test_a_run_that_is_given_up_counts_what_has_run_so_far() -> None:
+    outcome = simulate(replace(SMALL, timeout_s=5.0), None, seed=1)
+    assert outcome.finished == 0
+    assert outcome.total_s == 5
+    assert 0 < outcome.running_max_s <= 5
+
+
+def test_pods_are_made_anew_for_each_run() -> None:
+    first, second = make_pods(SMALL, 1), make_pods(SMALL, 1)
+    assert not {id(pod.backoff) for pod in first} & {id(pod.backoff) for pod in second}
+    assert [pod.name for pod in first] == [pod.name for pod in second]
+
+
+def test_the_daemon_does_not_import_the_simulation() -> None:
+    code = "import sys, cgpause.daemon; print(*[name for name in sys.modules if 'simulate' in name])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
+    assert result.stdout == "\n"
