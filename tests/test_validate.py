@@ -1,0 +1,89 @@
+"""The simulation beside the experiment: what it is held to, and that the page hides nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from lab import validate
+from lab.experiment_results import Boot, Cell, Result, Results, Trial
+from lab.simulation_report import BAR, REPORT, misses, render
+from lab.trial import JOBS
+from lab.vm_host import LabError
+
+COSTS = validate.Costs(unit_s=0.2, page_s=50e-6, make_s=0.012, charged_bytes=200 * 1024)
+BOOT = Boot(1, "kubepods", "1536M", "6.1.0", "one CPU", "2026-11-22", "abc", "def", 12)
+
+
+def trial_of(arm: str, share: int, oversubscription: float, seed: int) -> Trial:
+    return Trial(Cell("kubepods", share, oversubscription), seed, arm)
+
+
+def as_measured(trial: Trial, costs: validate.Costs) -> Result:
+    """A trial on a machine that is as the simulation has it."""
+    blank = Result(trial, 1, {})
+    outcome = validate.simulated(blank, costs)
+    figures = {name: getattr(outcome, name) for name in (*validate.FIGURES, "cpu_s", "used_mean_pct")}
+    return Result(trial, 1, {**figures, "jobs": JOBS[trial.cell.share]})
+
+
+def results_of(trials: Iterable[Trial]) -> Results:
+    return Results({1: BOOT}, {trial: as_measured(trial, COSTS) for trial in trials})
+
+
+def test_costs_are_found_again_in_what_was_measured_with_them() -> None:
+    trials = [trial_of("unlimited", share, ratio, seed) for share in JOBS for ratio in (1.3, 1.8) for seed in (1, 2)]
+    costs = validate.measure_costs(results_of(trials).measured())
+    assert costs.unit_s == pytest.approx(COSTS.unit_s, rel=1e-6)
+    assert costs.page_s == pytest.approx(COSTS.page_s, rel=1e-6)
+    assert costs.make_s == pytest.approx(COSTS.make_s, rel=1e-6)
+    assert costs.charged_bytes == pytest.approx(COSTS.charged_bytes, rel=1e-3)
+
+
+def test_costs_of_no_trials_are_refused() -> None:
+    with pytest.raises(LabError, match="too few"):
+        validate.measure_costs([])
+
+
+def test_where_the_simulation_is_right_there_is_no_error() -> None:
+    trials = [trial_of(arm, 8, 1.5, seed) for arm in ("none", "watermark", "reserve-freeze") for seed in (1, 2)]
+    cells = validate.compare(results_of(trials).measured(), COSTS)
+    assert [cell["arm"] for cell in cells] == ["none", "reserve-freeze", "watermark"]
+    for cell in cells:
+        assert cell["measured"] == cell["simulated"]
+        assert set(cell["absolute_error"].values()) == {0}
+    restarts = {cell["arm"]: cell["measured"]["restarts"] for cell in cells}
+    assert restarts["none"] > restarts["watermark"] > restarts["reserve-freeze"] == 0
+
+
+def published() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(REPORT.results.read_text())
+    return found
+
+
+def test_the_page_is_current() -> None:
+    assert REPORT.is_current()
+
+
+def test_the_published_simulation_is_within_the_bar() -> None:
+    assert misses(published()) == []
+
+
+@pytest.mark.parametrize(
+    ("arm", "name", "said"),
+    [
+        ("none", "restarts", "restarts of the arm none"),
+        ("watermark", "restarts", "restarts of the arm watermark"),
+        ("reserve-freeze", "total_s", "total time of the arm reserve-freeze"),
+    ],
+)
+def test_what_is_beyond_the_bar_is_said_first(arm: str, name: str, said: str) -> None:
+    results = copy.deepcopy(published())
+    cells = [cell for cell in results["runs"][0]["cells"] if cell["arm"] == arm]
+    for cell in cells:
+        cell["simulated"][name] = cell["measured"][name] * (1.01 + BAR)
+    assert misses(results) == [f"{said}: +16.0 %"]
+    assert f"**Not within 15 % on restarts and total time, summed over all loads: {said}: +16.0 %.**" in render(results)
