@@ -15,7 +15,8 @@ from lab import kubelet as real
 from lab import stage
 
 from cgpause.config import Config, Policy
-from cgpause.model import Mechanism
+from cgpause.model import Mechanism, Sacrifice, Sample
+from cgpause.policy import Decision, State
 from cgpause.simulate import kubelet
 from cgpause.simulate.cluster import Cluster, Place
 from cgpause.simulate.load import Jobs, Load, Machine, make_pods
@@ -158,6 +159,20 @@ def test_pods_are_made_anew_for_each_run() -> None:
     first, second = make_pods(SMALL, 1), make_pods(SMALL, 1)
     assert not {id(pod.backoff) for pod in first} & {id(pod.backoff) for pod in second}
     assert [pod.name for pod in first] == [pod.name for pod in second]
+
+
+def test_in_back_off_there_is_nothing_to_sacrifice() -> None:
+    def later(sample: Sample) -> bool:
+        return sample.at_ns > (START_S + 0.5) * 1e9
+
+    def kill_who_holds_nothing(state: State, sample: Sample, _: Config) -> Decision:
+        killed = tuple(Sacrifice(pod, 0, "test") for current, pod in sample.pods if current == 0 and later(sample))
+        return Decision(state, killed, 1_000_000_000, close=False, care_bytes=0)
+
+    pod = SimPod("greedy", lambda: iter([fill(20 * MIB)]), limit_bytes=10 * MIB)
+    node = SimNode([pod], config=Config(), decide=kill_who_holds_nothing)
+    node.run(9)
+    assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (1, 0, 10)
 
 
 def test_the_daemon_does_not_import_the_simulation() -> None:

@@ -530,8 +530,9 @@ class SimNode:
                 case Resume():
                     self._release(pod, pod.facts)
                 case Sacrifice():
-                    pod.sacrifices += 1
-                    self._kill(pod, "sacrificed")
+                    if pod.steps is not None:  # in back-off there is nothing to kill
+                        pod.sacrifices += 1
+                        self._kill(pod, "sacrificed")
                     if pod.mechanism is not None:
                         self._release(pod, pod.facts)
 
