@@ -33,6 +33,7 @@ from cgpause.given import Globals
 from cgpause.lookup import find_pod
 from cgpause.model import Mechanism
 from cgpause.sampler import Sampler
+from cgpause.simulate import Arm
 from cgpause.story import read_story
 from cgpause.storytext import print_story
 from cgpause.usage import Command
@@ -316,6 +317,45 @@ def config(
         typer.echo(f"{name}: valid" if os.path.exists(path) else found)
     else:
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
+
+
+@app.command(cls=Command)
+def simulate(
+    context: typer.Context,
+    workload: Annotated[
+        str | None, typer.Argument(metavar="[WORKLOAD.toml]", help="The nodes and jobs to simulate.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A built-in workload instead; --list shows them.")
+    ] = None,
+    policy: Annotated[
+        list[Arm] | None, typer.Option(help="Only under this one (again for more).  [default: all]", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the jobs: which memory they take.")] = 1,
+    list_presets: Annotated[bool, typer.Option("--list", help="Print the names of the built-in workloads.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what each policy would do to a workload: restarts, times, pauses, in a simulation of nodes and jobs.
+
+    It needs no cgroups and touches none. The policies are the daemon's own, as the configuration has them.
+    """
+    from cgpause.simulate import command  # noqa: PLC0415 - no other command needs it
+    from cgpause.simulate.workload import PRESETS  # noqa: PLC0415
+
+    if list_presets:
+        typer.echo("\n".join(PRESETS))
+        return
+    given: Globals = context.obj
+    with exits():
+        try:
+            load = command.choose(workload, preset)
+        except ValueError as e:
+            fail(str(e), Exit.USAGE)
+        values = command.compare(load, list(dict.fromkeys(policy or Arm)), given.config(), seed)
+    if as_json:
+        _print_json(values)
+    else:
+        output.print_simulation(values)
 
 
 @app.command(name="bug-report", cls=Command)

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import tomllib
+from typing import TypeVar
 
 from cgpause import options
 from cgpause.errors import ConfigError, ConfigProblem
@@ -48,6 +49,7 @@ __all__ = [
     "ThrottleConfig",
     "WatermarkConfig",
     "load_config",
+    "load_options",
     "options_table",
     "parse_config",
     "render_config",
@@ -59,17 +61,24 @@ MAX_FILE_BYTES = 1024 * 1024
 MAX_LINE_CHARACTERS = 1024
 
 
+T = TypeVar("T")
+
+
 def parse_config(text: str, source: str) -> Config:
     """Read a configuration; ConfigError lists all that is wrong in it. `source` names the text in messages."""
+    return _parse(Config(), text, source)
+
+
+def _parse(base: T, text: str, source: str) -> T:
     text = text.removeprefix("\ufeff")  # editors on Windows write one
-    config, findings = options.read(Config(), _document(text, source))
+    result, findings = options.read(base, _document(text, source))
     if findings:
         from cgpause.tomllines import key_lines, line_of  # noqa: PLC0415 - only a mistake needs it
 
         lines = key_lines(text)
         problems = (ConfigProblem(line_of(lines, f.path), options.dotted(f.path), f.message) for f in findings)
         raise ConfigError(source, tuple(sorted(problems, key=lambda p: (p.line or 0, p.key))))
-    return config
+    return result
 
 
 def load_config(path: str, *, must_exist: bool) -> Config:
@@ -81,15 +90,27 @@ def load_config(path: str, *, must_exist: bool) -> Config:
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
             return Config()
         raise _file_error(path, f"cannot be read: {e.strerror}") from e
+    return parse_config(_decoded(data, path), path)
+
+
+def load_options(base: T, path: str) -> T:
+    """Read another file of options over `base`, in the same way; it must exist."""
+    try:
+        data = _read(path)
+    except OSError as e:
+        raise _file_error(path, f"cannot be read: {e.strerror}") from e
+    return _parse(base, _decoded(data, path), path)
+
+
+def _decoded(data: bytes, path: str) -> str:
     if len(data) > MAX_FILE_BYTES:
         raise _file_error(path, f"is larger than {MAX_FILE_BYTES // 1024} KiB, so it is no configuration")
     try:
-        text = data.decode()
+        return data.decode()
     except UnicodeDecodeError as e:
         line = data.count(b"\n", 0, e.start) + 1
         message = f"found the byte 0x{data[e.start]:02x}, which is not UTF-8; save the file as UTF-8 text"
         raise _file_error(path, message, line) from e
-    return parse_config(text, path)
 
 
 def _read(path: str) -> bytes:

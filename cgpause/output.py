@@ -274,6 +274,30 @@ def _ending(pause: Pause, boot: str | None) -> str:
     return f"end unknown: {'the node was booted since' if rebooted else 'nobody noted it'}"
 
 
+def print_simulation(values: dict[str, Any]) -> None:
+    """Print a comparison as `simulate.command.compare` returns it."""
+    to = console()
+    to.print(
+        f"{printable(values['workload'])}: {values['jobs']} jobs on {values['nodes']} nodes of "
+        f"{mebibytes(values['memory_bytes'])}, oversubscribed to {values['oversubscription_pct']:g} %, "
+        f"seed {values['seed']}; pods are held by {values['mechanism']}",
+        soft_wrap=True,
+    )
+    counts = ("FINISHED", "RESTARTS", "OOM KILLS")
+    numbers = (*counts, "TOTAL", "RUNNING", "MAX", "WAITING", "MAX", "LOST CPU", "PAUSES", "PAUSED", "LONGEST")
+    table = _table("POLICY", *numbers, right=numbers)
+    for run in values["policies"]:
+        times = ("total_s", "running_mean_s", "running_max_s", "waiting_mean_s", "waiting_max_s", "lost_cpu_s")
+        table.add_row(
+            run["policy"],
+            *(str(run[name]) for name in ("finished", "restarts", "oom_kills")),
+            *(durations.shown(run[name]) for name in times),
+            str(run["pauses"]),
+            *(durations.shown(run[name]) for name in ("paused_s", "longest_pause_s")),
+        )
+    to.print(table)
+
+
 def console() -> Console:
     """Where tables go: as wide as the terminal, in its colours unless NO_COLOR is set."""
     terminal = sys.stdout.isatty()

@@ -57,7 +57,7 @@ def simulate(
     ]
     cluster = Cluster([Place(node, machine.capacity_bytes) for node in nodes], make_pods(load, seed), on_finish)
     cluster.run(START_S + load.timeout_s)
-    pods = [pod for node in nodes for pod in node.all_pods]
+    pods = [pod for node in nodes for pod in (*node.gone, *node.admitted)]
     finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]
     total_s = max(finishes) if len(finishes) == load.count else load.timeout_s
     for node in nodes:

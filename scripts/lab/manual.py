@@ -56,6 +56,7 @@ _EXAMPLES = {
     "cgpause explain --for 10s": "What would be done now, to whom, and why?",
     "cgpause explain default/batch-7": "Why is this pod held, or why not, and what are its limits?",
     "cgpause pause default/batch-7 --for 10m": "Pause a pod; the daemon resumes it after ten minutes.",
+    "cgpause simulate --preset paper-2g-150": "What would each policy do to the paper's jobs?",
     "cgpause bug-report": "What to attach to an issue; look at it first.",
     "cgpause resume --all": "Resume everything, whoever paused it, whatever else is broken.",
     "journalctl -u cgpause CGPAUSE_POD=default/batch-7": "What happened to one pod.",

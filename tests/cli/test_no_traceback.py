@@ -34,6 +34,7 @@ OTHER_COMMANDS = [
     ["explain", "bad"],
     ["config"],
     ["config", "--check"],
+    ["simulate", "bad"],
     ["run"],
     ["metrics", "--once"],
     ["bug-report", "/nonexistent/report.tar.gz"],

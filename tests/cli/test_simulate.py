@@ -1,0 +1,170 @@
+"""`cgpause simulate`: what it prints, that it repeats itself, and what it says of a bad workload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import HOSTILE, invoke
+
+from cgpause.simulate import Arm
+from cgpause.simulate.workload import PRESETS, make_load
+
+WORKLOAD = """\
+[nodes]
+count = 2
+memory_mib = 384
+cpus = 1
+oversubscription_pct = 150
+backoff_scale = 0.2
+[[jobs]]
+name = "large"
+count = 4
+limit_mib = 96
+unit_cpu_s = 0.2
+[[jobs]]
+name = "small"
+count = 16
+limit_mib = 48
+unit_mib = 4
+rounds = 2
+unit_cpu_s = 0.2
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    path = tmp_path / "workload.toml"
+    path.write_text(WORKLOAD)
+    return str(path)
+
+
+def simulated(*args: str) -> dict[str, Any]:
+    result = invoke("simulate", *args, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    values: dict[str, Any] = json.loads(result.stdout)
+    return values
+
+
+def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
+    values = simulated(workload)
+    runs = {run["policy"]: run for run in values["policies"]}
+    assert list(runs) == list(Arm)
+    assert (values["workload"], values["nodes"], values["jobs"], values["seed"]) == (workload, 2, 20, 1)
+    assert all(run["finished"] == 20 for run in runs.values())
+    assert runs["none"]["restarts"] > runs["reserve"]["restarts"]
+    assert runs["none"]["pauses"] == 0 < runs["reserve"]["pauses"]
+    # What the jobs need is the same whoever watches over them.
+    needed = [run["cpu_s"] - run["lost_cpu_s"] for run in runs.values()]
+    assert needed == [pytest.approx(needed[0], abs=0.01)] * 3
+
+
+def test_the_same_seed_gives_the_same_bytes(workload: str) -> None:
+    first, again, other = (
+        invoke("simulate", workload, "--seed", seed, "--json").stdout_bytes for seed in ("7", "7", "8")
+    )
+    assert first == again != other
+
+
+def test_only_the_policies_asked_for_are_run(workload: str) -> None:
+    values = simulated(workload, "--policy", "reserve", "--policy", "none", "--policy", "reserve")
+    assert [run["policy"] for run in values["policies"]] == ["reserve", "none"]
+
+
+def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('policy = "watermark"\nmechanism = "freeze"\n')
+    result = invoke("--config", str(config), "simulate", workload, "--policy", "reserve", "--json")
+    values = json.loads(result.stdout)
+    assert values["mechanism"] == "freeze"
+    assert values["policies"][0]["freezes"] == 0, "that counts pods frozen because they grew while throttled"
+    assert values["policies"] != simulated(workload, "--policy", "reserve")["policies"]
+
+
+def test_what_is_given_up_at_once_is_told_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "workload.toml"
+    path.write_text(WORKLOAD.replace("[nodes]", "[nodes]\nstart_s = 10\ngive_up_s = 1"))
+    for run in simulated(str(path))["policies"]:
+        assert (run["finished"], run["total_s"], run["running_max_s"], run["cpu_s"]) == (0, 1, 0, 0)
+
+
+def test_people_get_a_table(workload: str) -> None:
+    lines = invoke("simulate", workload).stdout.splitlines()
+    assert lines[0].startswith(f"{workload}: 20 jobs on 2 nodes of 384.0Mi, oversubscribed to 150 %, seed 1")
+    assert [line.split()[0] for line in lines[1:]] == ["POLICY", *Arm]
+    assert [line.split()[1] for line in lines[2:]] == ["20"] * 3
+
+
+def test_presets_are_listed_and_are_the_papers() -> None:
+    names = invoke("simulate", "--list").stdout.split()
+    assert names == list(PRESETS)
+    for size, jobs in ((2, 100), (4, 50), (8, 25)):
+        for pct in (100, 150):
+            load = make_load("x", PRESETS[f"paper-{size}g-{pct}"])
+            assert (load.count, load.nodes, load.machine.capacity_bytes) == (jobs, 3, 32 << 30)
+            assert load.jobs[0].limit_bytes == size << 30
+            assert load.oversubscription == pct / 100
+
+
+def test_a_preset_runs_at_true_size() -> None:
+    values = simulated("--preset", "paper-8g-150", "--policy", "none")
+    (run,) = values["policies"]
+    assert (run["finished"], values["memory_bytes"]) == (25, 32 << 30)
+    assert run["restarts"] == run["oom_kills"] > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        pytest.param([], "give either a WORKLOAD.toml or --preset, one of paper-2g-100, ", id="nothing"),
+        pytest.param(["x.toml", "--preset", "paper-2g-100"], "give either a WORKLOAD.toml or --preset", id="both"),
+        pytest.param(["--preset", "paper2g-150"], "did you mean paper-2g-150? There are paper-2g-100, ", id="typo"),
+        pytest.param(["--preset", HOSTILE], "there is no such preset. There are", id="hostile"),
+        pytest.param(["/nonexistent/x.toml"], "cannot be read: No such file", id="no-file"),
+        pytest.param(["/"], "/: is a directory", id="directory"),
+        pytest.param(["/dev/null"], "is not a regular file", id="device"),
+        pytest.param(["--policy", "kill"], "--policy", id="policy"),
+        pytest.param(["--seed", "-1"], "--seed", id="seed"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
+    result = invoke("simulate", *args)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param("[nodes]", "[nodes", ":1: not TOML", id="syntax"),
+        pytest.param("count = 2", "counts = 2", ':2: nodes.counts: unknown option; did you mean "count"?', id="typo"),
+        pytest.param("cpus = 1", "cpus = 0", ":4: nodes.cpus: found 0; allowed: a number from 0.1", id="range"),
+        pytest.param('"large"', '"LARGE"', 'jobs[1].name: found "LARGE"; allowed: up to 63 lower-case', id="name"),
+        pytest.param("count = 4\n", "", "jobs[1].count: missing; allowed: a whole number from 1", id="missing"),
+        pytest.param("unit_mib = 4", "unit_mib = 49", "found 49 with limit_mib 48; allowed:", id="unit"),
+        pytest.param("limit_mib = 96", "limit_mib = 999", '"large" requests 666 MiB', id="fits-nowhere"),
+        pytest.param("count = 16", "count = 9999", "found 10003 jobs in all; allowed: 1 to 10000", id="too-many"),
+        pytest.param(WORKLOAD, "", "found 0 jobs in all; allowed: 1 to 10000, in [[jobs]] sections", id="empty"),
+        pytest.param("count = 2", "count = nan", ":2: nodes.count: found nan; allowed: a whole number", id="nan"),
+    ],
+)
+def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "workload.toml"
+    path.write_text(WORKLOAD.replace(old, new))
+    result = invoke("simulate", str(path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"cgpause: {path}")
+    assert said in result.stderr
+
+
+def test_the_example_in_the_manual_is_valid(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
+    example = manual.partition("## `simulate`")[2].partition("```toml\n")[2].partition("```")[0]
+    path = tmp_path / "workload.toml"
+    path.write_text(example)
+    assert simulated(str(path), "--policy", "none")["policies"][0]["finished"] > 0
