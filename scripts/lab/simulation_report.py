@@ -95,6 +95,10 @@ def render(results: dict[str, Any]) -> str:
         "  simulated under each reserve arm. A burst that the brake would have stopped is not stopped here.",
         "- CPU is shared evenly at every instant. A scheduler shares it in slices.",
         "",
+        "All of this was measured with one CPU, which whoever is held leaves to the others. With CPUs enough, what is",
+        "held leaves them idle, and total times depend on how many there are: that is simulated too, but nothing here",
+        "holds it to a kernel.",
+        "",
         f"Simulated at commit {results['commit']}, {results['date']}; measured on {'; '.join(run['where'])}.",
     ]
     return "\n".join([*lines, ""])
