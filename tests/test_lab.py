@@ -15,7 +15,7 @@ from lab.demo import CONFIG
 from lab.demo_daemon import DaemonLog, parse_fields
 from lab.demo_progress import Reporter, describe
 from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
-from lab.kubelet import Backoff, Progress, count_oom_kills, fits, request_bytes
+from lab.kubelet import Progress, count_oom_kills, fits
 from lab.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
 from lab.stage import ORIGINALS, Load, make_jobs
 from rich.console import Console
@@ -24,6 +24,7 @@ from cgpause import kubepods, logfmt
 from cgpause.config import parse_config
 from cgpause.model import Mechanism
 from cgpause.names import parse_container_log, parse_pod_log_dir
+from cgpause.simulate.kubelet import Backoff, request_bytes
 
 
 def test_backoff_doubles_from_ten_seconds_up_to_five_minutes() -> None:

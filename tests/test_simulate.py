@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import kubelet as real
 from lab import stage
 
 from cgpause.config import Config, Policy
 from cgpause.model import Mechanism, Sacrifice, Sample
 from cgpause.policy import Decision, State
-from cgpause.simulate import kubelet
 from cgpause.simulate.cluster import Cluster, Place
 from cgpause.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.simulate.node import START_S, SimNode
@@ -67,19 +65,6 @@ def test_a_job_holds_half_of_its_limit_and_never_reaches_it(seed: int, limit_mib
 def test_a_limit_too_small_for_the_job_is_refused() -> None:
     with pytest.raises(ValueError, match="too small"):
         volatile(4 * MIB - 1, MIB, 1, 0, Cost(1, 1))
-
-
-@given(st.lists(st.floats(0, 2000), max_size=9), st.sampled_from([1.0, 0.2]))
-def test_back_off_is_that_of_the_experiments_kubelet(ran_s: list[float], scale: float) -> None:
-    ours, theirs = kubelet.Backoff(scale), real.Backoff(scale)
-    assert [ours.after_kill(ran) for ran in ran_s] == [theirs.after_kill(ran) for ran in ran_s]
-
-
-@given(st.integers(1, 1 << 40), st.integers(1, 1 << 40), st.floats(1, 4))
-def test_requests_and_scores_are_those_of_the_experiments_kubelet(limit: int, capacity: int, ratio: float) -> None:
-    request = kubelet.request_bytes(limit, ratio)
-    assert request == real.request_bytes(limit, ratio)
-    assert kubelet.oom_score_adj(request, capacity) == real.oom_score_adj(request, capacity)
 
 
 def short(name: str, request_mib: int, cpu_s: float) -> SimPod:

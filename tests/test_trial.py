@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lab.arms import ARMS, PEERS, Setting, cgpause_config, nohang_config, oomd_config
 from lab.demo_daemon import DaemonLog
-from lab.kubelet import JobTimes, Outcome, oom_score_adj
+from lab.kubelet import JobTimes, Outcome
 from lab.kubepods import MIB
 from lab.stage import make_jobs
 from lab.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, of_jobs, parse_arguments
@@ -16,6 +16,7 @@ from lab.vm_host import LabError
 
 from cgpause.config import Policy, parse_config
 from cgpause.model import Mechanism
+from cgpause.simulate.kubelet import oom_score_adj
 
 PLAN = Plan(
     setting=Setting.KUBEPODS,

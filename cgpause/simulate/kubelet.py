@@ -1,6 +1,6 @@
 """kubelet's rules, as far as a simulated node needs them: how long a killed container waits, and who is killed first.
 
-They are those of scripts/lab/kubelet.py, which runs them on a real kernel; a test holds the two together.
+scripts/lab/kubelet.py runs the same rules on a real kernel.
 """
 
 from __future__ import annotations

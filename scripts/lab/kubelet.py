@@ -1,7 +1,7 @@
 """What a kubelet does to a queue of jobs: admit a pod when its request fits, run its container, restart it when killed.
 
-The pure parts (back-off, admission) stand first; `Kubelet` runs them on a `Kubepods` tree. It sleeps in poll(2) on its
-children's pidfds and its next timer, and never looks at anything in between.
+`Kubelet` runs kubelet's rules (`cgpause.simulate.kubelet`: back-off, requests, oom_score_adj) on a `Kubepods` tree. It
+sleeps in poll(2) on its children's pidfds and its next timer, and never looks at anything in between.
 """
 
 from __future__ import annotations
@@ -16,44 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from cgpause.simulate.kubelet import Backoff, oom_score_adj, request_bytes
 from lab.kubepods import Container, Kubepods, PodSpec, make_uid, read_keyed
 from lab.vm_host import LabError
-
-# kubelet's MaxContainerBackOff and its first step (pkg/kubelet/kubelet.go); a container that ran twice as long as the
-# longest back-off starts from the first step again (client-go util/flowcontrol/backoff.go).
-FIRST_BACKOFF_S: Final = 10.0
-LONGEST_BACKOFF_S: Final = 300.0
-RESET_AFTER_S: Final = 2 * LONGEST_BACKOFF_S
 
 TERMINATED: Final = 128 + signal.SIGTERM
 """Exit code of a container that somebody asked to stop; kubelet restarts it like one that was killed."""
 _LINGER_POLL_S: Final = 0.1
-
-
-@dataclass(slots=True)
-class Backoff:
-    """CrashLoopBackOff of one container, every duration multiplied by `scale`."""
-
-    scale: float = 1.0
-    _last_s: float = 0.0
-
-    def after_kill(self, ran_s: float) -> float:
-        """Seconds to wait before the next start, for a container that ran for `ran_s` and was killed."""
-        if self._last_s == 0 or ran_s >= RESET_AFTER_S * self.scale:
-            self._last_s = FIRST_BACKOFF_S
-        else:
-            self._last_s = min(2 * self._last_s, LONGEST_BACKOFF_S)
-        return self._last_s * self.scale
-
-
-def request_bytes(limit_bytes: int, oversubscription: float) -> int:
-    """What a job asks the scheduler for: less than its limit where the node is oversubscribed."""
-    return int(limit_bytes / oversubscription)
-
-
-def oom_score_adj(request: int, capacity_bytes: int) -> int:
-    """What kubelet gives a Burstable container (pkg/kubelet/qos/policy.go): who requests more is killed later."""
-    return max(3, min(1000 - 1000 * request // capacity_bytes, 999))
 
 
 def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cgpause.config import Config, Policy
-from lab import kubelet
-from lab.kubelet import Backoff
+from cgpause.simulate.kubelet import Backoff, oom_score_adj
 from lab.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
 from lab.vm_host import LabError, say
 
@@ -241,7 +240,7 @@ class Services:
                 make_uid("service", number),
                 limit,
                 container="server",
-                oom_score_adj=kubelet.oom_score_adj(limit, self.plan.capacity_mib * MIB),
+                oom_score_adj=oom_score_adj(limit, self.plan.capacity_mib * MIB),
             )
             self._all.append(_Service(pod, Probes(self.plan.failures), Backoff(self.plan.scale)))
             self.tree.add_pod(pod)
