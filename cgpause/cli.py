@@ -329,15 +329,21 @@ def simulate(
         str | None, typer.Option(metavar="NAME", help="A built-in workload instead; --list shows them.")
     ] = None,
     policy: Annotated[
-        list[Arm] | None, typer.Option(help="Only under this one (again for more).  [default: all]", show_default=False)
+        list[Arm] | None,
+        typer.Option(
+            metavar="|".join(Arm), help="Only under this one, again for more (default: all).", show_default=False
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the jobs: which memory they take.")] = 1,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Which memory the jobs take (default: 1).", show_default=False)
+    ] = 1,
     list_presets: Annotated[bool, typer.Option("--list", help="Print the names of the built-in workloads.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what each policy would do to a workload: restarts, times, pauses, in a simulation of nodes and jobs.
+    """Simulate a workload under each policy, without a node.
 
-    It needs no cgroups and touches none. The policies are the daemon's own, as the configuration has them.
+    What comes out are restarts, times and pauses. It needs no cgroups and touches none. The policies are the daemon's
+    own, as the configuration has them.
     """
     from cgpause.simulate import command  # noqa: PLC0415 - no other command needs it
     from cgpause.simulate.workload import PRESETS  # noqa: PLC0415
