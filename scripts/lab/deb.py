@@ -110,11 +110,11 @@ def _unpack(wheel: Path, root: Path) -> None:
             if ".dist-info/" in name:
                 continue
             path = root / (place(shared) if is_shared else f"{SITE}/{name}")
-            text = content.read(name).decode()
+            data = content.read(name)
             if path.suffix == ".service":
                 for ours, packaged in UNIT_PATHS.items():
-                    text = text.replace(ours, packaged)
-            _write(path, text)
+                    data = data.replace(ours.encode(), packaged.encode())
+            _write_bytes(path, data)
 
 
 def ensure_bundled(cache: Path) -> Path:
@@ -198,13 +198,16 @@ def _write_control(root: Path, version: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o644)
+    _write_bytes(path, text.encode())
 
 
 def _write_compressed(path: Path, text: str) -> None:
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    _write_bytes(path, gzip.compress(text.encode(), mtime=0))
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
     path.chmod(0o644)
 
 
