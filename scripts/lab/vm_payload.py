@@ -1,5 +1,6 @@
 """What goes into the guest: the checkout as a tar, and a disk with the Python packages it needs offline."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -128,7 +129,7 @@ def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mappi
 
 def wheel_inputs(names: Iterable[str]) -> list[str]:
     """Those files of the tree that can change the wheel."""
-    wanted = re.compile(r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.md$|[^/]*$")
+    wanted = re.compile(r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.(md|png)$|[^/]*$")
     return [name for name in names if wanted.match(name)]
 
 
@@ -167,8 +168,12 @@ def _ensure(builds: Path, repo: Path, inputs: Iterable[str], build: Callable[[Pa
 
 
 def _forget_old(folder: Path, *, keep: int) -> None:
-    """Every edit makes another wheel: the oldest go."""
-    kept = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for path in kept[:-keep]:
+    """Every edit makes another wheel: the oldest go. Another VM that boots meanwhile may do the same."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir():
+                found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found)[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
         Path(f"{path}.lock").unlink(missing_ok=True)
