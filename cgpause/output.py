@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import sys
@@ -298,10 +299,15 @@ def print_simulation(values: dict[str, Any]) -> None:
     to.print(table)
 
 
+def print_json(values: dict[str, Any]) -> None:
+    """Print values for machines."""
+    sys.stdout.write(json.dumps(values, indent=2) + "\n")
+
+
 def console() -> Console:
     """Where tables go: as wide as the terminal, in its colours unless NO_COLOR is set."""
-    terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+    wide, high = (None, None) if sys.stdout.isatty() else (_PIPE_WIDTH, 1)  # rich takes a width only with a height
+    return Console(width=wide, height=high, highlight=False, markup=False, emoji=False)
 
 
 def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = ()) -> Table:
