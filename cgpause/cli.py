@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 import time
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated, TextIO, cast
 
 import typer
 
-from cgpause import __version__, acting, history, output
+from cgpause import __version__, acting, history, offline, output
 from cgpause.account import parse_since, pauses, select, with_running
 from cgpause.arguments import (
     DEFAULT_CONFIG,
@@ -33,10 +32,9 @@ from cgpause.given import Globals
 from cgpause.lookup import find_pod
 from cgpause.model import Mechanism
 from cgpause.sampler import Sampler
-from cgpause.simulate import Arm
 from cgpause.story import read_story
 from cgpause.storytext import print_story
-from cgpause.usage import Command
+from cgpause.usage import Command, Json
 from cgpause.view import read_status
 
 app = typer.Typer(
@@ -47,7 +45,6 @@ app = typer.Typer(
     # Plain, as man pages are: in rich's panels typer calls a flag <bool>, and [words] of a text are markup.
     rich_markup_mode=None,
 )
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
 
@@ -127,7 +124,7 @@ def check(context: typer.Context, as_json: Json = False) -> None:
     with exits():
         findings = run_checks(given.cgroup_root, given.log_dir, given.config())
     if as_json:
-        _print_json({"schema": 1, "checks": [output.finding_values(finding) for finding in findings]})
+        output.print_json({"schema": 1, "checks": [output.finding_values(finding) for finding in findings]})
     else:
         output.print_findings(findings)
     if any(finding.level is Level.FAIL for finding in findings):
@@ -144,7 +141,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     with exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
         shown = read_status(tree, sampler)
     if as_json:
-        _print_json(shown)
+        output.print_json(shown)
     else:
         output.print_status(shown)
 
@@ -176,7 +173,7 @@ def explain(
             sample, verdicts = decide_now(tree, sampler, config, watch_s)
             told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
     if as_json:
-        _print_json(told or output.explain_values(sample, verdicts, config))
+        output.print_json(told or output.explain_values(sample, verdicts, config))
     elif told is not None:
         print_story(told, time.time())
     else:
@@ -207,7 +204,7 @@ def show_history(
         fail(f"--since {printable(str(e))}", Exit.USAGE)
     if path is None:
         if as_json:
-            _print_json(output.history_values(None, since_s, []))
+            output.print_json(output.history_values(None, since_s, []))
         typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
         return
     with exits():
@@ -218,7 +215,7 @@ def show_history(
             found = with_running(found, given.held(), now_ns())
         chosen = select(found, since_s, pod if found else None)
     if as_json:
-        _print_json(output.history_values(path, since_s, chosen))
+        output.print_json(output.history_values(path, since_s, chosen))
     elif chosen:
         output.print_history(chosen, boot)
     if not chosen:
@@ -319,49 +316,7 @@ def config(
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
 
-@app.command(cls=Command)
-def simulate(
-    context: typer.Context,
-    workload: Annotated[
-        str | None, typer.Argument(metavar="[WORKLOAD.toml]", help="The nodes and jobs to simulate.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A built-in workload instead; --list shows them.")
-    ] = None,
-    policy: Annotated[
-        list[Arm] | None,
-        typer.Option(
-            metavar="|".join(Arm), help="Only under this one, again for more (default: all).", show_default=False
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Which memory the jobs take (default: 1).", show_default=False)
-    ] = 1,
-    list_presets: Annotated[bool, typer.Option("--list", help="Print the names of the built-in workloads.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Simulate a workload under each policy, without a node.
-
-    What comes out are restarts, times and pauses. It needs no cgroups and touches none. The policies are the daemon's
-    own, as the configuration has them.
-    """
-    from cgpause.simulate import command  # noqa: PLC0415 - no other command needs it
-    from cgpause.simulate.workload import PRESETS  # noqa: PLC0415
-
-    if list_presets:
-        typer.echo("\n".join(PRESETS))
-        return
-    given: Globals = context.obj
-    with exits():
-        try:
-            load = command.choose(workload, preset)
-        except ValueError as e:
-            fail(str(e), Exit.USAGE)
-        values = command.compare(load, list(dict.fromkeys(policy or Arm)), given.config(), seed)
-    if as_json:
-        _print_json(values)
-    else:
-        output.print_simulation(values)
+app.command(cls=Command)(offline.simulate)
 
 
 @app.command(name="bug-report", cls=Command)
@@ -428,10 +383,6 @@ def resume(
         else:
             code = acting.resume_each(given, refs or [], dry_run=dry_run)
     raise typer.Exit(code)
-
-
-def _print_json(values: dict[str, Any]) -> None:
-    typer.echo(json.dumps(values, indent=2))
 
 
 def main() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand
 
 from cgpause.exits import Exit, fail
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 class Command(TyperCommand):
