@@ -11,8 +11,9 @@ from simpods import service, worker
 from cgpause.config import Config, HoldConfig, SamplingConfig
 from cgpause.model import Mechanism, Workload
 from cgpause.simulate.cluster import Cluster, Place
+from cgpause.simulate.engine import START_S
 from cgpause.simulate.kubelet import request_bytes
-from cgpause.simulate.node import START_S, SimNode
+from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import MIB, Probe, SimPod
 
 HOUR_S = 3600.0

@@ -353,9 +353,11 @@ def test_no_batch_pod_starves(node: SimNode) -> None:
 @given(sim_nodes())
 def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
     """Together, none of them stoppable, they would fill the node at once."""
+    daemon = node.daemon
+    assert daemon is not None
 
     def count_turns(sample: Sample, state: State, _: Decision) -> None:
-        _, verdicts = explain(state, sample, node.config or Config())
+        _, verdicts = explain(state, sample, daemon.config)
         killed = {pod.name for pod in node.pods if pod.restarts}
         turns = [
             verdict.usage.pod.uid
@@ -370,5 +372,5 @@ def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
         ]
         assert len(turns) <= 1
 
-    node.observe = count_turns
+    daemon.observe = count_turns
     node.run(300)

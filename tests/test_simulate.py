@@ -17,8 +17,9 @@ from cgpause.config import Config, Policy
 from cgpause.model import Mechanism, Sacrifice, Sample
 from cgpause.policy import Decision, State
 from cgpause.simulate.cluster import Cluster, Place
+from cgpause.simulate.engine import START_S
 from cgpause.simulate.load import Jobs, Load, Machine, make_pods
-from cgpause.simulate.node import START_S, SimNode
+from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import MIB, SimPod, Step, fill
 from cgpause.simulate.run import simulate
 from cgpause.simulate.worker import OVERHEAD_BYTES, PAGE, Cost, job_seeds, splitmix64, volatile

@@ -8,8 +8,9 @@ from statistics import fmean
 
 from cgpause.config import Config
 from cgpause.simulate.cluster import Cluster, Place
+from cgpause.simulate.engine import START_S
 from cgpause.simulate.load import Load, make_pods
-from cgpause.simulate.node import START_S, SimNode
+from cgpause.simulate.node import SimNode
 
 
 @dataclass(frozen=True, slots=True)
