@@ -1,13 +1,18 @@
-"""A queue of jobs before one or more nodes, as the paper's experiment has it."""
+"""A queue of jobs before one or more nodes, as the paper's experiment has it, and a scheduler between them."""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
+from cgpause.simulate.engine import START_S
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import SimPod
+from cgpause.simulate.scheduler import Request, Scheduler, Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,54 +21,108 @@ class Place:
 
     node: SimNode
     capacity_bytes: int
-
-    @property
-    def requested_bytes(self) -> int:
-        """What those admitted to it have asked for."""
-        return sum(pod.request_bytes or 0 for pod in self.node.admitted)
+    millicpu: int = 0
+    """0: its CPUs are not counted."""
 
 
 class Cluster:
     """A queue of jobs before one or more nodes; one use only.
 
-    First come, first served: a job that fits nowhere blocks those behind it. Of the nodes where it fits, the one of
-    which the smallest share is requested gets it.
+    First come, first served: a job that fits nowhere blocks those behind it. (kube-scheduler would try the others; then
+    large jobs starve, and policies would be compared on different jobs.)
     """
 
     def __init__(
-        self, places: Sequence[Place], jobs: Iterable[SimPod], on_gone: Callable[[int], None] = lambda _: None
+        self,
+        places: Sequence[Place],
+        jobs: Iterable[SimPod],
+        on_gone: Callable[[int], None] = lambda _: None,
+        *,
+        scoring: Scoring | None = None,
+        seed: int = 0,
     ) -> None:
-        """`on_gone` is told how many have gone."""
-        self.places = places
+        """Jobs come at their `start_s`; `on_gone` is told how many have gone."""
+        self._nodes = [place.node for place in places]
         self._on_gone = on_gone
-        self._queue = deque(jobs)
+        self._jobs = deque(sorted(jobs, key=lambda job: job.start_s))
+        self._queue: deque[SimPod] = deque()
+        allocatable = [Request(place.capacity_bytes, place.millicpu) for place in places]
+        self._scheduler = Scheduler(allocatable, scoring or Scoring(), Random(seed))  # noqa: S311 - repeatable, not secret
+        self._gone = [0] * len(places)
+        self._gone_in_all = 0
+        self._due: list[float] = [math.inf] * len(places)
+        """When something changes on each node; it is in `_heap`, with times that have been put off."""
+        self._heap: list[tuple[float, int]] = []
 
     def run(self, until_s: float) -> None:
         """Let time pass until all jobs have finished, or until `until_s`."""
-        self._admit()
-        nodes = [place.node for place in self.places]
-        while self._queue or any(node.admitted for node in nodes):
-            node = min((node for node in nodes if node.admitted), key=SimNode.next_s, default=nodes[0])
-            if node.next_s() > until_s:
-                for late in nodes:
-                    late.pass_until(until_s)
+        for number, node in enumerate(self._nodes):
+            self._plan(number, node)
+        while True:
+            coming_s = START_S + self._jobs[0].start_s if self._jobs else math.inf
+            changing_s = self._next_change_s()
+            if min(coming_s, changing_s) > until_s:
+                if self._jobs or self._queue or self._heap:
+                    for late in self._nodes:
+                        late.pass_until(until_s)
                 return
-            gone = len(node.gone)
-            node.step(until_s)
-            if len(node.gone) > gone:
-                self._on_gone(sum(len(node.gone) for node in nodes))
-                self._admit(node.now_s)
+            if coming_s <= changing_s:
+                while self._jobs and START_S + self._jobs[0].start_s <= coming_s:
+                    self._queue.append(self._jobs.popleft())
+                self._admit(coming_s)
+                continue
+            _, number = heapq.heappop(self._heap)
+            self._advance(number, min(coming_s, until_s))
+            if self._queue:
+                self._admit(self._nodes[number].now_s)
 
-    def _admit(self, now_s: float | None = None) -> None:
+    def _next_change_s(self) -> float:
+        heap = self._heap
+        while heap and heap[0][0] != self._due[heap[0][1]]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def _advance(self, number: int, limit_s: float) -> None:
+        """Let a node go on as long as no other node can have a say in it, at most until `limit_s`.
+
+        Nodes have to do with each other only by the queue: while nobody waits, each can go on alone.
+        """
+        node = self._nodes[number]
+        if self._queue:
+            limit_s = min(limit_s, self._next_change_s())
+        while True:
+            node.step(limit_s)
+            gone = node.gone
+            if len(gone) > self._gone[number]:
+                for pod in gone[self._gone[number] :]:
+                    self._scheduler.remove(number, _request(pod))
+                self._gone_in_all += len(gone) - self._gone[number]
+                self._gone[number] = len(gone)
+                self._on_gone(self._gone_in_all)
+                if self._queue or not node.admitted:
+                    break
+            if node.next_s() > limit_s:
+                break
+        self._plan(number, node)
+
+    def _plan(self, number: int, node: SimNode) -> None:
+        due_s = node.next_s() if node.admitted else math.inf
+        self._due[number] = due_s
+        if node.admitted:
+            heapq.heappush(self._heap, (due_s, number))
+
+    def _admit(self, now_s: float) -> None:
         while self._queue:
-            job = self._queue[0]
-            assert job.request_bytes is not None
-            roomy = [
-                place for place in self.places if place.requested_bytes + job.request_bytes <= place.capacity_bytes
-            ]
-            if not roomy:
+            request = _request(self._queue[0])
+            number = self._scheduler.best(request)
+            if number is None:
                 return
-            least = min(roomy, key=lambda place: place.requested_bytes / place.capacity_bytes)
-            if now_s is not None:
-                least.node.pass_until(now_s)
-            least.node.add(self._queue.popleft())
+            node = self._nodes[number]
+            node.pass_until(now_s)
+            node.add(self._queue.popleft())
+            self._scheduler.add(number, request)
+            self._plan(number, node)
+
+
+def _request(pod: SimPod) -> Request:
+    return Request(pod.request_bytes or 0, pod.request_millicpu)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cgpause.model import Workload
 from cgpause.simulate.kubelet import Backoff, request_bytes
 from cgpause.simulate.pods import SimPod
+from cgpause.simulate.scheduler import Scoring
 from cgpause.simulate.worker import Cost, job_seeds, volatile
 
 
@@ -21,6 +22,13 @@ class Jobs:
     rounds: int
     unit_s: float
     """CPU time of the work after each unit."""
+    idle_s: float = 0.0
+    """Asleep after that work."""
+    request_millicpu: int = 0
+    start_s: float = 0.0
+    """When the first comes ..."""
+    every_s: float = 0.0
+    """... and how long after it the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class Load:
     jobs: tuple[Jobs, ...]
     nodes: int = 1
     timeout_s: float = field(default=7 * 86400.0)
+    scoring: Scoring = field(default_factory=Scoring)
 
     @property
     def count(self) -> int:
@@ -72,11 +81,13 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
                 jobs.unit_bytes,
                 jobs.rounds,
                 next(seeds),
-                Cost(jobs.unit_s, machine.page_s, machine.charged_bytes),
+                Cost(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
             ),
             limit_bytes=jobs.limit_bytes,
             workload=Workload.BATCH,
             request_bytes=request_bytes(jobs.limit_bytes, load.oversubscription),
+            request_millicpu=jobs.request_millicpu,
+            start_s=jobs.start_s + number * jobs.every_s,
             backoff=Backoff(machine.backoff_scale),
         )
         for jobs in load.jobs

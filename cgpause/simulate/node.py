@@ -161,7 +161,7 @@ class SimNode:
 
     def add(self, pod: SimPod) -> None:
         """Admit a pod now."""
-        pod.waiting_s += self.now_s - START_S
+        pod.waiting_s += self.now_s - START_S - pod.start_s
         self.admitted[pod] = None
         self._make(lambda: self._appear(pod))
 

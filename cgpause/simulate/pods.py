@@ -58,6 +58,7 @@ class SimPod:
     probe: Probe | None = None
     request_bytes: int | None = None
     """For admission, and for the order in which the kernel kills."""
+    request_millicpu: int = 0
     backoff: Backoff = field(default_factory=Backoff)
 
     held_bytes: float = 0.0

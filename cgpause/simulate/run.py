@@ -56,7 +56,8 @@ def simulate(
         )
         for number in range(load.nodes)
     ]
-    cluster = Cluster([Place(node, machine.capacity_bytes) for node in nodes], make_pods(load, seed), on_finish)
+    places = [Place(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
+    cluster = Cluster(places, make_pods(load, seed), on_finish, scoring=load.scoring, seed=seed)
     cluster.run(START_S + load.timeout_s)
     pods = [pod for node in nodes for pod in (*node.gone, *node.admitted)]
     finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]

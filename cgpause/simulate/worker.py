@@ -44,6 +44,8 @@ class Cost:
     """CPU time of a page that is taken."""
     charged_bytes: int = 0
     """What the kernel charges to a container and its sandbox besides: page tables, stacks, the program."""
+    idle_s: float = 0.0
+    """Asleep after the work."""
 
 
 def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, cost: Cost) -> Behaviour:
@@ -69,7 +71,7 @@ def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, cost: Co
             while held < target:
                 unit = min(unit_bytes, target - held)
                 yield take(unit)
-                yield Step(cpu_s=cost.unit_s)
+                yield Step(cpu_s=cost.unit_s, sleep_s=cost.idle_s)
                 held += unit
             yield Step(free_bytes=held)
 

@@ -12,9 +12,11 @@ from cgpause.options import Conflict, option
 from cgpause.simulate.kubelet import request_bytes
 from cgpause.simulate.load import Jobs, Load, Machine
 from cgpause.simulate.pods import MIB
+from cgpause.simulate.scheduler import CPU, MEMORY, Scoring
+from cgpause.simulate.scoring import MAX_SHAPE_SCORE, Point, Strategy, check_shape
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-MAX_JOBS = 10_000
+MAX_JOBS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,42 @@ class NodesOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PointOptions:
+    """A point of the shape."""
+
+    utilization: int = field(metadata=option("What is requested.", unit="%", low=0, high=100))
+    score: int = field(metadata=option("What that is worth.", low=0, high=MAX_SHAPE_SCORE))
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """How a node is chosen: `scoringStrategy` of kube-scheduler's NodeResourcesFit."""
+
+    strategy: Strategy = field(default=Strategy.LEAST_ALLOCATED, metadata=option("Its type."))
+    cpu_weight: int = field(default=1, metadata=option("How much CPU requests count.", low=0, high=100))
+    memory_weight: int = field(default=1, metadata=option("How much memory requests count.", low=0, high=100))
+    shape: tuple[PointOptions, ...] = field(default=(), metadata=option("For RequestedToCapacityRatio."))
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A shape is what kube-scheduler accepts, and there where it is needed."""
+        if not self.cpu_weight and not self.memory_weight:
+            yield Conflict(("cpu_weight", "memory_weight"), "both are 0; allowed: at least one above 0")
+        if (self.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO) != bool(self.shape):
+            yield Conflict(
+                ("shape", "strategy"), f"allowed: with, and only with, strategy {Strategy.REQUESTED_TO_CAPACITY_RATIO}"
+            )
+        elif self.shape:
+            try:
+                check_shape(_points(self.shape))
+            except ValueError as e:
+                yield Conflict(("shape",), str(e))
+
+
+def _points(shape: tuple[PointOptions, ...]) -> tuple[Point, ...]:
+    return tuple(Point(point.utilization, point.score) for point in shape)
+
+
+@dataclass(frozen=True, slots=True)
 class JobsOptions:
     """Jobs of one kind."""
 
@@ -73,6 +111,14 @@ class JobsOptions:
     unit_cpu_s: float = field(
         default=2.0, metadata=option("CPU time of the work after each unit.", unit="s", above=0, high=1e6)
     )
+    unit_idle_s: float = field(
+        default=0.0, metadata=option("Asleep after the work after each unit.", unit="s", low=0, high=1e6)
+    )
+    request_millicpu: int = field(
+        default=0, metadata=option("CPU request of each.", unit="thousandths of a CPU", low=0, high=1 << 22)
+    )
+    start_s: float = field(default=0.0, metadata=option("When the first comes.", unit="s", low=0, high=1e9))
+    every_s: float = field(default=0.0, metadata=option("How long after it the next comes.", unit="s", low=0, high=1e6))
 
     def conflicts(self) -> Iterator[Conflict]:
         """A unit is a part of the limit, and not so small a part that nobody lives to see the end."""
@@ -86,6 +132,7 @@ class Workload:
     """All of a file."""
 
     nodes: NodesOptions = field(default=NodesOptions(), metadata=option("The nodes."))
+    scheduler: SchedulerOptions = field(default=SchedulerOptions(), metadata=option("How a node is chosen."))
     jobs: tuple[JobsOptions, ...] = field(default=(), metadata=option("The jobs, in the order of their queue."))
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -101,6 +148,12 @@ class Workload:
                     ("jobs",),
                     f'"{jobs.name}" requests {request / MIB:.0f} MiB (limit_mib / oversubscription_pct) and fits on no '
                     f"node; allowed: up to memory_mib of [nodes], {nodes.memory_mib}",
+                )
+            if jobs.request_millicpu > 1000 * nodes.cpus:
+                yield Conflict(
+                    ("jobs",),
+                    f'"{jobs.name}" requests {jobs.request_millicpu} millicores and fits on no node; allowed: up to '
+                    f"cpus of [nodes], {nodes.cpus:g}",
                 )
 
 
@@ -132,10 +185,19 @@ def make_load(name: str, workload: Workload) -> Load:
             max(MIB, one.limit_mib * MIB // 8) if one.unit_mib is None else one.unit_mib * MIB,
             one.rounds,
             one.unit_cpu_s,
+            one.unit_idle_s,
+            one.request_millicpu,
+            one.start_s,
+            one.every_s,
         )
         for one in workload.jobs
     )
-    return Load(name, machine, nodes.oversubscription_pct / 100, jobs, nodes.count, nodes.give_up_s)
+    chosen = workload.scheduler
+    weights = tuple(
+        (name, weight) for name, weight in ((CPU, chosen.cpu_weight), (MEMORY, chosen.memory_weight)) if weight
+    )
+    scoring = Scoring(chosen.strategy, weights, _points(chosen.shape))
+    return Load(name, machine, nodes.oversubscription_pct / 100, jobs, nodes.count, nodes.give_up_s, scoring)
 
 
 _PAPERS_JOBS = {2: 100, 4: 50, 8: 25}
@@ -144,7 +206,7 @@ _PAPERS_JOBS = {2: 100, 4: 50, 8: 25}
 
 def _paper(gib: int, oversubscription_pct: int) -> Workload:
     nodes = NodesOptions(count=3, oversubscription_pct=oversubscription_pct)
-    return Workload(nodes, (JobsOptions("job", _PAPERS_JOBS[gib], gib * 1024),))
+    return Workload(nodes, jobs=(JobsOptions("job", _PAPERS_JOBS[gib], gib * 1024),))
 
 
 PRESETS = {f"paper-{gib}g-{pct}": _paper(gib, pct) for gib in _PAPERS_JOBS for pct in range(100, 151, 10)}
