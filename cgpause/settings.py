@@ -59,6 +59,17 @@ class ReserveConfig:
             high=3600,
         ),
     )
+    ahead_s: float = field(
+        default=0.0,
+        metadata=option(
+            "How far ahead the growth of everybody else is reserved, where that is more than one reaction: a pod that "
+            "is held half-way keeps what it took, one that is held before leaves that to others. Worth setting where "
+            "CPUs stand idle.",
+            unit="s",
+            low=0,
+            high=3600,
+        ),
+    )
     resume_pct: float = field(
         default=2.0,
         metadata=option(
@@ -84,6 +95,14 @@ class ReserveConfig:
             "them."
         ),
     )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Nobody is given more than the one that goes first."""
+        if self.ahead_s > self.horizon_s:
+            yield Conflict(
+                ("ahead_s", "horizon_s"),
+                f"found ahead_s = {self.ahead_s} and horizon_s = {self.horizon_s}; allowed: ahead_s up to horizon_s",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,6 +364,15 @@ def test_lateness_is_part_of_the_reaction() -> None:
     assert "for 0.4 s" in verdicts[1].text
 
 
+def test_who_could_be_stopped_in_time_is_held_all_the_same_where_more_is_looked_ahead() -> None:
+    """Of 50 MiB the first may take 20, and of the other 30 the second takes 10 in a reaction and 100 in a second."""
+    node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=300, rate=100)
+    assert node.does() == {}
+    ahead = replace(CONFIG, reserve=replace(CONFIG.reserve, ahead_s=1.0))
+    decision = decide(node.state(), node.sample(), ahead)
+    assert [(action.pod.uid, "for 1 s" in action.reason) for action in decision.actions] == [("b", True)]
+
+
 def test_kubelets_eviction_threshold_is_never_given_away() -> None:
     node = Node(free=85.1).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
     assert node.does() == {}

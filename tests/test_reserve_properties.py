@@ -123,6 +123,7 @@ def moments(draw: st.DrawFn) -> Moment:
             margin_pct=draw(st.sampled_from([0.0, 1.0])),
             resume_pct=draw(st.sampled_from([0.0, 2.0])),
             horizon_s=draw(st.sampled_from([1.0, 10.0])),
+            ahead_s=draw(st.sampled_from([0.0, 1.0])),
             sacrifice=draw(st.booleans()),
         ),
     )

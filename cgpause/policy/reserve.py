@@ -5,7 +5,7 @@ A banker's argument on the kernel's own numbers (design: policies; Dijkstra 1965
     claim   what it may still take: memory.max - (memory.current - reclaimable); unbounded without a limit
     rate    the largest growth seen lately (policy.growth)
     need    what it can take before we could stop it: min(claim, rate * time), where time is one reaction for a pod that
-            can be paused, and `horizon_s` for one that cannot, or that goes first
+            can be paused (or `ahead_s`, where that is more), and `horizon_s` for one that cannot, or that goes first
 
 and the needs are served from the headroom, less a margin above kubelet's eviction threshold, in this order: pods that
 cannot be paused; then by the operator's priority, services before batch; then Burstable before BestEffort, then the
@@ -191,8 +191,9 @@ def step(
 
 
 def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
-    """Time from the moment a pod starts to grow until it is stopped, near the limit."""
-    return REACTION_LOOKS * fast_ns(sample, config.sampling) / NS_PER_S + late_s
+    """How far ahead a pod that can be paused is given room: until it could be stopped, or for `ahead_s`."""
+    stopped_s = REACTION_LOOKS * fast_ns(sample, config.sampling) / NS_PER_S + late_s
+    return max(stopped_s, config.reserve.ahead_s)
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:
