@@ -26,6 +26,7 @@ _MIB = 1 << 20
 _DEFAULT_BYTES = 100 * _MIB
 _UNKNOWN_RATIO = 0.025
 """Without a configuration to read, kubelet's default counts for at most this much of the capacity: 100 MiB of 4 GiB."""
+_ASSUMED = "kubelet's eviction threshold is taken to be its default"
 _MAX_FILE_CHARS = _MIB
 _SIGNAL = "memory.available"
 
@@ -73,9 +74,10 @@ def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
             raise MalformedError("size of a kubelet configuration", text[:60])
         return parse_eviction_hard(text)
     except OSError as e:
-        log.info("kubelet's eviction threshold is taken to be its default %s", fields(error=e))
+        log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e.strerror))
     except (MalformedError, UnicodeDecodeError) as e:
-        log.warning("kubelet's eviction threshold is taken to be its default %s", fields(file=path, error=e))
+        trouble = e if isinstance(e, MalformedError) else "not UTF-8"
+        log.warning("%s, as its configuration cannot be understood %s", _ASSUMED, fields(file=path, error=trouble))
     return None
 
 

@@ -302,16 +302,16 @@ def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize(
-    ("content", "level"),
+    ("content", "level", "why"),
     [
-        pytest.param(None, "INFO", id="no-such-file"),
-        pytest.param(b"garbage\nforged pod=x\n", "WARNING", id="garbage"),
-        pytest.param(b"\xff\xfe\x00", "WARNING", id="not-utf8"),
-        pytest.param(b"a: b\n" * 300_000, "WARNING", id="huge"),
+        pytest.param(None, "INFO", 'cannot be read file="{}" error="No such file or directory"', id="no-such-file"),
+        pytest.param(b"garbage\nforged pod=x\n", "WARNING", "malformed kubelet configuration, line 1", id="garbage"),
+        pytest.param(b"\xff\xfe\x00", "WARNING", 'cannot be understood file="{}" error="not UTF-8"', id="not-utf8"),
+        pytest.param(b"a: b\n" * 300_000, "WARNING", "malformed size of a kubelet configuration", id="huge"),
     ],
 )
 def test_what_cannot_be_read_is_told_once_and_unknown(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, level: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, level: str, why: str
 ) -> None:
     path = tmp_path / "con\nfig.yaml"
     if content is not None:
@@ -319,7 +319,11 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
     with caplog.at_level(logging.DEBUG):
         assert read_eviction_hard(str(path)) is None
     assert [record.levelname for record in caplog.records] == [level]
-    assert "\n" not in caplog.records[0].getMessage()
+    said = caplog.records[0].getMessage()
+    assert said.startswith("kubelet's eviction threshold is taken to be its default, as its configuration cannot be ")
+    assert why.format(str(path).replace("\n", r"\n")) in said
+    assert "\n" not in said
+    assert "Errno" not in said
 
 
 def test_a_folder_in_place_of_the_file_is_no_trouble(tmp_path: Path) -> None:
