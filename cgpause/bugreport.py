@@ -30,14 +30,27 @@ _README = "README.txt"
 _MISSING = "not collected: "
 
 
-def write(given: Globals, path: str | None, *, keep_names: bool) -> Iterator[str]:
+def name_file(path: str | None) -> str:
+    """Where the report goes: the file that was named, or a new one in the folder that was, or here.
+
+    Raises:
+        ValueError: the file's name says that it is something else.
+    """
+    own = time.strftime("cgpause-bug-report-%Y%m%d-%H%M%S.tar.gz", time.gmtime())
+    if path is None or os.path.isdir(path):
+        return os.path.join(path or "", own)
+    if not path.endswith((".tar.gz", ".tgz")):
+        raise ValueError(f"FILE {printable(path)!r}: the report is a .tar.gz; name a file *.tar.gz, or a folder")
+    return path
+
+
+def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
     """Write the report; yields what to tell about it, line by line.
 
     Raises:
         KernelWriteError: the file is there already, or cannot be written. Nothing is left of it then.
     """
     at = time.time()
-    file = path or time.strftime("cgpause-bug-report-%Y%m%d-%H%M%S.tar.gz", time.gmtime(at))
     try:
         # First, so that whoever named a wrong file need not wait to hear of it. O_EXCL follows no link either.
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -324,7 +324,9 @@ def bug_report(
     context: typer.Context,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE.tar.gz]", help="Where to write it; a name of its own, here, unless given."),
+        typer.Argument(
+            metavar="[FILE.tar.gz]", help="Where to write it, a file or a folder (default: a new file here)."
+        ),
     ] = None,
     keep_names: Annotated[bool, typer.Option("--keep-names", help="Leave names as they are.")] = False,
 ) -> None:
@@ -337,7 +339,11 @@ def bug_report(
     with exits():
         from cgpause import bugreport  # noqa: PLC0415 - no other command needs it
 
-        for line in bugreport.write(context.obj, file, keep_names=keep_names):
+        try:
+            chosen = bugreport.name_file(file)
+        except ValueError as e:
+            fail(str(e), Exit.USAGE)
+        for line in bugreport.write(context.obj, chosen, keep_names=keep_names):
             typer.echo(line)
 
 

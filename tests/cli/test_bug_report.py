@@ -151,15 +151,37 @@ def test_it_gets_a_name_of_its_own(tree: FakeTree, tmp_path: Path, monkeypatch: 
     assert file.name.endswith(".tar.gz")
 
 
-@pytest.mark.parametrize("there", ["file", "link", "folder"])
+def test_into_a_folder_it_goes_with_a_name_of_its_own(tree: FakeTree) -> None:
+    folder = tree.folder / "reports.tar.gz"
+    folder.mkdir()
+
+    result = run(tree, "bug-report", str(folder))
+
+    assert result.exit_code == 0
+    [file] = folder.iterdir()
+    assert result.stdout.startswith(f"wrote {file}:\n")
+    assert file.name.startswith("cgpause-bug-report-")
+
+
+@pytest.mark.parametrize("name", ["report.zip", "report", "report.gz", ""])
+def test_a_name_that_says_otherwise_is_refused(name: str, tree: FakeTree) -> None:
+    file = f"{tree.folder}/{name}" if name else ""
+
+    result = run(tree, "bug-report", file)
+
+    said = f"cgpause: FILE {file!r}: the report is a .tar.gz; name a file *.tar.gz, or a folder\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", said)
+    assert not (tree.folder / "report").exists()
+    assert not list(tree.folder.glob("report.*"))
+
+
+@pytest.mark.parametrize("there", ["file", "link"])
 def test_nothing_is_overwritten(there: str, tree: FakeTree) -> None:
     file = tree.folder / "report.tar.gz"
     if there == "file":
         file.write_text("mine")
-    elif there == "link":
-        file.symlink_to(tree.folder / "elsewhere")
     else:
-        file.mkdir()
+        file.symlink_to(tree.folder / "elsewhere")
     before = os.lstat(file)
 
     result = run(tree, "bug-report", str(file))
