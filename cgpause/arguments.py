@@ -65,6 +65,9 @@ def parse_options(argv: list[str] | None = None) -> Options:
     parser.add_argument("--verbose", action="store_true", help="log each event too")
     parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
     found = parser.parse_args(argv)
+    for name, value in vars(found).items():
+        if value == "":  # as an unset variable leaves it; of a cgroup root it would mean the node's own
+            parser.error(f"--{name.replace('_', '-')} is empty: give it a path, or leave it out")
     return Options(
         config_path=found.config or DEFAULT_CONFIG,
         config_required=found.config is not None,

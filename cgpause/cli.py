@@ -91,6 +91,15 @@ def main_options(
     ] = False,
 ) -> None:
     """Options common to all commands."""
+    for option, value in (
+        ("--cgroup-root", cgroup_root),
+        ("--config", config),
+        ("--log-dir", log_dir),
+        ("--state-dir", state_dir),
+        ("--run-dir", run_dir),
+    ):
+        if value == "":
+            fail(f"{option} is empty: give it a path, or leave it out", Exit.USAGE)
     context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir)
 
 

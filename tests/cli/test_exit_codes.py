@@ -154,6 +154,8 @@ def two_webs(bench: Bench) -> None:
         pytest.param(2, nothing, ["resume", "web", "--all"], id="2-resume-one-and-all"),
         pytest.param(2, nothing, ["--config", "/nonexistent", "status"], id="2-missing-configuration"),
         pytest.param(2, nothing, ["--config", "/", "check"], id="2-configuration-is-a-directory"),
+        pytest.param(2, nothing, ["--config", "", "check"], id="2-empty-configuration"),
+        pytest.param(2, nothing, ["bug-report", "report.zip"], id="2-bug-report-is-no-zip"),
         # 3: no such pod, or several
         pytest.param(3, nothing, ["pause", "nobody"], id="3-pause-none"),
         pytest.param(3, nothing, ["resume", "nobody"], id="3-resume-none"),
@@ -222,11 +224,11 @@ def test_a_host_without_cgroup_v2_exits_1(
 @pytest.mark.parametrize(
     "args", [["status"], ["explain"], ["pause", "x"], ["resume", "x"], ["resume", "--all"], ["check"]]
 )
-@pytest.mark.parametrize("root", ["absent", "file", ""])
+@pytest.mark.parametrize("root", ["absent", "file"])
 def test_a_cgroup_root_that_is_no_directory_exits_1(args: list[str], root: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    result = invoke("--cgroup-root", str(tmp_path / root) if root else "", *args)
+    result = invoke("--cgroup-root", str(tmp_path / root), *args)
 
     assert result.exit_code == 1
 

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+from cgpause.arguments import parse_options
 from cgpause.cli import app
 
 GROUP = typer.main.get_command(app)
@@ -68,3 +69,16 @@ def test_an_option_that_stands_before_the_command_says_so(line: list[str], said:
     done = CliRunner().invoke(app, line)
 
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"cgpause: {said}\n")
+
+
+@pytest.mark.parametrize("option", ["--cgroup-root", "--config", "--log-dir", "--state-dir", "--run-dir"])
+def test_an_empty_path_is_refused_by_its_option(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `--cgroup-root "$UNSET"` gives it, which must not mean the node's own."""
+    done = CliRunner().invoke(app, [option, "", "status"])
+    with pytest.raises(SystemExit) as daemon:
+        parse_options([option, ""])
+
+    said = f"cgpause: {option} is empty: give it a path, or leave it out\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
+    assert daemon.value.code == 2
+    assert f"error: {option} is empty: give it a path, or leave it out\n" in capsys.readouterr().err
