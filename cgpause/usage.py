@@ -37,6 +37,9 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as e:
+            message = getattr(e, "message", None)
+            if isinstance(message, str):  # of pydantic, in which newer versions of typer wrap what is wrong
+                setattr(e, "message", message.removeprefix("Value error, "))  # noqa: B010 - see the class
             unknown = getattr(e, "option_name", None)
             first = next((one for one in ctx.find_root().command.params if unknown in one.opts), None)
             if first is None:

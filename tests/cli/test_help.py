@@ -82,3 +82,17 @@ def test_an_empty_path_is_refused_by_its_option(option: str, capsys: pytest.Capt
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
     assert daemon.value.code == 2
     assert f"error: {option} is empty: give it a path, or leave it out\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["pause", "web", "--mechanism", "freez"], "'--mechanism': 'freez' is not one of 'throttle', 'freeze'."),
+        (["simulate", "--policy", "mine"], "'--policy': 'mine' is not one of 'none', 'watermark', 'reserve'."),
+    ],
+)
+def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(line: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, line)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"Error: Invalid value for {said}\n")
