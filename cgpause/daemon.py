@@ -478,7 +478,9 @@ class Daemon:
         self._root.unlock_for_daemon()
         if self._history is not None:
             self._history.close()  # only now: nobody waits for a disk while a pod is paused
-        log.info("stopped %s", fields(left_paused=left))
+        held = [tracked.pod.paused for tracked in self.tree.pods.values()]
+        by_hand = sum(record is not None and record.owner is Owner.MANUAL for record in held)
+        log.info("stopped %s", fields(not_resumed=left, paused_by_hand=by_hand))
         return left
 
 

@@ -147,6 +147,7 @@ def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
 
     assert cpu_max(pod) == "50000 100000\n"
     assert records_left(tree.root) == []
+    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=0\n")
 
 
 def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> None:
@@ -158,6 +159,7 @@ def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> Non
 
     assert cpu_max(pod) == PAUSED
     assert records_left(tree.root) == [pod]
+    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
 
 
 def test_a_manual_pause_ends_when_its_time_is_over(tree: FakeTree, start: Start) -> None:
