@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import typer
 
 from cgpause import byhand
+from cgpause.atwork import DaemonState, find_daemon
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, ProtectedError, printable
 from cgpause.events import Event
@@ -50,8 +51,20 @@ def pause_each(
 
         code = _each(refs, tree, pause_one)
         if for_s is not None and paused:
-            typer.echo("note: a running daemon ends the pause when its time is over", err=True)
+            typer.echo(f"note: {_who_ends(find_daemon(tree.root).state)}", err=True)
     return code
+
+
+def _who_ends(daemon: DaemonState) -> str:
+    """Who ends a pause when its time is over, which takes a daemon."""
+    if daemon is DaemonState.RUNNING:
+        return "the daemon ends the pause when its time is over"
+    if daemon is DaemonState.STOPPED:
+        return (
+            "no daemon runs here, so nobody ends the pause when its time is over: start one (systemctl start cgpause), "
+            "or end it with cgpause resume"
+        )
+    return "a running daemon ends the pause when its time is over; whether one runs here cannot be told"
 
 
 def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:

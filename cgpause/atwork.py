@@ -9,11 +9,31 @@ still tells that it runs. systemctl would tell less, and cost a process each tim
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+
 from cgpause.cgroupfs import Cgroup
 from cgpause.errors import CgpauseError
 from cgpause.journal import UNIT
 from cgpause.parse import parse_flock_holder
-from cgpause.top.values import Daemon, DaemonState
+
+
+class DaemonState(StrEnum):
+    """What can be told of the daemon from outside."""
+
+    RUNNING = "running"
+    LOOKING_ON = "looking on"
+    """Its unit is active, but nobody holds the tree's lock: a dry run, or a kernel without memory.reclaim."""
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The daemon of this tree."""
+
+    state: DaemonState
+    pid: int | None = None
 
 
 def find_daemon(root: str, proc_locks: str = "/proc/locks") -> Daemon:

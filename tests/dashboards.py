@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cgpause.atwork import Daemon, DaemonState
 from cgpause.config import Policy
 from cgpause.model import (
     CgroupId,
@@ -21,8 +22,6 @@ from cgpause.model import (
 from cgpause.policy.reserve import Place
 from cgpause.top.screen import Frame
 from cgpause.top.values import (
-    Daemon,
-    DaemonState,
     Kubepods,
     Levels,
     Moment,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cgpause.atwork import DaemonState
 from cgpause.model import Headroom
 from cgpause.top.parts import (
     Glyphs,
@@ -25,7 +26,7 @@ from cgpause.top.parts import (
 )
 from cgpause.top.table import growth
 from cgpause.top.ui import Act, Deed, Mode, Ui
-from cgpause.top.values import DaemonState, Levels, PodState, SeenPod, Snapshot
+from cgpause.top.values import Levels, PodState, SeenPod, Snapshot
 
 _LABEL = 9
 _LEAST_SPAN_S = 120

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from cgpause import high
+from cgpause.atwork import Daemon, DaemonState, find_daemon
 from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
 from cgpause.model import Action, CgroupId, Pause, Pressure, Sample
@@ -23,12 +24,9 @@ from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.watermark import WatermarkState
 from cgpause.psi import read_node_pressure, read_pressure
 from cgpause.sampler import Sampler
-from cgpause.top.atwork import find_daemon
 from cgpause.top.line import levels, next_in_line
 from cgpause.top.observe import Kept, Observer, choose
 from cgpause.top.values import (
-    Daemon,
-    DaemonState,
     Kubepods,
     Levels,
     Moment,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 
+from cgpause.atwork import Daemon
 from cgpause.config import Policy
 from cgpause.model import CgroupId, CpuMax, Headroom, Mechanism, PauseRecord, Pressure, QosClass, Workload
 from cgpause.policy.reserve import Place
@@ -81,24 +82,6 @@ class Kubepods:
     high_bytes: int | None
     high_is_ours: bool
     """Whether memory.high is what a cgpause wrote, by the record it left."""
-
-
-class DaemonState(StrEnum):
-    """What can be told of the daemon from outside."""
-
-    RUNNING = "running"
-    LOOKING_ON = "looking on"
-    """Its unit is active, but nobody holds the tree's lock: a dry run, or a kernel without memory.reclaim."""
-    STOPPED = "stopped"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """The daemon of this tree."""
-
-    state: DaemonState
-    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

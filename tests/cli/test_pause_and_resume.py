@@ -26,6 +26,7 @@ from commandline import (
 from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
 from cgpause import byhand
+from cgpause.atwork import Daemon, DaemonState
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
 
 
@@ -74,10 +75,9 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
     web = tree.add_pod("web", cpu_max="50000 100000")
     db = tree.add_pod("db")
 
-    result = run(tree, "pause", "web", "--for", "10m")
+    run(tree, "pause", "web", "--for", "10m")
     run(tree, "pause", "db")
 
-    assert "a running daemon ends the pause" in result.stderr
     assert record_of(tree, web) == PauseRecord(
         mechanism=Mechanism.THROTTLE,
         owner=Owner.MANUAL,
@@ -89,6 +89,28 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
         written=CpuMax(1001, 100_000),
     )
     assert record_of(tree, db).expires_ns is None
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (DaemonState.RUNNING, "the daemon ends the pause when its time is over"),
+        (DaemonState.STOPPED, "no daemon runs here, so nobody ends the pause when its time is over: start one"),
+        (DaemonState.UNKNOWN, "whether one runs here cannot be told"),
+        (DaemonState.LOOKING_ON, "whether one runs here cannot be told"),
+    ],
+)
+def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
+    state: DaemonState, said: str, tree: FakeTree, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr("cgpause.acting.find_daemon", lambda _: Daemon(state))
+    tree.add_pod("web")
+
+    [note] = run(tree, "pause", "web", "--for", "10m").stderr.splitlines()
+    assert note.startswith("note: ")
+    assert said in note
+    tree.add_pod("db")
+    assert run(tree, "pause", "db").stderr == ""
 
 
 def test_freezing_leaves_cpu_max_alone(tree: FakeTree) -> None:

@@ -14,6 +14,7 @@ from commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
 from trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause import ledger
+from cgpause.atwork import Daemon, DaemonState, find_daemon
 from cgpause.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.clock import now_ns
 from cgpause.config import Config, Policy
@@ -21,10 +22,9 @@ from cgpause.high import HighRecord, encode_record
 from cgpause.journal import UNIT
 from cgpause.model import Mechanism, Owner, Pressure, QosClass
 from cgpause.parse import MemInfo
-from cgpause.top.atwork import find_daemon
 from cgpause.top.reader import Reader
 from cgpause.top.ui import Ui, shown_pods
-from cgpause.top.values import Daemon, DaemonState, PodState, SeenPod, Snapshot
+from cgpause.top.values import PodState, SeenPod, Snapshot
 
 
 @pytest.fixture(autouse=True)

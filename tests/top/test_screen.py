@@ -25,12 +25,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from cgpause.atwork import Daemon, DaemonState
 from cgpause.model import Headroom, QosClass
 from cgpause.top.parts import ASCII, UNICODE, Glyphs
 from cgpause.top.screen import render, visible_rows
 from cgpause.top.terminal import Painter, glyphs_for
 from cgpause.top.ui import Act, Deed, Mode, Sort, Ui, settle
-from cgpause.top.values import Daemon, DaemonState, Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
+from cgpause.top.values import Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
