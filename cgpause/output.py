@@ -10,7 +10,8 @@ import sys
 from dataclasses import asdict, replace
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -109,7 +110,7 @@ def print_status(status: dict[str, Any]) -> None:
             part = "?" if stat is None else cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"])
             cells = [pod["qos"], class_, *cells, part]
         table.add_row(printable(label), *cells, printable(_state(pod)))
-    to.print(table)
+    to.print(Trimmed(table))
 
 
 def _cpu_limit(pod: dict[str, Any]) -> str:
@@ -195,7 +196,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
             cells += ["-"] * len(numbers)
         text = verdict.text if place is None else verdict.what
         table.add_row(*cells, printable(text))
-    to.print(table)
+    to.print(Trimmed(table))
 
 
 def history_values(path: str | None, since: float | None, found: list[Pause]) -> dict[str, Any]:
@@ -250,7 +251,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
             printable(pause.reason or "not noted"),
             printable(_ending(pause, boot)),
         )
-    to.print(table)
+    to.print(Trimmed(table))
     to.print()
     table = _table("POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"), fold=("POD",))
     for total in totals(found):
@@ -263,7 +264,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
             durations.shown(total.longest_s, tenths=True),
             ", ".join(notes),
         )
-    to.print(table)
+    to.print(Trimmed(table))
 
 
 def _ending(pause: Pause, boot: str | None) -> str:
@@ -296,7 +297,7 @@ def print_simulation(values: dict[str, Any]) -> None:
             str(run["pauses"]),
             *(durations.shown(run[name]) for name in ("paused_s", "longest_pause_s")),
         )
-    to.print(table)
+    to.print(Trimmed(table))
 
 
 def print_json(values: dict[str, Any]) -> None:
@@ -328,6 +329,22 @@ def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = (
 
 
 class Stream:
+class Trimmed:
+    """A table without the blanks that fill up its last column: into a pipe they are part of each line."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, to: Console, options: ConsoleOptions) -> RenderResult:
+        """Each line as far as there is something on it."""
+        for line in to.render_lines(self._table, options, pad=False):
+            while line and not line[-1].text.strip(" "):
+                line.pop()
+            if line:
+                line[-1] = Segment(line[-1].text.rstrip(" "), line[-1].style)
+            yield from (*line, Segment.line())
+
+
     """A standard stream whose failure never stops the work: a full disk must not leave the second pod paused."""
 
     def __init__(self, stream: TextIO | None) -> None:

@@ -13,7 +13,7 @@ from cgpause import cpu_units, durations
 from cgpause.errors import printable
 from cgpause.events import moment
 from cgpause.model import Owner
-from cgpause.output import console, mebibytes
+from cgpause.output import Trimmed, console, mebibytes
 from cgpause.parse import parse_cpu_max
 
 Fact = tuple[str, str, str]
@@ -29,7 +29,7 @@ def print_story(story: dict[str, Any], now: float) -> None:
     for about, text, style in (*_pod(story, now), *_decision(story), *_limits(story["pod"]), *_history(story)):
         grid.add_row("" if about == said else about, Text(printable(text), style=style))
         said = about
-    console().print(grid)
+    console().print(Trimmed(grid))
 
 
 def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:

@@ -131,6 +131,16 @@ def test_mebibytes(count: int | None, expected: str) -> None:
     assert output.mebibytes(count) == expected
 
 
+@pytest.mark.parametrize("name", ["web", "a-name-that-is-longer-than-all-else"])
+def test_no_line_ends_in_blanks(name: str, capsys: Capture) -> None:
+    lines = shown(
+        status_values(pod_values(name=name), pod_values(paused=paused_values()), pod_values(cpu_max=None)), capsys
+    )
+
+    assert len(lines) == 6
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
     lines = shown(
         status_values(
