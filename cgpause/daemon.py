@@ -447,7 +447,7 @@ class Daemon:
         counts = self._counts
         return (
             f"{len(self.tree.pods)} pods, {paused} paused; memory {headroom.used_pct:.1f} % used, "
-            f"{headroom.available_bytes / 2**20:.0f} MiB left; since start {counts.pauses} pauses, "
+            f"{headroom.available_bytes / 2**20:.0f}Mi left; since start {counts.pauses} pauses, "
             f"{counts.sacrifices} sacrifices"
         )
 

@@ -22,7 +22,7 @@ from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
 from cgpause.events import iso, moment
 from cgpause.ledger import read_record
-from cgpause.model import Pod, Sample
+from cgpause.model import Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import Place, room_bytes
@@ -129,7 +129,8 @@ def _state(pod: dict[str, Any]) -> str:
         held = paused["mechanism"]
         if written is not None:
             held += f" to {cpu_units.limit_text(parse_cpu_max(written.encode()))}"
-        return f"paused ({held}, {paused['owner']}) for {durations.shown(paused['since_s'])}{left}: {paused['reason']}"
+        since = durations.shown(paused["since_s"])
+        return f"paused ({held}, {Owner(paused['owner']).by}) for {since}{left}: {paused['reason']}"
     return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"
 
 
@@ -242,7 +243,7 @@ def print_history(found: list[Pause], boot: str | None) -> None:
         fold=("START", "POD", "MECHANISM", "WHY"),
     )
     for pause in found:
-        owner = "" if pause.owner in ("daemon", None) else f" ({pause.owner})"
+        owner = f" ({Owner.MANUAL.by})" if pause.owner == Owner.MANUAL else ""
         table.add_row(
             "not noted" if pause.start is None else f"{moment(pause.start):%F %T}",
             printable(pause.pod),
@@ -328,7 +329,6 @@ def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = (
     return table
 
 
-class Stream:
 class Trimmed:
     """A table without the blanks that fill up its last column: into a pipe they are part of each line."""
 
@@ -345,6 +345,7 @@ class Trimmed:
             yield from (*line, Segment.line())
 
 
+class Stream:
     """A standard stream whose failure never stops the work: a full disk must not leave the second pod paused."""
 
     def __init__(self, stream: TextIO | None) -> None:

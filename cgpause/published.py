@@ -191,7 +191,7 @@ def read(path: str) -> Snapshot:
     except OSError as e:
         raise PublishedError(f"cannot read {name}: {e.strerror}") from e
     if len(data) > _MAX_BYTES:
-        raise PublishedError(f"{name} is larger than {_MAX_BYTES >> 20} MiB, so none of ours")
+        raise PublishedError(f"{name} is larger than {_MAX_BYTES >> 20}Mi, so none of ours")
     try:
         return decode(data)
     except PublishedError as e:

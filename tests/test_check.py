@@ -282,7 +282,7 @@ def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
         pytest.param(burst, "burst", Level.WARN, "default/bursty", id="burst"),
         pytest.param(no_memory_high, "memory.high", Level.WARN, "not on this kernel", id="no-memory-high"),
         pytest.param(read_only_memory_high, "memory.high", Level.WARN, "EROFS", id="memory-high-read-only"),
-        pytest.param(swap, "swap", Level.WARN, "2048 MiB", id="swap"),
+        pytest.param(swap, "swap", Level.WARN, "2048Mi", id="swap"),
         pytest.param(swap_unreadable, "swap", Level.WARN, "", id="swap-unreadable"),
         pytest.param(mounted("rw,hidepid=ptraceable"), "proc", Level.WARN, "hidepid=ptraceable", id="hidepid-4"),
         pytest.param(mounted("rw,gid=5,hidepid=invisible"), "proc", Level.WARN, "gid=5", id="hidepid-2"),

@@ -176,16 +176,17 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
             "protected: its name is unknown"
         ),
         (
-            "prod/db  Burstable  service  100.0Mi  200.0Mi  ~500m  500m  12%  paused (throttle to 10m, daemon) for 3s: "
+            "prod/db  Burstable  service  100.0Mi  200.0Mi  ~500m  500m  12%  paused (throttle to 10m, "
+            "by the daemon) for 3s: "
             "memory use 91.0 % >= upper 90 %"
         ),
         (
             "default/job  Burstable  batch -5  100.0Mi  200.0Mi  ~500m  500m  12%  "
-            "paused (freeze, manual) for 3s, 59s left: memory use 91.0 % >= upper 90 %"
+            "paused (freeze, by hand) for 3s, 59s left: memory use 91.0 % >= upper 90 %"
         ),
         (
             "default/late  Burstable  service +10  100.0Mi  200.0Mi  ~500m  500m  12%  "
-            "paused (throttle to 10m, daemon) for 3s, its time is over: memory use 91.0 % >= upper 90 %"
+            "paused (throttle to 10m, by the daemon) for 3s, its time is over: memory use 91.0 % >= upper 90 %"
         ),
         "default/bad  Burstable  service  ?  200.0Mi  ?  ?  ?  error: malformed cpu.max: b''",
     ]

@@ -219,7 +219,7 @@ def test_reload_takes_a_good_configuration_and_keeps_the_old_one_over_a_bad_one(
 
 def test_status_shows_how_the_node_is(calm: Node) -> None:
     assert re.search(
-        r'Status: "4 pods, 0 paused; memory [0-9.]+ % used, \d+ MiB left;', run("systemctl", "status", "cgpause")
+        r'Status: "4 pods, 0 paused; memory [0-9.]+ % used, \d+Mi left;', run("systemctl", "status", "cgpause")
     )
 
 
