@@ -118,6 +118,8 @@ def export(snapshot: Snapshot, path: str) -> None:
         console.no_color = probe.no_color
         console.print(render(snapshot, Ui(), width, height), soft_wrap=True)
         picture = _FONT.sub("", console.export_svg(title="cgpause top"))
+        # Else librsvg, with which pictures are converted, takes the blanks at the begin and end of each text away.
+        picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
     try:
         with open(path, "w", encoding="utf-8") as f:
             f.write(picture)

@@ -85,6 +85,7 @@ def test_export_saves_a_picture(tree: FakeTree, tmp_path: Path) -> None:
 
     assert (result.exit_code, result.stdout) == (Exit.DONE, "")
     picture = (tmp_path / "top.svg").read_text()
+    assert 'xml:space="preserve"' in picture, "rsvg-convert would draw 'P pauses' as 'Ppauses'"
     assert ElementTree.fromstring(picture).tag.endswith("svg")
     assert "default/web" in picture
     assert "url(http" not in picture, "who looks at it asks nobody's server for a font"
