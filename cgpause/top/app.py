@@ -39,7 +39,7 @@ from cgpause.process import raise_descriptor_limit
 from cgpause.top.keys import LONE_ESC_S, REDRAW, Decoder
 from cgpause.top.reader import Reader
 from cgpause.top.screen import Frame, render, visible_rows
-from cgpause.top.terminal import Painter, Signals, Terminal, glyphs_for
+from cgpause.top.terminal import Painter, Signals, Terminal, encoding_of, glyphs_for
 from cgpause.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
 from cgpause.top.values import Snapshot
 
@@ -97,7 +97,7 @@ def print_once(snapshot: Snapshot) -> None:
         height = height if "LINES" in os.environ else _PIPE_LINES
         while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
             height += 1
-    frame = render(snapshot, ui, width, height, glyphs_for(console.encoding))
+    frame = render(snapshot, ui, width, height, glyphs_for(encoding_of(console)))
     # Not at the width that rich believes in: nothing is to be wrapped or cut again.
     console.print(Frame(frame.lines), soft_wrap=True)
 

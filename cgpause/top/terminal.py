@@ -10,8 +10,9 @@ import errno
 import os
 import select
 import signal
+import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -33,6 +34,21 @@ _COLORS = {
 }
 
 
+def encoding_of(console: Console, environ: Mapping[str, str] = os.environ, *, utf8: bool | None = None) -> str:
+    """What the terminal can be sent: what the locale says, also where Python takes no notice of that.
+
+    In the C locale, and in one that is not installed, Python writes UTF-8 all the same (its UTF-8 mode, PEP 540, here
+    `utf8`) and sets LC_CTYPE to say so (PEP 538). Where nobody has set any locale, it is most likely right.
+    """
+    if not (sys.flags.utf8_mode if utf8 is None else utf8):
+        return console.encoding
+    set_by_python = environ.get("LC_CTYPE") in ("C.UTF-8", "C.utf8", "UTF-8")
+    ctype = "" if set_by_python else environ.get("LC_CTYPE", "")
+    name = environ.get("LC_ALL") or ctype or environ.get("LANG") or ""
+    codeset = name.partition("@")[0].partition(".")[2].lower().replace("-", "")
+    return "ascii" if name in ("C", "POSIX") or codeset not in ("", "utf8") else console.encoding
+
+
 def glyphs_for(encoding: str) -> Glyphs:
     """The characters an encoding has."""
     try:
@@ -51,8 +67,8 @@ class Painter:
             name: style.without_color if console.no_color or self._system is None else style
             for name, style in STYLES.items()
         }
-        self.encoding = console.encoding
-        self.glyphs = glyphs_for(console.encoding)
+        self.encoding = encoding_of(console)
+        self.glyphs = glyphs_for(self.encoding)
 
     def paint(self, line: Line) -> str:
         """One line."""

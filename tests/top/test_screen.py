@@ -29,7 +29,7 @@ from cgpause.atwork import Daemon, DaemonState
 from cgpause.model import Headroom, QosClass
 from cgpause.top.parts import ASCII, UNICODE, Glyphs
 from cgpause.top.screen import render, visible_rows
-from cgpause.top.terminal import Painter, glyphs_for
+from cgpause.top.terminal import Painter, encoding_of, glyphs_for
 from cgpause.top.ui import Act, Deed, Mode, Sort, Ui, settle
 from cgpause.top.values import Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
 
@@ -221,6 +221,32 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
     assert not colours(plain)
     assert "\x1b[7m" in plain  # the selected row can still be seen
     assert "would be paused" in plain
+
+
+@pytest.mark.parametrize(
+    ("environ", "utf8", "expected"),
+    [
+        ({"LC_ALL": "C"}, True, "ascii"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, True, "ascii"),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True, "ascii"),
+        ({"LANG": "de_DE.ISO-8859-1", "LC_CTYPE": "C.UTF-8"}, True, "ascii"),
+        ({"LC_CTYPE": "de_DE.ISO-8859-15@euro", "LANG": "C.UTF-8"}, True, "ascii"),
+        ({"LC_CTYPE": "C.UTF-8"}, True, "utf-8"),
+        ({}, True, "utf-8"),
+        ({"LC_ALL": "de_DE.UTF-8"}, True, "utf-8"),
+        ({"LANG": "de_DE.utf8@euro", "LC_CTYPE": "C.UTF-8"}, True, "utf-8"),
+        ({"LANG": "de_DE", "LC_CTYPE": "C.UTF-8"}, True, "utf-8"),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False, "utf-8"),
+    ],
+    ids=str,
+)
+def test_the_locale_says_what_a_terminal_has_although_python_writes_utf_8(
+    environ: dict[str, str],
+    utf8: bool,  # noqa: FBT001 - a table
+    expected: str,
+) -> None:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        assert encoding_of(Console(file=nowhere), environ, utf8=utf8) == expected
 
 
 @pytest.mark.parametrize(
