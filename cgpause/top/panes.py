@@ -6,8 +6,7 @@ import math
 
 from cgpause import cpu_units, durations
 from cgpause.errors import printable
-from cgpause.model import CpuMax, Mechanism
-from cgpause.policy.hold import NS_PER_S
+from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.top.parts import Glyphs, Line, clock, cut, fit, millicores, milliseconds, size, width_of, wrap
 from cgpause.top.table import STATE_STYLES, growth, state_text
 from cgpause.top.values import PodDetail, SeenEvent, SeenPod, Snapshot
@@ -71,11 +70,10 @@ def explanation(pod: SeenPod | None, snapshot: Snapshot, width: int) -> list[Lin
     what, more = state_text(pod, snapshot)
     facts: list[tuple[str, str, str]] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[pod.state])]
     if pod.what:
-        # Under reserve the reason is the numbers, which follow.
-        facts.append(("verdict", f"{pod.what}: {pod.why}" if pod.why and pod.place is None else pod.what, ""))
+        facts.append(("verdict", _verdict(pod), ""))
     facts += _numbers(pod)
     facts += _limits(pod, snapshot.detail if snapshot.detail is not None and snapshot.detail.key == pod.key else None)
-    facts += _record(pod, snapshot)
+    facts += _record(pod)
     if pod.protected is not None:
         facts.append(("protected", f"{pod.protected}; the daemon never touches it", "protected"))
     about = f"{pod.qos}, {pod.workload}" + (f", priority {pod.priority:+d}" if pod.priority else "")
@@ -88,6 +86,15 @@ def explanation(pod: SeenPod | None, snapshot: Snapshot, width: int) -> list[Lin
             [(f" {name if number == 0 else '':<10} ", "label"), (piece, style)] for number, piece in enumerate(pieces)
         ]
     return lines
+
+
+def _verdict(pod: SeenPod) -> str:
+    """What the policy would do now; who paused the pod and why is part of its state."""
+    if pod.paused is not None and pod.what.startswith("stays paused"):
+        by_hand = pod.paused.owner is Owner.MANUAL
+        return "stays paused: the daemon leaves it alone" if by_hand else "stays paused by the daemon"
+    # Under reserve the reason is the numbers, which follow.
+    return f"{pod.what}: {pod.why}" if pod.why and pod.place is None else pod.what
 
 
 def _numbers(pod: SeenPod) -> list[tuple[str, str, str]]:
@@ -130,15 +137,14 @@ def _quota(cpu_max: CpuMax) -> str:
     return f"{cpu_max} ({'no limit' if cpu_max.quota_us is None else cpu_units.limit_text(cpu_max)})"
 
 
-def _record(pod: SeenPod, snapshot: Snapshot) -> list[tuple[str, str, str]]:
+def _record(pod: SeenPod) -> list[tuple[str, str, str]]:
     record = pod.paused
     if record is None:
         return []
-    how = "cgroup.freeze" if record.mechanism is Mechanism.FREEZE else f"cpu.max {record.written}"
-    text = f"{how} {record.owner.by} for {durations.shown((snapshot.at_ns - record.since_ns) / NS_PER_S)}"
-    if record.expires_ns is not None:
-        text += f", {durations.left((record.expires_ns - snapshot.at_ns) / NS_PER_S)}"
-    return [("record", f"{text}; original cpu.max {_quota(record.original)}: {printable(record.reason)}", "paused")]
+    wrote = [] if record.written is None else [f"cpu.max {_quota(record.written)}"]
+    wrote += ["cgroup.freeze 1"] if record.mechanism is Mechanism.FREEZE else []
+    text = f"{' and '.join(wrote)} written; what comes back is cpu.max {_quota(record.original)}"
+    return [("record", text, "paused")]
 
 
 def help_lines(width: int, glyphs: Glyphs) -> list[Line]:

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from cgpause.atwork import Daemon, DaemonState
 from cgpause.model import Headroom, QosClass
+from cgpause.top.panes import explanation
 from cgpause.top.parts import ASCII, UNICODE, Glyphs
 from cgpause.top.screen import render, visible_rows
 from cgpause.top.terminal import Painter, encoding_of, glyphs_for
@@ -64,6 +65,17 @@ def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
         file.write_text(shown)
 
     assert shown == file.read_text()
+
+
+@pytest.mark.parametrize(("label", "whose"), [("ops/debug", "by hand"), ("batch/report-1", "by the daemon")])
+def test_the_explanation_says_once_who_paused_a_pod_and_why(label: str, whose: str) -> None:
+    snapshot = busy_snapshot()
+    [pod] = [pod for pod in snapshot.pods if pod.label == label]
+    assert pod.paused is not None
+    pane = ["".join(text for text, _ in line) for line in explanation(pod, snapshot, 400)]
+
+    assert [line.count(whose) for line in pane if whose in line] == [1]
+    assert [line.count(pod.paused.reason) for line in pane if pod.paused.reason in line] == [1]
 
 
 def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
