@@ -114,6 +114,9 @@ def _add(pause: Pause, event: Event) -> Pause:
             cpu_max=event.cpu_max_from,
             memory_current_bytes=event.memory_current_bytes,
         )
+    if event.what == "taken over":
+        reason = "; then ".join(filter(None, (pause.reason, event.reason)))
+        pause = replace(pause, owner=event.owner, reason=reason)
     if pause.start is None and event.held_s is not None:
         pause = replace(pause, start=event.at - event.held_s)
     if event.what == "adopted":

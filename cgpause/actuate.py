@@ -12,7 +12,7 @@ from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.containers import kill_containers
 from cgpause.counts import Counts
-from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError
+from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, HeldError
 from cgpause.events import Event, make_event, resumed_event
 from cgpause.ledger import PauseRequest, Resumed
 from cgpause.logfmt import fields
@@ -67,6 +67,7 @@ class Ledger(Protocol):
         wait_s: float,
         known: PauseRecord | None = None,
         second_source: Callable[[str], CpuMax | None] | None = None,
+        owner: Owner | None = None,
     ) -> Resumed | None:
         """Put a pod's originals back."""
 
@@ -129,9 +130,13 @@ class Actuator:
         pod = tracked.pod
         try:
             with self.spare.lent():
-                resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused)
+                owner = None if pod.paused is None else pod.paused.owner
+                resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused, owner=owner)
         except (CgroupGoneError, BusyError):
             raise
+        except HeldError:
+            self.read_record(tracked)  # an operator has taken it over since we looked
+            return True
         except CgpauseError as e:
             self.counts.resume_failures += 1
             self._complain(tracked, "could not resume", e, level=logging.ERROR)
@@ -178,7 +183,8 @@ class Actuator:
             tracked.oom_kills = _oom_kills(tracked)
             self._watch.add_pod(tracked.cgroup, paused=True)
         tracked.damaged = False
-        tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if record else None)
+        ours = record is not None and record.owner is Owner.DAEMON
+        tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if ours else None)
 
     def _take_back(self, tracked: TrackedPod, why: str) -> None:
         """Resume a pod without a record that says how, by what we remember of it or systemd knows.

@@ -37,6 +37,8 @@ def pause(
 ) -> str:
     """Pause a pod until somebody resumes it; `command` is what the record will say it was paused with.
 
+    A pause of the daemon's is taken over, without resuming the pod in between.
+
     Raises:
         ProtectedError: a rule protects it, and that was not overridden.
         HeldError: it is paused already, but not as was asked for; nothing was changed.
@@ -47,25 +49,32 @@ def pause(
         raise ProtectedError(f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides")
     if dry_run:
         existing = ledger.read_record(tracked.cgroup)
-        return "already paused" if existing else f"would be paused ({chosen})"
+        if existing is None:
+            return f"would be paused ({chosen})"
+        return "already paused" if existing.owner is Owner.MANUAL else "would be taken over from the daemon"
     at_ns = now_ns()
-    record, changed = ledger.pause(
-        tracked.cgroup,
-        PauseRequest(
-            mechanism=chosen,
-            throttle=config.throttle.cpu_max,
-            owner=Owner.MANUAL,
-            reason=f"{command} by {user()}",
-            since_ns=at_ns,
-            expires_ns=None if for_s is None else at_ns + for_s * _NS_PER_S,
-        ),
+    request = PauseRequest(
+        mechanism=chosen,
+        throttle=config.throttle.cpu_max,
+        owner=Owner.MANUAL,
+        reason=f"{command} by {user()}",
+        since_ns=at_ns,
+        expires_ns=None if for_s is None else at_ns + for_s * _NS_PER_S,
     )
+    record, changed = ledger.pause(tracked.cgroup, request)
+    if not changed and record.owner is Owner.DAEMON:
+        taken = ledger.take_over(tracked.cgroup, request, mechanism)
+        if taken is not None:
+            note(make_event("taken over", tracked.pod, taken.reason, taken))
+            was = f"by the daemon until now: {printable(record.reason)}"
+            return f"stays paused ({taken.mechanism}), by hand from now on; {was}"
+        record, changed = ledger.pause(tracked.cgroup, request)  # it has resumed it just now
     if changed:
         written = record.written
         note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
         return _describe_pause(record)
     held = _describe_held(record, at_ns)
-    # What the daemon holds it resumes: whoever goes on as if the pod stood still would be wrong.
+    # What the daemon holds (again, just now) it resumes: whoever goes on as if the pod stood still would be wrong.
     if record.owner is Owner.DAEMON or for_s is not None or mechanism not in (None, record.mechanism):
         raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
     return held

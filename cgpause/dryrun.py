@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cgpause import ledger
 from cgpause.cgroupfs import Cgroup
 from cgpause.ledger import PauseRequest, Resumed
-from cgpause.model import CgroupId, CpuMax, PauseRecord
+from cgpause.model import CgroupId, CpuMax, Owner, PauseRecord
 
 
 class DryLedger:
@@ -50,9 +50,10 @@ class DryLedger:
         wait_s: float = 0,
         known: PauseRecord | None = None,
         second_source: Callable[[str], CpuMax | None] | None = None,
+        owner: Owner | None = None,
     ) -> Resumed | None:
         """Forget a pause, also one that really exists: what follows is decided as if it had ended."""
-        del wait_s, known, second_source
+        del wait_s, known, second_source, owner
         record = self.read_record(cgroup)
         if record is None:
             return None

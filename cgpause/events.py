@@ -45,8 +45,9 @@ class Event:
     at: float
     """Unix seconds (CLOCK_REALTIME), to the millisecond."""
     what: str
-    """"paused", "froze", "asserted again", "sacrificed", "resumed", "adopted" (found paused at a start; in the log
-    alone), "gone" (the pod went while paused); readers take any other for what it says."""
+    """"paused", "froze", "taken over" (the daemon's pause, by hand), "asserted again", "sacrificed", "resumed",
+    "adopted" (found paused at a start; in the log alone), "gone" (the pod went while paused); readers take any other
+    for what it says."""
     pod: str
     """namespace/name; the UID where the name was not known."""
     uid: str

@@ -2,6 +2,7 @@
 
     pause:   flock → read cpu.max → set record → write → read back
     freeze:  flock → get record → set record → freeze → read back (a throttled pod that grows all the same)
+    take over: flock → get record → set record (whose it is, and until when) → hold it again where it is not held
     resume:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
 
 The record lives on the pod's cgroup itself, so it cannot outlive or miss it. Whoever dies between any two steps leaves
@@ -21,6 +22,7 @@ from cgpause.errors import (
     CgpauseError,
     CgroupGoneError,
     DamagedRecordError,
+    HeldError,
     KernelWriteError,
     MalformedError,
     RestoreError,
@@ -126,6 +128,57 @@ def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple
         return record, True
 
 
+def take_over(
+    cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None = None, *, wait_s: float = LOCK_WAIT_S
+) -> PauseRecord | None:
+    """Make a pause of the daemon's the requester's, without resuming the pod in between; None where it has none (more).
+
+    It began when it began, and stays held as it is, or as `mechanism` says. What holds it is written only where it is
+    not in force: whoever was to write it has died, or somebody else has written since.
+
+    Raises:
+        HeldError: it is frozen, and was to be throttled; nothing was changed.
+        CgpauseError: it cannot be held; it is the daemon's again, and what undoes all is recorded.
+    """
+    with cgroup.locked(wait_s=wait_s):
+        existing = read_record(cgroup)
+        if existing is None or existing.owner is not Owner.DAEMON:
+            return None
+        record, drifted = _plan_take_over(cgroup, existing, request, mechanism or existing.mechanism)
+        _set_record(cgroup, record)
+        try:
+            if drifted and record.written is not None:
+                _write_quota(cgroup, record.written, record.original_burst_us)
+            if record.mechanism is Mechanism.FREEZE and not _is_frozen(cgroup):
+                _write_freeze(cgroup)
+        except CgroupGoneError:
+            raise
+        except CgpauseError:
+            # With the originals as they are known by now. Should this fail too, the record that is there undoes all.
+            with contextlib.suppress(CgpauseError):
+                if record.mechanism is not existing.mechanism:
+                    _thaw(cgroup)
+                given_back = replace(existing, original=record.original, original_burst_us=record.original_burst_us)
+                _set_record(cgroup, replace(given_back, written=record.written))
+            raise
+        return record
+
+
+def _plan_take_over(
+    cgroup: Cgroup, existing: PauseRecord, request: PauseRequest, mechanism: Mechanism
+) -> tuple[PauseRecord, bool]:
+    """The record of a pause that is taken over, and whether its quota has to be written again."""
+    if existing.mechanism is Mechanism.FREEZE and mechanism is Mechanism.THROTTLE:
+        raise HeldError("it is frozen by the daemon, and a frozen pod is not throttled: cgpause resume it first")
+    if existing.mechanism is not mechanism:
+        _refuse_frozen(cgroup)
+    record = replace(
+        existing, mechanism=mechanism, owner=request.owner, reason=request.reason, expires_ns=request.expires_ns
+    )
+    again = _plan_reassert(cgroup, record, request.throttle)
+    return again or record, again is not None
+
+
 def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
     """Say what a pause would record on a pod that is not paused; reads, and writes nothing.
 
@@ -167,14 +220,18 @@ def resume(
     wait_s: float = LOCK_WAIT_S,
     known: PauseRecord | None = None,
     second_source: Callable[[str], CpuMax | None] | None = None,
+    owner: Owner | None = None,
 ) -> Resumed | None:
     """Put a pod's originals back; None when it is not paused. Safe to call again after any failure.
+
+    With an `owner` only a pause of theirs is ended: since the caller looked, somebody may have taken it over.
 
     `known` is what the caller remembers of the record; it is used when that is damaged, or gone while what it says is
     still in force. Without it `second_source` is asked for the original, by the cgroup's path, when it is damaged.
 
     Raises:
         RestoreError: something could not be put back; the record stays.
+        HeldError: somebody else than `owner` holds it; nothing was changed.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
     try:
@@ -185,10 +242,12 @@ def resume(
                 if known is None:
                     return _resume_damaged(cgroup, e, second_source)
                 record = known
+            if record is not None and owner is not None and record.owner is not owner:
+                raise HeldError(f"{printable(cgroup.path)} is paused {record.owner.by}: {printable(record.reason)}")
             if record is None and known is not None and _is_in_force(cgroup, known):
                 record = known
             return None if record is None else _undo(cgroup, record)
-    except (BusyError, CgroupGoneError, RestoreError):
+    except (BusyError, CgroupGoneError, HeldError, RestoreError):
         raise
     except CgpauseError as e:
         raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
@@ -201,18 +260,24 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
     resume; any other value is a new wish (a resize) and becomes the original (design: who else writes cpu.max).
     """
     with cgroup.locked(wait_s=wait_s):
-        record = read_record(cgroup)
+        existing = read_record(cgroup)
+        record = None if existing is None else _plan_reassert(cgroup, existing, throttle)
         if record is None or record.written is None:
             return None
-        current = parse_cpu_max(cgroup.read("cpu.max"))
-        if current == record.written:
-            return None
-        burst_us = read_burst_us(cgroup) or record.original_burst_us
-        written = _tighter(throttle, current)
-        record = replace(record, original=current, original_burst_us=burst_us, written=written)
         _set_record(cgroup, record)
-        _write_quota(cgroup, written, burst_us)
+        _write_quota(cgroup, record.written, record.original_burst_us)
         return record
+
+
+def _plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord | None:
+    """The record with what is there now as the original; None where nothing is foreign."""
+    if record.written is None:
+        return None
+    current = parse_cpu_max(cgroup.read("cpu.max"))
+    if current == record.written:
+        return None
+    burst_us = read_burst_us(cgroup) or record.original_burst_us
+    return replace(record, original=current, original_burst_us=burst_us, written=_tighter(throttle, current))
 
 
 def _set_record(cgroup: Cgroup, record: PauseRecord) -> None:

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,12 +24,12 @@ from cgpause import high, logfmt
 from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, add_state_dir, history_path
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.clock import now_ns
-from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HostError, printable
+from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HeldError, HostError, printable
 from cgpause.events import Event, resumed_event
 from cgpause.kubepods import pod_uid
 from cgpause.ledger import Resumed, read_record, resume
 from cgpause.logfmt import fields
-from cgpause.model import Owner, Result
+from cgpause.model import Owner, PauseRecord, Result
 from cgpause.names import PodName, read_names
 from cgpause.record import XATTR
 from cgpause.recorder import Keeper, max_mib, tell
@@ -96,9 +97,19 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
     hard: list[str] = []
 
     def undo(cgroup: Cgroup, *, patiently: bool) -> Resumed | None:
-        if owner is not None and not _is_owned_by(cgroup, owner):
-            return None
-        return resume(cgroup, second_source=original_from_systemd) if patiently else resume(cgroup, wait_s=0)
+        whose = None
+        if owner is not None:
+            with suppress(DamagedRecordError):  # nobody can tell, and left paused is worse than resumed
+                record = read_record(cgroup)
+                if record is None or not _is_to_be_undone(record, owner):
+                    return None
+                whose = record.owner
+        try:
+            if patiently:
+                return resume(cgroup, second_source=original_from_systemd, owner=whose)
+            return resume(cgroup, wait_s=0, owner=whose)
+        except HeldError:
+            return None  # taken over by an operator since
 
     # Whoever is locked or has a damaged record takes seconds: systemd gives us 30, and the others come first.
     for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Outcome(path, None, error))):
@@ -154,13 +165,7 @@ def braked_roots(root: str) -> Iterator[Cgroup]:
                 yield kubepods
 
 
-def _is_owned_by(cgroup: Cgroup, owner: Owner) -> bool:
-    try:
-        record = read_record(cgroup)
-    except DamagedRecordError:
-        return True  # nobody can tell, and left paused is worse than resumed
-    if record is None:
-        return False
+def _is_to_be_undone(record: PauseRecord, owner: Owner) -> bool:
     # An operator's pause that has expired is over: the daemon, which ends it else, is not there.
     expired = record.expires_ns is not None and now_ns() >= record.expires_ns
     return record.owner is owner or (owner is Owner.DAEMON and expired)

@@ -76,8 +76,15 @@ def record_of(tree: FakeTree, pod: Path) -> PauseRecord:
     return record
 
 
-def pause_as(tree: FakeTree, pod: Path, owner: Owner, reason: str = "test", expires_ns: int | None = None) -> None:
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), owner, reason, now_ns(), expires_ns)
+def pause_as(
+    tree: FakeTree,
+    pod: Path,
+    owner: Owner,
+    reason: str = "test",
+    expires_ns: int | None = None,
+    mechanism: Mechanism = Mechanism.THROTTLE,
+) -> None:
+    request = PauseRequest(mechanism, CpuMax(1001, 100_000), owner, reason, now_ns(), expires_ns)
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
         ledger.pause(cgroup, request)
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cgpause import ledger
@@ -166,8 +166,20 @@ def _held(hold: str, foreign: str | None = None) -> Callable[[PausableCgroup], o
     return prepare
 
 
+def _thawed(cgroup: PausableCgroup) -> None:
+    """As a daemon leaves it that dies between the record and the freeze."""
+    _held("freeze")(cgroup)
+    cgroup.write("cgroup.freeze", "0")
+
+
 def _reassert(cgroup: Cgroup) -> object:
     return ledger.reassert(cgroup, THROTTLE)
+
+
+def take_over(mechanism: Mechanism | None = None) -> Callable[[Cgroup], object]:
+    """What an operator does to a pod the daemon holds."""
+    by_hand = replace(request(), owner=Owner.MANUAL, reason="by hand", since_ns=2, expires_ns=3)
+    return lambda cgroup: ledger.take_over(cgroup, by_hand, mechanism)
 
 
 TIGHT = "2000 1000000"
@@ -191,6 +203,11 @@ def _scenarios() -> Iterator[Scenario]:
         yield Scenario(f"freeze-{name}", cpu_max, burst, _held("throttle"), freeze, cpu_max)
         for hold in HOLDS:
             yield Scenario(f"resume-{hold}-{name}", cpu_max, burst, _held(hold), ledger.resume, cpu_max)
+            prepare = _held(hold)
+            yield Scenario(f"take-over-{hold}-{name}", cpu_max, burst, prepare, take_over(), cpu_max)
+        freezing = take_over(Mechanism.FREEZE)
+        yield Scenario(f"take-over-and-freeze-{name}", cpu_max, burst, _held("throttle"), freezing, cpu_max)
+        yield Scenario(f"take-over-thawed-{name}", cpu_max, burst, _thawed, take_over(), cpu_max)
         for hold, foreigns in (
             ("throttle", (cpu_max, "60000 100000", "max 50000")),
             ("throttle-and-freeze", (cpu_max, "60000 100000")),
@@ -200,9 +217,10 @@ def _scenarios() -> Iterator[Scenario]:
                     continue  # what is held is the original itself, so nobody can tell
                 foreign_name = foreign.replace(" ", "/")
                 prepare = _held(hold, foreign)
-                yield Scenario(
-                    f"reassert-{hold}-{name}-now-{foreign_name}", cpu_max, burst, prepare, _reassert, foreign
-                )
+                for operation, how in (("reassert", _reassert), ("take-over", take_over())):
+                    yield Scenario(
+                        f"{operation}-{hold}-{name}-now-{foreign_name}", cpu_max, burst, prepare, how, foreign
+                    )
             prepare = _held(hold, "60000 100000")
             yield Scenario(f"resume-{hold}-{name}-resized", cpu_max, burst, prepare, ledger.resume, "60000 100000")
 

@@ -63,6 +63,15 @@ def test_a_pod_frozen_later_was_held_by_the_freezer() -> None:
     assert only(paused(100, 5), event("froze", 101, 5, 1, mechanism="freeze"), resumed(102, 5, 2)).mechanism == "freeze"
 
 
+def test_a_pause_that_was_taken_over_is_one_by_hand() -> None:
+    taken = event("taken over", 103, 5, 3, owner="manual", mechanism="throttle", reason="cgpause pause by alice")
+    found = only(paused(100, 5, reason="full"), taken, resumed(109, 5, 9, owner="manual", result="operator"))
+
+    assert (found.start, found.end, found.held_s) == (100, 109, 9)
+    assert (found.owner, found.reason, found.result) == ("manual", "full; then cgpause pause by alice", "operator")
+    assert only(taken, paused(100, 5, reason="full")).owner == "manual", "events can come in any order"
+
+
 def test_a_pause_without_an_end_has_no_times_but_its_begin() -> None:
     found = only(paused(100, 5), event("asserted again", 105, 5, 5.0))
 

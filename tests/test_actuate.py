@@ -179,6 +179,33 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
     assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
 
 
+def take_over(bench: Bench, name: str) -> None:
+    request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", now_ns())
+    with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
+        assert ledger.take_over(cgroup, request) is not None
+
+
+def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench: Bench) -> None:
+    bench.pause("a", "b", "c")
+    bench.tracked("a").pod = replace(bench.tracked("a").pod, distress="a probe")
+    for name in ("a", "b", "c"):
+        take_over(bench, name)
+        assert bench.tracked(name).pod.paused != ledger.read_record(bench.tracked(name).cgroup), "not known yet"
+
+    bench.resume("a", "b")
+    bench.freeze("c")
+
+    assert bench.cpu_max() == ["1001 100000"] * 3
+    assert bench.frozen() == []
+    for name in ("a", "b", "c"):
+        paused = bench.tracked(name).pod.paused
+        assert paused is not None
+        assert paused.owner is Owner.MANUAL
+    assert bench.tracked("a").pod.distress is None
+    assert [event.what for event in bench.kept] == ["paused"] * 3
+    assert bench.actuator.counts.causes[Result.OPERATOR] == 0, "none has ended"
+
+
 def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench) -> None:
     bench.actuator.adopt(bench.tracked("a"))
     bench.actuator.forget(bench.tracked("a").pod)

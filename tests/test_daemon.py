@@ -19,7 +19,7 @@ from cgpause import account, history, published
 from cgpause.cgroupfs import Cgroup
 from cgpause.clock import now_ns
 from cgpause.errors import HostError
-from cgpause.ledger import PauseRequest, pause
+from cgpause.ledger import PauseRequest, pause, resume, take_over
 from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.published import PublishedError
 
@@ -160,6 +160,50 @@ def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> Non
     assert cpu_max(pod) == PAUSED
     assert records_left(tree.root) == [pod]
     assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
+
+
+def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the_daemon(
+    tree: FakeTree, start: Start
+) -> None:
+    pods = {name: tree.add_pod(name, cpu_max="50000 100000") for name in ("kept", "back")}
+    tree.set_used(HIGH)
+    daemon = start()
+    for pod in pods.values():
+        wait_until(lambda pod=pod: cpu_max(pod) == PAUSED, "the pause")  # type: ignore[misc]
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", now_ns())
+    with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
+        assert take_over(cgroup, request) is not None
+
+    tree.set_used(0)
+    wait_until(lambda: cpu_max(pods["back"]) == "50000 100000\n", "the daemon to resume what it holds")
+    tree.add_pod("new")
+    daemon.wait_for_log("pod appeared pod=default/new")
+    assert cpu_max(pods["kept"]) == PAUSED
+    assert daemon.stop() == 0
+
+    assert records_left(tree.root) == [pods["kept"]]
+    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
+    with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
+        resumed = resume(cgroup)
+    assert resumed is not None
+    assert cpu_max(pods["kept"]) == "50000 100000\n"
+
+
+def test_what_is_taken_over_for_a_time_ends_with_it(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    at_ns = now_ns()
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", at_ns, at_ns + S)
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        assert take_over(cgroup, request) is not None
+
+    tree.set_used(0)
+    daemon.wait_for_log(" resumed pod=default/web")
+    assert now_ns() >= at_ns + S
+    assert "owner=manual" in next(line for line in daemon.log.splitlines() if " resumed pod=" in line)
+    assert cpu_max(pod) == "50000 100000\n"
 
 
 def test_a_manual_pause_ends_when_its_time_is_over(tree: FakeTree, start: Start) -> None:

@@ -25,7 +25,7 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.clock import now_ns
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.high import set_high
-from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume
+from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
 from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.restore import resume_all
 from cgpause.systemd import original_from_systemd
@@ -530,6 +530,23 @@ def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:
     assert records_left(tree.root) == [manual]
 
 
+def test_daemon_only_leaves_what_an_operator_takes_over_in_the_same_moment(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree.root, pod)
+
+    def just_before(cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, owner: Owner | None = None) -> Resumed | None:
+        by_hand = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "by hand", since_ns=2)
+        assert take_over(cgroup, by_hand) is not None
+        return resume(cgroup, wait_s=wait_s, owner=owner)
+
+    monkeypatch.setattr(restore, "resume", just_before)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+    assert (cpu_max(pod), records_left(tree.root)) == ("1000 100000", [pod])
+
+
 @pytest.mark.parametrize(("ended", "resumed"), [(-1, True), (3600, False)], ids=["expired", "still-wanted"])
 def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ended: int, resumed: bool) -> None:  # noqa: FBT001 - a table
     """The daemon does that while it runs; a stopped one must not leave it held for ever."""
@@ -556,10 +573,14 @@ def test_those_that_take_long_come_last_and_their_time_is_bounded(
     waits: list[float] = []
 
     def waiting(
-        cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, second_source: Callable[[str], CpuMax | None] | None = None
+        cgroup: Cgroup,
+        *,
+        wait_s: float = LOCK_WAIT_S,
+        second_source: Callable[[str], CpuMax | None] | None = None,
+        owner: Owner | None = None,
     ) -> Resumed | None:
         waits.append(wait_s)
-        return resume(cgroup, wait_s=0, second_source=second_source)
+        return resume(cgroup, wait_s=0, second_source=second_source, owner=owner)
 
     clock = SimpleNamespace(monotonic=lambda: 10 * waits.count(LOCK_WAIT_S))
     monkeypatch.setattr(restore, "resume", waiting)

@@ -97,6 +97,8 @@ class Observer:
                 self._add(at, "resumed", pod, f"was paused: {before.reason}", _since_s(before, at_ns))
         elif before is None or before.since_ns != now.since_ns:
             self._add(at - _since_s(now, at_ns), "paused", pod, now.reason)
+        elif before.owner is not now.owner:
+            self._add(at, "taken over", pod, now.reason)
         elif before.mechanism is not now.mechanism:
             self._add(at, "froze", pod, now.reason)
         else:

@@ -209,9 +209,9 @@ def _ask(ui: Ui, deed: Deed, snapshot: Snapshot) -> Ui:
         # One whose record cannot be read may be paused all the same.
         if pod.paused is None and pod.state not in (PodState.ERROR, PodState.PROTECTED):
             refusal = f"{pod.label} is not paused"
-    elif pod.paused is not None:
-        whose = "by hand" if pod.paused.owner is Owner.MANUAL else "by the daemon"
-        refusal = f"{pod.label} is already {'frozen' if pod.paused.mechanism is Mechanism.FREEZE else 'paused'} {whose}"
+    elif pod.paused is not None and pod.paused.owner is Owner.MANUAL:  # the daemon's is taken over
+        held = "frozen" if pod.paused.mechanism is Mechanism.FREEZE else "paused"
+        refusal = f"{pod.label} is already {held} {pod.paused.owner.by}"
     elif pod.protected is not None:
         refusal = protected_text(pod.label, pod.protected)
     if refusal is not None:

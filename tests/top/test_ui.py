@@ -135,7 +135,7 @@ def test_the_pod_that_was_asked_about_is_acted_on_whatever_moves_meanwhile() -> 
 
 
 PAUSED = make_pod("default/paused", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL))
-FROZEN = make_pod("default/frozen", PodState.PAUSED, paused=held(5, mechanism=Mechanism.FREEZE))
+FROZEN = make_pod("default/frozen", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL, mechanism=Mechanism.FREEZE))
 PROTECTED = make_pod("kube-system/dns", PodState.PROTECTED, protected="namespace kube-system (protect.namespaces)")
 BROKEN = make_pod("default/broken", PodState.ERROR, error="EIO")
 RUNNING = make_pod("default/web")
@@ -144,7 +144,7 @@ RUNNING = make_pod("default/web")
 @pytest.mark.parametrize(
     ("pod", "key", "said"),
     [
-        (FROZEN, "p", "default/frozen is already frozen by the daemon"),
+        (FROZEN, "p", "default/frozen is already frozen by hand"),
         (PAUSED, "p", "default/paused is already paused by hand"),
         (PAUSED, "f", "default/paused is already paused by hand"),
         (RUNNING, "r", "default/web is not paused"),
@@ -157,6 +157,13 @@ def test_what_cannot_be_done_is_said_and_not_asked(pod: SeenPod, key: str, said:
 
     assert (ui.mode, ui.failed) == (Mode.BROWSE, True)
     assert said in ui.message
+
+
+@pytest.mark.parametrize(("key", "deed"), [("p", Deed.PAUSE), ("f", Deed.FREEZE)])
+def test_what_the_daemon_holds_can_be_taken_over(key: str, deed: Deed) -> None:
+    pod = make_pod("default/held", PodState.PAUSED, paused=held(5))
+
+    assert press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod)).asked == Act(deed, pod.key, pod.label)
 
 
 @pytest.mark.parametrize("pod", [PAUSED, PROTECTED, BROKEN])
