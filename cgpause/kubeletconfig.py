@@ -74,7 +74,7 @@ def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
             raise MalformedError("size of a kubelet configuration", text[:60])
         return parse_eviction_hard(text)
     except OSError as e:
-        log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e.strerror))
+        log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e))
     except (MalformedError, UnicodeDecodeError) as e:
         trouble = e if isinstance(e, MalformedError) else "not UTF-8"
         log.warning("%s, as its configuration cannot be understood %s", _ASSUMED, fields(file=path, error=trouble))

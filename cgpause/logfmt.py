@@ -26,8 +26,15 @@ _PLAIN_FORMAT = logging.Formatter()
 
 
 def fields(**values: object) -> str:
-    """Write values as logfmt: `key=value`, quoted JSON-style where a value is not plain; None is left out."""
-    return " ".join(f"{key}={_quote(str(value))}" for key, value in values.items() if value is not None)
+    """Write values as logfmt: `key=value`, quoted JSON-style where a value is not plain; None is left out.
+
+    Of a system call's error it is what the system says, without Python's "[Errno 2]" before it.
+    """
+    return " ".join(f"{key}={_quote(_text(value))}" for key, value in values.items() if value is not None)
+
+
+def _text(value: object) -> str:
+    return value.strerror if isinstance(value, OSError) and value.strerror else str(value)
 
 
 def _quote(text: str) -> str:

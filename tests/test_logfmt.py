@@ -42,6 +42,8 @@ def root_logger() -> Iterator[logging.Logger]:
         pytest.param("a\r\x1b[2J", r'"a\r\u001b[2J"', id="terminal-escape"),
         pytest.param("\udcff", r'"\udcff"', id="not-utf8"),
         pytest.param("a\u2028b\x85c", r'"a\u2028b\u0085c"', id="unicode-newlines"),
+        pytest.param(IsADirectoryError(21, "Is a directory", "/x"), '"Is a directory"', id="errno"),
+        pytest.param(OSError("a word"), '"a word"', id="no-errno"),
         pytest.param("ä", r'"\u00e4"', id="not-ascii"),
     ],
 )
