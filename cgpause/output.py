@@ -22,7 +22,7 @@ from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
 from cgpause.events import iso, moment
 from cgpause.ledger import read_record
-from cgpause.model import Owner, Pod, Sample
+from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import Place, room_bytes
@@ -128,7 +128,8 @@ def _state(pod: dict[str, Any]) -> str:
         written = paused["written_cpu_max"]
         held = paused["mechanism"]
         if written is not None:
-            held += f" to {cpu_units.limit_text(parse_cpu_max(written.encode()))}"
+            throttled = f"throttle to {cpu_units.limit_text(parse_cpu_max(written.encode()))}"
+            held = f"freeze and {throttled}" if held == Mechanism.FREEZE else throttled
         since = durations.shown(paused["since_s"])
         return f"paused ({held}, {Owner(paused['owner']).by}) for {since}{left}: {paused['reason']}"
     return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"
