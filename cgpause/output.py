@@ -17,6 +17,7 @@ from rich.text import Text
 
 from cgpause import cpu_units, durations
 from cgpause.account import Pause, State, totals
+from cgpause.atwork import DaemonState
 from cgpause.check import Finding, Level
 from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
@@ -29,6 +30,12 @@ from cgpause.policy.reserve import Place, room_bytes
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+_DAEMON = {
+    DaemonState.RUNNING: "running",
+    DaemonState.LOOKING_ON: "its unit runs, but does not hold this tree: a dry run?",
+    DaemonState.STOPPED: "not running: it neither pauses nor resumes anybody (systemctl start cgpause)",
+    DaemonState.UNKNOWN: "unknown: whether one runs cannot be told here",
+}
 _WIDE = 110
 """Columns from which tables of pods have all of their own."""
 _NARROW = 72
@@ -80,6 +87,8 @@ def print_status(status: dict[str, Any]) -> None:
         f"  available {mebibytes(node['memory_available_bytes'])}  headroom {mebibytes(node['headroom_bytes'])}"
         f"  used {node['used_pct']:.1f} %  pressure {stalled}"
     )
+    pid = status["daemon"]["pid"]
+    to.print(f"daemon    {_DAEMON[status['daemon']['state']]}" + ("" if pid is None else f" (pid {pid})"))
     kubepods = status["kubepods"]
     if kubepods is None:
         to.print("kubepods  none on this node (yet)")

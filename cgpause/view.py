@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cgpause.atwork import Daemon, find_daemon
 from cgpause.cgroupfs import Cgroup
 from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, CgroupGoneError
@@ -35,9 +36,14 @@ def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
             "used_pct": round(headroom.used_pct, 2),
             "pressure": _pressure_values(read_node_pressure()),
         },
+        "daemon": _daemon_values(find_daemon(tree.root)),
         "kubepods": None if tree.kubepods is None else _kubepods(tree, tree.kubepods, headroom),
         "pods": pods,
     }
+
+
+def _daemon_values(daemon: Daemon) -> dict[str, Any]:
+    return {"state": daemon.state, "pid": daemon.pid}
 
 
 def _kubepods(tree: PodTree, kubepods: Cgroup, headroom: Headroom) -> dict[str, Any] | None:

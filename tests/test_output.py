@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from cgpause import output
+from cgpause.atwork import DaemonState
 from cgpause.check import Finding, Level
 from cgpause.config import Config, Policy
 from cgpause.errors import printable
@@ -82,6 +83,7 @@ def status_values(*pods: dict[str, Any], **changes: object) -> dict[str, Any]:
             "used_pct": 50.0,
             "pressure": {"some_avg10": 1.25, "some_total_us": 62, "full_avg10": 0.5, "full_total_us": 41},
         },
+        "daemon": {"state": "running", "pid": 812},
         "kubepods": {
             "cgroup": "kubepods",
             "driver": "cgroupfs",
@@ -131,13 +133,31 @@ def test_mebibytes(count: int | None, expected: str) -> None:
     assert output.mebibytes(count) == expected
 
 
+@pytest.mark.parametrize("state", DaemonState)
+def test_the_status_says_whether_a_daemon_runs(state: DaemonState, capsys: Capture) -> None:
+    """Without one every pod may be running for want of anybody who pauses."""
+    line = shown(status_values(daemon={"state": state, "pid": None}), capsys)[1]
+
+    assert line.startswith("daemon    ")
+    assert ("not running" in line) == (state is DaemonState.STOPPED)
+    assert line.endswith("    running") == (state is DaemonState.RUNNING)
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_pod_frozen_while_it_was_throttled_is_both(mechanism: Mechanism, capsys: Capture) -> None:
+    line = shown(status_values(pod_values(paused=paused_values(mechanism=mechanism))), capsys)[4]
+
+    both = "freeze and throttle" if mechanism is Mechanism.FREEZE else "throttle"
+    assert f"paused ({both} to 10m, by the daemon)" in line
+
+
 @pytest.mark.parametrize("name", ["web", "a-name-that-is-longer-than-all-else"])
 def test_no_line_ends_in_blanks(name: str, capsys: Capture) -> None:
     lines = shown(
         status_values(pod_values(name=name), pod_values(paused=paused_values()), pod_values(cpu_max=None)), capsys
     )
 
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert [line for line in lines if line != line.rstrip()] == []
 
 
@@ -168,6 +188,7 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
 
     assert [re.sub(r"  +", "  ", line).rstrip() for line in lines] == [
         "node  total 8192.0Mi  available 6144.0Mi  headroom 512.0Mi  used 50.0 %  pressure some 1.25 % full 0.50 %",
+        "daemon  running (pid 812)",
         "kubepods  kubepods  current 600.0Mi  max 1024.0Mi",
         "POD  QOS  CLASS  MEMORY  LIMIT  CPU REQ  CPU LIM  THR  STATE",
         "default/web  Burstable  service  100.0Mi  200.0Mi  ~500m  none  12%  running",
@@ -215,7 +236,7 @@ def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> Non
     lines = shown(status, capsys)
 
     assert lines[0].endswith("pressure unknown (psi=0)")
-    assert lines[1:] == ["kubepods  none on this node (yet)"]
+    assert lines[2:] == ["kubepods  none on this node (yet)"]
 
 
 @pytest.mark.parametrize(
@@ -241,20 +262,20 @@ def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> Non
 def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Capture) -> None:
     lines = shown(status_values(pod, pod_values()), capsys)
 
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert all(line.isprintable() for line in lines)
     label = printable(f"{pod['namespace']}/{pod['name']}")
-    assert lines[3].startswith(f"{label} ")
+    assert lines[4].startswith(f"{label} ")
     for text in (pod["error"], pod["protected"], (pod["paused"] or {}).get("reason")):
         # Told apart from a cell that was cut with an ellipsis.
-        assert printable(text or "").rstrip() in lines[3]
+        assert printable(text or "").rstrip() in lines[4]
 
 
 def test_a_hostile_cgroup_path_is_escaped(capsys: Capture) -> None:
     status = status_values()
     status["kubepods"]["cgroup"] = f"{HOSTILE}/kubepods"
 
-    assert shown(status, capsys)[1].startswith(f"kubepods  {ESCAPED}/kubepods  current ")
+    assert shown(status, capsys)[2].startswith(f"kubepods  {ESCAPED}/kubepods  current ")
 
 
 def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | None = None) -> Pod:

@@ -32,7 +32,7 @@ MIB = 1 << 20
 S = 1_000_000_000
 Patch = pytest.MonkeyPatch
 
-TOP_KEYS = ["schema", "node", "kubepods", "pods"]
+TOP_KEYS = ["schema", "node", "daemon", "kubepods", "pods"]
 NODE_KEYS = ["memory_total_bytes", "memory_available_bytes", "headroom_bytes", "used_pct", "pressure"]
 PRESSURE_KEYS = ["some_avg10", "some_total_us", "full_avg10", "full_total_us"]
 KUBEPODS_KEYS = ["cgroup", "driver", "memory_current_bytes", "memory_used_bytes", "memory_max_bytes", "pressure"]
@@ -143,6 +143,7 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
             "used_pct": 25.0,
             "pressure": {"some_avg10": 1.25, "some_total_us": 62, "full_avg10": 0.5, "full_total_us": 41},
         },
+        "daemon": {"state": "unknown", "pid": None},
         "kubepods": {
             "cgroup": "kubepods.slice",
             "driver": "systemd",

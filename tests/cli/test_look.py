@@ -41,8 +41,8 @@ def test_status_shows_each_pod_on_one_line(tree: FakeTree) -> None:
 
     lines = run(tree, "status").stdout.splitlines()
 
-    assert len(lines) == 3 + len(names)
-    assert sorted(line.split()[0] for line in lines[3:]) == sorted(f"default/{name}" for name in names)
+    assert len(lines) == 4 + len(names)
+    assert sorted(line.split()[0] for line in lines[4:]) == sorted(f"default/{name}" for name in names)
 
 
 def test_hostile_cgroup_names_are_escaped_wherever_they_are_shown(tree: FakeTree) -> None:
