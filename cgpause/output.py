@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, TextIO
 
@@ -27,6 +28,7 @@ from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import Place, room_bytes
+from cgpause.simulate import files
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -290,25 +292,40 @@ def _ending(pause: Pause, boot: str | None) -> str:
 def print_simulation(values: dict[str, Any]) -> None:
     """Print a comparison as `simulate.command.compare` returns it."""
     to = console()
-    to.print(
-        f"{printable(values['workload'])}: {values['jobs']} jobs on {values['nodes']} nodes of "
-        f"{mebibytes(values['memory_bytes'])}, oversubscribed to {values['oversubscription_pct']:g} %, "
-        f"seed {values['seed']}; pods are held by {values['mechanism']}",
-        soft_wrap=True,
-    )
-    counts = ("FINISHED", "RESTARTS", "OOM KILLS")
-    numbers = (*counts, "TOTAL", "RUNNING", "MAX", "WAITING", "MAX", "LOST CPU", "PAUSES", "PAUSED", "LONGEST")
-    table = _table("POLICY", *numbers, right=numbers)
-    for run in values["policies"]:
-        times = ("total_s", "running_mean_s", "running_max_s", "waiting_mean_s", "waiting_max_s", "lost_cpu_s")
-        table.add_row(
-            run["policy"],
-            *(str(run[name]) for name in ("finished", "restarts", "oom_kills")),
-            *(durations.shown(run[name]) for name in times),
-            str(run["pauses"]),
-            *(durations.shown(run[name]) for name in ("paused_s", "longest_pause_s")),
+    for number, load in enumerate(values["workloads"]):
+        to.print(
+            f"{chr(10) if number else ''}{printable(load['workload'])}: {files.describe(load)}, {files.seeds(values)}; "
+            f"pods are held by {values['mechanism']}",
+            soft_wrap=True,
         )
-    to.print(Trimmed(table))
+        to.print(Trimmed(_simulated(load["policies"])))
+
+
+def _simulated(policies: Sequence[dict[str, Any]]) -> Table:
+    """With several seeds means; of restarts and total time, also the lowest and highest."""
+    counts = ("FINISHED", "RESTARTS", "OOM KILLS")
+    numbers = (*counts, "TOTAL", "RUNNING", "MAX", "WAITING", "MAX", "USED", "LOST CPU", "PAUSES", "PAUSED", "LONGEST")
+    table = _table("POLICY", *numbers, right=numbers)
+    for policy in policies:
+        mean, low, high = policy["mean"], policy["low"], policy["high"]
+        digits = 0 if len(policy["runs"]) == 1 else 1
+        total = durations.shown(mean["total_s"])
+        if low["total_s"] != high["total_s"]:
+            total += f" ({durations.shown(low['total_s'])}-{durations.shown(high['total_s'])})"
+        times = ("running_mean_s", "running_max_s", "waiting_mean_s", "waiting_max_s")
+        table.add_row(
+            policy["policy"],
+            f"{mean['finished']:.{digits}f}",
+            files.spread(policy, "restarts", 0),
+            f"{mean['oom_kills']:.{digits}f}",
+            total,
+            *(durations.shown(mean[name]) for name in times),
+            f"{mean['used_mean_pct']:.0f} %",
+            durations.shown(mean["lost_cpu_s"]),
+            f"{mean['pauses']:.{digits}f}",
+            *(durations.shown(mean[name]) for name in ("paused_s", "longest_pause_s")),
+        )
+    return table
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -1,78 +1,106 @@
-"""`cgpause simulate`: one workload under several policies, as values and with its progress."""
+"""`cgpause simulate`: workloads under several policies, as values and with its progress."""
 
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
-from cgpause.config import Config, Policy
+from cgpause.config import Config
 from cgpause.simulate import Arm
 from cgpause.simulate.load import Load
-from cgpause.simulate.run import simulate
+from cgpause.simulate.run import Outcome
+from cgpause.simulate.runs import Run, run_all
 from cgpause.simulate.workload import PRESETS, load_workload, make_load
 
+_DIGITS = 3
 
-def choose(path: str | None, preset: str | None) -> Load:
-    """The workload asked for: a file, or a preset.
+
+def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
+    """The workloads asked for: files, and presets by name or pattern.
 
     Raises:
-        ConfigError: what is wrong in the file.
-        ValueError: neither, both, or no such preset.
+        ConfigError: what is wrong in a file.
+        ValueError: none at all, or no such preset.
     """
-    if (path is None) == (preset is None):
-        raise ValueError(f"give either a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
-    if path is not None:
-        return load_workload(path)
-    assert preset is not None
-    if preset not in PRESETS:
-        near = difflib.get_close_matches(preset[:60], PRESETS, n=1)
+    if not paths and not presets:
+        raise ValueError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
+    names = dict.fromkeys(name for preset in presets for name in _presets(preset))
+    return [
+        *(load_workload(path) for path in dict.fromkeys(paths)),
+        *(make_load(name, PRESETS[name]) for name in names),
+    ]
+
+
+def _presets(pattern: str) -> list[str]:
+    found = fnmatch.filter(PRESETS, pattern)
+    if not found:
+        near = difflib.get_close_matches(pattern[:60], PRESETS, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
-        raise ValueError(f"--preset {preset!r}: there is no such preset{meant} There are {', '.join(PRESETS)}")
-    return make_load(preset, PRESETS[preset])
+        raise ValueError(f"--preset {pattern!r}: there is no such preset{meant} There are {', '.join(PRESETS)}")
+    return found
 
 
-def compare(load: Load, arms: Sequence[Arm], config: Config, seed: int) -> dict[str, Any]:
-    """Run it under each; the same load, seed and configuration give the same values, JSON-ready."""
-    found = []
-    with _progress(load.count) as begin:
-        for arm in arms:
-            chosen = None if arm is Arm.NONE else replace(config, policy=Policy(arm))
-            outcome = asdict(simulate(load, chosen, seed, begin(arm)))
-            found.append(
-                {"policy": arm}
-                | {name: round(value, 3) if isinstance(value, float) else value for name, value in outcome.items()}
-            )
+def compare(
+    loads: Sequence[Load], arms: Sequence[Arm], config: Config, seeds: Sequence[int], processes: int
+) -> dict[str, Any]:
+    """Run each load under each policy with each seed; the same of these give the same values, JSON-ready.
+
+    Raises:
+        HostError: a process was killed.
+    """
+    runs = [Run(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
+    with _progress(sum(run.load.count for run in runs)) as on_finish:
+        outcomes = run_all(runs, processes, on_finish)
+    found = iter(outcomes)
     return {
         "schema": 1,
-        "workload": load.name,
-        "seed": seed,
-        "nodes": load.nodes,
-        "memory_bytes": load.machine.capacity_bytes,
-        "oversubscription_pct": round(100 * load.oversubscription, 3),
-        "jobs": load.count,
         "mechanism": config.mechanism,
-        "policies": found,
+        "seeds": list(seeds),
+        "workloads": [
+            {
+                "workload": load.name,
+                "nodes": load.nodes,
+                "memory_bytes": load.machine.capacity_bytes,
+                "oversubscription_pct": round(100 * load.oversubscription, _DIGITS),
+                "jobs": load.count,
+                "policies": [_policy(arm, {seed: next(found) for seed in seeds}) for arm in arms],
+            }
+            for load in loads
+        ],
     }
 
 
+def _policy(arm: Arm, outcomes: dict[int, Outcome]) -> dict[str, Any]:
+    figures = [{name: _rounded(value) for name, value in asdict(outcome).items()} for outcome in outcomes.values()]
+    return {
+        "policy": arm,
+        "mean": {name: _rounded(fmean(one[name] for one in figures)) for name in figures[0]},
+        "low": {name: min(one[name] for one in figures) for name in figures[0]},
+        "high": {name: max(one[name] for one in figures) for name in figures[0]},
+        "runs": [{"seed": seed} | one for seed, one in zip(outcomes, figures, strict=True)],
+    }
+
+
+def _rounded(value: float) -> float:
+    return round(value, _DIGITS) if isinstance(value, float) else value
+
+
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[Arm], Callable[[int], None]]]:
-    """Bars on stderr where that is a terminal: what is yielded begins one, and returns what moves it."""
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr where that is a terminal: what is yielded moves it by so many jobs."""
     if not sys.stderr.isatty():
-        yield lambda _: lambda _: None
+        yield lambda _: None
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-
-        def begin(arm: Arm) -> Callable[[int], None]:
-            task = progress.add_task(arm, total=total)
-            return lambda finished: progress.update(task, completed=finished)
-
-        yield begin
+        task = progress.add_task("jobs", total=total)
+        yield lambda finished: progress.advance(task, finished)

@@ -6,10 +6,10 @@ _cgpause() {
     COMPREPLY=()
     case $3 in
         --config | --export | --textfile) compopt -o default ;;
-        bug-report | --keep-names)
+        bug-report | simulate | --keep-names)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;
-        --cgroup-root | --log-dir | --run-dir | --state-dir) compopt -o dirnames ;;
+        --cgroup-root | --log-dir | --output | --run-dir | --state-dir) compopt -o dirnames ;;
         *)
             mapfile -t COMPREPLY < <(
                 env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" _CGPAUSE_COMPLETE=complete_bash \

@@ -174,7 +174,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     runs = [run for run in results["runs"] if all("near_us" in tick for tick in run["tick"])]
     if not runs:
         return
-    from matplotlib.figure import Figure  # noqa: PLC0415 - of the extra `bench`; to render the text does without
+    from matplotlib.figure import Figure  # noqa: PLC0415 - of the extra `plots`; to render the text does without
 
     from lab.picture import save  # noqa: PLC0415 - the same
 

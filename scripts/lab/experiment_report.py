@@ -413,7 +413,7 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
     except ModuleNotFoundError as e:
         if e.name != "matplotlib":
             raise
-        return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[bench]')"
+        return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[plots]')"
     for plot in wanted:
         draw_plot(plot, results, folder / plot.file)
     return f"wrote {REPORT} and {len(wanted)} plots"

@@ -1,4 +1,4 @@
-"""How a picture of docs/ is saved, drawn by matplotlib (the extra `bench`)."""
+"""How a picture of docs/ is saved, drawn by matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 

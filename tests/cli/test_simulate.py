@@ -1,8 +1,9 @@
-"""`cgpause simulate`: what it prints, that it repeats itself, and what it says of a bad workload."""
+"""`cgpause simulate`: what it prints and writes, that it repeats itself, and what it says of a bad workload."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,28 @@ def workload(tmp_path: Path) -> str:
     return str(path)
 
 
-def simulated(*args: str) -> dict[str, Any]:
-    result = invoke("simulate", *args, "--json")
+def compared(*args: str) -> dict[str, Any]:
+    result = invoke("simulate", *args, "--json", "--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     values: dict[str, Any] = json.loads(result.stdout)
     return values
 
 
+def simulated(*args: str) -> dict[str, Any]:
+    """The only run of each policy, on the only workload."""
+    values = compared(*args)
+    (load,) = values["workloads"]
+    runs = {policy["policy"]: policy["runs"] for policy in load["policies"]}
+    assert all(len(each) == 1 for each in runs.values())
+    return {policy: run for policy, (run,) in runs.items()}
+
+
 def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
-    values = simulated(workload)
-    runs = {run["policy"]: run for run in values["policies"]}
+    runs = simulated(workload)
     assert list(runs) == list(Arm)
-    assert (values["workload"], values["nodes"], values["jobs"], values["seed"]) == (workload, 2, 20, 1)
+    (load,) = compared(workload)["workloads"]
+    assert (load["workload"], load["nodes"], load["jobs"]) == (workload, 2, 20)
+    assert {run["seed"] for run in runs.values()} == {1}
     assert all(run["finished"] == 20 for run in runs.values())
     assert runs["none"]["restarts"] > runs["reserve"]["restarts"]
     assert runs["none"]["pauses"] == 0 < runs["reserve"]["pauses"]
@@ -63,14 +74,17 @@ def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
 
 def test_the_same_seed_gives_the_same_bytes(workload: str) -> None:
     first, again, other = (
-        invoke("simulate", workload, "--seed", seed, "--json").stdout_bytes for seed in ("7", "7", "8")
+        invoke("simulate", workload, "--seed", seed, "--jobs", jobs, "--json").stdout_bytes
+        for seed, jobs in (("7", "1"), ("7", "3"), ("8", "1"))
     )
     assert first == again != other
 
 
 def test_only_the_policies_asked_for_are_run(workload: str) -> None:
-    values = simulated(workload, "--policy", "reserve", "--policy", "none", "--policy", "reserve")
-    assert [run["policy"] for run in values["policies"]] == ["reserve", "none"]
+    assert list(simulated(workload, "--policy", "reserve", "--policy", "none", "--policy", "reserve")) == [
+        "reserve",
+        "none",
+    ]
 
 
 def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_path: Path) -> None:
@@ -79,14 +93,15 @@ def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_pat
     result = invoke("--config", str(config), "simulate", workload, "--policy", "reserve", "--json")
     values = json.loads(result.stdout)
     assert values["mechanism"] == "freeze"
-    assert values["policies"][0]["freezes"] == 0, "that counts pods frozen because they grew while throttled"
-    assert values["policies"] != simulated(workload, "--policy", "reserve")["policies"]
+    (policy,) = values["workloads"][0]["policies"]
+    assert policy["mean"]["freezes"] == 0, "that counts pods frozen because they grew while throttled"
+    assert policy["runs"] != [simulated(workload, "--policy", "reserve")["reserve"]]
 
 
 def test_what_is_given_up_at_once_is_told_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD.replace("[nodes]", "[nodes]\nstart_s = 10\ngive_up_s = 1"))
-    for run in simulated(str(path))["policies"]:
+    for run in simulated(str(path)).values():
         assert (run["finished"], run["total_s"], run["running_max_s"], run["cpu_s"]) == (0, 1, 0, 0)
 
 
@@ -95,6 +110,102 @@ def test_people_get_a_table(workload: str) -> None:
     assert lines[0].startswith(f"{workload}: 20 jobs on 2 nodes of 384.0Mi, oversubscribed to 150 %, seed 1")
     assert [line.split()[0] for line in lines[1:]] == ["POLICY", *Arm]
     assert [line.split()[1] for line in lines[2:]] == ["20"] * 3
+
+
+def test_several_seeds_give_mean_lowest_and_highest(workload: str) -> None:
+    values = compared(workload, "--policy", "none", "--seed", "3", "--seeds", "4")
+    (policy,) = values["workloads"][0]["policies"]
+    alone = [simulated(workload, "--policy", "none", "--seed", str(seed))["none"] for seed in (3, 4, 5, 6)]
+    restarts = [run["restarts"] for run in alone]
+
+    assert values["seeds"] == [3, 4, 5, 6]
+    assert policy["runs"] == alone
+    assert len(set(restarts)) > 1
+    assert [policy[which]["restarts"] for which in ("mean", "low", "high")] == [
+        sum(restarts) / 4,
+        min(restarts),
+        max(restarts),
+    ]
+    lines = invoke("simulate", workload, "--policy", "none", "--seed", "3", "--seeds", "4").stdout.splitlines()
+    assert "seeds 3 to 6" in lines[0]
+    assert f"{sum(restarts) / 4:.1f} ({min(restarts)}-{max(restarts)})" in lines[2]
+
+
+def test_workloads_and_presets_stand_in_the_order_given(workload: str) -> None:
+    values = compared(workload, "--preset", "paper-8g-1?0", "--preset", "paper-8g-150", "--policy", "none")
+    names = [load["workload"] for load in values["workloads"]]
+    assert names == [workload, *(name for name in PRESETS if name.startswith("paper-8g-"))]
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_what_is_written_is_the_same_bytes_again_whatever_runs_at_a_time(workload: str, tmp_path: Path) -> None:
+    args = ("simulate", workload, "--seeds", "2", "--output")
+    one = invoke(*args, str(tmp_path / "new/one"), "--jobs", "1", "--json")
+    two = invoke(*args, str(tmp_path / "two"), "--jobs", "2", "--json")
+    files = written(tmp_path / "new/one")
+
+    assert (one.exit_code, two.exit_code) == (0, 0)
+    assert list(files) == ["simulation.json", "simulation.md", "simulation.png"]
+    assert files == written(tmp_path / "two")
+    assert files["simulation.json"] == one.stdout_bytes == two.stdout_bytes
+    assert one.stderr.startswith("wrote ")
+
+
+def test_a_preset_drawn_again_over_the_old_picture_is_the_same_picture(workload: str, tmp_path: Path) -> None:
+    pictures = []
+    for names in ([workload], [workload, "--preset", "paper-8g-*"], [workload]):
+        invoke("simulate", *names, "--policy", "none", "--jobs", "1", "--output", str(tmp_path / "out"))
+        pictures.append((tmp_path / "out/simulation.png").read_bytes())
+    assert pictures[0] == pictures[2] != pictures[1]
+    assert all(picture.startswith(b"\x89PNG") and b"tIME" not in picture for picture in pictures)
+
+
+def test_the_table_that_is_written_says_what_was_found(workload: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "out")
+    invoke("simulate", workload, "--output", folder, "--jobs", "1")
+    runs = simulated(workload)
+    page = (tmp_path / "out/simulation.md").read_text()
+    rows = {cells[0]: cells[1:] for line in page.splitlines() if (cells := line.strip("| ").split(" | "))[0] in runs}
+
+    assert "(simulation.png)" in page
+    assert list(rows) == list(Arm)
+    for arm, run in runs.items():
+        fewer = "" if arm == "none" else f"{100 * (run['restarts'] / runs['none']['restarts'] - 1):+.0f} %"
+        assert rows[arm][:4] == ["20", str(run["restarts"]), fewer, f"{run['total_s']:.1f}"]
+
+
+def test_without_matplotlib_the_rest_is_written_and_it_is_said_how_to_get_it(
+    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "cgpause.simulate.plot", raising=False)
+    result = invoke("simulate", workload, "--output", str(tmp_path / "out"), "--jobs", "1")
+    files = written(tmp_path / "out")
+
+    assert result.exit_code == 0
+    assert list(files) == ["simulation.json", "simulation.md"]
+    assert b".png" not in files["simulation.md"]
+    assert "no picture, for matplotlib is not installed here: pip install 'cgpause[plots]'" in result.stderr
+    assert "apt-get install python3-matplotlib" in result.stderr
+
+
+@pytest.mark.parametrize("folder", ["/dev/null/x", "/proc/x", HOSTILE + "\0"], ids=["no-folder", "refused", "nul"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(folder: str, workload: str) -> None:
+    result = invoke("simulate", workload, "--output", folder)
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert result.stderr.startswith("cgpause: --output ")
+    assert "; name another folder" in result.stderr
+
+
+def test_a_file_name_is_text_in_table_and_picture_not_markup(tmp_path: Path) -> None:
+    path = tmp_path / "a|$\\frac$ *한* <b>.toml"
+    path.write_text(WORKLOAD)
+    result = invoke("simulate", str(path), "--policy", "none", "--output", str(tmp_path / "out"))
+    assert result.exit_code == 0
+    assert "a\\|\\$\\\\frac\\$ \\*한\\* \\<b\\>.toml" in (tmp_path / "out/simulation.md").read_text()
 
 
 def test_presets_are_listed_and_are_the_papers() -> None:
@@ -109,17 +220,18 @@ def test_presets_are_listed_and_are_the_papers() -> None:
 
 
 def test_a_preset_runs_at_true_size() -> None:
-    values = simulated("--preset", "paper-8g-150", "--policy", "none")
-    (run,) = values["policies"]
-    assert (run["finished"], values["memory_bytes"]) == (25, 32 << 30)
+    run = simulated("--preset", "paper-8g-150", "--policy", "none")["none"]
+    assert run["finished"] == 25
     assert run["restarts"] == run["oom_kills"] > 0
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        pytest.param([], "give either a WORKLOAD.toml or --preset, one of paper-2g-100, ", id="nothing"),
-        pytest.param(["x.toml", "--preset", "paper-2g-100"], "give either a WORKLOAD.toml or --preset", id="both"),
+        pytest.param([], "give a WORKLOAD.toml or --preset, one of paper-2g-100, ", id="nothing"),
+        pytest.param(
+            ["--preset", "paper-3?-*"], "there is no such preset; did you mean paper-8g-150? There", id="pattern"
+        ),
         pytest.param(["--preset", "paper2g-150"], "did you mean paper-2g-150? There are paper-2g-100, ", id="typo"),
         pytest.param(["--preset", HOSTILE], "there is no such preset. There are", id="hostile"),
         pytest.param(["/nonexistent/x.toml"], "cannot be read: No such file", id="no-file"),
@@ -127,6 +239,8 @@ def test_a_preset_runs_at_true_size() -> None:
         pytest.param(["/dev/null"], "is not a regular file", id="device"),
         pytest.param(["--policy", "kill"], "--policy", id="policy"),
         pytest.param(["--seed", "-1"], "--seed", id="seed"),
+        pytest.param(["--seeds", "0"], "--seeds", id="seeds"),
+        pytest.param(["--jobs", "0"], "--jobs", id="jobs"),
     ],
 )
 def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
@@ -192,4 +306,4 @@ def test_the_example_in_the_manual_is_valid(tmp_path: Path) -> None:
     example = manual.partition("## `simulate`")[2].partition("```toml\n")[2].partition("```")[0]
     path = tmp_path / "workload.toml"
     path.write_text(example)
-    assert simulated(str(path), "--policy", "none")["policies"][0]["finished"] > 0
+    assert simulated(str(path), "--policy", "none")["none"]["finished"] > 0

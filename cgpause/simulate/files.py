@@ -1,0 +1,152 @@
+"""What `cgpause simulate --output DIR` writes: JSON, Markdown, and a picture where matplotlib is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cgpause import __version__
+from cgpause.errors import CgpauseError, printable
+from cgpause.simulate import Arm
+
+NAME: Final = "simulation"
+INSTALL: Final = "pip install 'cgpause[plots]', or beside the Debian package: apt-get install python3-matplotlib"
+
+_COLUMNS: Final = (
+    ("finished", "finished", 0),
+    ("restarts", "restarts", 0),
+    ("total time, s", "total_s", 1),
+    ("waiting, s", "waiting_mean_s", 1),
+    ("longest, s", "waiting_max_s", 1),
+    ("running, s", "running_mean_s", 1),
+    ("longest, s", "running_max_s", 1),
+    ("memory used, %", "used_mean_pct", 1),
+    ("lost CPU, s", "lost_cpu_s", 1),
+    ("pauses", "pauses", 0),
+    ("paused, s", "paused_s", 1),
+)
+_BESIDE: Final = ("restarts", "total_s")
+"""What is also set beside the policy `none`."""
+
+
+def prepare(folder: str) -> None:
+    """Make the folder, before anybody waits for what goes there.
+
+    Raises:
+        CgpauseError: it cannot be made or written to.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(0, "it may not be written to")
+    except (OSError, ValueError) as e:  # ValueError: a NUL in its name
+        why = e.strerror if isinstance(e, OSError) else e
+        raise CgpauseError(f"--output {printable(folder)}: {why}; name another folder") from e
+
+
+def write(values: dict[str, Any], folder: str) -> str:
+    """Write what `simulate.command.compare` returned; tells what was done.
+
+    Raises:
+        CgpauseError: a file cannot be written.
+    """
+    path = os.path.join(folder, NAME)
+    try:
+        drawn = _draw(values, f"{path}.png")
+        _write(f"{path}.json", json.dumps(values, indent=2) + "\n")
+        _write(f"{path}.md", markdown(values, picture=f"{NAME}.png" if drawn else None))
+    except OSError as e:
+        raise CgpauseError(f"cannot write to {printable(folder)}: {e.strerror}; --output names another folder") from e
+    shown = printable(path)
+    if drawn:
+        return f"wrote {shown}.json, {shown}.md and {shown}.png"
+    return f"wrote {shown}.json and {shown}.md, but no picture, for matplotlib is not installed here: {INSTALL}"
+
+
+def _draw(values: dict[str, Any], path: str) -> bool:
+    try:
+        from cgpause.simulate.plot import draw  # noqa: PLC0415 - matplotlib is an extra
+    except ModuleNotFoundError as e:
+        if (e.name or "").partition(".")[0] != "matplotlib":
+            raise
+        return False
+    draw(values, path)
+    return True
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        file.write(text)
+
+
+def markdown(values: dict[str, Any], picture: str | None) -> str:
+    """The comparison as a page; `picture` is what is shown on it."""
+    lines = ["# What each policy does, simulated", "", _conditions(values), ""]
+    if picture is not None:
+        lines += [f"![Restarts, total time, waiting and memory use under each policy]({picture})", ""]
+    for load in values["workloads"]:
+        lines += [f"## {_plain(load['workload'])}", "", f"{describe(load)}.", "", *_table(load), ""]
+    lines += [
+        "Waiting and running are a job's mean and longest: waiting for admission or in back-off. Memory used is the",
+        "mean of all nodes until the last job has finished. Lost CPU time went into containers that were killed.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def describe(load: dict[str, Any]) -> str:
+    """The size of a workload, in words."""
+    nodes = f"{load['nodes']} node{'s' if load['nodes'] != 1 else ''}"
+    return (
+        f"{load['jobs']} jobs on {nodes} of {load['memory_bytes'] / 2**20:.1f}Mi, "
+        f"oversubscribed to {load['oversubscription_pct']:g} %"
+    )
+
+
+def seeds(values: dict[str, Any]) -> str:
+    """Which seeds."""
+    first, *others = values["seeds"]
+    return f"seeds {first} to {others[-1]}" if others else f"seed {first}"
+
+
+def spread(policy: dict[str, Any], name: str, digits: int) -> str:
+    """A figure's mean, and its lowest and highest where these differ."""
+    low, high = (f"{policy[which][name]:.{digits}f}" for which in ("low", "high"))
+    if low == high:
+        return low
+    return f"{policy['mean'][name]:.{max(digits, 1)}f} ({low}-{high})"
+
+
+def beside(policy: dict[str, Any], none: dict[str, Any] | None, name: str) -> str:
+    """By how much a figure's mean differs from that without a policy; empty where that tells nothing."""
+    if none is None or none is policy or not none["mean"][name]:
+        return ""
+    return f"{100 * (policy['mean'][name] / none['mean'][name] - 1):+.0f} %"
+
+
+def _conditions(values: dict[str, Any]) -> str:
+    means = "; the mean, and in brackets the lowest and the highest" if len(values["seeds"]) > 1 else ""
+    return f"By `cgpause simulate` {__version__}, {seeds(values)}{means}. Pods are held by {values['mechanism']}."
+
+
+def _table(load: dict[str, Any]) -> list[str]:
+    policies: Sequence[dict[str, Any]] = load["policies"]
+    none = next((policy for policy in policies if policy["policy"] == Arm.NONE and len(policies) > 1), None)
+    titles = []
+    for title, name, _ in _COLUMNS:
+        titles += [title, "to none"] if name in _BESIDE and none else [title]
+    lines = [f"| policy | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
+    for policy in policies:
+        cells = []
+        for _, name, digits in _COLUMNS:
+            cells.append(spread(policy, name, digits))
+            if name in _BESIDE and none:
+                cells.append(beside(policy, none, name))
+        lines.append(f"| {policy['policy']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _plain(name: str) -> str:
+    """A file's name, in which nothing is Markdown."""
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|!&$~" else letter for letter in printable(name))
