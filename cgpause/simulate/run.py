@@ -41,12 +41,16 @@ class Outcome:
 
 
 def simulate(
-    load: Load, config: Config | None, seed: int, on_finish: Callable[[int], None] = lambda _: None
+    load: Load,
+    config: Config | None,
+    seed: int,
+    on_finish: Callable[[int], None] = lambda _: None,
+    make_node: Callable[..., SimNode] = SimNode,
 ) -> Outcome:
     """Run all jobs of a load; `config` None: without a daemon. `on_finish` is told how many have finished."""
     machine = load.machine
     nodes = [
-        SimNode(
+        make_node(
             [],
             config=config,
             kubepods_max_bytes=machine.capacity_bytes if machine.enforced else None,
