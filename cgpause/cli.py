@@ -83,7 +83,7 @@ def main_options(
         str | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where the daemon publishes its figures (default: {DEFAULT_RUN_DIR}, as above).",
+            help=f"Where the daemon publishes figures (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root).",
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - acted on by its callback
@@ -255,7 +255,7 @@ def top(
 ) -> None:
     """Show the node live; pause and resume pods with a key.
 
-    Headroom and pressure, every pod, who is paused or next and why, and the last decisions.
+    Headroom and pressure, every pod, who is paused or next and why, and the last decisions. The key ? shows the keys.
     """
     from cgpause.top import app as dashboard  # noqa: PLC0415 - no other command needs it
 
@@ -373,7 +373,10 @@ def pause(
     force: Annotated[bool, typer.Option("--force", help="Pause protected pods too.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Pause pods until they are resumed."""
+    """Pause pods until they are resumed.
+
+    The daemon leaves them alone until then. What it has paused itself is taken over, and does not run in between.
+    """
     given: Globals = context.obj
     for_s = seconds(duration, "--for")
     with exits():
@@ -388,7 +391,10 @@ def resume(
     everything: Annotated[bool, typer.Option("--all", help="Resume every paused pod, whoever paused it.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Resume pods: put back what was there before the pause."""
+    """Resume pods: put back what was there before the pause.
+
+    The daemon may pause them again; whom it is to leave alone is said in the configuration (protect = true).
+    """
     given: Globals = context.obj
     if everything == bool(refs):
         fail("resume wants either pods or --all; cgpause status shows who is paused", Exit.USAGE)
