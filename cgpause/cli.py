@@ -22,7 +22,7 @@ from cgpause.arguments import (
 )
 from cgpause.check import Level, run_checks
 from cgpause.clock import now_ns
-from cgpause.completion import AnyPod, OnePod, PausedPods, RunningPods
+from cgpause.completion import AnyPod, OnePod, PausablePods, PausedPods
 from cgpause.config import render_config
 from cgpause.errors import printable
 from cgpause.events import boot_id
@@ -359,7 +359,7 @@ def bug_report(
 @app.command(cls=Command)
 def pause(
     context: typer.Context,
-    refs: RunningPods,
+    refs: PausablePods,
     mechanism: Annotated[
         Mechanism | None,
         typer.Option(

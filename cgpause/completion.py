@@ -13,9 +13,11 @@ from typing import Annotated
 
 import typer
 
-from cgpause.cgroupfs import find_cgroup_root
+from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.errors import CgpauseError
 from cgpause.kubepods import pod_uid
+from cgpause.ledger import read_record
+from cgpause.model import Owner
 from cgpause.names import read_names
 from cgpause.restore import paused_cgroups
 from cgpause.tree import find_kubepods, walk
@@ -25,12 +27,12 @@ def _offer_all(context: typer.Context) -> list[str]:
     return _offer(context, lambda _: True)
 
 
-def _offer_running(context: typer.Context) -> list[str]:
-    return _offer(context, lambda paused: not paused)
+def _offer_pausable(context: typer.Context) -> list[str]:
+    return _offer(context, lambda owner: owner is not Owner.MANUAL)
 
 
 def _offer_paused(context: typer.Context) -> list[str]:
-    return _offer(context, lambda paused: paused)
+    return _offer(context, lambda owner: owner is not None)
 
 
 def _offer_when_none(context: typer.Context) -> list[str]:
@@ -38,8 +40,8 @@ def _offer_when_none(context: typer.Context) -> list[str]:
     return [] if context.params.get("ref") else _offer_all(context)
 
 
-def _offer(context: typer.Context, wanted: Callable[[bool], bool]) -> list[str]:
-    """References of pods, by whether they are paused; without those that stand on the line already."""
+def _offer(context: typer.Context, wanted: Callable[[Owner | None], bool]) -> list[str]:
+    """References of pods, by who has paused them; without those that stand on the line already."""
     given = context.find_root().params
     try:
         root = given["cgroup_root"] or find_cgroup_root()
@@ -48,12 +50,24 @@ def _offer(context: typer.Context, wanted: Callable[[bool], bool]) -> list[str]:
             return []
         with closing(found[0]) as kubepods:
             uids = [pod.uid for pod in walk(kubepods, lambda *_: None)[0]]
-        paused = {pod_uid(os.path.basename(cgroup.id.path)) for cgroup in paused_cgroups(root, lambda *_: None)}
+        paused = {
+            pod_uid(os.path.basename(cgroup.id.path)): _owner(cgroup)
+            for cgroup in paused_cgroups(root, lambda *_: None)
+        }
         names = read_names(given["log_dir"]).pods
     except (CgpauseError, OSError):
         return []
-    offered = {"/".join(names.get(uid, (uid,))) for uid in uids if wanted(uid in paused)}
+    offered = {"/".join(names.get(uid, (uid,))) for uid in uids if wanted(paused.get(uid))}
     return sorted(offered - set(context.params.get("refs") or ()))
+
+
+def _owner(cgroup: Cgroup) -> Owner:
+    try:
+        record = read_record(cgroup)
+    except CgpauseError:
+        record = None
+    # One that cannot be read can be resumed, perhaps, but not taken over.
+    return Owner.MANUAL if record is None else record.owner
 
 
 _WAYS = "namespace/name, name, UID, UID prefix or cgroup path"
@@ -69,9 +83,9 @@ OnePod = Annotated[
         metavar="[REF]", help=f"Tell the story of this pod alone: {_WAYS}.", autocompletion=_offer_when_none
     ),
 ]
-RunningPods = Annotated[
+PausablePods = Annotated[
     list[str],
-    typer.Argument(metavar="REF...", help=f"Pods: {_WAYS}.", autocompletion=_offer_running),
+    typer.Argument(metavar="REF...", help=f"Pods: {_WAYS}.", autocompletion=_offer_pausable),
 ]
 PausedPods = Annotated[
     list[str] | None, typer.Argument(metavar="[REF...]", help=f"Pods: {_WAYS}.", autocompletion=_offer_paused)

@@ -221,6 +221,13 @@ def test_no_pod_is_offered_twice(tree: FakeTree) -> None:
     assert offered(tree, "pause", "default/web", "") == ["00000002-0000-4000-8000-000000000002"]
 
 
+def test_what_the_daemon_holds_can_be_resumed_and_taken_over(tree: FakeTree) -> None:
+    pause_as(tree, tree.add_pod("held"), Owner.DAEMON)
+
+    assert "default/held" in offered(tree, "pause", "")
+    assert offered(tree, "resume", "") == ["default/batch-7", "default/held"]
+
+
 def test_only_one_pod_is_offered_where_only_one_is_taken(tree: FakeTree) -> None:
     assert offered(tree, "explain", "") == offered(tree, "history", "--pod", "")
     assert offered(tree, "explain", "default/web", "") == []
