@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +170,30 @@ def test_the_daemon_does_not_import_the_simulation() -> None:
     code = "import sys, cgpause.daemon; print(*[name for name in sys.modules if 'simulate' in name])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
     assert result.stdout == "\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.Signals, tmp_path: Path) -> None:
+    """However it ends: nobody is left behind who would compute for minutes."""
+    workload = tmp_path / "long.toml"
+    workload.write_text(
+        "[nodes]\ncpus = 2\noversubscription_pct = 150\n[[jobs]]\nname = 'j'\ncount = 9000\nlimit_mib = 2048\n"
+    )
+    # Where tests run in the background, nobody hears SIGINT.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    interruptible = f"{listen}; from cgpause.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", interruptible, "simulate", str(workload), "--jobs", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as command:
+        began = psutil.Process(command.pid)
+        while sum(child.cpu_times().user > 0 for child in began.children()) < 2:
+            assert command.poll() is None, "it ended by itself"
+            time.sleep(0.05)
+        children = began.children()
+        command.send_signal(how)
+        assert command.wait(timeout=120) != 0
+    gone, left = psutil.wait_procs(children, timeout=120)
+    assert left == []
+    assert len(gone) == len(children)
