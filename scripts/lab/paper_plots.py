@@ -22,6 +22,8 @@ from lab.vm_host import REPO
 
 _STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 _PAPER = "#D55E00"
+_LOWEST = -75
+"""In percent: whoever saves less would make all else too small to see."""
 
 
 def draw_saved(run: dict[str, Any], path: Path) -> None:
@@ -29,9 +31,10 @@ def draw_saved(run: dict[str, Any], path: Path) -> None:
     loads = Loads.of(run)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 3.8), layout="constrained")
-        for panel, title, name, published in zip(
+        for panel, title, top, name, published in zip(
             figure.subplots(1, 2),
             ("restarts saved, %", "total time saved, %"),
+            (110, 35),
             ("restarts", "total_s"),
             (PAPER_RESTARTS_SAVED, PAPER_TIME_SAVED),
             strict=True,
@@ -42,12 +45,23 @@ def draw_saved(run: dict[str, Any], path: Path) -> None:
                     at = number + 0.36 * (place - 0.5)
                     panel.bar(at, mean, 0.33, color=COLOURS[arm], label=arm if number == 0 else None)
                     panel.plot([at, at], [worst, best], color="#333333", linewidth=1)
+                    if mean < _LOWEST:
+                        panel.annotate(
+                            f"{mean:.0f}",
+                            (at, _LOWEST),
+                            xytext=(0, 5),
+                            textcoords="offset points",
+                            ha="center",
+                            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.7},
+                            fontsize=8,
+                        )
             mean, best = (100 * share for share in published)
             panel.axhline(mean, color=_PAPER, linewidth=1.3, label="published for the paper's algorithm: mean")
             panel.axhline(best, color=_PAPER, linewidth=1.3, linestyle="--", label="published: at best")
             panel.axhline(0, color="#333333", linewidth=0.8)
             panel.plot([], [], color="#333333", linewidth=1, label="worst to best load")
-            panel.set_title(title, loc="left", fontsize=9)
+            panel.set_ylim(_LOWEST, top)
+            panel.set_title(f"{title} (cut at {_LOWEST})", loc="left", fontsize=9)
             panel.set_xticks(range(len(CPUS)), [f"{cpus} CPUs" for cpus in CPUS])
         handles, labels = panel.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
@@ -78,8 +92,8 @@ def draw_grid(run: dict[str, Any], path: Path, rows: list[tuple[str, int, Value]
                 _draw_lines(panel, loads, size, cpus, value)
                 if line is not None:
                     panel.axhline(line, color="#bbbbbb", linewidth=0.8, zorder=0)
-                else:
-                    panel.set_ylim(bottom=-0.04 * panel.get_ylim()[1])
+            if line is None:
+                panels[0].set_ylim(bottom=-0.04 * panels[0].get_ylim()[1])  # of all, for they share it
             panels[0].set_ylabel(title)
         for size, top, bottom in zip(SIZES, grid[0], grid[-1], strict=True):
             top.set_title(f"limit {size} GB", loc="left", fontsize=9)
