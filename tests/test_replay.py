@@ -1,0 +1,235 @@
+"""A replay decides what the policy decided, and says of kills what the record shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from simpods import service, worker
+
+from cgpause.config import Config, Policy, WatermarkConfig
+from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.policy import Decision, State
+from cgpause.simulate.node import SimNode
+from cgpause.simulate.pods import SimPod
+from cgpause.trace.encode import Encoder
+from cgpause.trace.estimate import estimate
+from cgpause.trace.keeper import Hold
+from cgpause.trace.read import Trace, load_trace
+from cgpause.trace.replay import replay
+from cgpause.trace.values import Header, Moment, pause_seen
+
+S = 1_000_000_000
+MIB = 1 << 20
+T0 = 1_000_000_000.0
+CONFIGS = {
+    Policy.RESERVE: Config(),
+    Policy.WATERMARK: Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(sacrifice=False)),
+}
+by_policy = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+def saved(path: Path, moments: Sequence[Moment], quantum_bytes: int = 1) -> Trace:
+    encoder = Encoder(Header("boot", 0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes))
+    lines = [encoder.begin(moments[0].sample.at_ns, T0)]
+    for moment in moments:
+        lines += encoder.add(moment)
+    path.write_text("".join(lines))
+    return load_trace(str(path))
+
+
+def simulated(config: Config, *, limit_mib: int, seed: int = 1) -> tuple[list[Moment], list[Decision], SimNode]:
+    """What the simulated daemon saw and decided."""
+    moments: list[Moment] = []
+    decisions: list[Decision] = []
+
+    def observe(sample: Sample, _: State, decision: Decision) -> None:
+        kills = {pod.facts.cgroup: pod.oom_kills for pod in node.pods if pod.facts is not None and pod.oom_kills}
+        moments.append(Moment(sample, kills))
+        decisions.append(decision)
+
+    pods = [
+        SimPod(f"job-{n}", worker(330 * MIB, seed=seed + n), limit_bytes=330 * MIB, start_s=0.4 * n) for n in range(6)
+    ]
+    pods.append(SimPod("web", service(60 * MIB), limit_bytes=100 * MIB))
+    node = SimNode(pods, config=config, kubepods_max_bytes=limit_mib * MIB, seed=seed, observe=observe)
+    node.run(90)
+    return moments, decisions, node
+
+
+def done(decision: Decision) -> list[tuple[str, str]]:
+    return [(type(action).__name__, action.pod.uid) for action in decision.actions]
+
+
+@by_policy
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_decides_as_the_daemon_did_until_somebody_was_held(config: Config, seed: int, tmp_path: Path) -> None:
+    moments, decisions, _ = simulated(config, limit_mib=1500, seed=seed)
+    first = next(number for number, decision in enumerate(decisions) if decision.actions)
+    held = {uid for what, uid in done(decisions[first]) if what == "Pause"}
+    assert held, "somebody was held, or this shows nothing"
+    # To the decision itself: what came later was read from a node on which they were held.
+    outcome = replay(saved(tmp_path / "x", moments[: first + 1]), config)
+
+    assert {hold.pod.removeprefix("default/") for hold in outcome.holds} == held
+    at_s = T0 + (moments[first].sample.at_ns - moments[0].sample.at_ns) / S
+    assert [hold.start_s for hold in outcome.holds] == pytest.approx([at_s] * len(held), abs=1e-5)
+
+
+@by_policy
+def test_where_nobody_had_to_be_held_nobody_is(config: Config, tmp_path: Path) -> None:
+    moments, decisions, _ = simulated(config, limit_mib=8000)
+    assert not [decision for decision in decisions if decision.actions]
+    trace = saved(tmp_path / "x", moments)
+    outcome, guess = replay(trace, config), estimate(trace, config)
+
+    assert (outcome.decisions, outcome.holds, outcome.kills) == (len(moments), (), ())
+    assert (guess.holds, guess.ends_with_kill) == ((), False)
+    assert guess.lowest_bytes == guess.recorded_lowest_bytes, "with nobody held it is the record"
+
+
+@by_policy
+def test_the_same_trace_gives_the_same_outcome(config: Config, tmp_path: Path) -> None:
+    trace = saved(tmp_path / "x", simulated(config, limit_mib=1500)[0])
+
+    assert replay(trace, config) == replay(load_trace(str(tmp_path / "x")), config)
+    assert estimate(trace, config) == estimate(trace, config)
+
+
+def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path) -> None:
+    """The daemon's policy of the recording holds nobody: its thresholds are out of reach."""
+    nobody = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=100, lower_pct=99, interval_s=60))
+    moments, _, node = simulated(nobody, limit_mib=1500)
+    assert node.oom_kills > 0, "the load is too much for the node"
+    trace = saved(tmp_path / "x", moments)
+    outcome = replay(trace, Config())
+    guess = estimate(trace, Config())
+
+    killed = [kill for kill in outcome.kills if not kill.own_limit]
+    assert sum(kill.count for kill in killed) == node.oom_kills
+    assert killed[0].lead_s is not None
+    assert killed[0].lead_s > 0
+    assert killed[0].held > 0
+    assert killed[0].spared_bytes > 0
+    assert guess.ends_with_kill
+    assert guess.until_s == pytest.approx(killed[0].at_s)
+    assert guess.last_bytes > guess.recorded_last_bytes
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def pod(number: int, limit_mib: int = 4000, **changes: object) -> Pod:
+    cgroup = CgroupId(f"kubepods/pod{number}", number + 1)
+    made = Pod(cgroup, f"uid-{number}", QosClass.BURSTABLE, "default", f"p{number}", limit_mib * MIB, None)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def moment(at_s: float, amounts: dict[Pod, float], limit_mib: int = 1000, **more: object) -> Moment:
+    used = int(sum(amounts.values()) * MIB)
+    headroom = Headroom(64 << 30, 60 << 30, limit_mib * MIB, used)
+    sample = Sample(int(at_s * S), headroom, tuple(PodUsage(int(mib * MIB), one) for one, mib in amounts.items()))
+    return replace(Moment(sample), **more)  # type: ignore[arg-type]
+
+
+ONE, TWO = pod(1), pod(2)
+MARKS = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=80, lower_pct=50, batch=1, sacrifice=False))
+
+
+def filling(kill: bool = True) -> list[Moment]:  # noqa: FBT001, FBT002 - a switch of this test alone
+    """One stands at 300 MiB, two grows by 50 MiB a second from 400 MiB on; at 8 s two is killed."""
+    found = [moment(t, {ONE: 300, TWO: 400 + 50 * t}) for t in range(8)]
+    if kill:
+        found += [moment(t, {ONE: 300, TWO: 10}, oom_kills={TWO.cgroup: 1}) for t in range(8, 12)]
+    return found
+
+
+def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
+    outcome = replay(saved(tmp_path / "x", filling()), MARKS)
+
+    (kill,) = outcome.kills
+    assert (kill.at_s, kill.pod, kill.count, kill.own_limit) == (T0 + 8, "default/p2", 1, False)
+    # 80 % are reached at 2 s (800 MiB): the smaller one is held then, and after three intervals the other.
+    assert (kill.lead_s, kill.held) == (6.0, 2)
+    assert (kill.grew, kill.grew_bytes) == ("default/p2", 350 * MIB)
+    assert kill.grew_held_s == kill.held_s == pytest.approx(3.0)
+    assert kill.spared_bytes == 100 * MIB, "from 650 MiB at 5 s to 750 MiB at the last sample before the kill"
+    holds = [(hold.pod, hold.start_s - T0, hold.end_reason) for hold in outcome.holds]
+    assert holds[0][:2] == ("default/p1", 2.0)
+    assert holds[1] == ("default/p2", 5.0, "a process in it was OOM-killed")
+    assert outcome.forewarned == 1
+
+
+def test_a_kill_at_a_pods_own_limit_is_told_apart(tmp_path: Path) -> None:
+    moments = [moment(0, {ONE: 100}), moment(1, {ONE: 5}, oom_kills={ONE.cgroup: 2}, own_ooms={ONE.cgroup: 1})]
+    trace = saved(tmp_path / "x", moments)
+
+    (kill,) = replay(trace, MARKS).kills
+    assert (kill.count, kill.own_limit, kill.lead_s) == (2, True, None)
+    assert replay(trace, MARKS).forewarned == 0
+    assert not estimate(trace, MARKS).ends_with_kill, "nobody could have prevented it, and the others did not notice"
+
+
+def test_counts_from_before_the_record_are_no_kills(tmp_path: Path) -> None:
+    trace = saved(tmp_path / "x", [moment(t, {ONE: 100}, oom_kills={ONE.cgroup: 7}) for t in range(3)])
+
+    assert replay(trace, MARKS).kills == ()
+
+
+def test_an_estimate_lets_held_pods_stand_still(tmp_path: Path) -> None:
+    frozen = replace(MARKS, mechanism=Mechanism.FREEZE)
+    guess = estimate(saved(tmp_path / "x", filling()), frozen)
+
+    # Held at 5 s with 650 MiB, it does not take the 100 MiB that the record has until 7 s.
+    assert guess.last_bytes - guess.recorded_last_bytes == 100 * MIB
+    assert (guess.until_s, guess.ends_with_kill) == (T0 + 8, True)
+    assert [hold.pod for hold in guess.holds] == ["default/p1", "default/p2"]
+
+
+def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
+    """It gives back later what the record has it give back."""
+    grows = [moment(t, {ONE: 300, TWO: 400 + 50 * t}) for t in range(8)]
+    ends = [moment(t, {ONE: 300}) for t in range(8, 20)]
+    guess = estimate(saved(tmp_path / "x", [*grows, *ends]), MARKS)
+    later = dict(guess.headroom)
+
+    assert later[T0 + 8] < 700 * MIB, "p2 is still there"
+    assert guess.last_bytes <= guess.recorded_last_bytes
+
+
+def test_a_gap_ends_what_was_held_and_is_no_time(tmp_path: Path) -> None:
+    trace = saved(tmp_path / "x", [*filling(kill=False), *(moment(t, {ONE: 300, TWO: 400}) for t in range(500, 503))])
+    outcome = replay(trace, MARKS)
+
+    assert {hold.end_reason for hold in outcome.holds} == {"the record has a gap"}
+    assert {hold.end_s for hold in outcome.holds} == {T0 + 7}
+
+
+def test_pauses_of_the_recording_daemon_are_not_the_replays(tmp_path: Path) -> None:
+    held = replace(TWO, paused=pause_seen(MARKS.mechanism, Owner.DAEMON, 0))
+    mine = replace(ONE, paused=pause_seen(MARKS.mechanism, Owner.MANUAL, 0))
+    full = [moment(t, {mine: 300, held: 550}) for t in range(5)]
+    outcome = replay(saved(tmp_path / "x", full), MARKS)
+
+    assert [(hold.pod, hold.start_s) for hold in outcome.holds] == [("default/p2", T0)], (
+        "the other one is an operator's"
+    )
+
+
+def test_containers_that_change_end_a_hold(tmp_path: Path) -> None:
+    changed = replace(TWO, settled_at_ns=100 * S)
+    moments = [*filling(kill=False), moment(8, {ONE: 300, changed: 760})]
+    outcome = replay(saved(tmp_path / "x", moments), MARKS)
+
+    ended: list[Hold] = [hold for hold in outcome.holds if hold.end_reason == "its containers changed"]
+    assert [hold.pod for hold in ended] == ["default/p2"]
+
+
+def test_growth_that_the_record_has_is_no_reason_to_freeze(tmp_path: Path) -> None:
+    config = Config()
+    trace = saved(tmp_path / "x", [moment(t / 4, {ONE: 450 + 9 * t, TWO: 400 + 9 * t}) for t in range(16)])
+
+    assert replay(trace, config).holds
+    assert not any(hold.frozen for hold in replay(trace, config).holds)

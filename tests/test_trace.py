@@ -1,0 +1,444 @@
+"""A trace's format: what is written is read back, also when it was cut off, and nothing in it can harm its reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cgpause.config import Config, Policy
+from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
+from cgpause.trace.decode import BadLineError, Decoder
+from cgpause.trace.encode import Encoder, hasher
+from cgpause.trace.estimate import estimate
+from cgpause.trace.read import SEGMENTS, Trace, load_trace, segment
+from cgpause.trace.replay import replay
+from cgpause.trace.values import QUANTUM_BYTES, Header, Moment, Stall, TraceError, pause_seen, pod_id
+from cgpause.trace.write import LEAST_BYTES, TraceFiles
+
+S = 1_000_000_000
+MIB = 1 << 20
+ROOM = Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30, 100 * MIB)
+FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def header(quantum_bytes: int = 1, boot: str = "b0") -> Header:
+    return Header(boot, 0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes)
+
+
+def make_pod(number: int, **changes: object) -> Pod:
+    pod = Pod(
+        CgroupId(f"kubepods/pod{number}", number + 1), f"uid-{number}", QosClass.BURSTABLE, "default", "x", None, None
+    )
+    return replace(pod, **changes)  # type: ignore[arg-type]
+
+
+def make_moment(at_ns: int, amounts: Mapping[Pod, int], headroom: Headroom = ROOM) -> Moment:
+    return Moment(Sample(at_ns, headroom, tuple(PodUsage(amount, pod) for pod, amount in amounts.items())))
+
+
+def written(moments: Sequence[Moment], quantum_bytes: int = 1) -> list[str]:
+    encoder = Encoder(header(quantum_bytes))
+    lines = [encoder.begin(moments[0].sample.at_ns, 1e9)]
+    for moment in moments:
+        lines += encoder.add(moment)
+    return lines
+
+
+def decoded(lines: Sequence[str]) -> list[Moment]:
+    decoder = Decoder()
+    return [moment for line in lines if (moment := decoder.feed(line.encode())) is not None]
+
+
+def as_read(moment: Moment) -> Moment:
+    """A moment as a trace has it: known by QoS class and UID, CPU time in the facts, times in µs."""
+    sample = moment.sample
+    pods = tuple(PodUsage(amount, replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None)) for amount, pod in sample.pods)
+    named = {pod.cgroup: pod_id(pod) for _, pod in sample.pods}
+    return replace(
+        moment,
+        sample=replace(sample, pods=pods),
+        oom_kills={named[key]: count for key, count in moment.oom_kills.items()},
+        own_ooms={named[key]: count for key, count in moment.own_ooms.items()},
+        time_s=0.0,
+        begins=False,
+    )
+
+
+times = st.integers(0, 10**12).map(lambda us: us * 1000)
+amounts = st.integers(0, 1 << 50)
+texts = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=60)
+
+
+@st.composite
+def pods(draw: st.DrawFn, number: int) -> Pod:
+    paused = draw(st.none() | st.builds(pause_seen, st.sampled_from(Mechanism), st.sampled_from(Owner), times))
+    name = draw(st.none() | texts)
+    return Pod(
+        cgroup=CgroupId(f"kubepods/{number}", number + 7),
+        uid=f"uid-{number}",
+        qos=list(QosClass)[number % 3],
+        namespace=None if name is None else draw(texts),
+        name=name,
+        memory_max_bytes=draw(st.none() | amounts),
+        protected=draw(st.none() | texts),
+        settled_at_ns=draw(times),
+        spared_until_ns=draw(times),
+        paused=paused,
+        workload=draw(st.sampled_from(Workload)),
+        priority=draw(st.integers(-1000, 1000)),
+        reclaimable_bytes=draw(amounts),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Moment]:
+    """Some samples of up to four pods, which come, go, come back and change."""
+    at_ns, found = draw(times), []
+    for _ in range(draw(st.integers(1, 6))):
+        at_ns += draw(st.integers(0, 10**8)) * 1000
+        numbers = draw(st.lists(st.integers(0, 3), unique=True))
+        there = [draw(pods(number)) for number in numbers]
+        headroom = Headroom(
+            draw(st.integers(1, 1 << 50)), draw(amounts), draw(st.none() | amounts), draw(amounts), draw(amounts)
+        )
+        stalls = st.none() | st.builds(Stall, st.floats(0, 100), st.floats(0, 100))
+        counted = {pod.cgroup: draw(st.integers(1, 99)) for pod in there if draw(st.booleans())}
+        found.append(
+            Moment(
+                Sample(
+                    at_ns,
+                    headroom,
+                    tuple(PodUsage(draw(amounts), pod) for pod in there),
+                    read_at_ns=draw(st.integers(0, at_ns // 1000)) * 1000,
+                    late_ns=draw(st.integers(0, 10**6)) * 1000,
+                ),
+                oom_kills=counted,
+                own_ooms=counted,
+                node=draw(stalls),
+                kubepods=draw(stalls),
+            )
+        )
+    return found
+
+
+@FUZZED
+@given(histories())
+def test_what_is_written_is_read_back(moments: list[Moment]) -> None:
+    found = decoded(written(moments))
+
+    expected = [as_read(moment) for moment in moments]
+    known: dict[CgroupId, int] = {}
+    for index, moment in enumerate(expected):
+        # A count stays until it is another one; a pod that goes takes its own with it.
+        there = [pod.cgroup for _, pod in moment.sample.pods]
+        known = {key: count for key, count in known.items() if key in there} | dict(moment.oom_kills)
+        expected[index] = replace(moment, oom_kills=dict(known), own_ooms=dict(known))
+    # In which order the pods of a sample come is theirs who were there first.
+    assert [as_set(moment) for moment in expected] == [as_set(moment) for moment in found]
+    assert found[0].begins
+
+
+def as_set(moment: Moment) -> tuple[Moment, frozenset[PodUsage]]:
+    sample = moment.sample
+    return replace(moment, sample=replace(sample, pods=()), time_s=0.0, begins=False), frozenset(sample.pods)
+
+
+@given(st.lists(amounts, min_size=1, max_size=20))
+def test_amounts_are_off_by_less_than_a_quantum_and_do_not_flutter(found: list[int]) -> None:
+    pod = make_pod(0)
+    moments = decoded(written([make_moment(i * S, {pod: amount}) for i, amount in enumerate(found)], QUANTUM_BYTES))
+
+    for amount, moment in zip(found, moments, strict=True):
+        assert abs(moment.sample.pods[0].memory_current_bytes - amount) < QUANTUM_BYTES
+
+
+def test_what_does_not_change_is_not_written() -> None:
+    pods = {make_pod(i): 100 * MIB for i in range(100)}
+    first, second, third = (written([make_moment(i * S, pods) for i in range(n)]) for n in (1, 2, 3))
+
+    assert len("".join(third)) - len("".join(second)) == len("".join(second)) - len("".join(first)) < 20
+
+
+def test_the_newest_header_needs_nothing_before_it() -> None:
+    encoder = Encoder(header())
+    pods = {make_pod(i): i * MIB for i in range(3)}
+    encoder.begin(S, 1e9)
+    encoder.add(make_moment(S, pods))
+    again = [encoder.begin(2 * S, 1e9 + 1), *encoder.add(make_moment(2 * S, pods))]
+
+    (moment,) = decoded(again)
+    assert [usage.memory_current_bytes for usage in moment.sample.pods] == [0, MIB, 2 * MIB]
+    assert moment.time_s == 1e9 + 1
+
+
+def test_hidden_names_are_not_in_it_and_stay_apart() -> None:
+    encoder = Encoder(replace(header(), boot="the-boot"), hasher(b"salt"))
+    secret = make_pod(
+        1,
+        uid="secret-uid",
+        namespace="secret-team",
+        name="secret-app",
+        protected="rule 2 ([[pods]] match = 'secret/*')",
+    )
+    system = make_pod(2, namespace="kube-system", protected="namespace kube-system (protect.namespaces)")
+    unread = make_pod(3, protected="its cgroup cannot be read: cannot read /sys/fs/cgroup/secret: EACCES")
+    lines = [encoder.begin(0, 1e9), *encoder.add(make_moment(0, {secret: 1, system: 2, unread: 3}))]
+
+    assert "secret" not in "".join(lines)
+    assert "the-boot" not in "".join(lines)
+    one, two, three = (pod for _, pod in decoded(lines)[0].sample.pods)
+    assert one.protected == "rule 2"
+    assert (two.namespace, two.protected) == ("kube-system", "its namespace is protected")
+    assert three.protected == "its cgroup cannot be read"
+    assert len({one.uid, two.uid, three.uid, one.name, one.namespace, one.cgroup.path}) == 6
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def save(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def some(count: int = 5, start_s: int = 0) -> list[str]:
+    pod = make_pod(0)
+    return written([make_moment((start_s + i) * S, {pod: i * MIB}) for i in range(count)])
+
+
+def load(tmp_path: Path, lines: Sequence[str]) -> Trace:
+    return load_trace(save(tmp_path / "x.trace", lines))
+
+
+def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    lines = some()
+    whole = "".join(lines)
+    for cut in range(len(whole) - len(lines[-1]) + 1, len(whole) - 1):
+        (tmp_path / "x").write_text(whole[:cut])
+        trace = load_trace(str(tmp_path / "x"))
+        assert (trace.samples, trace.torn) == (4, 1)
+
+
+def test_whoever_comes_after_one_who_died_goes_on(tmp_path: Path) -> None:
+    trace = load(tmp_path, ["".join(some())[:-9], "\n", *some(5, 10)])
+
+    assert (trace.samples, trace.torn, len(trace.headers)) == (9, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_what_is_killed_while_it_writes_loses_a_block_at_most(name: str, tmp_path: Path) -> None:
+    path = str(tmp_path / name)
+    for run in range(3):
+        files = TraceFiles(path, 4 * LEAST_BYTES, fresh=not run)
+        for number, line in enumerate(some(20, 100 * run)):
+            files.write([line], begins=not number)
+        if run == 1:
+            size = Path(path).stat().st_size
+            with open(path, "rb+") as file:
+                file.truncate(size - 9)
+        elif run == 2:
+            files.close()
+
+    trace = load_trace(path)
+    assert trace.torn == 1
+    assert trace.samples in (59, 58)
+    assert [moment.begins for moment in trace.moments()].count(True) == 3, "80 s passed in between"
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_files_are_bounded_and_the_oldest_goes(name: str, tmp_path: Path) -> None:
+    path = str(tmp_path / name)
+    files = TraceFiles(path, LEAST_BYTES, fresh=True)
+    encoder = Encoder(header())
+    pods = [make_pod(i, uid=f"{i * 7919 % 104729:032x}") for i in range(200)]
+    most = 0
+    for number in range(3000):
+        moment = make_moment(number * S, {pod: (number * 7919 + i * 104729) % 4099 * MIB for i, pod in enumerate(pods)})
+        begins = files.full or not number
+        lines = [encoder.begin(number * S, 1e9 + number)] if begins else []
+        files.write([*lines, *encoder.add(moment)], begins=begins)
+        most = max(most, sum(file.stat().st_size for file in tmp_path.iterdir()))
+    files.close()
+
+    assert most <= LEAST_BYTES
+    assert len(list(tmp_path.iterdir())) == SEGMENTS
+    trace = load_trace(path)
+    assert len(trace.headers) == SEGMENTS
+    last = list(trace.moments())
+    assert last[-1].time_s == 1e9 + 2999
+    assert [moment.sample.at_ns for moment in last] == [(3000 - len(last) + i) * S for i in range(len(last))]
+    assert [moment.begins for moment in last] == [True] + [False] * (len(last) - 1)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    for number in (0, SEGMENTS - 1):
+        path = tmp_path / f"x{number}"
+        Path(segment(str(path), number)).write_text("mine")
+        with pytest.raises(FileExistsError):
+            TraceFiles(str(path), LEAST_BYTES, fresh=True)
+        assert Path(segment(str(path), number)).read_text() == "mine"
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "target").touch()
+    (tmp_path / "x").symlink_to("target")
+    for fresh in (True, False):
+        with pytest.raises(OSError, match="x"):
+            TraceFiles(str(tmp_path / "x"), LEAST_BYTES, fresh=fresh)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        pytest.param("absent", "cannot read .*absent: No such file", id="absent"),
+        pytest.param(".", "no regular file", id="folder"),
+        pytest.param("/dev/null", "no regular file", id="device"),
+    ],
+)
+def test_what_is_no_file_is_said(path: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=said):
+        load_trace(str(tmp_path / path))
+
+
+LINES = some(2)
+HEAD, POD, FIRST, SECOND = LINES
+
+
+def changed(line: str, **changes: object) -> str:
+    values = json.loads(line) | changes
+    return json.dumps({key: value for key, value in values.items() if value is not ...}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        pytest.param([], "there is no sample in it", id="empty"),
+        pytest.param([HEAD], "there is no sample in it", id="header-only"),
+        pytest.param(["hello\n"], r"x\.trace:1: no JSON", id="text"),
+        pytest.param(["[1]\n"], r":1: found \[1\]; allowed: a JSON object", id="list"),
+        pytest.param([POD], ":1: the first line is no header", id="headless"),
+        pytest.param([changed(HEAD, cgpause_trace=2)], "found 2; this cgpause reads schema 1", id="schema"),
+        pytest.param([changed(HEAD, cgpause_trace=True)], "found True; this", id="schema-bool"),
+        pytest.param([changed(HEAD, by="me")], 'found by "me"', id="by"),
+        pytest.param([changed(HEAD, boot=...)], "boot is missing", id="missing"),
+        pytest.param([changed(HEAD, boot="x" * 601)], "boot: found .*allowed: up to 600", id="long"),
+        pytest.param([changed(HEAD, time=-1)], "time: found -1", id="time"),
+        pytest.param([changed(HEAD, quantum=0)], "a quantum of 0", id="quantum"),
+        pytest.param([HEAD.replace("1.0", "NaN")], "found NaN; allowed: finite", id="nan"),
+        pytest.param([HEAD.replace("1.0", "1e999")], "interval: found inf", id="overflow"),
+        pytest.param([HEAD, "{}\n"], ":2: found {}; allowed: a header, a pod", id="nothing"),
+        pytest.param([HEAD, changed(POD, qos="Best")], 'qos: found "Best"; allowed: Guaranteed', id="qos"),
+        pytest.param([HEAD, changed(POD, qos=["Best"])], r"qos: found \['Best'\]", id="qos-list"),
+        pytest.param([HEAD, changed(POD, paused=[1])], "paused: found", id="paused"),
+        pytest.param([HEAD, changed(POD, max="max")], 'max: found "max"; allowed: a whole', id="limit"),
+        pytest.param([HEAD, changed(POD, priority=1001)], "priority: found 1001", id="priority"),
+        pytest.param([HEAD, POD, changed(POD, inode=9)], "another one before it is gone", id="pod-twice"),
+        pytest.param([HEAD, POD, changed(POD, pod=1)], "pod 1 is also pod 0", id="pod-also"),
+        pytest.param([HEAD, '{"gone":3}\n'], "pod 3 was not introduced", id="gone"),
+        pytest.param([HEAD, POD, changed(FIRST, h=...)], "has no h", id="no-host"),
+        pytest.param([HEAD, POD, changed(FIRST, h=[0, None, 0])], "h: found 0", id="no-memory"),
+        pytest.param([HEAD, POD, changed(FIRST, m=[1, 1])], "pod 1 was not introduced", id="whose"),
+        pytest.param([HEAD, POD, changed(FIRST, m=[0])], "m: found .*allowed: pairs", id="half-pair"),
+        pytest.param([HEAD, POD, changed(FIRST, m=[0, -1])], "m: found -1", id="negative"),
+        pytest.param([HEAD, POD, changed(FIRST, m=[0, True])], "m: found True", id="bool"),
+        pytest.param([HEAD, POD, changed(FIRST, m=[0, 1 << 62])], "m: found", id="huge"),
+        pytest.param([HEAD, POD, changed(FIRST, m={"0": 1})], "m: found", id="object"),
+        pytest.param([HEAD, POD, changed(FIRST, s=[101, 0])], "s: found 101", id="pressure"),
+        pytest.param([HEAD, POD, changed(FIRST, d=10**9)], "d: found", id="read-later"),
+        pytest.param([*LINES, changed(SECOND, t=1)], ":5: t: found a time before", id="back"),
+        pytest.param([HEAD, "[" * 100_000 + "\n"], ":2: no JSON", id="deep"),
+        pytest.param([HEAD, POD[:-9] + "\n", FIRST], r":2: no JSON: found .{60,140}$", id="torn-in-the-middle"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(lines: list[str], said: str, tmp_path: Path) -> None:
+    # What follows shows that it was not only cut off.
+    with pytest.raises(TraceError, match=said):
+        load(tmp_path, [*lines, *([FIRST] if lines and lines != [HEAD] else [])])
+
+
+def test_control_characters_of_names_reach_no_terminal(tmp_path: Path) -> None:
+    evil = "a\x1b[31m\n\u202e\ud800"
+    trace = load(tmp_path, [changed(HEAD, boot=evil), changed(POD, name=evil, namespace=evil, uid=evil), FIRST])
+
+    (moment,) = trace.moments()
+    pod = moment.sample.pods[0].pod
+    assert pod.label.isprintable()
+    assert pod.uid.isprintable()
+    assert trace.headers[0].boot.isprintable()
+
+
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpause.trace.read.MAX_BYTES", MIB)
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress("".join(LINES).encode() + SECOND.encode() * 100_000, mtime=0))
+
+    with pytest.raises(TraceError, match="more than 1 MiB of text"):
+        load_trace(str(path))
+
+
+def test_a_line_without_an_end_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress("".join(LINES).encode() + b"[" * (20 * MIB) + b"\n" + FIRST.encode(), mtime=0))
+
+    with pytest.raises(TraceError, match=":5: no JSON"):
+        load_trace(str(path))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 62) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=4,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> list[str]:
+    """Lines of a trace of which some have other values, are missing, doubled or in another order."""
+    lines = written(
+        [make_moment(i * S, {make_pod(j): (i + 1) * (j + 1) * 300 * MIB for j in range(3)}) for i in range(6)]
+    )
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        found = json.loads(lines[at])
+        match draw(st.sampled_from(["set", "drop", "double", "swap"])):
+            case "set":
+                key = draw(st.sampled_from([*found, "a", "u", "d", "m", "o", "w", "settled", "paused"]))
+                lines[at] = json.dumps(found | {key: draw(values)}) + "\n"
+            case "drop":
+                del lines[at]
+            case "double":
+                lines.insert(at, lines[at])
+            case _:
+                lines[0], lines[at] = lines[at], lines[0]
+    return lines
+
+
+@FUZZED
+@given(damaged())
+def test_whatever_is_in_a_trace_it_is_read_or_refused(tmp_path: Path, lines: list[str]) -> None:
+    try:
+        trace = load(tmp_path, lines)
+    except TraceError:
+        return
+    for policy in Policy:
+        config = replace(Config(), policy=policy)
+        assert replay(trace, config).decisions == trace.samples
+        estimate(trace, config)
+
+
+@FUZZED
+@given(st.binary(max_size=300))
+def test_whatever_bytes_a_line_is_it_is_read_or_refused(data: bytes) -> None:
+    decoder = Decoder()
+    for line in (HEAD.encode(), POD.encode(), data, FIRST.encode()):
+        try:
+            decoder.feed(line)
+        except BadLineError as e:
+            assert str(e).isprintable()  # noqa: PT017
