@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 
 from cgpause import __version__, history, published
@@ -13,6 +14,7 @@ DEFAULT_STATE_DIR = "/var/lib/cgpause"
 """Made by whatever installs cgpause; nobody else makes it, and the daemon does without."""
 DEFAULT_RUN_DIR = "/run/cgpause"
 """Made by systemd-tmpfiles at each boot; the daemon does without as well."""
+TRACE_FILE = "trace.jsonl.gz"
 DEFAULT_LISTEN = "127.0.0.1:10912"
 """Beyond 9100 to 9999, which exporters share and have filled, and not in the way of anything of Kubernetes'."""
 
@@ -27,6 +29,8 @@ class Options:
     log_dir: str
     history_path: str | None
     """Where the history is kept; None: nowhere."""
+    trace_path: str | None
+    """Where the trace is kept, if that is configured; None: nowhere."""
     metrics_path: str | None
     """Where figures are published, if that is configured; None: nowhere."""
     dry_run: bool
@@ -35,9 +39,18 @@ class Options:
 
 def history_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
     """Where the history is; that of the node is about the node's own tree, and no other."""
-    if state_dir is None:
-        state_dir = DEFAULT_STATE_DIR if cgroup_root is None else None
-    return None if state_dir is None else history.path_in(state_dir)
+    folder = _state_dir(state_dir, cgroup_root)
+    return None if folder is None else history.path_in(folder)
+
+
+def trace_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
+    """Where the daemon's trace is; like the history."""
+    folder = _state_dir(state_dir, cgroup_root)
+    return None if folder is None else os.path.join(folder, TRACE_FILE)
+
+
+def _state_dir(state_dir: str | None, cgroup_root: str | None) -> str | None:
+    return DEFAULT_STATE_DIR if state_dir is None and cgroup_root is None else state_dir
 
 
 def metrics_path(run_dir: str | None, cgroup_root: str | None) -> str | None:
@@ -74,6 +87,7 @@ def parse_options(argv: list[str] | None = None) -> Options:
         cgroup_root=found.cgroup_root,
         log_dir=found.log_dir,
         history_path=history_path(found.state_dir, found.cgroup_root),
+        trace_path=trace_path(found.state_dir, found.cgroup_root),
         metrics_path=metrics_path(found.run_dir, found.cgroup_root),
         dry_run=found.dry_run,
         verbose=found.verbose,

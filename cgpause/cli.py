@@ -325,7 +325,8 @@ def config(
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
 
-app.command(cls=Command)(offline.simulate)
+for _command in (offline.simulate, offline.record):
+    app.command(cls=Command)(_command)
 
 
 @app.command(name="bug-report", cls=Command)

@@ -29,6 +29,7 @@ from cgpause.settings import (
     ReserveConfig,
     SamplingConfig,
     ThrottleConfig,
+    TraceConfig,
     WatermarkConfig,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "ReserveConfig",
     "SamplingConfig",
     "ThrottleConfig",
+    "TraceConfig",
     "WatermarkConfig",
     "load_config",
     "load_options",

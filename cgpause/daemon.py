@@ -41,6 +41,7 @@ from cgpause.process import lock_memory, raise_descriptor_limit
 from cgpause.psi import PsiTriggers
 from cgpause.publisher import Publisher
 from cgpause.sampler import Sampler
+from cgpause.trace import tracer
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.watch import Changes, PodChange, Watch
 
@@ -76,9 +77,7 @@ class Daemon:
         self._epoll = select.epoll()
         self._watch = Watch(self._epoll)
         self._follower = Follower(self.tree, root_cgroup, self._watch)
-        kept: Ledger = ledger
-        if options.dry_run:
-            kept = DryLedger()
+        kept: Ledger = DryLedger() if options.dry_run else ledger
         self._history: recorder.Thread | None = None
         if options.history_path is not None and not options.dry_run:
             self._history = recorder.Thread.start(options.history_path, self.config.history.max_mib)
@@ -93,6 +92,7 @@ class Daemon:
         # Of two daemons on one tree the one that writes nothing else publishes nothing either.
         metrics_path = None if options.dry_run else options.metrics_path
         self._publisher = Publisher(metrics_path, options.log_dir, sources)
+        self._tracer = tracer.Tracer(None if options.dry_run else options.trace_path, self.tree, self._sampler)
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop = False
         self._reload = False
@@ -139,6 +139,7 @@ class Daemon:
         signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
         self._epoll.register(self._signals, select.EPOLLIN)
         self._publisher.configure(self.config.metrics)
+        self._tracer.configure(self.config.trace)
         self._walk(now_ns())
         for tracked in self.tree.pods.values():
             if tracked.pod.paused is not None:
@@ -191,9 +192,10 @@ class Daemon:
             self._counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         self._report(at_ns)
         self._publisher.turn(at_ns)
+        self._tracer.turn(at_ns, self._sample)
 
     def _next_due_ns(self) -> int:
-        due_ns = min(self._sample_at_ns, self._follower.times.due_ns, self._publisher.due_ns)
+        due_ns = min(self._sample_at_ns, self._follower.times.due_ns, self._publisher.due_ns, self._tracer.due_ns)
         if self._notifier.watchdog_s is not None:
             due_ns = min(due_ns, self._alive_at_ns)
         return due_ns
@@ -421,6 +423,7 @@ class Daemon:
                 self._history.limit(config.history.max_mib)
             self._follower.times.expire_facts()
             self._publisher.configure(config.metrics)
+            self._tracer.configure(config.trace)
             log.info("configuration reloaded %s", fields(file=self._options.config_path))
         self._notifier.send("READY=1")
 
@@ -476,8 +479,10 @@ class Daemon:
         self._publisher.close()  # the next daemon may have published already, once the tree is free
         # Before anything waits for a disk: one that hangs keeps this process, and would keep the next daemon out.
         self._root.unlock_for_daemon()
+        # Only now: nobody waits for a disk while a pod is paused.
+        self._tracer.close()
         if self._history is not None:
-            self._history.close()  # only now: nobody waits for a disk while a pod is paused
+            self._history.close()
         held = [tracked.pod.paused for tracked in self.tree.pods.values()]
         by_hand = sum(record is not None and record.owner is Owner.MANUAL for record in held)
         log.info("stopped %s", fields(not_resumed=left, paused_by_hand=by_hand))

@@ -1,4 +1,4 @@
-"""The commands that need no node: they try policies on simulated ones."""
+"""The commands that need no daemon: they try policies on simulated nodes, and on recorded ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cgpause import output
-from cgpause.exits import Exit, exits, fail
+from cgpause.exits import Exit, exits, fail, seconds
 from cgpause.given import Globals
 from cgpause.simulate import Arm
 from cgpause.usage import Json
@@ -87,3 +87,53 @@ def simulate(
         output.print_json(values)
     else:
         output.print_simulation(values)
+
+
+def record(
+    context: typer.Context,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="End after this time (default: when interrupted).")
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Between two samples (default: 1s); a fifth of it while memory is close."),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="FILE", help="Where to write it, packed if it ends in .gz; a name of its own, here."
+        ),
+    ] = None,
+    max_size: Annotated[
+        int,
+        typer.Option(
+            "--max-size",
+            metavar="MIB",
+            min=1,
+            max=65536,
+            help="Room for it, in MiB (default: 64); then the oldest quarter goes.",
+            show_default=False,
+        ),
+    ] = 64,
+    hash_names: Annotated[bool, typer.Option("--hash-names", help="Write hashes for names and UIDs.")] = False,
+) -> None:
+    """Record the memory of this node and its pods into a file.
+
+    It needs no daemon and writes nothing but that file, which cgpause replay reads.
+    """
+    from cgpause.trace import command  # noqa: PLC0415 - no other command needs it
+
+    given: Globals = context.obj
+    for_s, interval_s = seconds(duration, "--for"), seconds(interval, "--interval")
+    with exits():
+        for line in command.record(
+            given.root(),
+            given.log_dir,
+            given.config(),
+            path=file,
+            interval_s=interval_s,
+            for_s=for_s,
+            max_mib=max_size,
+            hash_names=hash_names,
+        ):
+            typer.echo(line)

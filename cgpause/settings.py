@@ -471,6 +471,38 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """A recording of the node."""
+
+    record: bool = field(
+        default=False,
+        metadata=option("Whether the daemon records the node's and the pods' memory, for `cgpause replay`."),
+    )
+    interval_s: float = field(
+        default=1.0,
+        metadata=option(
+            "Time between two samples; a fifth of it while less than a quarter of the memory is left.",
+            unit="s",
+            low=0.1,
+            high=60,
+        ),
+    )
+    max_mib: int = field(
+        default=64,
+        metadata=option(
+            "Room on disk for the trace, in four files of a quarter of it each; then the oldest goes.",
+            unit="MiB",
+            low=1,
+            high=65536,
+        ),
+    )
+    hash_names: bool = field(
+        default=False,
+        metadata=option("Whether hashes stand for names and UIDs in it; other ones after each start."),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything an operator can set; `Config()` is the default."""
 
@@ -516,6 +548,10 @@ class Config:
     )
     metrics: MetricsConfig = field(
         default=MetricsConfig(), metadata=option("Figures for Prometheus (docs/metrics.md).")
+    )
+    trace: TraceConfig = field(
+        default=TraceConfig(),
+        metadata=option("A recording of the node, kept in /var/lib/cgpause (docs/trace.md)."),
     )
     protect: ProtectConfig = field(
         default=ProtectConfig(), metadata=option("Pods that are never touched, unless a rule below allows it.")

@@ -32,6 +32,7 @@ from cgpause.config import (
     ReserveConfig,
     SamplingConfig,
     ThrottleConfig,
+    TraceConfig,
     WatermarkConfig,
     load_config,
     options_table,
@@ -92,6 +93,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         memory_high=MemoryHighConfig(enabled=True, airbag_pct=99.0, sleep_s=30.0),
         history=HistoryConfig(max_mib=16),
         metrics=MetricsConfig(publish=False, interval_s=5.0, max_pods=100),
+        trace=TraceConfig(record=False, interval_s=1.0, max_mib=64, hash_names=False),
         protect=ProtectConfig(namespaces=("kube-system",), static_pods=True, guaranteed=True, unnamed=True),
         pods=(),
     )
@@ -203,6 +205,8 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     ("history", "max_mib", ["0", "1024"], ["-1", "1025", "0.5"]),
     ("metrics", "interval_s", ["1", "60"], ["0.9", "60.1"]),
     ("metrics", "max_pods", ["0", "1000"], ["-1", "1001", "0.5"]),
+    ("trace", "interval_s", ["0.1", "60"], ["0.09", "60.1"]),
+    ("trace", "max_mib", ["1", "65536"], ["0", "65537", "1.5"]),
 ]
 
 
@@ -401,7 +405,7 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
             "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, history, "
-            "metrics, protect, pods",
+            "metrics, trace, protect, pods",
             id="section",
         ),
         pytest.param(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cgpause.model import CgroupId, Headroom, Pod, Workload
 from cgpause.redact import WELL_KNOWN, hashed
@@ -215,3 +215,57 @@ def _facts(pod: Pod) -> tuple[object, ...]:
 
 def _line(values: dict[str, Any]) -> str:
     return json.dumps(values, separators=(",", ":")) + "\n"
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+_BLOCK_NS = 5_000_000_000
+_CLOSE_BLOCK_NS = 1_000_000_000
+"""While memory is close whoever records may be the next to die."""
+_BLOCK_LINES = 2000
+
+
+class Block(NamedTuple):
+    """Lines that are written at once."""
+
+    lines: tuple[str, ...]
+    begins: bool
+    """Whether the first is a header."""
+
+
+class Blocks:
+    """Gathers lines into blocks: many small ones would be packed badly, and cost more to write."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._lines: list[str] = []
+        self._begins = False
+        self._anew = True
+        self._since_ns = 0
+
+    def begin_anew(self) -> None:
+        """What comes next is to need nothing of what came before."""
+        self._anew = True
+
+    def add(self, moment: Moment, *, close: bool) -> list[Block]:
+        """Take a moment in; returns the blocks that are due. `close` is whether memory is."""
+        at_ns = moment.sample.at_ns
+        blocks: list[Block] = []
+        if self._anew:
+            blocks += self.rest()
+            self._anew, self._begins, self._since_ns = False, True, at_ns
+            self._lines.append(self._encoder.begin(at_ns, moment.time_s))
+        self._lines += self._encoder.add(moment)
+        waited_ns = at_ns - self._since_ns
+        if waited_ns >= (_CLOSE_BLOCK_NS if close else _BLOCK_NS) or len(self._lines) >= _BLOCK_LINES:
+            self._since_ns = at_ns
+            blocks += self.rest()
+        return blocks
+
+    def rest(self) -> list[Block]:
+        """What is left, as a block."""
+        if not self._lines:
+            return []
+        block = Block(tuple(self._lines), self._begins)
+        self._lines, self._begins = [], False
+        return [block]

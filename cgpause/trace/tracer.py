@@ -1,0 +1,175 @@
+"""A trace from the daemon: its loop takes the samples, a thread that nobody waits for writes them.
+
+Where memory is short, disks are slow, so the loop only hands blocks over. What cannot be written any more is said once,
+and ends the recording until the configuration is loaded again; the daemon goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+from cgpause import __version__
+from cgpause.config import TraceConfig
+from cgpause.errors import CgpauseError
+from cgpause.events import boot_id
+from cgpause.logfmt import fields
+from cgpause.model import Sample
+from cgpause.publisher import NEVER_NS
+from cgpause.sampler import Sampler
+from cgpause.trace.encode import Block, Blocks, Encoder, hasher
+from cgpause.trace.gather import Gatherer, interval_ns, is_close
+from cgpause.trace.values import Header
+from cgpause.trace.write import TraceFiles
+from cgpause.tree import PodTree
+
+log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+_WAITING = 16
+"""Blocks kept while the disk makes us wait."""
+_LAST_WAIT_S = 1.0
+
+
+class Writer:
+    """Writes blocks from a thread of its own, until something is wrong."""
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        """Begin; raises RuntimeError when the system has no thread left."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._blocks: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+        self.failed = False
+        self.full = False
+        """Whether the next block should begin with a header."""
+        self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
+        self._thread.start()
+
+    def offer(self, block: Block) -> bool:
+        """Hand a block over; whether there is room for it."""
+        if self._blocks.qsize() >= _WAITING:
+            return False
+        self._blocks.put(block)
+        return True
+
+    def close(self, wait_s: float) -> None:
+        """Write what is left, and wait for that, but not for ever."""
+        self._blocks.put(None)
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        files: TraceFiles | None = None
+        try:
+            files = TraceFiles(self._path, self._max_bytes, fresh=False)
+            while (block := self._blocks.get()) is not None:
+                files.write(block.lines, begins=block.begins)
+                self.full = files.full
+        except OSError as e:
+            self._fail(e)
+        except Exception:  # a bug: it costs the trace, and nothing else
+            self.failed = True
+            log.exception("trace not written any more")
+        finally:
+            if files is not None:
+                files.close()
+
+    def _fail(self, error: OSError) -> None:
+        self.failed = True
+        folder, after = os.path.dirname(self._path), "for root alone, and restart the unit after that"
+        advice = {
+            errno.ENOENT: f"make {folder}, {after}",
+            errno.ENOTDIR: f"make {folder} a folder, {after}",
+            errno.EROFS: "if the folder was made after the unit's start, restart the unit",
+            errno.ENOSPC: "make room, and reload the unit",
+        }.get(error.errno or 0)
+        text = error.strerror or str(error)
+        log.warning("trace not written any more %s", fields(file=self._path, error=text, advice=advice))
+
+
+class Tracer:
+    """Decides when to take a sample; the loop calls `turn` after each of its turns, and nothing here ever raises."""
+
+    def __init__(self, path: str | None, tree: PodTree, sampler: Sampler) -> None:
+        """Without a path nothing is recorded, whatever the configuration says."""
+        self.due_ns = NEVER_NS
+        self._path = path
+        self._tree = tree
+        self._sampler = sampler
+        self._config = TraceConfig()
+        self._writer: Writer | None = None
+        self._blocks: Blocks | None = None
+        self._gatherer = Gatherer(tree)
+
+    def configure(self, config: TraceConfig) -> None:
+        """Record as configured from now on; also again, where it had failed."""
+        if config == self._config and self._writer is not None and not self._writer.failed:
+            return
+        self._stop(0)
+        self._config = config
+        if config.record and self._path is not None:
+            self._start(self._path)
+
+    def turn(self, at_ns: int, sample: Sample | None) -> None:
+        """Add to the trace, if that is due; `sample` is the last one that was taken, of any time."""
+        if at_ns < self.due_ns or self._writer is None or self._blocks is None:
+            return
+        self.due_ns = at_ns + int(self._config.interval_s * 1e9)
+        if self._writer.failed:
+            self._stop(0)
+            return
+        try:
+            self._add(at_ns, sample, self._writer, self._blocks)
+        except CgpauseError:
+            pass  # the loop itself finds out, and says it
+        except Exception:  # a bug: it costs the trace, and nothing else
+            log.exception("trace not written any more")
+            self._stop(0)
+
+    def close(self) -> None:
+        """Record nothing any more."""
+        if self._blocks is not None:
+            self._hand_over(self._blocks.rest)
+        self._stop(_LAST_WAIT_S)
+
+    def _add(self, at_ns: int, sample: Sample | None, writer: Writer, blocks: Blocks) -> None:
+        if sample is None or sample.at_ns != at_ns:
+            sample = self._sampler.sample(at_ns)
+        self.due_ns = at_ns + interval_ns(sample.headroom, self._config.interval_s)
+        if writer.full:
+            writer.full = False
+            blocks.begin_anew()
+        moment = self._gatherer.moment(sample, time.time())
+        self._hand_over(lambda: blocks.add(moment, close=is_close(sample.headroom)))
+
+    def _hand_over(self, make: Callable[[], list[Block]]) -> None:
+        writer, blocks = self._writer, self._blocks
+        if writer is None or blocks is None:
+            return
+        for block in make():
+            if not writer.offer(block):
+                # The disk takes too long: a piece is missing, so what comes next must not need it.
+                blocks.begin_anew()
+
+    def _start(self, path: str) -> None:
+        config = self._config
+        header = Header(boot_id() or "", 0.0, 0, config.interval_s, __version__, by_daemon=True)
+        hide = hasher(secrets.token_bytes(16)) if config.hash_names else None
+        try:
+            self._writer = Writer(path, config.max_mib * _MIB)
+        except RuntimeError as e:
+            log.warning("trace not written %s", fields(file=path, error=e))
+            return
+        self._blocks = Blocks(Encoder(header, hide))
+        self.due_ns = 0
+
+    def _stop(self, wait_s: float) -> None:
+        self.due_ns = NEVER_NS
+        if self._writer is not None:
+            self._writer.close(wait_s)
+        self._writer = self._blocks = None

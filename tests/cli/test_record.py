@@ -1,0 +1,151 @@
+"""`cgpause record` and `cgpause replay`: a tree that changes is recorded, and what was recorded is replayed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from commandline import place, run, snapshot
+from trees import FakeTree, rewrite, wait_until
+
+from cgpause.trace.read import load_trace
+from cgpause.trace.write import TraceFiles
+
+MIB = 1 << 20
+
+
+@contextmanager
+def meanwhile(do: Callable[[], None]) -> Iterator[None]:
+    """Do something in a thread."""
+    thread = threading.Thread(target=do)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_a_tree_that_changes_is_recorded(name: str, tree: FakeTree) -> None:
+    web = tree.add_pod("web", 100 * MIB, memory_max=str(900 * MIB))
+    path = tree.folder / name
+
+    def change() -> None:
+        wait_until(path.exists, "the file")
+        time.sleep(0.3)
+        rewrite(web / "memory.current", f"{200 * MIB:020}")
+        rewrite(web / "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n")
+        tree.add_pod("late", 50 * MIB)
+
+    with meanwhile(change):
+        result = run(tree, "record", "--for", "3s", "--output", str(path))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"wrote {path}: ")
+
+    trace = load_trace(str(path))
+    moments = list(trace.moments())
+    first, last = ({pod.name: amount // MIB for amount, pod in one.sample.pods} for one in (moments[0], moments[-1]))
+    assert first["web"] == 100
+    assert last == {"web": 200, "late": 50}
+    (late,) = (pod for _, pod in moments[-1].sample.pods if pod.name == "late")
+    assert late.settled_at_ns > 0, "it is known to be new"
+    assert trace.headers[0].interval_s == 1
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_it_writes_nothing_but_its_file(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    before = snapshot(tree.root)
+
+    assert run(tree, "record", "--for", "1s", "--output", str(tree.folder / "x")).exit_code == 0
+    assert snapshot(tree.root) == before
+
+
+def test_names_can_be_left_out(tree: FakeTree) -> None:
+    tree.add_pod("secret", namespace="acme")
+    path = tree.folder / "x.jsonl"
+    assert run(tree, "record", "--for", "1s", "--hash-names", "--output", str(path)).exit_code == 0
+
+    text = path.read_text()
+    assert "secret" not in text
+    assert "acme" not in text
+    assert tree.uids["secret"] not in text
+    assert load_trace(str(path)).headers[0].hashed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_all_is_written(number: signal.Signals, tree: FakeTree) -> None:
+    tree.add_pod("web")
+    path = tree.folder / "x.gz"
+    command = [sys.executable, "-m", "cgpause", *place(tree), "record", "--output", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(path.exists, "the file")
+            time.sleep(1.5)
+            process.send_signal(number)
+            said, wrong = process.communicate(timeout=60)
+        finally:
+            process.kill()
+
+    assert (process.returncode, wrong) == (0, "")
+    assert "samples in" in said
+    assert load_trace(str(path)).samples >= 1
+
+
+def test_without_kubepods_the_node_is_recorded(tmp_path: Path) -> None:
+    tree = FakeTree(tmp_path)
+    tree.kubepods.rename(tree.root / "other.slice")
+    result = run(tree, "record", "--for", "1s", "--output", str(tmp_path / "x"))
+
+    assert result.exit_code == 0
+    assert "there is no pod below" in result.stdout
+    assert load_trace(str(tmp_path / "x")).pods == 0
+
+
+@pytest.mark.parametrize("taken", ["x", "x.3"])
+def test_nothing_is_overwritten(taken: str, tree: FakeTree) -> None:
+    (tree.folder / taken).write_text("mine")
+    result = run(tree, "record", "--for", "1s", "--output", str(tree.folder / "x"))
+
+    assert result.exit_code == 5
+    assert result.stderr == (f"cgpause: cannot write {tree.folder / taken}: EEXIST (File exists): name another file\n")
+    assert (tree.folder / taken).read_text() == "mine"
+    assert not (tree.folder / "x").exists() or taken == "x"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        pytest.param(["--for", "x"], 2, "--for 'x': give a time from 1s", id="for"),
+        pytest.param(["--interval", "0"], 2, "--interval '0': give a time from 1s", id="interval"),
+        pytest.param(["--max-size", "0"], 2, "--max-size", id="size"),
+        pytest.param(["--output", "/nonexistent/x"], 5, "name a file that can be made", id="folder"),
+        pytest.param(["--output", "/"], 5, "cannot write /: EEXIST", id="root"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str, tree: FakeTree) -> None:
+    result = run(tree, "record", "--for", "1s", *args)
+
+    assert result.exit_code == code
+    assert said in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_full_disk_ends_it_and_is_said(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TraceFiles, "_write", _full)
+    tree.add_pod("web")
+    result = run(tree, "record", "--for", "1s", "--output", str(tree.folder / "x"))
+
+    assert result.exit_code == 5
+    assert "ENOSPC (No space left on device): what was written until then can be read" in result.stderr
+    assert not (tree.folder / "x").exists(), "nothing was written to it"
+
+
+def _full(*_: object) -> None:
+    raise OSError(28, "No space left on device")

@@ -1,0 +1,263 @@
+"""The daemon's trace: what its loop hands over is written, and whatever goes wrong costs the trace and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_daemon import NO_SACRIFICE, Running, cpu_max, start  # noqa: F401 - a fixture
+from trees import FakeTree, rewrite, wait_until
+
+from cgpause.config import Config, TraceConfig
+from cgpause.model import Headroom
+from cgpause.publisher import NEVER_NS
+from cgpause.sampler import Sampler
+from cgpause.trace import tracer
+from cgpause.trace.gather import Gatherer, interval_ns
+from cgpause.trace.read import load_trace
+from cgpause.trace.tracer import Tracer
+from cgpause.trace.write import TraceFiles
+from cgpause.tree import PodTree
+
+S = 1_000_000_000
+MIB = 1 << 20
+ON = TraceConfig(record=True)
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+class Bench:
+    """A tree with one pod, and the part of the daemon that records it."""
+
+    def __init__(self, fake: FakeTree) -> None:
+        self.fake = fake
+        self.web = fake.add_pod("web")
+        self.tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+        self.tree.refresh(0)
+        self.path = fake.folder / "trace.jsonl.gz"
+        self.sampler = Sampler(self.tree)
+        self.tracer = Tracer(str(self.path), self.tree, self.sampler)
+
+    def turns(self, begin: int, end: int) -> None:
+        for at_s in range(begin, end):
+            self.tracer.turn(at_s * S, None)
+
+
+@pytest.fixture
+def bench(tree: FakeTree) -> Iterator[Bench]:
+    made = Bench(tree)
+    yield made
+    made.tracer.close()
+    made.sampler.close()
+    made.tree.close()
+
+
+def test_nothing_is_recorded_unless_configured(bench: Bench) -> None:
+    bench.tracer.configure(TraceConfig())
+    bench.turns(1, 9)
+
+    assert bench.tracer.due_ns == NEVER_NS
+    assert not bench.path.exists()
+
+
+def test_what_is_recorded_can_be_read(bench: Bench) -> None:
+    bench.tracer.configure(ON)
+    for at_s in range(1, 21):
+        rewrite(bench.web / "memory.current", f"{at_s * MIB:020}\n")
+        bench.tracer.turn(at_s * S, None)
+        bench.tracer.turn(at_s * S + S // 2, None)  # not due
+    bench.tracer.close()
+
+    trace = load_trace(str(bench.path))
+    assert trace.headers[0].by_daemon
+    amounts = [moment.sample.pods[0].memory_current_bytes // MIB for moment in trace.moments()]
+    assert amounts == list(range(1, 21))
+
+
+def test_the_loops_own_sample_is_taken_where_it_is_of_now(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.tracer.configure(ON)
+    sample = bench.sampler.sample(5 * S)
+    monkeypatch.setattr(bench.sampler, "sample", lambda _: pytest.fail("read again"))
+    bench.tracer.turn(5 * S, sample)
+    bench.tracer.close()
+
+    assert load_trace(str(bench.path)).samples == 1
+
+
+def test_hashes_stand_for_names(bench: Bench) -> None:
+    bench.tracer.configure(replace(ON, hash_names=True))
+    bench.turns(1, 3)
+    bench.tracer.close()
+
+    (pod,) = {usage.pod for moment in load_trace(str(bench.path)).moments() for usage in moment.sample.pods}
+    assert pod.name is not None
+    assert "web" not in pod.name
+    assert bench.fake.uids["web"] not in pod.uid
+
+
+def test_what_cannot_be_written_is_said_once_and_ends_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(TraceFiles, "write", fail)
+    with caplog.at_level(logging.WARNING):
+        bench.tracer.configure(ON)
+        bench.turns(1, 8)
+        wait_until(lambda: bool(caplog.records), "the warning")
+        bench.turns(8, 40)
+
+    said = f'file={bench.path} error="No space left on device" advice="make room, and reload the unit"'
+    assert [record.getMessage() for record in caplog.records] == [f"trace not written any more {said}"]
+    assert bench.tracer.due_ns == NEVER_NS
+
+    monkeypatch.undo()
+    bench.tracer.configure(ON)
+    bench.turns(40, 60)
+    bench.tracer.close()
+    assert load_trace(str(bench.path)).samples == 20, "a reload tries again"
+
+
+@pytest.mark.parametrize("what", ["folder", "missing", "link", "fifo"])
+def test_what_lies_in_its_place_is_left_alone(what: str, bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    target = bench.fake.folder / "target"
+    match what:
+        case "folder":
+            bench.path.mkdir()
+        case "missing":
+            bench.tracer = Tracer(str(bench.fake.folder / "no/x.gz"), bench.tree, bench.sampler)
+        case "link":
+            bench.path.symlink_to(target)
+        case _:
+            os.mkfifo(bench.path)
+    with caplog.at_level(logging.WARNING):
+        bench.tracer.configure(ON)
+        wait_until(lambda: bool(caplog.records), "the warning")
+        bench.turns(1, 20)
+
+    assert len(caplog.records) == 1
+    assert not target.exists()
+    assert bench.tracer.due_ns == NEVER_NS
+
+
+def test_a_disk_that_hangs_holds_nobody_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, write = threading.Event(), TraceFiles.write
+
+    def wait(self: TraceFiles, lines: tuple[str, ...], *, begins: bool) -> None:
+        go_on.wait(30)
+        write(self, lines, begins=begins)
+
+    monkeypatch.setattr(TraceFiles, "write", wait)
+    monkeypatch.setattr(tracer, "_WAITING", 3)
+    bench.tracer.configure(ON)
+    bench.turns(1, 200)
+    go_on.set()
+    # What was dropped is a gap; what follows it does not need it.
+    wait_until(lambda: bench.path.stat().st_size > 0, "something is written")
+    bench.turns(200, 260)
+    bench.tracer.close()
+
+    trace = load_trace(str(bench.path))
+    assert 20 < trace.samples < 259
+    assert len(trace.headers) > 1
+
+
+def test_memory_that_cannot_be_read_is_left_to_the_loop(bench: Bench) -> None:
+    bench.tracer.configure(ON)
+    rewrite(bench.fake.kubepods / "memory.current", f"{'rubbish':20}\n")
+    bench.turns(1, 4)
+    bench.fake.set_used(0)
+    bench.turns(4, 6)
+    bench.tracer.close()
+
+    assert load_trace(str(bench.path)).samples == 2
+
+
+def test_a_bug_costs_the_trace_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Gatherer, "moment", lambda *_: 1 // 0)
+    bench.tracer.configure(ON)
+    bench.turns(1, 5)
+
+    assert [record.getMessage() for record in caplog.records] == ["trace not written any more"]
+    assert bench.tracer.due_ns == NEVER_NS
+
+
+def test_near_the_limit_it_looks_more_often() -> None:
+    calm, tight = Headroom(100, 26, None, 0), Headroom(100, 24, None, 0)
+
+    assert (interval_ns(calm, 1.0), interval_ns(tight, 1.0)) == (S, S // 5)
+
+
+def test_oom_kills_are_asked_of_kubepods_first(bench: Bench) -> None:
+    events = "low 0\nhigh 0\nmax 0\noom {}\noom_kill {}\noom_group_kill 0\n"
+    kubepods = bench.fake.kubepods / "memory.events"
+    kubepods.write_text(events.format(0, 0))
+    gatherer, key = Gatherer(bench.tree), next(iter(bench.tree.pods))
+
+    def kills(at_s: int) -> tuple[int, int]:
+        moment = gatherer.moment(bench.sampler.sample(at_s * S), 0.0)
+        return moment.oom_kills.get(key, 0), moment.own_ooms.get(key, 0)
+
+    assert kills(1) == (0, 0)
+    rewrite(bench.web / "memory.events", events.format(1, 2))
+    assert kills(2) == (0, 0), "kubepods does not count it: nobody reads the pods'"
+    rewrite(kubepods, events.format(1, 2))
+    assert kills(3) == (2, 1)
+
+
+def test_where_kubepods_does_not_tell_the_pods_are_asked_in_turn(bench: Bench) -> None:
+    gatherer, key = Gatherer(bench.tree), next(iter(bench.tree.pods))
+    gatherer.moment(bench.sampler.sample(S), 0.0)
+    rewrite(bench.web / "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 3\noom_group_kill 0\n")
+
+    assert gatherer.moment(bench.sampler.sample(12 * S), 0.0).oom_kills == {key: 3}
+
+
+# --- the daemon ------------------------------------------------------------------------------------------------------
+
+
+def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:  # noqa: F811
+    web = tree.add_pod("web", 300 * MIB)
+    tree.set_used(500 * MIB)
+    state = tree.folder / "state"
+    state.mkdir()
+    daemon = start(NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n", "--state-dir", str(state))
+    path = state / "trace.jsonl.gz"
+    wait_until(path.exists, "the trace")
+    tree.set_used(1000 * MIB)
+    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
+    wait_until(lambda: path.stat().st_size > 0, "a block", timeout_s=30)
+    assert daemon.stop() == 0
+
+    moments = list(load_trace(str(path)).moments())
+    held = [usage.pod.paused is not None for moment in moments for usage in moment.sample.pods]
+    assert held[0] is False
+    assert True in held
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_daemon_without_room_for_its_trace_goes_on(tree: FakeTree, start: Start) -> None:  # noqa: F811
+    web = tree.add_pod("web", 300 * MIB)
+    tree.set_used(500 * MIB)
+    (tree.folder / "state/trace.jsonl.gz").mkdir(parents=True)
+    config = NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n"
+    daemon = start(config, "--state-dir", str(tree.folder / "state"))
+    daemon.wait_for_log("trace not written any more")
+    tree.set_used(1000 * MIB)
+    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("trace not written") == 1
