@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cgpause import output
+from cgpause.config import Policy
 from cgpause.exits import Exit, exits, fail, seconds
 from cgpause.given import Globals
 from cgpause.simulate import Arm
@@ -91,18 +92,16 @@ def simulate(
 
 def record(
     context: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="Where to write it, packed if it ends in .gz; a name of its own, here."),
+    ] = None,
     duration: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="End after this time (default: when interrupted).")
     ] = None,
     interval: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Between two samples (default: 1s); a fifth of it while memory is close."),
-    ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "--output", metavar="FILE", help="Where to write it, packed if it ends in .gz; a name of its own, here."
-        ),
     ] = None,
     max_size: Annotated[
         int,
@@ -137,3 +136,37 @@ def record(
             hash_names=hash_names,
         ):
             typer.echo(line)
+
+
+def replay(
+    context: typer.Context,
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="The file that cgpause record, or the daemon, wrote.")],
+    policy: Annotated[
+        list[Policy] | None,
+        typer.Option(
+            metavar="|".join(Policy), help="Only this one, again for more (default: all).", show_default=False
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--output", metavar="DIR", help="Write replay.json, .md and .png there, too."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each policy would have done on a recorded node.
+
+    Whom it would have held, how long before each OOM kill, and by estimate what room that would have made. The
+    policies are the daemon's own, as the configuration has them. What a paused pod would have done nobody knows.
+    """
+    from cgpause.trace import command  # noqa: PLC0415 - no other command needs it
+
+    given: Globals = context.obj
+    with exits():
+        policies = list(dict.fromkeys(policy or Policy))
+        found, wrote = command.replayed(trace, policies, given.config(), to)
+    if wrote:
+        typer.echo(wrote, err=True)
+    if as_json:
+        output.print_json(found)
+    else:
+        command.show(found)

@@ -328,6 +328,14 @@ def _simulated(policies: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
+    """Print a table of texts."""
+    table = _table(*headers, right=right)
+    for row in rows:
+        table.add_row(*map(printable, row))
+    console().print(table)
+
+
 def print_json(values: dict[str, Any]) -> None:
     """Print values for machines."""
     sys.stdout.write(json.dumps(values, indent=2) + "\n")

@@ -161,6 +161,15 @@ def test_tab_completes_the_file_of_a_bug_report_and_its_option(shell: Shell) -> 
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
 
 
+def test_tab_completes_the_file_of_a_trace_and_the_folder_of_what_is_written(shell: Shell) -> None:
+    folder = shell.tree.folder
+    (folder / "node.trace").write_text("")
+    (folder / "results").mkdir(exist_ok=True)
+
+    words = shell.called(f"cgpause replay {folder}/nod\t--output {folder}/res\t")
+    assert [word.rstrip("/") for word in words] == ["replay", f"{folder}/node.trace", "--output", f"{folder}/results"]
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("command", ["#!/bin/sh\necho oh no >&2; exit 1\n", "#!/nowhere\n"], ids=["fails", "absent"])
 def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path: Path) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cgpause import durations
-from cgpause.config import Config
+from cgpause import durations, output
+from cgpause.config import Config, Policy
 from cgpause.errors import printable
-from cgpause.trace import alone
+from cgpause.trace import alone, report
 from cgpause.trace.encode import hasher
+from cgpause.trace.estimate import estimate
+from cgpause.trace.read import load_trace
+from cgpause.trace.replay import replay
 
 MIB = 1 << 20
+_MOST_KILLS = 20
 
 
 def record(
@@ -81,3 +87,52 @@ def bars() -> Iterator[Callable[[str, float | None], Move]]:
             return lambda done, words: progress.update(task, completed=done, words=words)
 
         yield begin
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+
+def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | None) -> tuple[dict[str, Any], str]:
+    """Replay a trace under each policy; returns what came out, JSON-ready, and what was written to `to`.
+
+    Raises:
+        TraceError: it cannot be read.
+        CgpauseError: `to` cannot be written to.
+    """
+    if to is not None:
+        report.prepare(to)
+    results = []
+    with bars() as begin:
+        move = begin("reading", None)
+        trace = load_trace(path, lambda done, total: move(done, f"{done / MIB:.1f} of {total / MIB:.1f} MiB"))
+        for policy in policies:
+            chosen = replace(config, policy=policy)
+            move = begin(policy, 2 * trace.samples)
+            move(0, f"{trace.samples} samples")
+            outcome = replay(trace, chosen, every(move, 0))
+            results.append(report.Result(chosen, outcome, estimate(trace, chosen, every(move, trace.samples))))
+            move(2 * trace.samples, f"{trace.samples} samples")
+        found = report.values(trace, results)
+        return found, "" if to is None else report.write(found, trace, results, to)
+
+
+def every(move: Move, before: int) -> Callable[[int], None]:
+    """Move a bar now and then: to draw one takes longer than to decide."""
+    return lambda done: None if done % 100 else move(before + done, f"{before + done} decisions")
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print it for people."""
+    print("\n".join(report.about(found)))  # noqa: T201
+    headers, *rows = report.rows(found)
+    output.print_rows(headers, rows, right=headers[1:5])
+    headers, *rows = report.kill_rows(found)
+    if rows:
+        print()  # noqa: T201
+        output.print_rows(headers, rows[:_MOST_KILLS])
+    if len(rows) > _MOST_KILLS:
+        print(f"{len(rows) - _MOST_KILLS} more are in --json")  # noqa: T201
+    print()  # noqa: T201
+    for line in report.estimates(found):
+        print(f"by estimate, {line}")  # noqa: T201
+    print("what no replay can know: docs/trace.md")  # noqa: T201

@@ -1,0 +1,183 @@
+"""`cgpause replay`: what it prints and writes, that it repeats itself, and what it says of what is no trace."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import ESCAPED, HOSTILE, invoke, run
+from trees import FakeTree
+
+from cgpause.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
+from cgpause.trace.encode import Encoder
+from cgpause.trace.values import Header, Moment
+
+S = 1_000_000_000
+MIB = 1 << 20
+WIDE = {"COLUMNS": "200"}
+
+
+def pod(number: int, name: str) -> Pod:
+    cgroup = CgroupId(f"kubepods/pod{number}", number)
+    return Pod(cgroup, f"uid-{number}", QosClass.BURSTABLE, "default", name, 4000 * MIB, None)
+
+
+def moment(at_s: float, amounts: Mapping[Pod, int], **more: object) -> Moment:
+    headroom = Headroom(64 << 30, 60 << 30, 1000 * MIB, sum(amounts.values()) * MIB)
+    sample = Sample(int(at_s * S), headroom, tuple(PodUsage(mib * MIB, one) for one, mib in amounts.items()))
+    return replace(Moment(sample), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """One and two grow until two is killed at 8 s; three is killed at its own limit at 10 s."""
+    one, two, three = (pod(number, name) for number, name in ((1, "one"), (2, HOSTILE), (3, "$three$")))
+    moments = [moment(t, {one: 300 + 12 * t, two: 400 + 28 * t, three: 20}) for t in range(8)]
+    kills = {two.cgroup: 1}
+    moments += [moment(t, {one: 300, two: 10, three: 20}, oom_kills=kills) for t in (8, 9)]
+    own = {three.cgroup: 2}
+    moments += [moment(10, {one: 300, two: 10, three: 5}, oom_kills=kills | own, own_ooms={three.cgroup: 1})]
+    encoder = Encoder(Header("boot", 0.0, 0, 1.0, "0.1.0"))
+    lines = [encoder.begin(0, 1.79e9)]
+    for found in moments:
+        lines += encoder.add(found)
+    path = tmp_path / "node.trace"
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def replayed(*args: str) -> dict[str, Any]:
+    result = invoke("replay", *args, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    values: dict[str, Any] = json.loads(result.stdout)
+    return values
+
+
+def test_json_has_all_of_it(trace: str) -> None:
+    values = replayed(trace)
+
+    assert [policy["policy"] for policy in values["policies"]] == ["reserve", "watermark"]
+    assert (values["oom_kills"], values["oom_kills_at_own_limits"]) == (1, 2)
+    assert values["trace"]["samples"] == 11
+    assert values["trace"]["longest_step_s"] == 1
+    for policy in values["policies"]:
+        own = [kill for kill in policy["kills"] if kill["at_own_limit"]]
+        (kill,) = (kill for kill in policy["kills"] if not kill["at_own_limit"])
+        assert kill["first_pause_before_s"] > 0
+        assert kill["grew_bytes"] == pytest.approx(196 * MIB, abs=MIB)
+        assert (kill["pod"], kill["grew_most"]) == (f"default/{ESCAPED}", f"default/{ESCAPED}")
+        assert [one["processes"] for one in own] == [2]
+        assert policy["kills_forewarned"] == 1
+        assert policy["estimate"]["ends_with_oom_kill"]
+    assert any("cannot know" in text for text in values["unknown"])
+
+
+def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
+    result = invoke("replay", trace)
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0].startswith("node.trace: 3 pods, 1000.0Mi, 11 samples in 10s from 2026-09-21T")
+    assert "1 OOM kill for want of room, 2 at limits of pods" in result.stdout
+    assert "by estimate, reserve: " in result.stdout
+    assert "docs/trace.md" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('mechanism = "freeze"\n[watermark]\nupper_pct = 99.5\nlower_pct = 99\n')
+    config = ["--config", str(tmp_path / "config.toml")]
+    result = invoke(*config, "replay", trace, "--policy", "watermark", "--json")
+
+    (policy,) = json.loads(result.stdout)["policies"]
+    assert (policy["policy"], policy["mechanism"], policy["kills_forewarned"]) == ("watermark", "freeze", 1)
+    assert (
+        policy["kills"][0]["first_pause_before_s"] < replayed(trace)["policies"][1]["kills"][0]["first_pause_before_s"]
+    )
+
+
+def test_the_same_trace_gives_the_same_bytes(trace: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        result = invoke("replay", trace, "--output", str(tmp_path / name))
+        assert (result.exit_code, "wrote" in result.stderr) == (0, True)
+
+    for name in ("replay.json", "replay.md", "replay.png"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert (tmp_path / "a/replay.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "a/replay.json").read_text()) == replayed(trace)
+    page = (tmp_path / "a/replay.md").read_text()
+    assert "](replay.png)" in page
+    assert r"default/a\\x1b\[31m\\n" in page, "in Markdown, a name is only a name"
+
+
+def test_without_matplotlib_there_is_all_but_the_picture(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:  # noqa: ANN401
+        if name == "cgpause.trace.plot":
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    result = invoke("replay", trace, "--output", str(tmp_path / "out"))
+
+    assert result.exit_code == 0
+    assert "no picture, for matplotlib is not installed here: pip install 'cgpause[plots]'" in result.stderr
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["replay.json", "replay.md"]
+    assert "replay.png" not in (tmp_path / "out/replay.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["replay.json", "replay.md", "replay.png"])
+def test_nothing_is_overwritten(name: str, trace: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    result = invoke("replay", trace, "--output", str(tmp_path / "out"))
+
+    assert result.exit_code == 5
+    assert f"{tmp_path}/out/{name} is there already; name another folder" in result.stderr
+    assert [(file.name, file.read_text()) for file in (tmp_path / "out").iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        pytest.param([], 2, "TRACE", id="nothing"),
+        pytest.param(["/nonexistent/x"], 5, "cannot read /nonexistent/x: No such file or directory", id="absent"),
+        pytest.param(["/"], 5, "it is no regular file", id="folder"),
+        pytest.param([f"/nonexistent/{HOSTILE}"], 5, f"cannot read /nonexistent/{ESCAPED}:", id="hostile"),
+        pytest.param(["x", "--policy", "none"], 2, "--policy", id="policy"),
+        pytest.param(["x", "--output", "/dev/null/x"], 5, "--output /dev/null/x: Not a directory", id="output"),
+    ],
+)
+def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str) -> None:
+    result = invoke("replay", *args)
+
+    assert result.exit_code == code
+    assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert result.stdout == ""
+
+
+def test_what_is_no_trace_is_said_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text('{"cgpause_trace":1}\n')
+    result = invoke("replay", str(tmp_path / "x"))
+
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert result.stderr.startswith(f"cgpause: {tmp_path}/x:1: found by ")
+
+
+def test_what_was_recorded_can_be_replayed(tree: FakeTree) -> None:
+    tree.add_pod("web", 100 * MIB)
+    tree.set_used(500 * MIB)
+    path = str(tree.folder / "x.gz")
+    assert run(tree, "record", "--for", "1s", path).exit_code == 0
+
+    values = replayed(path)
+    assert (values["trace"]["pods"], values["trace"]["by"]) == (1, "record")
+    assert [policy["pauses"] for policy in values["policies"]] == [0, 0]
+    assert values["trace"]["lowest_headroom_bytes"] == 524 * MIB

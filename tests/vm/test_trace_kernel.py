@@ -1,0 +1,122 @@
+"""A trace on a real kernel: real pods grow until the kernel kills, and the record tells a policy in time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import wait_until
+from vm.realnode import LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Node, Start
+
+from cgpause.trace.read import Trace, load_trace
+
+PATIENCE_S = 180
+STEP_MIB = 8
+STEP_S = 0.7
+
+
+def cgpause(node: Node, *args: str) -> list[str]:
+    place = ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
+    return [sys.executable, "-m", "cgpause", *place, *args]
+
+
+@pytest.fixture
+def recording(node: Node) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    path = node.folder / "node.trace.gz"
+    with subprocess.Popen(
+        cgpause(node, "record", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, path
+        finally:
+            process.kill()
+
+
+def end(process: subprocess.Popen[str], path: Path) -> Trace:
+    process.send_signal(signal.SIGTERM)
+    said, wrong = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, wrong) == (0, ""), said
+    return load_trace(str(path))
+
+
+def kills(pod: Path) -> int:
+    fields = dict(line.split() for line in (pod / "memory.events").read_text().splitlines())
+    return int(fields["oom_kill"])
+
+
+def test_kills_are_recorded_and_a_replay_holds_somebody_before(
+    node: Node, recording: tuple[subprocess.Popen[str], Path]
+) -> None:
+    process, path = recording
+    wait_until(path.exists, "the recorder", PATIENCE_S)
+    small = node.add("small", 20)
+    pods = {name: node.add(name, mib) for name, mib in (("one", 60), ("two", 80))}
+    time.sleep(3)
+
+    (small / "memory.max").write_text(str(50 * MIB))
+    node.resize("small", 100)
+    wait_until(lambda: kills(small) > 0, "the kill at the pod's own limit", PATIENCE_S)
+    sizes = {"one": 60, "two": 80}
+    while not any(kills(pod) for pod in pods.values()):
+        assert sum(sizes.values()) < 2 * LIMIT_MIB
+        sizes = {name: mib + STEP_MIB for name, mib in sizes.items()}
+        for name, mib in sizes.items():
+            node.resize(name, mib)
+        time.sleep(STEP_S)
+    time.sleep(3)
+    trace = end(process, path)
+
+    last = list(trace.moments())[-1]
+    assert last.sample.headroom.kubepods_max_bytes == LIMIT_MIB * MIB
+    assert {pod.name for _, pod in last.sample.pods} >= {"small", "one", "two"}
+    assert last.node is not None, "PSI is there"
+    assert last.kubepods is not None
+    done = subprocess.run(
+        cgpause(node, "replay", str(path), "--output", str(node.folder / "out"), "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (node.folder / "out/replay.json").read_text() == done.stdout
+    assert found["oom_kills_at_own_limits"] == kills(small)
+    assert found["oom_kills"] == sum(map(kills, pods.values()))
+    for policy in found["policies"]:
+        killed = [kill for kill in policy["kills"] if not kill["at_own_limit"]]
+        assert {kill["pod"] for kill in killed} <= {"default/one", "default/two"}
+        assert killed[0]["first_pause_before_s"] > 0, policy["policy"]
+        estimate = policy["estimate"]
+        assert estimate["ends_with_oom_kill"]
+        assert estimate["last_headroom_bytes"] >= estimate["recorded_last_headroom_bytes"]
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """The one folder on a disk that the shipped unit may write to."""
+    path = Path("/var/lib/cgpause")
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700)
+    yield path
+    shutil.rmtree(path)
+
+
+def test_the_daemon_records_in_the_sandbox_of_its_unit(node: Node, start: Start, state: Path) -> None:
+    node.add("secret", 40)
+    config = QUICK + NOT_HELD_LONG + "[trace]\nrecord = true\nhash_names = true\n"
+    daemon = start(config, options=["--state-dir", str(state)])
+    time.sleep(3)
+    assert daemon.stop() == 0
+
+    assert "trace not written" not in daemon.log
+    trace = load_trace(str(state / "trace.jsonl.gz"))
+    assert trace.headers[0].by_daemon
+    assert (trace.pods, trace.samples > 1) == (1, True)
+    assert "secret" not in repr([line.text for line in trace.lines])
