@@ -36,6 +36,8 @@ def render(results: dict[str, Any]) -> str:
     named = [(_WHERE[run["tree"]], run) for run in runs]
     named += [("VM, under a quota", slowdown)] if slowdown else []
     named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in results.get("tops", [])]
+    trace = results.get("trace")
+    named += [(f"{_WHERE[trace['tree']]}, a recording", trace)] if trace else []
     for name, run in named:
         machine = f"{run['machine']}, {run['cpus']} CPUs"
         lines.append(
@@ -46,6 +48,7 @@ def render(results: dict[str, Any]) -> str:
     lines += _idle(runs)
     lines += _reactions(runs)
     lines += _tops(results.get("tops", []))
+    lines += _trace(trace)
     lines += _slowdown(slowdown)
     return "\n".join([*lines, ""])
 
@@ -150,6 +153,25 @@ def _tops(tops: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _trace(trace: dict[str, Any] | None) -> list[str]:
+    if trace is None:
+        return []
+    lines = [
+        "",
+        "## A recording",
+        "",
+        f"`cgpause record` with {trace['pods']} pods, after its start, packed; CPU time is the whole process's. The",
+        "daemon has read most of what it needs for that already ([trace.md](trace.md)).",
+        "",
+        "| run | load | samples per s | CPU % of one core | µs a sample | bytes a pod-hour | MiB a day | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for load in trace["loads"]:
+        values = (load["samples_per_s"], load["cpu_pct"], load["sample_us"], load["bytes_per_pod_hour"])
+        lines.append(_row((_WHERE[trace["tree"]], load["load"], *values, load["node_mib_per_day"], load["seconds"])))
+    return lines
+
+
 def _slowdown(slowdown: dict[str, Any] | None) -> list[str]:
     if slowdown is None:
         return []
@@ -202,6 +224,8 @@ def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
             results["runs"].append(part)
         elif part["kind"] == "top":
             results.setdefault("tops", []).append(part)
+        elif part["kind"] == "trace":
+            results["trace"] = part
         else:
             raise LabError(f"a result of unknown kind: {part['kind']!r}")
     return results
@@ -212,15 +236,22 @@ def with_tops(results: dict[str, Any], commit: str, parts: Iterable[dict[str, An
     return {**results, "tops": [{**part, "commit": commit} for part in parts]}
 
 
+def with_trace(results: dict[str, Any], commit: str, part: dict[str, Any]) -> dict[str, Any]:
+    """The same, with the recording measured anew."""
+    return {**results, "trace": {**part, "commit": commit}}
+
+
 def _row(values: Iterable[object]) -> str:
     return f"| {' | '.join(str(value) for value in values)} |"
 
 
 def main() -> int:
-    """Combine the JSON files named on the command line; those of the dashboard alone go into what is there."""
+    """Combine the JSON files named on the command line; those of dashboard or recording alone go into what is there."""
     parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
     if parts and all(part["kind"] == "top" for part in parts):
         results = with_tops(json.loads(RESULTS.read_text()), commit_of(), parts)
+    elif [part["kind"] for part in parts] == ["trace"]:
+        results = with_trace(json.loads(RESULTS.read_text()), commit_of(), parts[0])
     else:
         results = combine(commit_of(), parts)
     RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")
