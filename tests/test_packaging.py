@@ -29,6 +29,7 @@ SHARED = {
     "doc/cgpause/metrics.md": "docs/metrics.md",
     "doc/cgpause/operations.md": "docs/operations.md",
     "doc/cgpause/policies.md": "docs/policies.md",
+    "doc/cgpause/trace.md": "docs/trace.md",
     "doc/cgpause/decision.png": "docs/decision.png",
     "doc/cgpause/timeline.png": "docs/timeline.png",
     "fish/vendor_completions.d/cgpause.fish": "scripts/completions/cgpause.fish",
