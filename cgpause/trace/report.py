@@ -14,13 +14,13 @@ from cgpause.config import Config
 from cgpause.errors import CgpauseError, KernelWriteError, printable
 from cgpause.events import iso
 from cgpause.model import Owner
+from cgpause.simulate.files import INSTALL
 from cgpause.trace.estimate import Estimate
 from cgpause.trace.keeper import Hold
 from cgpause.trace.read import Trace
 from cgpause.trace.replay import Kill, Outcome
 
 NAME: Final = "replay"
-INSTALL: Final = "pip install 'cgpause[plots]', or beside the Debian package: apt-get install python3-matplotlib"
 UNKNOWN: Final = (
     (
         "Everything but the estimate is read off the record as it is. What a held pod took after it would have been "
