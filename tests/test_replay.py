@@ -162,6 +162,32 @@ def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
     assert outcome.forewarned == 1
 
 
+def test_pauses_before_another_kill_are_not_counted_twice(tmp_path: Path) -> None:
+    once = {TWO.cgroup: 1}
+    again = [moment(t, {ONE: 300, TWO: 550}, oom_kills=once) for t in range(9, 14)]
+    again += [moment(14, {ONE: 300, TWO: 550}, oom_kills={TWO.cgroup: 2})]
+    outcome = replay(saved(tmp_path / "x", [*filling()[:9], *again]), MARKS)
+
+    assert [kill.at_s - T0 for kill in outcome.kills] == [8, 14]
+    first, second = outcome.kills
+    assert first.lead_s == 6.0
+    assert second.lead_s is not None
+    assert 0 < second.lead_s <= 6.0, "from the first kill at most"
+
+
+@pytest.mark.parametrize(("calm_s", "lead_s"), [(20, 25.0), (40, None)])
+def test_pauses_belong_together_unless_nobody_is_held_for_long(
+    calm_s: int, lead_s: float | None, tmp_path: Path
+) -> None:
+    full = [moment(t, {ONE: 300, TWO: 550}) for t in range(5)]
+    calm = [moment(5 + t, {ONE: 300, TWO: 10}) for t in range(calm_s)]
+    kill = moment(5 + calm_s, {ONE: 300, TWO: 5}, oom_kills={TWO.cgroup: 1})
+    (found,) = replay(saved(tmp_path / "x", [*full, *calm, kill]), MARKS).kills
+
+    assert found.held == 0
+    assert found.lead_s == lead_s
+
+
 def test_a_kill_at_a_pods_own_limit_is_told_apart(tmp_path: Path) -> None:
     moments = [moment(0, {ONE: 100}), moment(1, {ONE: 5}, oom_kills={ONE.cgroup: 2}, own_ooms={ONE.cgroup: 1})]
     trace = saved(tmp_path / "x", moments)

@@ -13,6 +13,10 @@ Progress = Callable[[int], None]
 """Told how many samples are done."""
 
 
+SPELL_S = 30.0
+"""Pauses belong together where nobody is held for no longer than this in between."""
+
+
 def quiet(_: int) -> None:
     """Tell nobody."""
 
@@ -53,8 +57,10 @@ class Keeper:
         self.held: dict[CgroupId, Held] = {}
         self.holds: list[Hold] = []
         self.sacrifices: list[tuple[float, str]] = []
-        self.since_s: float | None = None
-        """Since when somebody is held, without interruption."""
+        self._since_s: float | None = None
+        """When the spell of pauses began in which somebody was held last."""
+        self._last_s = 0.0
+        """When somebody was held last."""
 
     def overlay(self, pod: Pod) -> Pod:
         """A pod as the daemon would have seen it: the daemon's own recorded pauses were not ours."""
@@ -97,10 +103,18 @@ class Keeper:
 
     def follow(self, at_s: float) -> None:
         """Note whether somebody is held."""
-        if not self.held:
-            self.since_s = None
-        elif self.since_s is None:
-            self.since_s = at_s
+        if self.held:
+            if self._since_s is None or at_s - self._last_s > SPELL_S:
+                self._since_s = at_s
+            self._last_s = at_s
+
+    def lead_s(self, at_s: float) -> float | None:
+        """For how long pauses have gone on; None where nobody is held, and was not lately either."""
+        return None if self._since_s is None or at_s - self._last_s > SPELL_S else at_s - self._since_s
+
+    def begin_spell(self, at_s: float) -> None:
+        """Whatever pauses there are from now on are counted from now on."""
+        self._since_s = at_s if self.held else None
 
     def end(self, key: CgroupId, at_s: float | None, reason: str | None) -> None:
         """A pod is not held any more."""
@@ -114,7 +128,7 @@ class Keeper:
         """Nobody is."""
         for key in list(self.held):
             self.end(key, at_s, reason)
-        self.since_s = None
+        self._since_s = None
 
     def finish(self) -> tuple[Hold, ...]:
         """All there were, by their beginning."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ def draw(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> byte
     """Draw what was replayed; returns a PNG."""
     length_s = trace.to_s - trace.from_s
     unit_s, unit = next((size, name) for least, size, name in _UNITS if length_s >= least)
-    pods = [_pods(result) for result in results]
+    pods = [_pods(result, trace) for result in results]
     heights = [3.0, *(0.6 + 0.22 * max(len(shown), 3) for shown, _ in pods)]
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         # A name may have letters that the font has not.
@@ -98,22 +99,23 @@ def _line(
     for begin in range(0, len(points), step):
         some = points[begin : begin + step]
         known = [point for point in some if point[1] is not None]
-        chosen.append(min(known, key=lambda point: point[1] or 0.0) if len(known) == len(some) else some[0])
+        lowest = min(known, key=lambda point: point[1] or 0.0, default=some[0])
+        # A gap among them is one in the line.
+        chosen.append(lowest if len(known) == len(some) else (lowest[0], None))
     times = [(at_s - trace.from_s) / unit_s for at_s, _ in chosen]
     amounts = [float("nan") if amount is None else amount / _MIB for _, amount in chosen]
     (line,) = panel.plot(times, amounts, color=colour, lw=width, label=name)
     return line
 
 
-def _pods(result: Result) -> tuple[list[str], int]:
-    """The pods that are shown, those held longest first where there are too many; and how many are not."""
-    lengths: dict[str, float] = {}
-    for kill in result.outcome.kills:
-        lengths[kill.pod] = lengths.get(kill.pod, 0.0)
+def _pods(result: Result, trace: Trace) -> tuple[list[str], int]:
+    """The pods that are shown, where there are too many those killed, then those held longest; and how many are not."""
+    kills = Counter(kill.pod for kill in result.outcome.kills)
+    lengths = dict.fromkeys(kills, 0.0)
     for hold in result.outcome.holds:
-        end_s = result.estimate.until_s if hold.end_s is None else hold.end_s
-        lengths[hold.pod] = lengths.get(hold.pod, 0.0) + max(end_s - hold.start_s, 0.0)
-    ranked = sorted(lengths, key=lambda pod: (-lengths[pod], pod))
+        length_s = (trace.to_s if hold.end_s is None else hold.end_s) - hold.start_s
+        lengths[hold.pod] = lengths.get(hold.pod, 0.0) + length_s
+    ranked = sorted(lengths, key=lambda pod: (-kills[pod], -lengths[pod], pod))
     return sorted(ranked[:_MOST_PODS]), len(ranked[_MOST_PODS:])
 
 
@@ -145,4 +147,6 @@ def _draw_holds(panel: Axes, trace: Trace, result: Result, shown: Sequence[str],
 
 
 def _text(name: str) -> str:
-    return name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 1]}…"
+    """A name in so many letters: pods of one deployment differ at their ends."""
+    half = _MOST_NAME // 2
+    return name if len(name) <= _MOST_NAME else f"{name[: half - 1]}…{name[-half:]}"

@@ -31,7 +31,8 @@ class Kill:
     own_limit: bool
     """Whether the pod, or a container of it, was at its own limit: no policy prevents that."""
     lead_s: float | None
-    """For how long somebody had been held without interruption; None if nobody was."""
+    """How long before it the first of the pauses began that were for this shortage: after the kill before it, and with
+    no more than SPELL_S between any two. None if there was none."""
     held: int
     """Pods that would have been held."""
     held_s: float | None
@@ -79,6 +80,8 @@ def replay(trace: Trace, config: Config, on_sample: Progress = quiet) -> Outcome
         if killed:
             labels = {pod.cgroup: pod.label for _, pod in sample.pods}
             kills += [_kill(key, one, at_s, labels, recent, keeper) for key, one in killed.items()]
+            if any(not one.own_limit for one in killed.values()):
+                keeper.begin_spell(at_s)
         keeper.mark(distress)
         pods = tuple([PodUsage(amount, keeper.overlay(pod)) for amount, pod in sample.pods])
         decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns), config)
@@ -123,7 +126,7 @@ def _kill(
         pod=labels[key],
         count=killed.processes,
         own_limit=killed.own_limit,
-        lead_s=None if keeper.since_s is None or not held else at_s - keeper.since_s,
+        lead_s=keeper.lead_s(at_s),
         held=len(held),
         held_s=held_s(key),
         grew=None if grew is None else labels.get(grew, grew.path),

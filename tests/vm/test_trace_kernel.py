@@ -92,7 +92,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     for policy in found["policies"]:
         killed = [kill for kill in policy["kills"] if not kill["at_own_limit"]]
         assert {kill["pod"] for kill in killed} <= {"default/one", "default/two"}
-        assert killed[0]["first_pause_before_s"] > 0, policy["policy"]
+        assert killed[0]["first_pause_before_s"], policy
         estimate = policy["estimate"]
         assert estimate["ends_with_oom_kill"]
         assert estimate["last_headroom_bytes"] >= estimate["recorded_last_headroom_bytes"]
