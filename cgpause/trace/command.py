@@ -103,8 +103,7 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
         report.prepare(to)
     results = []
     with bars() as begin:
-        move = begin("reading", None)
-        trace = load_trace(path, lambda done, total: move(done, f"{done / MIB:.1f} of {total / MIB:.1f} MiB"))
+        trace = load_trace(path, _reading(begin("reading", 1.0)))
         for policy in policies:
             chosen = replace(config, policy=policy)
             move = begin(policy, 2 * trace.samples)
@@ -114,6 +113,19 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
             move(2 * trace.samples, f"{trace.samples} samples")
         found = report.values(trace, results)
         return found, "" if to is None else report.write(found, trace, results, to)
+
+
+def _reading(move: Move) -> Callable[[int, int], None]:
+    """Move a bar with each piece of a file: it is told of each line."""
+    last = -1
+
+    def on_bytes(done: int, total: int) -> None:
+        nonlocal last
+        if done != last:
+            last = done
+            move(done / max(total, 1), f"{done / MIB:.1f} of {total / MIB:.1f} MiB")
+
+    return on_bytes
 
 
 def every(move: Move, before: int) -> Callable[[int], None]:

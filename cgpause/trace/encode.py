@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cgpause.model import CgroupId, Headroom, Pod, Workload
-from cgpause.redact import WELL_KNOWN, hashed
 from cgpause.trace.values import SCHEMA, Header, Moment, Stall
 
 _CPU_QUANTUM_USEC = 1000
@@ -21,15 +20,18 @@ Hide = Callable[[str], str]
 
 
 def hasher(salt: bytes) -> Hide:
-    """The same name has the same hash under one salt, without which nobody can try names against it."""
-    return lambda name: hashed(name, salt)
+    """The same name has the same hash under one salt, without which nobody can try names against it.
+
+    `default` and the like tell nothing, and stay.
+    """
+    from cgpause.redact import WELL_KNOWN, hashed  # noqa: PLC0415 - it brings OpenSSL, which the daemon does without
+
+    return lambda name: name if name in WELL_KNOWN else hashed(name, salt)
 
 
 def hide_pod(pod: Pod, hide: Hide) -> Pod:
     """A pod without its names; of the rule that protects it what it is, not what it names."""
-    namespace = pod.namespace
-    if namespace is not None and namespace not in WELL_KNOWN:
-        namespace = hide(namespace)
+    namespace = None if pod.namespace is None else hide(pod.namespace)
     protected = pod.protected
     if protected is not None:
         # "rule 2 ([[pods]] match = 'team/*')", "namespace team (protect.namespaces)", "its cgroup cannot be read: …"

@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -159,7 +158,7 @@ class Tracer:
     def _start(self, path: str) -> None:
         config = self._config
         header = Header(boot_id() or "", 0.0, 0, config.interval_s, __version__, by_daemon=True)
-        hide = hasher(secrets.token_bytes(16)) if config.hash_names else None
+        hide = hasher(os.urandom(16)) if config.hash_names else None
         try:
             self._writer = Writer(path, config.max_mib * _MIB)
         except RuntimeError as e:
