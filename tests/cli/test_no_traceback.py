@@ -35,6 +35,8 @@ OTHER_COMMANDS = [
     ["config"],
     ["config", "--check"],
     ["simulate", "bad"],
+    ["record", "/nonexistent/node.trace"],
+    ["replay", "bad"],
     ["run"],
     ["metrics", "--once"],
     ["bug-report", "/nonexistent/report.tar.gz"],
