@@ -40,6 +40,8 @@ _DAEMON = {
 }
 _WIDE = 110
 """Columns from which tables of pods have all of their own."""
+_WIDE_SIMULATION = 145
+"""Columns from which `simulate` has all of its own."""
 _NARROW = 72
 """Columns below which they have no more than what is held, and why."""
 _PIPE_WIDTH = 1 << 16
@@ -298,33 +300,16 @@ def print_simulation(values: dict[str, Any]) -> None:
             f"pods are held by {values['mechanism']}",
             soft_wrap=True,
         )
-        to.print(Trimmed(_simulated(load["policies"])))
+        to.print(Trimmed(_simulated(load["policies"], wide=to.width >= _WIDE_SIMULATION)))
 
 
-def _simulated(policies: Sequence[dict[str, Any]]) -> Table:
-    """With several seeds means; of restarts and total time, also the lowest and highest."""
-    counts = ("FINISHED", "RESTARTS", "OOM KILLS")
-    numbers = (*counts, "TOTAL", "RUNNING", "MAX", "WAITING", "MAX", "USED", "LOST CPU", "PAUSES", "PAUSED", "LONGEST")
-    table = _table("POLICY", *numbers, right=numbers)
-    for policy in policies:
-        mean, low, high = policy["mean"], policy["low"], policy["high"]
-        digits = 0 if len(policy["runs"]) == 1 else 1
-        total = durations.shown(mean["total_s"])
-        if low["total_s"] != high["total_s"]:
-            total += f" ({durations.shown(low['total_s'])}-{durations.shown(high['total_s'])})"
-        times = ("running_mean_s", "running_max_s", "waiting_mean_s", "waiting_max_s")
-        table.add_row(
-            policy["policy"],
-            f"{mean['finished']:.{digits}f}",
-            files.spread(policy, "restarts", 0),
-            f"{mean['oom_kills']:.{digits}f}",
-            total,
-            *(durations.shown(mean[name]) for name in times),
-            f"{mean['used_mean_pct']:.0f} %",
-            durations.shown(mean["lost_cpu_s"]),
-            f"{mean['pauses']:.{digits}f}",
-            *(durations.shown(mean[name]) for name in ("paused_s", "longest_pause_s")),
-        )
+def _simulated(policies: Sequence[dict[str, Any]], *, wide: bool) -> Table:
+    """With several seeds means; of restarts and (where it is wide) total time, also the lowest and highest."""
+    rows = [_figures(policy, wide=wide) for policy in policies]
+    columns = tuple(title for title, _ in rows[0])
+    table = _table("POLICY", *columns, right=columns)
+    for policy, row in zip(policies, rows, strict=True):
+        table.add_row(policy["policy"], *(text for _, text in row))
     return table
 
 
@@ -333,7 +318,45 @@ def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right:
     table = _table(*headers, right=right)
     for row in rows:
         table.add_row(*map(printable, row))
-    console().print(table)
+    console().print(Trimmed(table))
+
+
+def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
+    """Titles and texts."""
+    mean, low, high = policy["mean"], policy["low"], policy["high"]
+    digits = 0 if len(policy["runs"]) == 1 else 1
+    counts = {name: f"{mean[name]:.{digits}f}" for name in ("finished", "oom_kills", "pauses")}
+    times = {name: durations.shown(value) for name, value in mean.items() if name.endswith("_s")}
+    restarts = ("RESTARTS", files.spread(policy, "restarts", 0))
+    used = ("USED", f"{mean['used_mean_pct']:.0f} %")
+    if not wide:
+        return [
+            ("FINISHED", counts["finished"]),
+            restarts,
+            ("TOTAL", times["total_s"]),
+            ("RUNNING", times["running_mean_s"]),
+            ("WAITING", times["waiting_mean_s"]),
+            used,
+            ("PAUSED", times["paused_s"]),
+        ]
+    total = times["total_s"]
+    if low["total_s"] != high["total_s"]:
+        total += f" ({durations.shown(low['total_s'])}-{durations.shown(high['total_s'])})"
+    return [
+        ("FINISHED", counts["finished"]),
+        restarts,
+        ("OOM KILLS", counts["oom_kills"]),
+        ("TOTAL", total),
+        ("RUNNING", times["running_mean_s"]),
+        ("MAX", times["running_max_s"]),
+        ("WAITING", times["waiting_mean_s"]),
+        ("MAX", times["waiting_max_s"]),
+        used,
+        ("LOST CPU", times["lost_cpu_s"]),
+        ("PAUSES", counts["pauses"]),
+        ("PAUSED", times["paused_s"]),
+        ("LONGEST", times["longest_pause_s"]),
+    ]
 
 
 def print_json(values: dict[str, Any]) -> None:
