@@ -56,6 +56,11 @@ class Cluster:
 
     def run(self, until_s: float) -> None:
         """Let time pass until all jobs have finished, or until `until_s`."""
+        self._run(until_s)
+        for node in self._nodes:
+            node.settle()
+
+    def _run(self, until_s: float) -> None:
         for number, node in enumerate(self._nodes):
             self._plan(number, node)
         while True:

@@ -95,9 +95,11 @@ class SimDaemon:
         """What the daemon would read now."""
         engine = self._engine
         spare = max(engine.room_bytes - engine.held_bytes, 0.0)
-        cached = sum(pod.cache_bytes for pod in self._engine.pods)
+        for pod in engine.pods:
+            engine.settle(pod)
+        cached = sum(pod.cache_bytes for pod in engine.pods)
         usages = []
-        for pod in self._engine.pods:
+        for pod in engine.pods:
             if cached > spare:
                 pod.cache_bytes *= spare / cached
             if pod.limit_bytes is not None:
@@ -119,6 +121,7 @@ class SimDaemon:
             self._details_at_s = self._engine.now_s + _DETAILS_S
             self._read_at_ns = self._now_ns()
             for pod in self._engine.pods:
+                self._engine.settle(pod)
                 assert pod.facts is not None
                 pod.facts = replace(
                     pod.facts, reclaimable_bytes=int(pod.cache_bytes), cpu_usage_usec=int(pod.cpu_s * 1e6)
@@ -155,7 +158,6 @@ class SimDaemon:
         self._tick_at(self._engine.now_s + decision.next_sample_ns / _NS + self._late_s)
 
     def _act(self, actions: Iterable[Action]) -> None:
-        self._engine.changed()
         pods = {pod.facts.cgroup: pod for pod in self._engine.pods if pod.facts is not None}
         for action in actions:
             pod = pods.get(action.pod.cgroup)
@@ -168,6 +170,7 @@ class SimDaemon:
                     assert pod.facts.paused is not None
                     self.freezes += 1
                     pod.facts = replace(pod.facts, paused=replace(pod.facts.paused, mechanism=Mechanism.FREEZE))
+                    self._engine.regroup(pod)
                 case Resume():
                     self._release(pod, pod.facts)
                 case Sacrifice():
@@ -193,11 +196,13 @@ class SimDaemon:
             written=None if freeze else CpuMax(1000, 100_000),
         )
         pod.facts = replace(facts, paused=paused)
+        self._engine.regroup(pod)
 
     def _release(self, pod: SimPod, facts: Pod) -> None:
         assert facts.paused is not None
         self.end_hold(pod)
         pod.facts = replace(pod.facts or facts, paused=None, distress=None)
+        self._engine.regroup(pod)
         if pod.probe_open:
             self._node.answer(pod)
 

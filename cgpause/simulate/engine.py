@@ -3,7 +3,10 @@
 Discrete events, exact between them: CPU is shared evenly among the pods that want it, memory grows in proportion to the
 CPU time got, so the next moment at which anything changes can be computed. No clock, no sleeping.
 
-CPU is one thread a pod; a throttled pod gets 1 % of a CPU (and leaks so fast), a frozen none.
+CPU is one thread a pod; a throttled pod gets 1 % of a CPU (and leaks so fast), a frozen none. All that compute alike
+have got the same CPU time since any moment, so there is one clock of that for all of them (virtual time, as in fair
+queueing): who is through next is at the top of a heap, and an event costs the same however many pods compute. What one
+of them holds is known when somebody asks.
 """
 
 from __future__ import annotations
@@ -35,24 +38,41 @@ class Kernel(Protocol):
         """Deal with a pod that has no more to do."""
 
 
-def _undisturbed_s(busy: tuple[SimPod, float]) -> float:
-    """How long a pod can compute at this speed until its step ends or its own limit is reached."""
-    pod, speed = busy
-    if pod.growth and pod.limit_bytes is not None:
-        return min(pod.left_cpu_s, (pod.limit_bytes - pod.held_bytes) / pod.growth) / speed
-    return pod.left_cpu_s / speed
+class Group:
+    """Pods that compute at the same speed."""
 
+    __slots__ = ("clock", "ends", "growing", "growth", "size", "speed")
 
-def _compute(pod: SimPod, cpu_s: float) -> None:
-    """Use so much CPU time."""
-    left_cpu_s = pod.left_cpu_s - cpu_s
-    if left_cpu_s <= 1e-12:
-        cpu_s, left_cpu_s = pod.left_cpu_s, 0.0
-    pod.left_cpu_s = left_cpu_s
-    pod.cpu_s += cpu_s
-    pod.held_bytes += pod.growth * cpu_s
-    if pod.step.cache_bytes:
-        pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * cpu_s
+    def __init__(self, speed: float) -> None:
+        self.speed = speed
+        """CPUs of each."""
+        self.clock = 0.0
+        """CPU time that each would have got since the beginning, when `Engine` was last brought up to date."""
+        self.size = 0
+        self.growing = 0
+        """How many of them take memory."""
+        self.growth = 0.0
+        """Bytes that all of them take in a second of their clock."""
+        self.ends: list[tuple[float, int, int, SimPod]] = []
+        """When, by the clock, each is through with its step or at its limit; with pods that have left the group."""
+
+    def count(self, pod: SimPod, sign: int) -> None:
+        """Let one in, or out."""
+        self.size += sign
+        if pod.growth:
+            self.growing += sign
+            # Rounding must not leave anything behind that grows for ever.
+            self.growth = self.growth + sign * pod.growth if self.growing else 0.0
+
+    def next_end(self) -> float | None:
+        """By the clock."""
+        ends = self.ends
+        while ends:
+            end, _, turn, pod = ends[0]
+            if pod.turn == turn:
+                return end
+            heapq.heappop(ends)
+        return None
 
 
 class Engine:
@@ -64,34 +84,83 @@ class Engine:
         self.room_bytes = room_bytes
         self.pods: list[SimPod] = []
         """Those with a cgroup."""
-        self.peak_bytes = 0.0
         self.byte_seconds = 0.0
-        """What the pods held, times how long; rooms and times are in it as they were."""
+        """What the pods held, times how long, when it was last brought up to date."""
         self._kernel = kernel
         self._cpus = cpus
         self._making = False
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
-        self._busy: list[tuple[SimPod, float]] | None = None
+        self._free = Group(1.0)
+        self._throttled = Group(THROTTLED_CPUS)
+        self._then_s = START_S
+        """When the clocks and what is held were last brought up to date."""
         self._used = 0.0
-        self._growth = 0.0
+        """What all pods held then."""
+        self._slope = 0.0
+        """Bytes that they take in a second since then."""
+
+    # What is held
 
     @property
     def held_bytes(self) -> float:
         """What the pods hold and reclaim cannot take back."""
-        return sum(pod.held_bytes for pod in self.pods)
+        return self._used + self._slope * (self.now_s - self._then_s)
+
+    def held(self, pod: SimPod) -> float:
+        """What one holds."""
+        return pod.held_bytes + pod.growth * self._got_s(pod)
+
+    def settle(self, pod: SimPod) -> None:
+        """Bring up to date what a pod has taken and used."""
+        got_s = self._got_s(pod)
+        if pod.group is None or got_s == 0.0:
+            return
+        pod.since += got_s
+        pod.left_cpu_s -= got_s
+        pod.cpu_s += got_s
+        pod.held_bytes += pod.growth * got_s
+        if pod.step.cache_bytes:
+            pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
+
+    def settle_all(self) -> None:
+        """Bring everything up to date."""
+        self._catch_up()
+        for pod in self.pods:
+            self.settle(pod)
+
+    def drop(self, pod: SimPod) -> None:
+        """Take a pod's memory away, and let it compute no longer."""
+        self._stop(pod)
+        pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
+        # Summed up anew, now and then, so that rounding does not add up.
+        self._used = sum(map(self.held, self.pods))
+
+    def _got_s(self, pod: SimPod) -> float:
+        """CPU time that is not in its fields yet."""
+        group = pod.group
+        if group is None:
+            return 0.0
+        got_s = group.clock + group.speed * (self.now_s - self._then_s) - pod.since
+        return min(max(got_s, 0.0), pod.left_cpu_s)
+
+    # Time
 
     def next_s(self) -> float:
         """When something changes here next, if nobody comes before that."""
-        due_s = self._timers[0][0] if self._timers else math.inf
-        return self.now_s + self._undisturbed_s(due_s)
+        return self._next_s(self._timers[0][0] if self._timers else math.inf)
 
     def step(self, until_s: float) -> None:
         """Let time pass until something changes, but not longer than `until_s`."""
-        due_s = min(self._timers[0][0], until_s) if self._timers else until_s
-        self._compute_until(due_s)
-        while self._timers and self._timers[0][0] <= self.now_s:
-            heapq.heappop(self._timers)[2]()
+        timers = self._timers
+        self.now_s = self._next_s(min(timers[0][0], until_s) if timers else until_s)
+        while self._slope > 0 and self.held_bytes > self.room_bytes - 1:
+            self._catch_up()
+            self._kernel.is_full()
+        self._end_steps(self._free)
+        self._end_steps(self._throttled)
+        while timers and timers[0][0] <= self.now_s:
+            heapq.heappop(timers)[2]()
 
     def pass_until(self, at_s: float) -> None:
         """Let time pass until then."""
@@ -102,86 +171,117 @@ class Engine:
         """Do something then, or now if that has passed."""
         heapq.heappush(self._timers, (max(at_s, self.now_s), next(self._serial), do))
 
+    def _next_s(self, due_s: float) -> float:
+        """When something changes, at most `due_s`."""
+        for group in (self._free, self._throttled):
+            if group.size and (end_s := self._end_s(group)) < due_s:
+                due_s = end_s
+        if self._slope > 0:
+            due_s = min(due_s, self._then_s + (self.room_bytes - self._used) / self._slope)
+        return max(due_s, self.now_s)
+
+    def _end_s(self, group: Group) -> float:
+        end = group.next_end()
+        if end is None or group.speed == 0:
+            return math.inf
+        return self._then_s + (end - group.clock) / group.speed
+
+    def _catch_up(self) -> None:
+        elapsed_s = self.now_s - self._then_s
+        if elapsed_s == 0.0:
+            return
+        taken = self._slope * elapsed_s
+        self.byte_seconds += (self._used + taken / 2) * elapsed_s
+        self._used += taken
+        self._free.clock += self._free.speed * elapsed_s
+        self._throttled.clock += THROTTLED_CPUS * elapsed_s
+        self._then_s = self.now_s
+
+    # Who computes
+
     def make(self, *, busy: bool) -> None:
         """Begin or end to make a container, which takes kubelet a CPU."""
+        self._catch_up()
         self._making = busy
-        self.changed()
+        self._share()
 
-    def changed(self) -> None:
-        """Share the CPUs anew: somebody came, left, is held or let go."""
-        self._busy = None
-
-    def _undisturbed_s(self, due_s: float) -> float:
-        """How long all goes on as it does now, at most until `due_s`."""
-        if self._busy is None:
-            self._busy = self._share_cpus()
-            self._used = self.held_bytes
-            self._growth = sum(pod.growth * speed for pod, speed in self._busy)
-        room_s = (self.room_bytes - self._used) / self._growth if self._growth else math.inf
-        # Nothing is computed in less than a nanosecond, or rounding could keep a step from ever ending.
-        return max(min(due_s - self.now_s, room_s, *map(_undisturbed_s, self._busy)), 1e-9)
-
-    def _compute_until(self, due_s: float) -> None:
-        """Let the busy pods compute until `due_s`, or until one of them is through or out of memory."""
-        elapsed_s = self._undisturbed_s(due_s)
-        assert self._busy is not None
-        growth = self._growth
-        self.now_s += elapsed_s
-        self.byte_seconds += (self._used + growth * elapsed_s / 2) * elapsed_s
-        self._used += growth * elapsed_s
-        self.peak_bytes = max(self.peak_bytes, self._used)
-        busy = self._busy  # which a kill or the end of a step makes stale
-        for pod, speed in busy:
-            _compute(pod, elapsed_s * speed)
-        while growth and self._used > self.room_bytes - 1:
-            self._kernel.is_full()
-            self._used = self.held_bytes
-        for pod, _ in busy:
-            if pod.steps is None:
-                continue  # just killed
-            if pod.limit_bytes is not None and pod.growth and pod.held_bytes > pod.limit_bytes - 1:
-                self._kernel.is_at_limit(pod)
-            elif pod.left_cpu_s == 0:
-                self._sleep(pod)
-
-    def _share_cpus(self) -> list[tuple[SimPod, float]]:
-        """The pods that compute now, each with its part of a CPU."""
-        free, throttled = [], []
-        for pod in self.pods:
-            if pod.left_cpu_s > 0:
-                mechanism = pod.mechanism
-                if mechanism is None:
-                    free.append(pod)
-                elif mechanism is Mechanism.THROTTLE:
-                    throttled.append(pod)
-        cpus = self._cpus - len(throttled) * THROTTLED_CPUS - self._making
-        share = min(1.0, cpus / max(len(free), 1))
-        if share <= 0:
-            return [(pod, THROTTLED_CPUS) for pod in throttled]
-        return [*((pod, share) for pod in free), *((pod, THROTTLED_CPUS) for pod in throttled)]
-
-    def _sleep(self, pod: SimPod) -> None:
-        self._busy = None
-        if pod.step.sleep_s == 0:
-            self.next_step(pod)
-            return
-        epoch = pod.epoch
-        self.at(self.now_s + pod.step.sleep_s, lambda: self.next_step(pod) if pod.epoch == epoch else None)
+    def regroup(self, pod: SimPod) -> None:
+        """Do what is due when a pod is held, or held differently, or let go."""
+        self._stop(pod)
+        if pod.left_cpu_s > 0:
+            self._start(pod)
 
     def next_step(self, pod: SimPod) -> None:
         """Begin what a container does next."""
-        self._busy = None
         while pod.steps is not None:
             step = next(pod.steps, None)
             if step is None:
                 self._kernel.is_through(pod)
                 return
             pod.step = step
-            pod.held_bytes = max(pod.held_bytes - step.free_bytes, 0.0)
+            if step.free_bytes:
+                self._catch_up()
+                freed = min(step.free_bytes, pod.held_bytes)
+                pod.held_bytes -= freed
+                self._used -= freed
             if step.cpu_s > 0:
                 pod.left_cpu_s = step.cpu_s
                 pod.growth = step.grow_bytes / step.cpu_s
+                self._start(pod)
                 return
             if step.sleep_s > 0:
                 self._sleep(pod)
                 return
+
+    def _sleep(self, pod: SimPod) -> None:
+        epoch = pod.epoch
+        self.at(self.now_s + pod.step.sleep_s, lambda: self.next_step(pod) if pod.epoch == epoch else None)
+
+    def _start(self, pod: SimPod) -> None:
+        self._catch_up()
+        mechanism = pod.mechanism
+        if mechanism is Mechanism.FREEZE:
+            return
+        group = self._free if mechanism is None else self._throttled
+        left_cpu_s = pod.left_cpu_s
+        pod.to_limit = pod.limit_bytes is not None and pod.held_bytes + pod.growth * left_cpu_s > pod.limit_bytes - 1
+        if pod.to_limit and pod.growth and pod.limit_bytes is not None:
+            left_cpu_s = max(pod.limit_bytes - pod.held_bytes, 0.0) / pod.growth
+        pod.group = group
+        pod.since = group.clock
+        pod.turn += 1
+        heapq.heappush(group.ends, (group.clock + left_cpu_s, next(self._serial), pod.turn, pod))
+        group.count(pod, 1)
+        self._share()
+
+    def _stop(self, pod: SimPod) -> None:
+        self._catch_up()
+        if pod.group is not None:
+            self.settle(pod)
+            pod.group.count(pod, -1)
+            pod.group = None
+            pod.turn += 1
+            self._share()
+
+    def _share(self) -> None:
+        free, throttled = self._free, self._throttled
+        cpus = self._cpus - throttled.size * THROTTLED_CPUS - self._making
+        free.speed = max(min(1.0, cpus / max(free.size, 1)), 0.0)
+        self._slope = free.growth * free.speed + throttled.growth * THROTTLED_CPUS
+
+    def _end_steps(self, group: Group) -> None:
+        """Deal with those that are through with their step, or at their limit."""
+        while group.size and self._end_s(group) <= self.now_s:
+            pod = group.ends[0][3]
+            to_limit = pod.to_limit
+            self._stop(pod)
+            if to_limit and pod.growth:
+                self._kernel.is_at_limit(pod)
+                continue
+            # What rounding has left of it.
+            pod.cpu_s += pod.left_cpu_s
+            pod.left_cpu_s = 0.0
+            if pod.step.sleep_s == 0:
+                self.next_step(pod)
+            else:
+                self._sleep(pod)

@@ -146,6 +146,11 @@ class SimNode:
         end_s = self.now_s + seconds
         while self.now_s < end_s and self.admitted:
             self.step(end_s)
+        self.settle()
+
+    def settle(self) -> None:
+        """Bring up to date what the pods have done until now."""
+        self._engine.settle_all()
 
     def step(self, until_s: float) -> None:
         """Let time pass until something changes, but not longer than `until_s`."""
@@ -219,10 +224,10 @@ class SimNode:
         """Kill the container; it starts again after the back-off."""
         pod.steps = None
         pod.epoch += 1
+        self._engine.drop(pod)
         pod.lost_cpu_s += pod.cpu_s
-        pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = pod.cpu_s = 0.0
+        pod.cpu_s = 0.0
         pod.probe_open = False
-        self._engine.changed()
         ran_s = self._stop(pod)
         self._containers_changed(pod, why)
         epoch = pod.epoch
@@ -247,7 +252,7 @@ class SimNode:
     def _leave(self, pod: SimPod) -> None:
         pod.steps = None
         pod.epoch += 1
-        pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
+        self._engine.drop(pod)
         if pod.mechanism is not None and self.daemon is not None:
             self.daemon.end_hold(pod)
         pod.facts = None
@@ -255,7 +260,6 @@ class SimNode:
         self._engine.pods.remove(pod)
         self.gone.append(pod)
         del self.admitted[pod]
-        self._engine.changed()
 
     def is_through(self, pod: SimPod) -> None:
         """See a pod off that has done all it had to do."""
@@ -296,7 +300,7 @@ class SimNode:
 
     def _look_for_eviction(self) -> None:
         if self._engine.room_bytes - self._engine.held_bytes < self.eviction_bytes:
-            pod = max(self.pods, key=lambda pod: (_OOM_SCORE_ADJ[pod.qos], pod.held_bytes))
+            pod = max(self.pods, key=lambda pod: (_OOM_SCORE_ADJ[pod.qos], self._engine.held(pod)))
             self.evicted.append(pod)
             self._leave(pod)
         self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
@@ -310,7 +314,7 @@ class SimNode:
 
     def is_full(self) -> None:
         """Kill whoever has the highest badness."""
-        victim = max((pod for pod in self.pods if pod.held_bytes > 0), key=self._badness)
+        victim = max((pod for pod in self.pods if self._engine.held(pod) > 0), key=self._badness)
         victim.oom_kills += 1
         self.kill(victim, "a process in it was OOM-killed")
 
@@ -319,7 +323,7 @@ class SimNode:
         adj = _OOM_SCORE_ADJ[pod.qos]
         if pod.request_bytes is not None:
             adj = oom_score_adj(pod.request_bytes, int(self._engine.room_bytes))
-        return pod.held_bytes + adj * self._engine.room_bytes / 1000
+        return self._engine.held(pod) + adj * self._engine.room_bytes / 1000
 
     def _containers_changed(self, pod: SimPod, why: str) -> None:
         if self.daemon is not None and pod.facts is not None:

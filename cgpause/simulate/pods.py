@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cgpause.model import Mechanism, Pod, QosClass, Workload
 from cgpause.simulate.kubelet import Backoff
+
+if TYPE_CHECKING:
+    from cgpause.simulate.engine import Group
 
 MIB = 1 << 20
 FILL_BYTES_PER_S = 2246 * MIB
@@ -94,6 +97,14 @@ class SimPod:
     left_cpu_s: float = 0.0
     growth: float = 0.0
     """Of the step, in bytes per second of CPU time."""
+    group: Group | None = None
+    """Of those that compute alike, while it does."""
+    since: float = 0.0
+    """By the clock of the group: up to when its fields are brought up to date."""
+    turn: int = 0
+    """Counts how often it joined or left a group."""
+    to_limit: bool = False
+    """Whether its step ends at its own limit."""
     epoch: int = 0
     """Counts the containers, so that a dead one's timers do nothing."""
     probe_open: bool = False
