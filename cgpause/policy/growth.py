@@ -26,10 +26,10 @@ PRIOR_HALF_LIFE_S = 0.5
 """... until it has been watched for a few times this long."""
 PRIOR_LASTS_S = PRIOR_HALF_LIFE_S / math.log(2)
 """The area below the fading prior: what it expects a new pod to take in the end is its rate for so long."""
-_PRIOR_NS = int(20 * PRIOR_HALF_LIFE_S * NS_PER_S)
-_SHORTEST_NS = 10_000_000
+PRIOR_NS = int(20 * PRIOR_HALF_LIFE_S * NS_PER_S)
+SHORTEST_NS = 10_000_000
 """Over less than this, one burst of page faults would look like gigabytes a second."""
-_FORGOTTEN_RATE = 1024.0
+FORGOTTEN_RATE = 1024.0
 
 
 class Growth(NamedTuple):
@@ -71,11 +71,11 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     at_ns, pods = sample.at_ns, sample.pods
     learned = dict(growths.pods)
     elapsed_ns = at_ns - growths.at_ns
-    can_learn = elapsed_ns >= _SHORTEST_NS
+    can_learn = elapsed_ns >= SHORTEST_NS
     decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and growths.at_ns else 1.0
     is_read = can_learn and sample.read_at_ns > growths.read_at_ns
     new, growth, find = tuple.__new__, Growth, learned.get
-    young_ns = at_ns - _PRIOR_NS
+    young_ns = at_ns - PRIOR_NS
     moving: list[PodUsage] = []
     for usage in pods:
         current, pod = usage
@@ -126,7 +126,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             rate = max(rate, grown * NS_PER_S / elapsed_ns)
             if not moves:
                 moving.append(usage)
-        elif rate < _FORGOTTEN_RATE:
+        elif rate < FORGOTTEN_RATE:
             rate = 0.0
         learned[key] = new(growth, (used, reclaimable, rate, seen_at_ns, None, read_used, read_rate))
     if len(learned) > len(pods):
@@ -152,10 +152,10 @@ def _after_reading(
         since_ns = sample.read_at_ns - max(growths.read_at_ns, old.seen_at_ns)
         rate = old.read_rate * 0.5 ** (since_ns / (HALF_LIFE_S * NS_PER_S))
         if growths.read_at_ns:
-            rate = max(rate, grown * NS_PER_S / max(since_ns, _SHORTEST_NS))
+            rate = max(rate, grown * NS_PER_S / max(since_ns, SHORTEST_NS))
     elif used > old.used_bytes:
         rate = max(rate, (used - old.used_bytes) * NS_PER_S / (sample.at_ns - growths.at_ns))
-    if rate < _FORGOTTEN_RATE:
+    if rate < FORGOTTEN_RATE:
         rate = 0.0
     return Growth(used, reclaimable, rate, old.seen_at_ns, None, used, rate)
 
@@ -163,7 +163,7 @@ def _after_reading(
 def prior_rate(growth: Growth, at_ns: int, capacity_bytes: int) -> float:
     """Bytes per second that a pod is expected to take while little was seen of it, for PRIOR_LASTS_S at most."""
     watched_ns = at_ns - growth.seen_at_ns
-    if watched_ns > _PRIOR_NS:
+    if watched_ns > PRIOR_NS:
         return 0.0
     halvings = watched_ns / (PRIOR_HALF_LIFE_S * NS_PER_S)
     rate: float = capacity_bytes * PRIOR_PCT_PER_S / 100 * 0.5**halvings

@@ -114,7 +114,7 @@ class Step:
 def look(state: ReserveState, sample: Sample) -> ReserveState:
     """Take a sample in; `step` and `left_bytes` then decide on it."""
     growths = learn(state.growths, sample)
-    return ReserveState(growths, _late_s(state, sample), sample.at_ns, state.unsafe_since_ns)
+    return ReserveState(growths, late_s(state, sample), sample.at_ns, state.unsafe_since_ns)
 
 
 def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
@@ -363,13 +363,14 @@ def _grown_bytes(growth: Growth) -> int:
     return 0 if growth.held_bytes is None else growth.used_bytes - growth.held_bytes
 
 
-def _late_s(state: ReserveState, sample: Sample) -> float:
-    late_s = sample.late_ns / NS_PER_S
+def late_s(state: ReserveState, sample: Sample) -> float:
+    """How late looks come, the worst of late."""
+    now_s = sample.late_ns / NS_PER_S
     if state.looked_at_ns is None:
-        return min(late_s, _LONGEST_LATE_S)
+        return min(now_s, _LONGEST_LATE_S)
     elapsed_s = max(sample.at_ns - state.looked_at_ns, 0) / NS_PER_S
     worst: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
-    return min(max(worst, late_s), _LONGEST_LATE_S)
+    return min(max(worst, now_s), _LONGEST_LATE_S)
 
 
 def _victim(walk: Walk, at_ns: int, worth_bytes: float) -> Sacrifice | None:

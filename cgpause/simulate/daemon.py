@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
+from cgpause import policy
 from cgpause.config import Config
 from cgpause.model import (
     Action,
@@ -27,8 +28,9 @@ from cgpause.model import (
     Sacrifice,
     Sample,
 )
-from cgpause.policy import Decision, State, decide
+from cgpause.policy import Decision, State
 from cgpause.simulate.engine import Engine
+from cgpause.simulate.glance import Glances
 from cgpause.simulate.pods import SimPod
 from cgpause.tree import SPARED_S
 
@@ -36,6 +38,8 @@ _NS = 1_000_000_000
 _DETAILS_S = 1.0
 """`memory.stat` and `cpu.stat` of the pods are read this often while memory is close."""
 _WAKE_S = 0.001
+_CALM_LOOKS = 3
+"""Where looks are not so many times rarer than can be, something is about to happen."""
 
 Decide = Callable[[State, Sample, Config], Decision]
 Observer = Callable[[Sample, State, Decision], None]
@@ -67,8 +71,9 @@ class SimDaemon:
         *,
         actuation_s: float,
         lateness_s: float,
-        decide: Decide = decide,
+        decide: Decide = policy.decide,
         observe: Observer | None = None,
+        glances: bool = True,
     ) -> None:
         """Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late."""
         self.config = config
@@ -80,9 +85,12 @@ class SimDaemon:
         self._engine = engine
         self._random = chance
         self._decide = decide
+        self._may_glance = glances and decide is policy.decide
+        self._glances: Glances | None = None
         self._actuation_s = actuation_s
         self._lateness_s = lateness_s
         self._state = State()
+        self._fast_ns = config.sampling.fast_ms * 1_000_000
         self._late_s = 0.0
         self._close = False
         self._details_at_s = 0.0
@@ -139,6 +147,32 @@ class SimDaemon:
         self._engine.at(at_s, lambda: self._look() if self._tick == tick else None)
 
     def _look(self) -> None:
+        self.decisions += 1
+        next_ns = self._glance()
+        if next_ns is None:
+            next_ns = self._look_closely()
+        self._late_s = self._lateness_s * self._random.random()
+        self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
+
+    def _glance(self) -> int | None:
+        """Look where nothing can happen; returns when to look again, or None where that is not so."""
+        if self._glances is None:
+            return None
+        is_due = self._engine.now_s >= self._details_at_s
+        read_at_ns = self._now_ns() if self._close and is_due else self._read_at_ns
+        found = self._glances.look(self._now_ns(), self._node.headroom, read_at_ns, int(self._late_s * _NS))
+        if found is None:
+            self._state = self._glances.state()
+            self._glances = None
+            return None
+        if is_due and (self._close or found.close):
+            self._details_at_s = self._engine.now_s + _DETAILS_S
+            self._read_at_ns = self._now_ns()
+        self._close = found.close
+        return found.next_ns
+
+    def _look_closely(self) -> int:
+        """Decide; returns when to look again."""
         if self._close:
             self._read_details()
         sample = self.sample()
@@ -150,12 +184,17 @@ class SimDaemon:
         if self.observe is not None:
             self.observe(sample, self._state, decision)
         self._state = decision.state
-        self.decisions += 1
         if decision.actions:
             self._acting_until_s = self._engine.now_s + 2 * self._actuation_s * self._random.random()
             self._engine.at(self._acting_until_s, lambda: self._act(decision.actions))
-        self._late_s = self._lateness_s * self._random.random()
-        self._tick_at(self._engine.now_s + decision.next_sample_ns / _NS + self._late_s)
+        elif (
+            self._may_glance
+            and self.observe is None
+            and decision.next_sample_ns > _CALM_LOOKS * self._fast_ns
+            and Glances.can_take_over(decision.state, self._engine)
+        ):
+            self._glances = Glances(self._engine, self.config, decision.state, sample.at_ns)
+        return decision.next_sample_ns
 
     def _act(self, actions: Iterable[Action]) -> None:
         pods = {pod.facts.cgroup: pod for pod in self._engine.pods if pod.facts is not None}
@@ -213,6 +252,7 @@ class SimDaemon:
 
     def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
         """Learn that a container was started, or killed."""
+        self._engine.touched[pod] = None
         settle_s = self.config.hold.settle_s
         pod.facts = replace(
             facts,

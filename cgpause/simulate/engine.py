@@ -86,6 +86,12 @@ class Engine:
         """Those with a cgroup."""
         self.byte_seconds = 0.0
         """What the pods held, times how long, when it was last brought up to date."""
+        self.has_cache = False
+        """Whether any pod has ever had page cache."""
+        self.touched: dict[SimPod, None] = {}
+        """Whose memory has changed since somebody emptied this, in order."""
+        self.departed: list[SimPod] = []
+        """Who has gone since then."""
         self._kernel = kernel
         self._cpus = cpus
         self._making = False
@@ -132,9 +138,17 @@ class Engine:
     def drop(self, pod: SimPod) -> None:
         """Take a pod's memory away, and let it compute no longer."""
         self._stop(pod)
+        self.touched[pod] = None
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
         # Summed up anew, now and then, so that rounding does not add up.
         self._used = sum(map(self.held, self.pods))
+
+    def remove(self, pod: SimPod) -> None:
+        """Forget a pod."""
+        self.drop(pod)
+        self.pods.remove(pod)
+        self.touched.pop(pod, None)
+        self.departed.append(pod)
 
     def _got_s(self, pod: SimPod) -> float:
         """CPU time that is not in its fields yet."""
@@ -221,12 +235,15 @@ class Engine:
             pod.step = step
             if step.free_bytes:
                 self._catch_up()
+                self.touched[pod] = None
                 freed = min(step.free_bytes, pod.held_bytes)
                 pod.held_bytes -= freed
                 self._used -= freed
             if step.cpu_s > 0:
                 pod.left_cpu_s = step.cpu_s
                 pod.growth = step.grow_bytes / step.cpu_s
+                if step.cache_bytes:
+                    self.has_cache = True
                 self._start(pod)
                 return
             if step.sleep_s > 0:
@@ -247,6 +264,8 @@ class Engine:
         pod.to_limit = pod.limit_bytes is not None and pod.held_bytes + pod.growth * left_cpu_s > pod.limit_bytes - 1
         if pod.to_limit and pod.growth and pod.limit_bytes is not None:
             left_cpu_s = max(pod.limit_bytes - pod.held_bytes, 0.0) / pod.growth
+        if pod.growth:
+            self.touched[pod] = None
         pod.group = group
         pod.since = group.clock
         pod.turn += 1

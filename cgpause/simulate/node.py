@@ -48,11 +48,13 @@ class SimNode:
         seed: int = 0,
         decide: Decide = decide,
         observe: Observer | None = None,
+        glances: bool = True,
     ) -> None:
         """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
 
         `make_s`: kubelet's time to start a container, one after the other.
         Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late.
+        `glances`: whether the daemon may take short cuts that change nothing, see `glance`.
         """
         self.kubepods_max_bytes = kubepods_max_bytes
         self.node_total_bytes = node_total_bytes
@@ -82,6 +84,7 @@ class SimNode:
                 lateness_s=lateness_s,
                 decide=decide,
                 observe=observe,
+                glances=glances,
             )
         if eviction_bytes:
             self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
@@ -252,12 +255,11 @@ class SimNode:
     def _leave(self, pod: SimPod) -> None:
         pod.steps = None
         pod.epoch += 1
-        self._engine.drop(pod)
+        self._engine.remove(pod)
         if pod.mechanism is not None and self.daemon is not None:
             self.daemon.end_hold(pod)
         pod.facts = None
         self._stop(pod)
-        self._engine.pods.remove(pod)
         self.gone.append(pod)
         del self.admitted[pod]
 
