@@ -74,7 +74,7 @@ def run_both(pods: list[Any], config: Config, seed: int, seconds: float) -> tupl
     return nodes[0], nodes[1]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     PODS,
     st.builds(

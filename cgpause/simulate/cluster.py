@@ -96,7 +96,7 @@ class Cluster:
         if self._queue:
             limit_s = min(limit_s, self._next_change_s())
         while True:
-            node.step(limit_s)
+            node.pass_before(limit_s)
             gone = node.gone
             if len(gone) > self._gone[number]:
                 for pod in gone[self._gone[number] :]:

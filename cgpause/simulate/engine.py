@@ -64,15 +64,12 @@ class Group:
             # Rounding must not leave anything behind that grows for ever.
             self.growth = self.growth + sign * pod.growth if self.growing else 0.0
 
-    def next_end(self) -> float | None:
-        """By the clock."""
+    def next_end(self) -> float:
+        """By the clock; there must be somebody in it."""
         ends = self.ends
-        while ends:
-            end, _, turn, pod = ends[0]
-            if pod.turn == turn:
-                return end
+        while ends[0][3].turn != ends[0][2]:
             heapq.heappop(ends)
-        return None
+        return ends[0][0]
 
 
 class Engine:
@@ -92,6 +89,7 @@ class Engine:
         """Whose memory has changed since somebody emptied this, in order."""
         self.departed: list[SimPod] = []
         """Who has gone since then."""
+        self._departures = 0
         self._kernel = kernel
         self._cpus = cpus
         self._making = False
@@ -103,6 +101,8 @@ class Engine:
         """When the clocks and what is held were last brought up to date."""
         self._used = 0.0
         """What all pods held then."""
+        self._changes_s: float | None = None
+        """What `_change_s` found; None: not known, for who computes has changed since."""
         self._slope = 0.0
         """Bytes that they take in a second since then."""
 
@@ -142,6 +142,7 @@ class Engine:
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
         # Summed up anew, now and then, so that rounding does not add up.
         self._used = sum(map(self.held, self.pods))
+        self._changes_s = None
 
     def remove(self, pod: SimPod) -> None:
         """Forget a pod."""
@@ -149,6 +150,7 @@ class Engine:
         self.pods.remove(pod)
         self.touched.pop(pod, None)
         self.departed.append(pod)
+        self._departures += 1
 
     def _got_s(self, pod: SimPod) -> float:
         """CPU time that is not in its fields yet."""
@@ -162,19 +164,32 @@ class Engine:
 
     def next_s(self) -> float:
         """When something changes here next, if nobody comes before that."""
-        return self._next_s(self._timers[0][0] if self._timers else math.inf)
+        return max(min(self._timers[0][0] if self._timers else math.inf, self._change_s()), self.now_s)
 
     def step(self, until_s: float) -> None:
         """Let time pass until something changes, but not longer than `until_s`."""
         timers = self._timers
-        self.now_s = self._next_s(min(timers[0][0], until_s) if timers else until_s)
-        while self._slope > 0 and self.held_bytes > self.room_bytes - 1:
-            self._catch_up()
-            self._kernel.is_full()
-        self._end_steps(self._free)
-        self._end_steps(self._throttled)
+        due_s = timers[0][0] if timers and timers[0][0] < until_s else until_s
+        change_s = self._change_s()
+        if change_s <= due_s:
+            self.now_s = max(change_s, self.now_s)
+            self._changes_s = None
+            while self._slope > 0 and self.held_bytes > self.room_bytes - 1:
+                self._catch_up()
+                self._kernel.is_full()
+                self._share()
+            self._end_steps(self._free)
+            self._end_steps(self._throttled)
+        else:
+            self.now_s = max(due_s, self.now_s)
         while timers and timers[0][0] <= self.now_s:
             heapq.heappop(timers)[2]()
+
+    def pass_before(self, limit_s: float) -> None:
+        """Let happen what happens until then, but only until a pod has gone; time stops at the last of it."""
+        departures = self._departures
+        while self.next_s() <= limit_s and self._departures == departures:
+            self.step(limit_s)
 
     def pass_until(self, at_s: float) -> None:
         """Let time pass until then."""
@@ -185,20 +200,20 @@ class Engine:
         """Do something then, or now if that has passed."""
         heapq.heappush(self._timers, (max(at_s, self.now_s), next(self._serial), do))
 
-    def _next_s(self, due_s: float) -> float:
-        """When something changes, at most `due_s`."""
-        for group in (self._free, self._throttled):
-            if group.size and (end_s := self._end_s(group)) < due_s:
-                due_s = end_s
-        if self._slope > 0:
-            due_s = min(due_s, self._then_s + (self.room_bytes - self._used) / self._slope)
-        return max(due_s, self.now_s)
+    def _change_s(self) -> float:
+        """When a pod is through with its step or out of memory, if all goes on as it does."""
+        if self._changes_s is None:
+            self._share()
+            change_s = min(self._end_s(self._free), self._end_s(self._throttled))
+            if self._slope > 0:
+                change_s = min(change_s, self._then_s + (self.room_bytes - self._used) / self._slope)
+            self._changes_s = change_s
+        return self._changes_s
 
     def _end_s(self, group: Group) -> float:
-        end = group.next_end()
-        if end is None or group.speed == 0:
+        if not group.size or group.speed == 0:
             return math.inf
-        return self._then_s + (end - group.clock) / group.speed
+        return self._then_s + (group.next_end() - group.clock) / group.speed
 
     def _catch_up(self) -> None:
         elapsed_s = self.now_s - self._then_s
@@ -217,7 +232,7 @@ class Engine:
         """Begin or end to make a container, which takes kubelet a CPU."""
         self._catch_up()
         self._making = busy
-        self._share()
+        self._changes_s = None
 
     def regroup(self, pod: SimPod) -> None:
         """Do what is due when a pod is held, or held differently, or let go."""
@@ -239,6 +254,7 @@ class Engine:
                 freed = min(step.free_bytes, pod.held_bytes)
                 pod.held_bytes -= freed
                 self._used -= freed
+                self._changes_s = None
             if step.cpu_s > 0:
                 pod.left_cpu_s = step.cpu_s
                 pod.growth = step.grow_bytes / step.cpu_s
@@ -271,7 +287,7 @@ class Engine:
         pod.turn += 1
         heapq.heappush(group.ends, (group.clock + left_cpu_s, next(self._serial), pod.turn, pod))
         group.count(pod, 1)
-        self._share()
+        self._changes_s = None
 
     def _stop(self, pod: SimPod) -> None:
         self._catch_up()
@@ -280,7 +296,7 @@ class Engine:
             pod.group.count(pod, -1)
             pod.group = None
             pod.turn += 1
-            self._share()
+            self._changes_s = None
 
     def _share(self) -> None:
         free, throttled = self._free, self._throttled

@@ -76,6 +76,9 @@ class Glances:
         self._read_at_ns = state.reserve.growths.read_at_ns
         # Of this the growths are kept here instead.
         self._late = reserve.ReserveState(late_s=state.reserve.late_s, looked_at_ns=at_ns)
+        self._most_bytes = float("inf")
+        """What all may need, at most, as it was known at the last look, where a look took so long:"""
+        self._most_reaction_s = 1.0
         self._seen: dict[SimPod, _Seen] = {}
         self._young: dict[SimPod, _Seen] = {}
         """Those of whom growth is expected because they are new."""
@@ -136,6 +139,7 @@ class Glances:
                 known.pop(pod, None)
         self._engine.departed.clear()
         sample = Sample(at_ns, headroom, (), read_at_ns, late_ns)
+        fill = pace.learn(self._fill, at_ns, headroom)
         if config.policy is Policy.WATERMARK:
             room: float = headroom.room_below_bytes(config.watermark.upper_pct)
             left = room
@@ -145,7 +149,7 @@ class Glances:
             late = reserve.ReserveState(late_s=reserve.late_s(self._late, sample), looked_at_ns=at_ns)
             changed = self._changed(at_ns)
             room = reserve.room_bytes(sample, config)
-            left = self._left_bytes(room, at_ns, changed, reserve.reaction_s(late.late_s, sample, config), headroom)
+            left = self._left_bytes(room, changed, reserve.reaction_s(late.late_s, sample, config), sample, fill)
             if left > 0:
                 self._learn(at_ns, changed)
                 self._late = late
@@ -153,7 +157,7 @@ class Glances:
         if left <= 0:
             return None
         self._at_ns = at_ns
-        self._fill = pace.learn(self._fill, at_ns, headroom)
+        self._fill = fill
         available = headroom.available_bytes
         close = available < int(available - room + headroom.capacity_bytes * CARE_PCT / 100)
         if all(pod.protected is not None for pod in self._engine.pods):
@@ -203,9 +207,30 @@ class Glances:
                 seen.base_rate *= fade
 
     def _left_bytes(
-        self, room: float, at_ns: int, changed: dict[SimPod, _Seen], reaction_s: float, headroom: Headroom
+        self, room: float, changed: dict[SimPod, _Seen], reaction_s: float, sample: Sample, fill: pace.FillRate
     ) -> float:
-        """As `reserve.left_bytes`."""
+        """As `reserve.left_bytes`; or less, where that is enough not to look again for as long as can be."""
+        horizon_s = self._config.reserve.horizon_s
+        fade = self._fade(sample.at_ns)
+        # What was needed only fades, but for those that have changed, and for looks that come later than they did.
+        most = self._most_bytes * max(reaction_s / self._most_reaction_s, 1.0)
+        for seen in changed.values():
+            prior = prior_rate(seen_growth(seen), sample.at_ns, sample.headroom.capacity_bytes)
+            most += 2 * min(expected_bytes(seen.base_rate * fade, prior, horizon_s), seen.claim)
+        sampling = self._config.sampling
+        if pace.interval_ns(fill, sample, room - most, sampling) < int(sampling.slow_s * NS_PER_S):
+            left = self._exactly_left_bytes(room, changed, reaction_s, sample)
+            most = room - left
+        else:
+            left = room - most
+        self._most_bytes = most
+        self._most_reaction_s = reaction_s
+        return left
+
+    def _exactly_left_bytes(
+        self, room: float, changed: dict[SimPod, _Seen], reaction_s: float, sample: Sample
+    ) -> float:
+        at_ns, capacity_bytes = sample.at_ns, sample.headroom.capacity_bytes
         fade, horizon_s = self._fade(at_ns), self._config.reserve.horizon_s
         forgotten = FORGOTTEN_RATE / fade
         left, largest = room, 0.0
@@ -214,7 +239,7 @@ class Glances:
             rate = seen.base_rate * fade
             if rate < FORGOTTEN_RATE:
                 rate = 0.0
-            prior = prior_rate(seen_growth(seen), at_ns, headroom.capacity_bytes)
+            prior = prior_rate(seen_growth(seen), at_ns, capacity_bytes)
             want = min(expected_bytes(rate, prior, horizon_s), seen.claim)
             if seen.protected or at_ns < seen.settled_at_ns:
                 left -= want
@@ -239,7 +264,7 @@ class Glances:
                 left -= want
                 continue
             need = base_rate * fade_reaction
-            left -= need if need < claim else claim
+            left -= need if need < claim else claim  # noqa: FURB136 - as above
             if want > largest:  # noqa: PLR1730 - as above
                 largest = want
         for pod in idle:

@@ -159,6 +159,10 @@ class SimNode:
         """Let time pass until something changes, but not longer than `until_s`."""
         self._engine.step(until_s)
 
+    def pass_before(self, limit_s: float) -> None:
+        """Let happen what happens until then, but only until a pod has gone; time stops at the last of it."""
+        self._engine.pass_before(limit_s)
+
     def pass_until(self, at_s: float) -> None:
         """Let time pass until then."""
         self._engine.pass_until(at_s)
