@@ -102,18 +102,12 @@ class SimDaemon:
     def sample(self) -> Sample:
         """What the daemon would read now."""
         engine = self._engine
-        spare = max(engine.room_bytes - engine.held_bytes, 0.0)
-        for pod in engine.pods:
-            engine.settle(pod)
-        cached = sum(pod.cache_bytes for pod in engine.pods)
+        if engine.has_cache:
+            self._reclaim()
         usages = []
         for pod in engine.pods:
-            if cached > spare:
-                pod.cache_bytes *= spare / cached
-            if pod.limit_bytes is not None:
-                pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.held_bytes)
             assert pod.facts is not None
-            usages.append(PodUsage(int(pod.held_bytes + pod.cache_bytes), pod.facts))
+            usages.append(PodUsage(int(engine.held(pod) + pod.cache_bytes), pod.facts))
         return Sample(
             at_ns=self._now_ns(),
             headroom=self._node.headroom,
@@ -121,6 +115,19 @@ class SimDaemon:
             read_at_ns=self._read_at_ns,
             late_ns=int(self._late_s * _NS),
         )
+
+    def _reclaim(self) -> None:
+        """Let page cache go where somebody needs the room."""
+        engine = self._engine
+        for pod in engine.pods:
+            engine.settle(pod)
+        spare = max(engine.room_bytes - engine.held_bytes, 0.0)
+        cached = sum(pod.cache_bytes for pod in engine.pods)
+        for pod in engine.pods:
+            if cached > spare:
+                pod.cache_bytes *= spare / cached
+            if pod.limit_bytes is not None:
+                pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.held_bytes)
 
     def _read_details(self) -> bool:
         """Where it is due; returns whether it was."""
