@@ -29,7 +29,7 @@ from cgpause.simulate.scoring import Point, Strategy
 from lab.vm_host import say
 
 GIB = 1 << 30
-HALF_HOUR_S = 1800.0
+QUARTER_S = 900.0
 HOUR_S = 3600.0
 MACHINE = Machine(capacity_bytes=64 * GIB, cpus=16, page_s=1.7e-6, charged_bytes=300 << 10, make_s=0.2)
 SCORINGS = {
@@ -41,11 +41,11 @@ SCORINGS = {
 }
 """The shape likes a node best of which 80 % are requested: bin packing that leaves some room."""
 ARMS = (Arm.NONE, Arm.RESERVE)
-PERCENTS = (100, 120, 130, 140, 150, 170, 200)
+PERCENTS = (100, 120, 130, 140, 150, 175, 200)
 NODES = 4
 SIZES = (3, 100, 1000)
 SIZES_PCT = 120
-STEADY, BATCH = 16, 40
+STEADY, BATCH = 16, 20
 """Of a node: pods that stay, half of its memory by their limits; and jobs that come, one by one."""
 SPEED_NODES = (100, 300, 1000)
 SPEED_PODS = 100
@@ -53,7 +53,7 @@ SPEED_PODS = 100
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One simulated half hour."""
+    """A simulated quarter of an hour."""
 
     scoring: str
     arm: Arm
@@ -65,9 +65,9 @@ def load_of(cell: Cell) -> Load:
     """Pods that stay and wait for two minutes between bursts, and batch jobs of a minute."""
     steady = Jobs("steady", STEADY * cell.nodes, 2 * GIB, GIB // 4, 10_000, 0.2, 120.0, 100)
     count = BATCH * cell.nodes
-    batch = Jobs("batch", count, 4 * GIB, GIB // 2, 3, 2.0, 5.0, 500, 60.0, (HALF_HOUR_S - 60) / count)
+    batch = Jobs("batch", count, 4 * GIB, GIB // 2, 3, 2.0, 5.0, 500, 60.0, (QUARTER_S - 60) / count)
     scoring = SCORINGS[cell.scoring]
-    return Load("cluster", MACHINE, cell.percent / 100, (steady, batch), cell.nodes, HALF_HOUR_S, scoring)
+    return Load("cluster", MACHINE, cell.percent / 100, (steady, batch), cell.nodes, QUARTER_S, scoring)
 
 
 def run(cell: Cell) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def cells(sizes: Sequence[int]) -> list[Cell]:
         for scoring in ("LeastAllocated", "MostAllocated")
         for arm in ARMS
     ]
-    return sorted(dict.fromkeys(by_percent + by_size), key=lambda cell: (cell.percent, cell.nodes), reverse=True)
+    return sorted(dict.fromkeys(by_percent + by_size), key=lambda cell: (cell.nodes, cell.percent), reverse=True)
 
 
 def crowded(nodes: int, share_pct: float, seconds: float) -> Load:
@@ -115,10 +115,11 @@ def speed(nodes: int, share_pct: float, arm: Arm, seconds: float) -> dict[str, A
 
 
 SPEEDS = (
+    (10, 100.0, Arm.NONE, HOUR_S),
+    (10, 60.0, Arm.RESERVE, HOUR_S),
+    (10, 100.0, Arm.RESERVE, HOUR_S),
+    (1, 140.0, Arm.RESERVE, 300.0),
     *((nodes, 60.0, Arm.RESERVE, HOUR_S) for nodes in SPEED_NODES),
-    (100, 100.0, Arm.NONE, HOUR_S),
-    (100, 100.0, Arm.RESERVE, HOUR_S),
-    (1, 140.0, Arm.RESERVE, 600.0),
 )
 
 

@@ -1,0 +1,207 @@
+"""The page about oversubscribed clusters: what `lab.cluster` found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+from lab.cluster import BATCH, QUARTER_S, MACHINE, NODES, SCORINGS, SIZES_PCT, SPEED_PODS, STEADY
+from lab.report import Report
+
+Cell = dict[str, Any]
+_SETTING = (
+    f"{NODES} nodes of {MACHINE.capacity_bytes >> 30} GiB and {MACHINE.cpus:g} CPUs, {QUARTER_S / 60:g} minutes. For "
+    f"each node {STEADY} pods that stay (limit 2 GiB, memory moves every two minutes) and {BATCH} batch jobs that come "
+    "one by one (limit 4 GiB, a minute of work). A pod requests its limit divided by the oversubscription, so that the "
+    "limits on a node may add up to so much. The limits of all that runs at once are some 60 % of the cluster: spread "
+    "out it has room at any oversubscription, packed it has not. Work is CPU time less what was lost with killed "
+    "containers, as a share of that without oversubscription and cgpause, spread out. RequestedToCapacityRatio has a "
+    "shape that likes nodes best of which 80 % are requested."
+)
+_COLUMNS = (
+    "oversubscription",
+    "nodes chosen by",
+    "cgpause",
+    "nodes used",
+    "their memory used",
+    "restarts",
+    "work",
+    "lost CPU time, s",
+    "pauses",
+    "held, share of pods' time",
+    "longest pause, s",
+    "mean wait, s",
+)
+_SPEED_COLUMNS = (
+    "nodes",
+    "pods",
+    "cgpause",
+    "limits, of memory",
+    "memory used",
+    "pauses",
+    "simulated, s",
+    "CPU time, s",
+    "ms for a node and hour",
+    "peak memory, MiB",
+    "KiB for a pod",
+)
+TARGET_S = 120.0
+"""For 1000 nodes, 100 pods on each, and an hour."""
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what cluster.json holds."""
+    (run,) = results["runs"]
+    cells: list[Cell] = run["cells"]
+    sweep = [cell for cell in cells if cell["nodes"] == NODES]
+    sizes = [cell for cell in cells if cell["percent"] == SIZES_PCT]
+    lines = [
+        "# How far a cluster can be oversubscribed",
+        "",
+        "Written by `scripts/bench cluster`, which simulates it again; do not edit. Simulated, not measured:",
+        "[simulation.md](simulation.md) says how far that is from a kernel.",
+        "",
+        *_answer(sweep),
+        "",
+        "![Restarts, work done and nodes used by oversubscription](cluster.png)",
+        "",
+        fill(_SETTING, 118),
+        "",
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---" * len(_COLUMNS) + "|",
+        *(_row(cell, sweep) for cell in sorted(sweep, key=_order)),
+        "",
+        f"## From {min(cell['nodes'] for cell in sizes)} to {max(cell['nodes'] for cell in sizes)} nodes",
+        "",
+        f"The same for each node, at {SIZES_PCT} %:",
+        "",
+        "| nodes | pods | nodes chosen by | cgpause | nodes used | their memory used | restarts | pauses |",
+        "|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {cell['nodes']} | {cell['jobs']} | {cell['scoring']} | {_with(cell)} | {cell['nodes_used']} "
+            f"| {_packed_pct(cell):.0f} % | {cell['restarts']} | {cell['pauses']} |"
+            for cell in sorted(sizes, key=lambda cell: (cell["nodes"], *_order(cell)))
+            if cell["scoring"] in ("LeastAllocated", "MostAllocated")
+        ),
+        "",
+        "## What the simulation costs",
+        "",
+        *_speed(run["speed"]),
+        "",
+        fill(
+            f"Simulated at commit {results['commit']}, {results['date']}. The cells are the same in any number of "
+            "processes and on any machine; what they cost was measured on a machine that did other work besides.",
+            118,
+        ),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def safe_pct(cells: Sequence[Cell], scoring: str, arm: str) -> int | None:
+    """Up to which oversubscription nobody restarts, if there is any."""
+    mine = sorted(
+        (cell for cell in cells if cell["scoring"] == scoring and cell["arm"] == arm), key=lambda cell: cell["percent"]
+    )
+    safe = None
+    for cell in mine:
+        if cell["restarts"]:
+            break
+        safe = int(cell["percent"])
+    return safe
+
+
+def _answer(sweep: Sequence[Cell]) -> list[str]:
+    said = []
+    for scoring in SCORINGS:
+        without, with_it = (safe_pct(sweep, scoring, arm) for arm in ("none", "reserve"))
+        said.append(f"- {scoring}: without cgpause {_upto(without)}, with cgpause {_upto(with_it)}.")
+    packed = safe_pct(sweep, "MostAllocated", "reserve")
+    lines = ["**How far can requests be oversubscribed before a container restarts?**", "", *said]
+    if packed is not None:
+        cell = _find(sweep, "MostAllocated", "reserve", packed)
+        spread = _find(sweep, "LeastAllocated", "none", 100)
+        lines += [
+            "",
+            fill(
+                f"**For an operator: packed to {packed} %, the nodes under cgpause did the work of "
+                f"{spread['nodes_used']} on {cell['nodes_used']}: {_work(cell, sweep):.1f} % of it in the same time, "
+                f"with {_held_pct(cell):.1f} % of the pods' time held. Beyond that memory itself is short, not the "
+                "order in which it is taken: cgpause then delays what does not fit, and cannot keep everybody alive.**",
+                118,
+            ),
+        ]
+    return lines
+
+
+def _upto(percent: int | None) -> str:
+    return "at no oversubscription tried" if percent is None else f"nobody up to {percent} %"
+
+
+def _find(cells: Sequence[Cell], scoring: str, arm: str, percent: int) -> Cell:
+    key = (scoring, arm, percent)
+    return next(cell for cell in cells if (cell["scoring"], cell["arm"], cell["percent"]) == key)
+
+
+def _order(cell: Cell) -> tuple[int, int, str]:
+    return int(cell["percent"]), list(SCORINGS).index(cell["scoring"]), str(cell["arm"])
+
+
+def _with(cell: Cell) -> str:
+    return "-" if cell["arm"] == "none" else "reserve"
+
+
+def _packed_pct(cell: Cell) -> float:
+    """Memory used, of the nodes that ever had a pod."""
+    return float(cell["used_mean_pct"]) * int(cell["nodes"]) / int(cell["nodes_used"])
+
+
+def _useful_s(cell: Cell) -> float:
+    return float(cell["cpu_s"]) - float(cell["lost_cpu_s"])
+
+
+def _work(cell: Cell, sweep: Sequence[Cell]) -> float:
+    spread = _find(sweep, "LeastAllocated", "none", 100)
+    return 100 * _useful_s(cell) / _useful_s(spread)
+
+
+def _held_pct(cell: Cell) -> float:
+    return 100 * float(cell["paused_s"]) / (float(cell["running_mean_s"]) * int(cell["jobs"]))
+
+
+def _row(cell: Cell, sweep: Sequence[Cell]) -> str:
+    held = "-" if cell["arm"] == "none" else f"{_held_pct(cell):.1f} %"
+    return (
+        f"| {cell['percent']} % | {cell['scoring']} | {_with(cell)} | {cell['nodes_used']} | {_packed_pct(cell):.0f} % "
+        f"| {cell['restarts']} | {_work(cell, sweep):.1f} % | {cell['lost_cpu_s']:.0f} | {cell['pauses']} | {held} "
+        f"| {cell['longest_pause_s']:.0f} | {cell['waiting_mean_s']:.1f} |"
+    )
+
+
+def _speed(speeds: Sequence[Cell]) -> list[str]:
+    rows = [
+        f"| {one['nodes']} | {one['pods']} | {'-' if one['arm'] == 'none' else 'reserve'} | {one['limits_pct']:g} % "
+        f"| {one['used_pct']:g} % | {one['pauses']} | {one['simulated_s']:g} | {one['cpu_s']:g} "
+        f"| {1000 * one['cpu_s'] / one['nodes'] / one['simulated_s'] * 3600:.0f} "
+        f"| {one['peak_mib']} | {1024 * one['peak_mib'] / one['pods']:.1f} |"
+        for one in speeds
+    ]
+    largest = max((one for one in speeds if one["arm"] == "reserve"), key=lambda one: one["nodes"])
+    met = "within" if largest["cpu_s"] <= TARGET_S else "not within"
+    return [
+        fill(
+            f"{SPEED_PODS} pods on each node, one process on one CPU. {largest['nodes']} nodes for a simulated hour, "
+            f"far from full as most are, take {largest['cpu_s']:g} s of CPU time: {met} {TARGET_S:g} s. While nobody "
+            "is held and there is room, a look of the daemon costs what has changed since the last; where pods are "
+            "held, each look is the policy itself over all pods of the node, up to twenty times a second, and that is "
+            "what the row with pauses costs.",
+            118,
+        ),
+        "",
+        f"| {' | '.join(_SPEED_COLUMNS)} |",
+        "|---" * len(_SPEED_COLUMNS) + "|",
+        *rows,
+    ]
+
+
+REPORT = Report("cluster", render)
