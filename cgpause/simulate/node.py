@@ -63,6 +63,8 @@ class SimNode:
         self.admitted: dict[SimPod, None] = {}
         """Those that are here, or about to be; in order."""
         self.gone: list[SimPod] = []
+        self._used_s = 0.0
+        self._used_from_s = START_S
         self.evicted: list[SimPod] = []
         room_bytes = node_total_bytes - system_bytes
         if kubepods_max_bytes is not None:
@@ -110,6 +112,11 @@ class SimNode:
     def oom_kills(self) -> int:
         """Kills because the node or kubepods was full."""
         return sum(pod.oom_kills for pod in self.all_pods)
+
+    @property
+    def in_use_s(self) -> float:
+        """How long anybody was here."""
+        return self._used_s + (self.now_s - self._used_from_s if self.admitted else 0.0)
 
     @property
     def pauses(self) -> int:
@@ -174,13 +181,18 @@ class SimNode:
     def add(self, pod: SimPod) -> None:
         """Admit a pod now."""
         pod.waiting_s += self.now_s - START_S - pod.start_s
-        self.admitted[pod] = None
+        self._admit(pod)
         self._make(lambda: self._appear(pod))
 
     # kubelet
 
-    def _come(self, pod: SimPod, at_s: float) -> None:
+    def _admit(self, pod: SimPod) -> None:
+        if not self.admitted:
+            self._used_from_s = self.now_s
         self.admitted[pod] = None
+
+    def _come(self, pod: SimPod, at_s: float) -> None:
+        self._admit(pod)
         self._engine.at(at_s, lambda: self._appear(pod))
 
     def _make(self, then: Callable[[], None]) -> None:
@@ -266,6 +278,8 @@ class SimNode:
         self._stop(pod)
         self.gone.append(pod)
         del self.admitted[pod]
+        if not self.admitted:
+            self._used_s += self.now_s - self._used_from_s
 
     def is_through(self, pod: SimPod) -> None:
         """See a pod off that has done all it had to do."""

@@ -38,8 +38,8 @@ class Outcome:
     sacrifices: int
     used_mean_pct: float
     """Of the nodes' memory, until the last job finished."""
-    nodes_used: int
-    """How many ever had a job."""
+    nodes_used: float
+    """How many had a job, on average until the last job finished."""
 
 
 def simulate(
@@ -91,5 +91,5 @@ def simulate(
         freezes=sum(node.freezes for node in nodes),
         sacrifices=sum(pod.sacrifices for pod in pods),
         used_mean_pct=100 * sum(node.byte_seconds for node in nodes) / (machine.capacity_bytes * load.nodes * total_s),
-        nodes_used=sum(bool(node.admitted or node.gone) for node in nodes),
+        nodes_used=sum(node.in_use_s for node in nodes) / total_s,
     )

@@ -24,7 +24,7 @@ from cgpause.config import Config
 from cgpause.simulate import Arm
 from cgpause.simulate.load import Jobs, Load, Machine
 from cgpause.simulate.run import simulate
-from cgpause.simulate.scheduler import Scoring
+from cgpause.simulate.scheduler import MEMORY, Scoring
 from cgpause.simulate.scoring import Point, Strategy
 from lab.vm_host import say
 
@@ -36,10 +36,10 @@ SCORINGS = {
     "LeastAllocated": Scoring(),
     "MostAllocated": Scoring(Strategy.MOST_ALLOCATED),
     "RequestedToCapacityRatio": Scoring(
-        Strategy.REQUESTED_TO_CAPACITY_RATIO, shape=(Point(0, 0), Point(80, 10), Point(100, 0))
+        Strategy.REQUESTED_TO_CAPACITY_RATIO, ((MEMORY, 1),), (Point(0, 0), Point(80, 10), Point(81, 0))
     ),
 }
-"""The shape likes a node best of which 80 % are requested: bin packing that leaves some room."""
+"""The shape is bin packing up to 80 % of a node's memory; beyond it any other node is better."""
 ARMS = (Arm.NONE, Arm.RESERVE)
 PERCENTS = (100, 120, 130, 140, 150, 175, 200)
 NODES = 4

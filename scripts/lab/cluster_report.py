@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
-from lab.cluster import BATCH, QUARTER_S, MACHINE, NODES, SCORINGS, SIZES_PCT, SPEED_PODS, STEADY
+from lab.cluster import BATCH, MACHINE, NODES, PERCENTS, QUARTER_S, SCORINGS, SIZES_PCT, SPEED_PODS, STEADY
 from lab.report import Report
 
 Cell = dict[str, Any]
@@ -16,8 +16,9 @@ _SETTING = (
     "one by one (limit 4 GiB, a minute of work). A pod requests its limit divided by the oversubscription, so that the "
     "limits on a node may add up to so much. The limits of all that runs at once are some 60 % of the cluster: spread "
     "out it has room at any oversubscription, packed it has not. Work is CPU time less what was lost with killed "
-    "containers, as a share of that without oversubscription and cgpause, spread out. RequestedToCapacityRatio has a "
-    "shape that likes nodes best of which 80 % are requested."
+    "containers, as a share of that without oversubscription and cgpause, spread out. "
+    "RequestedToCapacityRatio has a shape that packs up to 80 % of a node's memory, and takes any other node "
+    "before it goes on. Nodes used: on average."
 )
 _COLUMNS = (
     "oversubscription",
@@ -79,7 +80,7 @@ def render(results: dict[str, Any]) -> str:
         "| nodes | pods | nodes chosen by | cgpause | nodes used | their memory used | restarts | pauses |",
         "|---|---|---|---|---|---|---|---|",
         *(
-            f"| {cell['nodes']} | {cell['jobs']} | {cell['scoring']} | {_with(cell)} | {cell['nodes_used']} "
+            f"| {cell['nodes']} | {cell['jobs']} | {cell['scoring']} | {_with(cell)} | {cell['nodes_used']:.1f} "
             f"| {_packed_pct(cell):.0f} % | {cell['restarts']} | {cell['pauses']} |"
             for cell in sorted(sizes, key=lambda cell: (cell["nodes"], *_order(cell)))
             if cell["scoring"] in ("LeastAllocated", "MostAllocated")
@@ -116,6 +117,9 @@ def _answer(sweep: Sequence[Cell]) -> list[str]:
     for scoring in SCORINGS:
         without, with_it = (safe_pct(sweep, scoring, arm) for arm in ("none", "reserve"))
         said.append(f"- {scoring}: without cgpause {_upto(without)}, with cgpause {_upto(with_it)}.")
+    beyond = next((pct for pct in PERCENTS if _restarts(sweep, pct)[1]), PERCENTS[-1])
+    without, with_it = _restarts(sweep, beyond)
+    said.append(f"- At {beyond} %, packed by MostAllocated: {without} restarts without cgpause, {with_it} with it.")
     packed = safe_pct(sweep, "MostAllocated", "reserve")
     lines = ["**How far can requests be oversubscribed before a container restarts?**", "", *said]
     if packed is not None:
@@ -125,13 +129,20 @@ def _answer(sweep: Sequence[Cell]) -> list[str]:
             "",
             fill(
                 f"**For an operator: packed to {packed} %, the nodes under cgpause did the work of "
-                f"{spread['nodes_used']} on {cell['nodes_used']}: {_work(cell, sweep):.1f} % of it in the same time, "
-                f"with {_held_pct(cell):.1f} % of the pods' time held. Beyond that memory itself is short, not the "
-                "order in which it is taken: cgpause then delays what does not fit, and cannot keep everybody alive.**",
+                f"{spread['nodes_used']:.1f} on {cell['nodes_used']:.1f}: {_work(cell, sweep):.1f} % of it in the "
+                f"same time, with {_held_pct(cell):.1f} % of the pods' time held. Beyond that memory itself is "
+                "short, not the order in which it is taken: cgpause then delays what does not fit, and cannot keep "
+                "everybody alive.**",
                 118,
             ),
         ]
     return lines
+
+
+def _restarts(sweep: Sequence[Cell], percent: int) -> tuple[int, int]:
+    """Without cgpause and with it, packed."""
+    without, with_it = (_find(sweep, "MostAllocated", arm, percent)["restarts"] for arm in ("none", "reserve"))
+    return int(without), int(with_it)
 
 
 def _upto(percent: int | None) -> str:
@@ -153,7 +164,7 @@ def _with(cell: Cell) -> str:
 
 def _packed_pct(cell: Cell) -> float:
     """Memory used, of the nodes that ever had a pod."""
-    return float(cell["used_mean_pct"]) * int(cell["nodes"]) / int(cell["nodes_used"])
+    return float(cell["used_mean_pct"]) * int(cell["nodes"]) / float(cell["nodes_used"])
 
 
 def _useful_s(cell: Cell) -> float:
@@ -171,11 +182,21 @@ def _held_pct(cell: Cell) -> float:
 
 def _row(cell: Cell, sweep: Sequence[Cell]) -> str:
     held = "-" if cell["arm"] == "none" else f"{_held_pct(cell):.1f} %"
-    return (
-        f"| {cell['percent']} % | {cell['scoring']} | {_with(cell)} | {cell['nodes_used']} | {_packed_pct(cell):.0f} % "
-        f"| {cell['restarts']} | {_work(cell, sweep):.1f} % | {cell['lost_cpu_s']:.0f} | {cell['pauses']} | {held} "
-        f"| {cell['longest_pause_s']:.0f} | {cell['waiting_mean_s']:.1f} |"
+    values = (
+        f"{cell['percent']} %",
+        cell["scoring"],
+        _with(cell),
+        f"{cell['nodes_used']:.1f}",
+        f"{_packed_pct(cell):.0f} %",
+        cell["restarts"],
+        f"{_work(cell, sweep):.1f} %",
+        f"{cell['lost_cpu_s']:.0f}",
+        cell["pauses"],
+        held,
+        f"{cell['longest_pause_s']:.0f}",
+        f"{cell['waiting_mean_s']:.1f}",
     )
+    return f"| {' | '.join(map(str, values))} |"
 
 
 def _speed(speeds: Sequence[Cell]) -> list[str]:
