@@ -56,7 +56,8 @@ def test_where_the_simulation_is_right_there_is_no_error() -> None:
         assert cell["measured"] == cell["simulated"]
         assert set(cell["absolute_error"].values()) == {0}
     restarts = {cell["arm"]: cell["measured"]["restarts"] for cell in cells}
-    assert restarts["none"] > restarts["watermark"] > restarts["reserve-freeze"] == 0
+    assert restarts["none"] > restarts["reserve-freeze"] == 0
+    assert restarts["watermark"] > 0
 
 
 def published() -> dict[str, Any]:

@@ -47,7 +47,7 @@ _SPEED_COLUMNS = (
     "peak memory, MiB",
     "KiB for a pod",
 )
-TARGET_S = 120.0
+TARGET_NODES, TARGET_S = 1000, 120.0
 """For 1000 nodes, 100 pods on each, and an hour."""
 
 
@@ -207,15 +207,21 @@ def _speed(speeds: Sequence[Cell]) -> list[str]:
         f"| {one['peak_mib']} | {1024 * one['peak_mib'] / one['pods']:.1f} |"
         for one in speeds
     ]
-    largest = max((one for one in speeds if one["arm"] == "reserve"), key=lambda one: one["nodes"])
-    met = "within" if largest["cpu_s"] <= TARGET_S else "not within"
+    far = max((one for one in speeds if one["arm"] == "reserve"), key=lambda one: int(one["nodes"]))
+    whole_s = far["cpu_s"] * TARGET_NODES / far["nodes"]
+    took = (
+        f"take {whole_s:.0f} s"
+        if far["nodes"] == TARGET_NODES
+        else f"would take {whole_s:.0f} s, by those {far['nodes']},"
+    )
+    met = "within" if whole_s <= TARGET_S else "not within"
     return [
         fill(
-            f"{SPEED_PODS} pods on each node, one process on one CPU. {largest['nodes']} nodes for a simulated hour, "
-            f"far from full as most are, take {largest['cpu_s']:g} s of CPU time: {met} {TARGET_S:g} s. While nobody "
-            "is held and there is room, a look of the daemon costs what has changed since the last; where pods are "
-            "held, each look is the policy itself over all pods of the node, up to twenty times a second, and that is "
-            "what the row with pauses costs.",
+            f"{SPEED_PODS} pods on each node, one process on one CPU. {TARGET_NODES} nodes that use "
+            f"{far['used_pct']:g} % of their memory {took} of CPU time for a simulated hour: {met} {TARGET_S:g} s. "
+            "While nobody is held and there is room, a look of the daemon costs what has changed since the last; it "
+            "looks more often the fuller its node is. Where pods are held, each look is the policy itself over all "
+            "pods of the node, up to twenty times a second, and that is what the row with pauses costs.",
             118,
         ),
         "",
