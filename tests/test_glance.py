@@ -74,14 +74,19 @@ def run_both(pods: list[Any], config: Config, seed: int, seconds: float) -> tupl
     return nodes[0], nodes[1]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     PODS,
     st.builds(
         Config,
         policy=st.sampled_from(Policy),
         mechanism=st.sampled_from(Mechanism),
-        reserve=st.builds(ReserveConfig, sacrifice=st.booleans(), horizon_s=st.sampled_from([2.0, 10.0, 60.0])),
+        reserve=st.builds(
+            ReserveConfig,
+            sacrifice=st.booleans(),
+            horizon_s=st.sampled_from([2.0, 10.0, 60.0]),
+            ahead_s=st.sampled_from([0.0, 0.0, 5.0, 20.0]),
+        ),
     ),
     st.integers(0, 9),
 )

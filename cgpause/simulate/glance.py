@@ -216,7 +216,7 @@ class Glances:
         most = self._most_bytes * max(reaction_s / self._most_reaction_s, 1.0)
         for seen in changed.values():
             prior = prior_rate(seen_growth(seen), sample.at_ns, sample.headroom.capacity_bytes)
-            most += 2 * min(expected_bytes(seen.base_rate * fade, prior, horizon_s), seen.claim)
+            most += 2 * min(expected_bytes(seen.base_rate * fade, prior, max(horizon_s, reaction_s)), seen.claim)
         sampling = self._config.sampling
         if pace.interval_ns(fill, sample, room - most, sampling) < int(sampling.slow_s * NS_PER_S):
             left = self._exactly_left_bytes(room, changed, reaction_s, sample)
