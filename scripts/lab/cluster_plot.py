@@ -44,8 +44,8 @@ def draw(cells: Sequence[dict[str, Any]]) -> None:
     restarts.set_title("restarts")
     restarts.set_yscale("symlog", linthresh=1)
     restarts.set_ylim(bottom=0)
-    work.set_title("work done, % of that without oversubscription")
-    work.set_ylim(bottom=0)
+    work.set_title("work done, % of all")
+    work.set_ylim(80, 101)
     nodes.set_title("nodes used (with cgpause)")
     nodes.set_ylim(0, NODES + 0.3)
     for axes in (restarts, work, nodes):
