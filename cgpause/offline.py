@@ -65,7 +65,7 @@ def simulate(
     the daemon's own, as the configuration has them.
     """
     from cgpause.simulate import command, files, runs  # noqa: PLC0415 - no other command needs it
-    from cgpause.simulate.workload import PRESETS  # noqa: PLC0415
+    from cgpause.simulate.presets import PRESETS  # noqa: PLC0415
 
     if list_presets:
         typer.echo("\n".join(PRESETS))

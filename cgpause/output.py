@@ -28,7 +28,7 @@ from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import Place, room_bytes
-from cgpause.simulate import files
+from cgpause.simulate import files, groups
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -300,7 +300,11 @@ def print_simulation(values: dict[str, Any]) -> None:
             f"pods are held by {values['mechanism']}",
             soft_wrap=True,
         )
-        to.print(Trimmed(_simulated(load["policies"], wide=to.width >= _WIDE_SIMULATION)))
+        wide = to.width >= _WIDE_SIMULATION
+        to.print(Trimmed(_simulated(load["policies"], wide=wide)))
+        if len(load["policies"][0]["groups"]) > 1:
+            to.print()
+            to.print(Trimmed(_groups(load["policies"], wide=wide)))
 
 
 def _simulated(policies: Sequence[dict[str, Any]], *, wide: bool) -> Table:
@@ -357,6 +361,15 @@ def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
         ("PAUSED", times["paused_s"]),
         ("LONGEST", times["longest_pause_s"]),
     ]
+
+
+def _groups(policies: Sequence[dict[str, Any]], *, wide: bool) -> Table:
+    rows = groups.rows(policies, wide=wide)
+    columns = tuple(title for title, _ in rows[0])
+    table = _table(*columns, right=columns[2:])
+    for row in rows:
+        table.add_row(*(text for _, text in row))
+    return table
 
 
 def print_json(values: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import fmean
@@ -14,11 +14,15 @@ from typing import Any
 from cgpause.config import Config
 from cgpause.simulate import Arm
 from cgpause.simulate.load import Load
+from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.run import Outcome
 from cgpause.simulate.runs import Run, run_all
-from cgpause.simulate.workload import PRESETS, load_workload, make_load
+from cgpause.simulate.workload import load_workload, make_load
 
 _DIGITS = 3
+_NAMES = ("name", "kind", "priority")
+_LONGEST = ("longest_pause_s", "missed_in_a_row", "longest_silence_s")
+"""Of a group; one bad run must not be lost in a mean."""
 
 
 def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
@@ -77,17 +81,36 @@ def compare(
 
 
 def _policy(arm: Arm, outcomes: dict[int, Outcome]) -> dict[str, Any]:
-    figures = [{name: _rounded(value) for name, value in asdict(outcome).items()} for outcome in outcomes.values()]
+    found = [asdict(outcome) for outcome in outcomes.values()]
+    groups = [[_all_rounded(group) for group in one.pop("groups")] for one in found]
+    figures = [_all_rounded(one) for one in found]
     return {
         "policy": arm,
         "mean": {name: _rounded(fmean(one[name] for one in figures)) for name in figures[0]},
         "low": {name: min(one[name] for one in figures) for name in figures[0]},
         "high": {name: max(one[name] for one in figures) for name in figures[0]},
-        "runs": [{"seed": seed} | one for seed, one in zip(outcomes, figures, strict=True)],
+        "groups": [_over_seeds(same) for same in zip(*groups, strict=True)],
+        "runs": [
+            {"seed": seed} | one | {"groups": own} for seed, one, own in zip(outcomes, figures, groups, strict=True)
+        ],
     }
 
 
-def _rounded(value: float) -> float:
+def _over_seeds(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What became of one section's pods, in the mean; of what is the longest in each run, the longest."""
+    values = dict(groups[0])
+    for name in values:
+        known = [group[name] for group in groups if group[name] is not None]
+        if known and name not in _NAMES:
+            values[name] = max(known) if name in _LONGEST else _rounded(fmean(known))
+    return values
+
+
+def _all_rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in values.items()}
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
 
 from cgpause.model import Workload
 from cgpause.simulate.kubelet import Backoff, request_bytes
-from cgpause.simulate.pods import SimPod
+from cgpause.simulate.pods import Probe, SimPod
 from cgpause.simulate.scheduler import Scoring
+from cgpause.simulate.service import Surge, surging
 from cgpause.simulate.worker import Cost, job_seeds, volatile
 
 
@@ -29,6 +34,26 @@ class Jobs:
     """When the first comes ..."""
     every_s: float = 0.0
     """... and how long after it the next."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """Pods of one kind that nobody waits for: a service's, or a DaemonSet's."""
+
+    name: str
+    count: int | None
+    """None: one on every node."""
+    limit_bytes: int
+    request_bytes: int
+    surge: Surge
+    probe: Probe | None
+    """None: nothing in them listens, and so the daemon takes them for batch."""
+    latency_s: float | None = None
+    """For how long they may go without an answer."""
+    protected: bool = False
+    priority: int = 0
+    lasts_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +77,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Jobs on nodes."""
+    """Jobs on nodes, and what lasts beside them."""
 
     name: str
     machine: Machine
@@ -62,6 +87,14 @@ class Load:
     nodes: int = 1
     timeout_s: float = field(default=7 * 86400.0)
     scoring: Scoring = field(default_factory=Scoring)
+    lasting: tuple[Lasting, ...] = ()
+    shuffled: bool = False
+    """Whether the jobs queue in an order that the seed decides, not in that of their kinds."""
+
+    @property
+    def kinds(self) -> tuple[Jobs | Lasting, ...]:
+        """All of them."""
+        return (*self.jobs, *self.lasting)
 
     @property
     def count(self) -> int:
@@ -69,27 +102,79 @@ class Load:
         return sum(jobs.count for jobs in self.jobs)
 
 
+class Queued(NamedTuple):
+    """One job of the queue."""
+
+    name: str
+    kind: Jobs
+    number: int
+    """Among those of its kind."""
+    seed: int
+
+
+def queue(load: Load, seed: int) -> list[Queued]:
+    """The jobs in the order of their queue: the same for the same load and seed."""
+    numbered = [(jobs, number) for jobs in load.jobs for number in range(jobs.count)]
+    if load.shuffled:
+        Random(f"queue {seed}").shuffle(numbered)  # noqa: S311 - repeatable, not secret
+    return [
+        Queued(f"{jobs.name}-{number:02}", jobs, number, own)
+        for (jobs, number), own in zip(numbered, job_seeds(seed, load.count), strict=True)
+    ]
+
+
 def make_pods(load: Load, seed: int) -> list[SimPod]:
-    """The queue: the same for the same load and seed."""
-    seeds = iter(job_seeds(seed, load.count))
+    """The jobs' pods in the order of their queue."""
     machine = load.machine
     return [
         SimPod(
-            f"{jobs.name}-{number:02}",
+            name,
             volatile(
                 jobs.limit_bytes,
                 jobs.unit_bytes,
                 jobs.rounds,
-                next(seeds),
+                own,
                 Cost(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
             ),
+            group=jobs.name,
             limit_bytes=jobs.limit_bytes,
             workload=Workload.BATCH,
+            priority=jobs.priority,
             request_bytes=request_bytes(jobs.limit_bytes, load.oversubscription),
             request_millicpu=jobs.request_millicpu,
             start_s=jobs.start_s + number * jobs.every_s,
             backoff=Backoff(machine.backoff_scale),
         )
-        for jobs in load.jobs
-        for number in range(jobs.count)
+        for name, jobs, number, own in queue(load, seed)
     ]
+
+
+def make_services(load: Load, seed: int) -> list[SimPod]:
+    """The pods that last and can be on any node."""
+    return [
+        _lasting(load, kind, f"{kind.name}-{number:02}", seed)
+        for kind in load.lasting
+        if kind.count is not None
+        for number in range(kind.count)
+    ]
+
+
+def make_daemons(load: Load, seed: int, node: int) -> Iterator[SimPod]:
+    """The pods of DaemonSets on one node."""
+    return (_lasting(load, kind, f"{kind.name}-{node:02}", seed) for kind in load.lasting if kind.count is None)
+
+
+def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
+    return SimPod(
+        name,
+        surging(kind.surge, f"{name} {seed}"),
+        group=kind.name,
+        limit_bytes=kind.limit_bytes,
+        workload=Workload.BATCH if kind.probe is None else Workload.SERVICE,
+        priority=kind.priority,
+        protected="by the workload" if kind.protected else None,
+        probe=kind.probe,
+        request_bytes=kind.request_bytes,
+        backoff=Backoff(load.machine.backoff_scale),
+        lasts_s=kind.lasts_s,
+    )

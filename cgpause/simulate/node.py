@@ -12,6 +12,7 @@ What is modelled, and from where (design: kernel facts, the kubepods tree):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from random import Random
 
@@ -226,6 +227,8 @@ class SimNode:
             priority=pod.priority,
         )
         self._engine.pods.append(pod)
+        if pod.lasts_s is not None and pod.lasts_s < math.inf:
+            self._engine.at(self.now_s + pod.lasts_s, lambda: self.is_through(pod) if pod in self.admitted else None)
         self._start(pod)
 
     def _start(self, pod: SimPod) -> None:
@@ -265,6 +268,7 @@ class SimNode:
             return 0.0
         ran_s = self.now_s - pod.started_s
         pod.running_s += ran_s
+        pod.runs.append((pod.started_s, self.now_s))
         pod.started_s = None
         return ran_s
 

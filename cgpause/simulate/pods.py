@@ -51,6 +51,8 @@ class SimPod:
 
     name: str
     behaviour: Behaviour
+    group: str = ""
+    """The section of the workload that it is from."""
     limit_bytes: int | None = None
     qos: QosClass = QosClass.BURSTABLE
     workload: Workload = Workload.BATCH
@@ -63,6 +65,8 @@ class SimPod:
     """For admission, and for the order in which the kernel kills."""
     request_millicpu: int = 0
     backoff: Backoff = field(default_factory=Backoff)
+    lasts_s: float | None = None
+    """How long it is there; nobody waits for one that lasts. None: until its behaviour ends."""
 
     held_bytes: float = 0.0
     cache_bytes: float = 0.0
@@ -76,6 +80,8 @@ class SimPod:
     """Of all its containers, until they finished or were killed."""
     started_s: float | None = None
     """When its container started; None while none runs."""
+    runs: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when its containers ran, without the one that still does."""
     oom_kills: int = 0
     own_oom_kills: int = 0
     """At its own limit, which is nobody else's doing."""

@@ -1,22 +1,41 @@
-"""Workloads: what the file given to `cgpause simulate` says, and those of the paper, which are built in.
+"""Workloads: what the file given to `cgpause simulate` says. Those that are built in are in `presets`.
 
 Not with postponed annotations: `options` needs the types themselves.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cgpause.config import load_options
-from cgpause.options import Conflict, option
+from cgpause.options import Conflict, Option, option
 from cgpause.simulate.kubelet import request_bytes
-from cgpause.simulate.load import Jobs, Load, Machine
-from cgpause.simulate.pods import MIB
+from cgpause.simulate.load import Jobs, Lasting, Load, Machine
+from cgpause.simulate.pods import MIB, Probe
 from cgpause.simulate.scheduler import CPU, MEMORY, Scoring
 from cgpause.simulate.scoring import MAX_SHAPE_SCORE, Point, Strategy, check_shape
+from cgpause.simulate.service import Surge
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MAX_JOBS = 1_000_000
+MAX_SERVICES = 1000
+_SPARE_MIB = 8
+"""Between what a service takes and its limit, unless that is set."""
+
+
+def _name(what: str) -> dict[str, Option]:
+    return option(
+        what,
+        pattern=lambda text: _NAME.fullmatch(text) is not None,
+        allowed="up to 63 lower-case letters, digits and -",
+    )
+
+
+def _priority() -> dict[str, Option]:
+    return option(
+        "Of two pods the one with the higher priority is paused later, whatever else they are.", low=-1000, high=1000
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +113,7 @@ def _points(shape: tuple[PointOptions, ...]) -> tuple[Point, ...]:
 class JobsOptions:
     """Jobs of one kind."""
 
-    name: str = field(
-        metadata=option(
-            "Their name.",
-            pattern=lambda text: _NAME.fullmatch(text) is not None,
-            allowed="up to 63 lower-case letters, digits and -",
-        )
-    )
+    name: str = field(metadata=_name("Their name."))
     count: int = field(metadata=option("How many.", low=1, high=MAX_JOBS))
     limit_mib: int = field(metadata=option("Memory limit of each.", unit="MiB", low=4, high=1 << 30))
     unit_mib: int | None = field(
@@ -119,6 +132,7 @@ class JobsOptions:
     )
     start_s: float = field(default=0.0, metadata=option("When the first comes.", unit="s", low=0, high=1e9))
     every_s: float = field(default=0.0, metadata=option("How long after it the next comes.", unit="s", low=0, high=1e6))
+    priority: int = field(default=0, metadata=_priority())
 
     def conflicts(self) -> Iterator[Conflict]:
         """A unit is a part of the limit, and not so small a part that nobody lives to see the end."""
@@ -128,26 +142,131 @@ class JobsOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class _LastingOptions:
+    """What services and DaemonSets have in common."""
+
+    name: str = field(metadata=_name("Its name."))
+    base_mib: int = field(metadata=option("What each pod holds all the time.", unit="MiB", low=1, high=1 << 30))
+    surge_mib: int = field(default=0, metadata=option("What a surge adds.", unit="MiB", low=0, high=1 << 30))
+    surge_s: float = field(default=5.0, metadata=option("How long a surge grows.", unit="s", low=0.01, high=1e6))
+    rest_s: float = field(
+        default=20.0,
+        metadata=option("Mean time between two, each from half to one and a half of it.", unit="s", low=0, high=1e6),
+    )
+    limit_mib: int | None = field(
+        default=None,
+        metadata=option(
+            f"Memory limit of each pod; base, surge and {_SPARE_MIB} MiB unless set.", unit="MiB", low=4, high=1 << 30
+        ),
+    )
+    request_mib: int | None = field(
+        default=None,
+        metadata=option("What each pod requests of its node; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
+    )
+    listens: bool = field(
+        default=True,
+        metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
+    )
+    probe_period_s: float = field(
+        default=Probe().period_s, metadata=option("Its liveness probe comes so often.", unit="s", low=0.1, high=3600)
+    )
+    probe_timeout_s: float = field(
+        default=Probe().timeout_s, metadata=option("And waits for so long.", unit="s", low=0.01, high=3600)
+    )
+    probe_failures: int = field(
+        default=Probe().failures, metadata=option("So many missed in a row kill.", low=1, high=1000)
+    )
+    latency_s: float | None = field(
+        default=None,
+        metadata=option("For how long it may go without an answer; only counted.", unit="s", low=0, high=1e6),
+    )
+    protected: bool = field(default=False, metadata=option("Whether it may never be paused."))
+    priority: int = field(default=0, metadata=_priority())
+
+    @property
+    def limit(self) -> int:
+        """Its limit in MiB."""
+        return self.base_mib + self.surge_mib + _SPARE_MIB if self.limit_mib is None else self.limit_mib
+
+    @property
+    def request(self) -> int:
+        """Its request in MiB."""
+        return self.limit if self.request_mib is None else self.request_mib
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """It must fit into its own limit, and that be no less than its request."""
+        least = self.base_mib + self.surge_mib + 1
+        if self.limit_mib is not None and self.limit_mib < least:
+            yield Conflict(
+                ("limit_mib", "base_mib", "surge_mib"),
+                f"found {self.limit_mib}; allowed: from {least}, base_mib and surge_mib and 1",
+            )
+        if self.request > self.limit:
+            yield Conflict(
+                ("request_mib", "limit_mib"), f"found {self.request}; allowed: up to the limit of {self.limit} MiB"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesOptions(_LastingOptions):
+    """A service: pods that are placed before the jobs."""
+
+    count: int = field(default=1, metadata=option("How many pods.", low=1, high=MAX_SERVICES))
+    lasts_s: float | None = field(
+        default=None,
+        metadata=option("For how long it is there; until the last job has finished unless set.", unit="s", above=0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSetsOptions(_LastingOptions):
+    """A DaemonSet: one pod on every node, before everything else."""
+
+    listens: bool = field(
+        default=False,
+        metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
+    )
+    protected: bool = field(default=True, metadata=option("Whether it may never be paused."))
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """All of a file."""
 
+    shuffled: bool = field(
+        default=False, metadata=option("Whether the jobs queue in an order that the seed decides, not in the file's.")
+    )
     nodes: NodesOptions = field(default=NodesOptions(), metadata=option("The nodes."))
     scheduler: SchedulerOptions = field(default=SchedulerOptions(), metadata=option("How a node is chosen."))
     jobs: tuple[JobsOptions, ...] = field(default=(), metadata=option("The jobs, in the order of their queue."))
+    services: tuple[ServicesOptions, ...] = field(default=(), metadata=option("The services beside them."))
+    daemonsets: tuple[DaemonSetsOptions, ...] = field(default=(), metadata=option("The DaemonSets beside them."))
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Jobs there must be, and each must fit on an empty node."""
+        """Jobs there must be, and all that lasts, and beside it each of the jobs, must fit."""
         count = sum(jobs.count for jobs in self.jobs)
         if not 1 <= count <= MAX_JOBS:
             yield Conflict(("jobs",), f"found {count} jobs in all; allowed: 1 to {MAX_JOBS}, in [[jobs]] sections")
+        sections: tuple[JobsOptions | _LastingOptions, ...] = (*self.jobs, *self.services, *self.daemonsets)
+        names = [one.name for one in sections]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield Conflict(("jobs",), f'found several sections with the name "{name}"; allowed: each once')
         nodes = self.nodes
+        free = free_mib(self)
+        if free is None:
+            yield Conflict(
+                ("services", "daemonsets"),
+                f"they request more than there is; allowed: what fits into memory_mib of [nodes], {nodes.memory_mib}",
+            )
+            return
         for jobs in self.jobs:
             request = request_bytes(jobs.limit_mib * MIB, nodes.oversubscription_pct / 100)
-            if request > nodes.memory_mib * MIB:
+            if request > max(free) * MIB:
+                beside = "" if max(free) == nodes.memory_mib else " less what services and DaemonSets request"
                 yield Conflict(
                     ("jobs",),
                     f'"{jobs.name}" requests {request / MIB:.0f} MiB (limit_mib / oversubscription_pct) and fits on no '
-                    f"node; allowed: up to memory_mib of [nodes], {nodes.memory_mib}",
+                    f"node; allowed: up to memory_mib of [nodes]{beside}, {max(free)}",
                 )
             if jobs.request_millicpu > 1000 * nodes.cpus:
                 yield Conflict(
@@ -155,6 +274,18 @@ class Workload:
                     f'"{jobs.name}" requests {jobs.request_millicpu} millicores and fits on no node; allowed: up to '
                     f"cpus of [nodes], {nodes.cpus:g}",
                 )
+
+
+def free_mib(workload: Workload) -> list[int] | None:
+    """What DaemonSets and services leave of each node, placed as `cluster` does; None where they do not fit."""
+    nodes = workload.nodes
+    daemons = sum(one.request for one in workload.daemonsets)
+    free = [nodes.memory_mib - daemons] * nodes.count
+    for one in workload.services:
+        for _ in range(one.count):
+            free.sort()
+            free[-1] -= one.request
+    return free if min(free) >= 0 else None
 
 
 def load_workload(path: str) -> Load:
@@ -189,6 +320,7 @@ def make_load(name: str, workload: Workload) -> Load:
             one.request_millicpu,
             one.start_s,
             one.every_s,
+            one.priority,
         )
         for one in workload.jobs
     )
@@ -196,18 +328,32 @@ def make_load(name: str, workload: Workload) -> Load:
     weights = tuple(
         (name, weight) for name, weight in ((CPU, chosen.cpu_weight), (MEMORY, chosen.memory_weight)) if weight
     )
-    scoring = Scoring(chosen.strategy, weights, _points(chosen.shape))
-    return Load(name, machine, nodes.oversubscription_pct / 100, jobs, nodes.count, nodes.give_up_s, scoring)
+    return Load(
+        name,
+        machine,
+        nodes.oversubscription_pct / 100,
+        jobs,
+        nodes.count,
+        nodes.give_up_s,
+        Scoring(chosen.strategy, weights, _points(chosen.shape)),
+        lasting=tuple(_lasting(one, machine) for one in (*workload.services, *workload.daemonsets)),
+        shuffled=workload.shuffled,
+    )
 
 
-_PAPERS_JOBS = {2: 100, 4: 50, 8: 25}
-"""Section 6.2 of Kang & Yu 2024: GB of a container's limit, and how many there are, on three workers of 32 GB."""
-
-
-def _paper(gib: int, oversubscription_pct: int) -> Workload:
-    nodes = NodesOptions(count=3, oversubscription_pct=oversubscription_pct)
-    return Workload(nodes, jobs=(JobsOptions("job", _PAPERS_JOBS[gib], gib * 1024),))
-
-
-PRESETS = {f"paper-{gib}g-{pct}": _paper(gib, pct) for gib in _PAPERS_JOBS for pct in range(100, 151, 10)}
-"""The paper does not say how many CPUs a worker has, nor for how long a container works: that is ours."""
+def _lasting(one: _LastingOptions, machine: Machine) -> Lasting:
+    service = one if isinstance(one, ServicesOptions) else None
+    return Lasting(
+        name=one.name,
+        count=None if service is None else service.count,
+        limit_bytes=one.limit * MIB,
+        request_bytes=one.request * MIB,
+        surge=Surge(
+            one.base_mib * MIB, one.surge_mib * MIB, one.surge_s, one.rest_s, machine.page_s, machine.charged_bytes
+        ),
+        probe=Probe(one.probe_period_s, one.probe_timeout_s, one.probe_failures) if one.listens else None,
+        latency_s=one.latency_s,
+        protected=one.protected,
+        priority=one.priority,
+        lasts_s=math.inf if service is None or service.lasts_s is None else service.lasts_s,
+    )

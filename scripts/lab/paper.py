@@ -22,9 +22,10 @@ from cgpause.simulate import Arm
 from cgpause.simulate.engine import START_S
 from cgpause.simulate.load import Load
 from cgpause.simulate.node import SimNode
+from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.run import Outcome, simulate
 from cgpause.simulate.runs import Run, cpus, run_all
-from cgpause.simulate.workload import PRESETS, make_load
+from cgpause.simulate.workload import make_load
 from lab.arms import cgpause_config
 from lab.vm_host import say
 

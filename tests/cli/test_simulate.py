@@ -11,7 +11,8 @@ import pytest
 from commandline import HOSTILE, invoke
 
 from cgpause.simulate import Arm
-from cgpause.simulate.workload import PRESETS, make_load
+from cgpause.simulate.presets import PRESETS
+from cgpause.simulate.workload import make_load
 
 WORKLOAD = """\
 [nodes]
@@ -32,6 +33,20 @@ limit_mib = 48
 unit_mib = 4
 rounds = 2
 unit_cpu_s = 0.2
+"""
+SERVICES = """\
+[[services]]
+name = "web"
+count = 2
+base_mib = 16
+surge_mib = 24
+surge_s = 2
+rest_s = 4
+latency_s = 1
+priority = 5
+[[daemonsets]]
+name = "agent"
+base_mib = 8
 """
 
 
@@ -108,8 +123,48 @@ def test_what_is_given_up_at_once_is_told_all_the_same(tmp_path: Path) -> None:
 def test_people_get_a_table(workload: str) -> None:
     lines = invoke("simulate", workload).stdout.splitlines()
     assert lines[0].startswith(f"{workload}: 20 jobs on 2 nodes of 384.0Mi, oversubscribed to 150 %, seed 1")
-    assert [line.split()[0] for line in lines[1:]] == ["POLICY", *Arm]
-    assert [line.split()[1] for line in lines[2:]] == ["20"] * 3
+    whole, groups = lines[1:5], lines[6:]
+    assert [line.split()[0] for line in whole] == ["POLICY", *Arm]
+    assert [line.split()[1] for line in whole[1:]] == ["20"] * 3
+    assert [line.split()[:2] for line in groups] == [
+        ["GROUP", "POLICY"],
+        *([name, arm] for name in ("large", "small") for arm in Arm),
+    ]
+
+
+def test_a_single_section_is_the_whole_and_has_no_table_of_its_own() -> None:
+    lines = invoke("simulate", "--preset", "paper-8g-150", "--policy", "none").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["POLICY", "none"]
+
+
+def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "workload.toml"
+    path.write_text(WORKLOAD + SERVICES)
+    values = compared(str(path), "--policy", "reserve")
+    (policy,) = values["workloads"][0]["policies"]
+    groups = {group["name"]: group for group in policy["groups"]}
+    assert policy["groups"] == policy["runs"][0]["groups"]
+    assert [(name, group["kind"], group["pods"]) for name, group in groups.items()] == [
+        ("large", "jobs", 4),
+        ("small", "jobs", 16),
+        ("web", "services", 2),
+        ("agent", "daemonsets", 2),
+    ]
+    assert groups["web"]["late"] is not None
+    assert groups["web"]["finished_mean_s"] is groups["agent"]["late"] is groups["large"]["longest_silence_s"] is None
+    rows = [line.split() for line in invoke("simulate", str(path), "--policy", "reserve").stdout.splitlines()[-4:]]
+    assert [row[0] for row in rows] == list(groups)
+    assert [row.count("-") for row in rows] == [5, 5, 1, 2]
+
+
+def test_of_several_seeds_a_group_has_means_and_the_longest_of_all(workload: str) -> None:
+    (load,) = compared(workload, "--seeds", "3", "--policy", "reserve")["workloads"]
+    (policy,) = load["policies"]
+    (small,) = (group for group in policy["groups"] if group["name"] == "small")
+    runs = [group for run in policy["runs"] for group in run["groups"] if group["name"] == "small"]
+    assert small["pauses"] == pytest.approx(sum(run["pauses"] for run in runs) / 3, abs=1e-3)
+    assert small["longest_pause_s"] == max(run["longest_pause_s"] for run in runs)
+    assert (small["kind"], small["priority"], small["late"]) == ("jobs", 0, None)
 
 
 def test_several_seeds_give_mean_lowest_and_highest(workload: str) -> None:
@@ -286,6 +341,32 @@ def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
         ),
         pytest.param(
             "count = 4\n", "count = 4\nrequest_millicpu = 1001\n", '"large" requests 1001 millicores', id="no-cpus"
+        ),
+        pytest.param('"small"', '"large"', 'several sections with the name "large"; allowed: each once', id="twice"),
+        pytest.param(
+            '[[jobs]]\nname = "large"',
+            SERVICES.replace("base_mib = 8", "base_mib = 380") + '[[jobs]]\nname = "large"',
+            "they request more than there is; allowed: what fits into memory_mib of [nodes], 384",
+            id="services-do-not-fit",
+        ),
+        pytest.param(
+            '[[jobs]]\nname = "large"',
+            SERVICES.replace("base_mib = 8", "base_mib = 300") + '[[jobs]]\nname = "large"',
+            '"large" requests 64 MiB (limit_mib / oversubscription_pct) and fits on no node; allowed: up to memory_mib '
+            "of [nodes] less what services and DaemonSets request, 28",
+            id="no-room-beside-services",
+        ),
+        pytest.param(
+            '[[jobs]]\nname = "large"',
+            SERVICES + 'limit_mib = 8\n[[jobs]]\nname = "large"',
+            "daemonsets[1].limit_mib: found 8; allowed: from 9, base_mib and surge_mib and 1",
+            id="limit-below-base",
+        ),
+        pytest.param(
+            '[[jobs]]\nname = "large"',
+            SERVICES + 'request_mib = 99\n[[jobs]]\nname = "large"',
+            "daemonsets[1].request_mib: found 99; allowed: up to the limit of 16 MiB",
+            id="request-above-limit",
         ),
         pytest.param("count = 2", "count = nan", ":2: nodes.count: found nan; allowed: a whole number", id="nan"),
     ],

@@ -1,0 +1,205 @@
+"""Workloads of more than jobs alone: services, DaemonSets and priorities on simulated nodes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.config import Config, HoldConfig
+from cgpause.simulate.groups import rows
+from cgpause.simulate.load import Load, make_daemons, make_pods, make_services, queue
+from cgpause.simulate.pods import MIB, Step
+from cgpause.simulate.presets import PRESETS
+from cgpause.simulate.run import Group, Outcome, simulate
+from cgpause.simulate.service import STEPS, Surge, silences, surging
+from cgpause.simulate.workload import (
+    DaemonSetsOptions,
+    JobsOptions,
+    NodesOptions,
+    ServicesOptions,
+    Workload,
+    free_mib,
+    make_load,
+)
+
+NODES = NodesOptions(
+    memory_mib=384, cpus=1, oversubscription_pct=150, backoff_scale=0.2, start_s=0.02, page_us=50, give_up_s=600
+)
+WEB = ServicesOptions(
+    "web", count=2, base_mib=16, surge_mib=24, surge_s=2, rest_s=1, request_mib=16, probe_period_s=1, latency_s=0.5
+)
+JOBS = (
+    JobsOptions("large", 4, 96, rounds=2, unit_cpu_s=0.2, priority=10),
+    JobsOptions("small", 8, 48, rounds=2, unit_cpu_s=0.2),
+)
+MIXED = Workload(nodes=NODES, jobs=JOBS, services=(WEB,))
+
+
+def load_of(workload: Workload = MIXED) -> Load:
+    return make_load("mixed", workload)
+
+
+def group(outcome: Outcome, name: str) -> Group:
+    return next(group for group in outcome.groups if group.name == name)
+
+
+def test_services_end_with_the_last_job() -> None:
+    outcome = simulate(load_of(), None, seed=1)
+    assert (outcome.jobs, outcome.finished) == (12, 12)
+    assert outcome.total_s < NODES.give_up_s
+    assert [(one.name, one.kind, one.pods, one.finished) for one in outcome.groups] == [
+        ("large", "jobs", 4, 4),
+        ("small", "jobs", 8, 8),
+        ("web", "services", 2, 0),
+    ]
+
+
+def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> None:
+    web = replace(WEB, count=1, base_mib=300, surge_mib=0, request_mib=300, lasts_s=30)
+    load = load_of(Workload(nodes=NODES, jobs=(JobsOptions("job", 2, 180, rounds=1, unit_cpu_s=0.1),), services=(web,)))
+    # A job requests 120 MiB, and only 84 are left beside the service: the queue waits for its end.
+    outcome = simulate(load, None, seed=1)
+    assert outcome.finished == 2
+    assert outcome.waiting_max_s == pytest.approx(30, abs=0.5)
+    assert group(outcome, "web").finished == 1
+
+
+def test_daemonsets_are_on_every_node_and_protected_ones_are_never_held() -> None:
+    agents = (
+        DaemonSetsOptions("agent", base_mib=16, surge_mib=32, surge_s=1, rest_s=1, protected=False),
+        DaemonSetsOptions("guard", base_mib=16, surge_mib=32, surge_s=1, rest_s=1),
+    )
+    load = load_of(Workload(nodes=replace(NODES, count=3), jobs=(JobsOptions("job", 24, 48),), daemonsets=agents))
+    assert [pod.name for pod in make_daemons(load, 1, 2)] == ["agent-02", "guard-02"]
+    outcome = simulate(load, Config(), seed=1)
+    agent, guard = group(outcome, "agent"), group(outcome, "guard")
+    assert (agent.kind, agent.pods, guard.pods) == ("daemonsets", 3, 3)
+    assert guard.pauses == 0 < agent.pauses
+
+
+def test_who_has_the_higher_priority_is_held_less() -> None:
+    jobs = tuple(JobsOptions(name, 8, 48, unit_cpu_s=0.2, priority=n) for name, n in (("high", 10), ("low", 0)))
+    outcome = simulate(load_of(Workload(shuffled=True, nodes=NODES, jobs=jobs)), Config(), seed=1)
+    high, low = group(outcome, "high"), group(outcome, "low")
+    assert high.paused_s < low.paused_s
+    assert (high.finished_mean_s or 0) < (low.finished_mean_s or 0)
+
+
+def test_a_service_held_too_long_is_told_as_silent_late_and_killed_by_its_probe() -> None:
+    held_long = Config(hold=HoldConfig(max_pause_s=60, min_run_s=0))
+    tight = replace(MIXED, nodes=replace(NODES, oversubscription_pct=250), services=(replace(WEB, count=4),))
+    outcome = simulate(load_of(tight), held_long, seed=1)
+    web = group(outcome, "web")
+    assert web.probe_kills > 0
+    assert web.missed_in_a_row == 3
+    assert web.longest_silence_s is not None
+    assert web.longest_silence_s >= web.longest_pause_s > 3
+    assert web.late
+    assert web.late_s is not None
+    assert web.late_s >= web.longest_silence_s - 0.5
+
+
+def test_counts_of_the_groups_add_up_to_those_of_the_whole() -> None:
+    for config in (None, Config()):
+        outcome = simulate(load_of(), config, seed=2)
+        assert outcome.restarts > 0 or config is not None
+        for name in ("restarts", "oom_kills", "pauses", "sacrifices"):
+            assert sum(getattr(one, name) for one in outcome.groups) == getattr(outcome, name), name
+        assert sum(one.paused_s for one in outcome.groups) == pytest.approx(outcome.paused_s)
+
+
+def test_jobs_have_no_latency_to_keep() -> None:
+    large = group(simulate(load_of(), None, seed=1), "large")
+    assert (large.longest_silence_s, large.late, large.late_s) == (None, None, None)
+
+
+def test_shuffled_jobs_are_the_same_jobs_in_another_order() -> None:
+    load = load_of(replace(MIXED, shuffled=True))
+    names = [name for name, *_ in queue(load, 1)]
+    assert names == [pod.name for pod in make_pods(load, 1)]
+    in_order = [name for name, *_ in queue(load_of(), 1)]
+    assert names != in_order
+    assert sorted(names) == sorted(in_order)
+    assert names != [name for name, *_ in queue(load, 2)]
+
+
+def test_without_a_listener_a_pod_is_batch_and_is_not_probed() -> None:
+    listens, silent = (
+        make_services(load_of(replace(MIXED, services=(replace(WEB, listens=on),))), 1)[0] for on in (True, False)
+    )
+    assert (listens.workload, silent.workload) == ("service", "batch")
+    assert listens.probe is not None
+    assert silent.probe is None
+
+
+@given(st.integers(1, 1000), st.integers(0, 1000), st.floats(0.01, 100), st.floats(0, 100), st.text(max_size=3))
+def test_a_surge_never_takes_more_than_it_is_and_time_always_passes(
+    base_mib: int, surge_mib: int, surge_s: float, rest_s: float, seed: str
+) -> None:
+    steps = surging(Surge(base_mib * MIB, surge_mib * MIB, surge_s, rest_s, 1e-6), seed)()
+    held, slept, rounds = 0.0, 0.0, 0
+    for step in steps:
+        held += step.grow_bytes - step.free_bytes
+        slept += step.sleep_s
+        assert base_mib * MIB <= held <= (base_mib + surge_mib) * MIB
+        rounds += step.grow_bytes == 0 or step.free_bytes > 0
+        if rounds == 3 * (STEPS + 1):
+            break
+    assert slept >= 3 * surge_s * 0.99
+
+
+def test_a_surge_without_rest_repeats_itself_as_the_labs_service_does() -> None:
+    """service.c: 1 MiB more each STEP_MS, until it has SWING; then it gives them back, which takes a step as well."""
+    steps = surging(Surge(16 * MIB, 24 * MIB, 2.4, 0, 1e-6), "any")()
+    first = next(steps)
+    assert (first.grow_bytes, first.sleep_s) == (16 * MIB, 0)
+    cycle = [next(steps) for _ in range(25)]
+    assert all(step.grow_bytes == MIB and step.sleep_s == pytest.approx(0.1) for step in cycle[:-1])
+    assert cycle[-1] == Step(free_bytes=24 * MIB, sleep_s=cycle[0].sleep_s)
+    assert cycle == [next(steps) for _ in range(25)]
+
+
+SPANS = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 10)), max_size=8)
+
+
+@given(SPANS)
+def test_a_silence_is_as_long_as_its_holds_and_never_counted_twice(spans: list[tuple[float, float]]) -> None:
+    holds = [(since_s, since_s + length_s) for since_s, length_s in spans]
+    found = silences([(0, 200)], holds)
+    assert sum(found) <= sum(end_s - since_s for since_s, end_s in holds) + 1e-9
+    assert max(found, default=0) >= max((end_s - since_s for since_s, end_s in holds), default=0) - 1e-9
+
+
+def test_a_hold_that_ends_in_a_back_off_is_one_silence_with_it() -> None:
+    assert silences([(0, 10), (15, 20), (20, 30)], [(8, 11), (25, 26)]) == [7, 0, 1]
+
+
+def test_services_are_placed_where_least_is_requested() -> None:
+    nodes = replace(NODES, count=2)
+    workload = Workload(nodes=nodes, jobs=JOBS, services=(replace(WEB, count=3, request_mib=20),))
+    assert sorted(free_mib(workload) or []) == [384 - 40, 384 - 20]
+    assert free_mib(replace(workload, services=(replace(WEB, count=60, request_mib=20),))) is None
+
+
+@pytest.mark.parametrize("name", ["mixed-sizes", "services-and-batch", "daemonsets", "priorities"])
+def test_presets_fill_a_node_of_true_size_beyond_what_it_has(name: str) -> None:
+    load = make_load(name, PRESETS[name])
+    assert (load.machine.capacity_bytes, load.machine.cpus) == (32 << 30, 8)
+    without = simulate(load, None, seed=1)
+    reserve = simulate(load, Config(), seed=1)
+    assert without.finished == reserve.finished == load.count
+    assert without.oom_kills > reserve.oom_kills
+    assert reserve.pauses > 0
+
+
+def test_a_narrow_table_of_the_groups_says_less_of_the_same() -> None:
+    figures = asdict(group(simulate(load_of(), None, seed=1), "web"))
+    policies = [{"policy": "none", "groups": [figures], "runs": [figures]}]
+    ((wide,), (narrow,)) = (rows(policies, wide=on) for on in (True, False))
+    assert [cell for cell in wide if cell in narrow] == narrow
+    assert sum(len(text) for cell in narrow for text in cell) < 80
+    assert dict(narrow)["RESTARTS"] == str(figures["restarts"])
+    assert dict(wide)["DONE"] == "-"
