@@ -125,17 +125,17 @@ _HOLD_NOTE = (
 )
 
 
+def cgpause_policy(arm: str) -> str:
+    """What makes one of cgpause's own arms, as the beginning of its configuration."""
+    if arm == "watermark":
+        return _WATERMARK
+    mechanism = "throttle" if arm == "reserve-throttle" else "freeze"
+    return _RESERVE.format(mechanism=mechanism, brake=str(arm != "reserve-nobrake").lower())
+
+
 def cgpause_config(arm: str) -> str:
     """The configuration of one of cgpause's own arms."""
-    text = (
-        _WATERMARK
-        if arm == "watermark"
-        else _RESERVE.format(
-            mechanism="throttle" if arm == "reserve-throttle" else "freeze",
-            brake=str(arm != "reserve-nobrake").lower(),
-        )
-    )
-    return text + _HOLD.format(settle_s=SETTLE_S)
+    return cgpause_policy(arm) + _HOLD.format(settle_s=SETTLE_S)
 
 
 @contextlib.contextmanager

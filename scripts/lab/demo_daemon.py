@@ -8,6 +8,7 @@ import re
 import select
 import signal
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,15 @@ class DaemonLog:
 def parse_fields(text: str) -> dict[str, str]:
     """Undo `cgpause.logfmt.fields`."""
     return {key: json.loads(value) if value.startswith('"') else value for key, value in _FIELD.findall(text)}
+
+
+def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """UID of the pod, and seconds, of each hold in a daemon's log; it resumes everything before it ends."""
+    for line in log:
+        match = _LINE.fullmatch(line)
+        if match is not None and match["verb"] == "resumed":
+            values = parse_fields(match["fields"])
+            yield values["uid"], float(values.get("held_s", "0"))
 
 
 class DaemonProcess:

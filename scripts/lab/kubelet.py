@@ -117,6 +117,8 @@ class Policy:
     """A pod whose job is done is removed once `may_remove` agrees, or after this long."""
     tick_s: float = 0.5
     """How often `on_tick` is called."""
+    reserved_bytes: int = 0
+    """What pods that are not of the queue have requested."""
 
 
 @dataclass(slots=True)
@@ -250,7 +252,8 @@ class Kubelet:
             return
         job = self._queue[0]
         requests = (self._request(one.job) for one in self._admitted.values())
-        if not fits(requests, self._request(job), self._tree.memory_max_bytes):
+        free_bytes = self._tree.memory_max_bytes - self._policy.reserved_bytes
+        if not fits(requests, self._request(job), free_bytes):
             return
         self._queue.popleft()
         pod = PodSpec(

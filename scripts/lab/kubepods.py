@@ -157,7 +157,7 @@ class Kubepods:
         """A pod's cgroup."""
         return self.root / pod_slice(spec)
 
-    def add_pod(self, spec: PodSpec) -> Path:
+    def add_pod(self, spec: PodSpec, sandbox: Sequence[str] = ()) -> Path:
         """Make a pod's cgroup and log folder and start its sandbox, as kubelet does before the first container."""
         path = self.pod_path(spec)
         make_cgroup(path)
@@ -165,8 +165,8 @@ class Kubepods:
         if spec.limit_bytes is not None:
             write(path / "memory.max", str(spec.limit_bytes))
         self._pod_logs(spec).mkdir(parents=True, exist_ok=True)
-        sandbox = replace(spec, limit_bytes=None, oom_score_adj=SANDBOX_OOM_SCORE_ADJ)
-        self._sandboxes[spec.uid] = self._start(sandbox, self._sandbox, oom_group=False, log=None)
+        of_sandbox = replace(spec, limit_bytes=None, oom_score_adj=SANDBOX_OOM_SCORE_ADJ)
+        self._sandboxes[spec.uid] = self._start(of_sandbox, sandbox or self._sandbox, oom_group=False, log=None)
         return path
 
     def start_container(self, spec: PodSpec, argv: Sequence[str]) -> Container:

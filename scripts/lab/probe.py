@@ -27,7 +27,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -40,9 +39,9 @@ from cgpause.config import Config, HoldConfig, Policy, parse_config
 from cgpause.errors import CgpauseError
 from cgpause.model import Mechanism
 from cgpause.tree import PodTree
-from lab import kubelet
+from lab import demo_daemon, kubelet
 from lab.build import ensure_program
-from lab.demo_daemon import DaemonProcess, parse_fields
+from lab.demo_daemon import DaemonProcess
 from lab.kubelet import Event, EventKind, Job, Kubelet, Progress
 from lab.kubepods import MIB, Kubepods
 from lab.services import Control, Namespaces, Plan, Probes, Services
@@ -54,7 +53,6 @@ FOLDER: Final = Path("/run/cgpause-probe")
 
 _FILL_SECONDS: Final = 300
 """For starting all pods; only then the run's seconds begin."""
-_LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed) (?P<fields>.*)")
 
 
 def config_text(plan: Plan) -> str:
@@ -86,13 +84,10 @@ class Held:
 
 
 def read_holds(log: Iterable[str], services: set[str]) -> tuple[Held, Held]:
-    """Pauses of services (by pod UID) and of all others, from a daemon's log; it resumes everything before it ends."""
+    """Pauses of services (by pod UID) and of all others, from a daemon's log."""
     service, batch = Held(), Held()
-    for line in log:
-        match = _LINE.fullmatch(line)
-        if match is not None and match["verb"] == "resumed":
-            values = parse_fields(match["fields"])
-            (service if values["uid"] in services else batch).add(float(values.get("held_s", "0")))
+    for uid, held_s in demo_daemon.read_holds(log):
+        (service if uid in services else batch).add(held_s)
     return service, batch
 
 

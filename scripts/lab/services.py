@@ -52,8 +52,20 @@ class Plan:
     job_mib: int = 48
     service_hold_mib: int = 8
     service_swing_mib: int = 8
+    service_request_mib: int | None = None
+    """None: as much as its limit."""
     unit_mib: int = 4
     unit_cpu_ms: int = 100
+
+    @property
+    def service_limit_mib(self) -> int:
+        """Memory limit of a service."""
+        return self.service_hold_mib + self.service_swing_mib + 8
+
+    @property
+    def request_mib(self) -> int:
+        """What a service requests."""
+        return self.service_limit_mib if self.service_request_mib is None else self.service_request_mib
 
 
 @dataclass(slots=True)
@@ -230,20 +242,21 @@ class Services:
     namespaces: Namespaces
     program: Path
     plan: Plan
+    sandbox: Sequence[str] = ()
+    """Of their pods, where it is not that of the tree."""
     _all: list[_Service] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         for number in range(self.plan.services):
-            limit = (self.plan.service_hold_mib + self.plan.service_swing_mib + 8) * MIB
             pod = PodSpec(
                 f"service-{number}",
                 make_uid("service", number),
-                limit,
+                self.plan.service_limit_mib * MIB,
                 container="server",
-                oom_score_adj=oom_score_adj(limit, self.plan.capacity_mib * MIB),
+                oom_score_adj=oom_score_adj(self.plan.request_mib * MIB, self.plan.capacity_mib * MIB),
             )
             self._all.append(_Service(pod, Probes(self.plan.failures), Backoff(self.plan.scale)))
-            self.tree.add_pod(pod)
+            self.tree.add_pod(pod, self.sandbox)
             self.namespaces.link(pod)
         self.step()
         return self
