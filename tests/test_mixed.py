@@ -144,7 +144,7 @@ def test_the_page_shows_measured_and_simulated_side_by_side_with_the_error() -> 
     text = render({"commit": "abc", "date": "2026-11-23", "runs": [run]})
     assert "| none | 1 | 10 / 12 | +20 % | 30.0 / 27.0 | -10 % |" in text
     assert "Nowhere here." in text
-    assert "Measured at commit def on Linux 6.1" in text
+    assert "Measured with the daemon of commit def on Linux 6.1" in text
 
 
 def test_a_run_that_was_given_up_is_told() -> None:

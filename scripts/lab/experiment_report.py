@@ -61,6 +61,8 @@ The machine is one that QEMU counts: one CPU that executes 10^9 instructions a s
 that two runs differ by what happens in them and by nothing else, and anybody's host gives the same figures. It is far
 slower than a node: kubelet asks for two CPUs, and each of a real one executes three times as many instructions or more.
 What a daemon takes of it is as much larger than there.
+
+Jobs of several sizes, services beside them, DaemonSets and priorities have a page of their own: [mixed.md](mixed.md).
 """
 
 _ARMS = {
