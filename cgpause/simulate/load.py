@@ -136,7 +136,7 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
                 own,
                 Cost(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
             ),
-            group=jobs.name,
+            kind=jobs.name,
             limit_bytes=jobs.limit_bytes,
             workload=Workload.BATCH,
             priority=jobs.priority,
@@ -168,7 +168,7 @@ def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
     return SimPod(
         name,
         surging(kind.surge, f"{name} {seed}"),
-        group=kind.name,
+        kind=kind.name,
         limit_bytes=kind.limit_bytes,
         workload=Workload.BATCH if kind.probe is None else Workload.SERVICE,
         priority=kind.priority,

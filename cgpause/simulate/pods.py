@@ -51,7 +51,7 @@ class SimPod:
 
     name: str
     behaviour: Behaviour
-    group: str = ""
+    kind: str = ""
     """The section of the workload that it is from."""
     limit_bytes: int | None = None
     qos: QosClass = QosClass.BURSTABLE

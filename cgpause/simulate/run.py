@@ -138,7 +138,7 @@ def simulate(
         used_mean_pct=100 * sum(node.byte_seconds for node in nodes) / (machine.capacity_bytes * load.nodes * total_s),
         nodes_used=sum(node.in_use_s for node in nodes) / total_s,
         groups=tuple(
-            _group(kind, [(node, pod) for node, pod in all_pods if pod.group == kind.name]) for kind in load.kinds
+            _group(kind, [(node, pod) for node, pod in all_pods if pod.kind == kind.name]) for kind in load.kinds
         ),
     )
 
