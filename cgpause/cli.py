@@ -325,7 +325,7 @@ def config(
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
 
-for _command in (offline.simulate, offline.record, offline.replay):
+for _command in (offline.simulate, offline.tune, offline.record, offline.replay):
     app.command(cls=Command)(_command)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from cgpause import output
 from cgpause.config import Policy
+from cgpause.errors import printable
 from cgpause.exits import Exit, exits, fail, seconds
 from cgpause.given import Globals
 from cgpause.simulate import Arm
@@ -170,3 +171,73 @@ def replay(
         output.print_json(found)
     else:
         command.show(found)
+
+
+def tune(
+    context: typer.Context,
+    workload: Annotated[
+        str | None, typer.Argument(metavar="[WORKLOAD.toml]", help="The nodes and jobs to tune on.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A built-in workload instead; simulate --list shows them."),
+    ] = None,
+    policy: Annotated[
+        Policy | None,
+        typer.Option(metavar="watermark|reserve", help="Whose constants (default: as configured).", show_default=False),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Constants to try (default: 60).", show_default=False)
+    ] = 60,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=300,
+            help="How many sets of jobs to tune on (default: 8); twice as many are held out, to judge by.",
+            show_default=False,
+        ),
+    ] = 8,
+    seed: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=1_000_000, help="Which sets of jobs (default: 1).", show_default=False),
+    ] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1024, help="Processes (default: one for each CPU).", show_default=False),
+    ] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--output", metavar="DIR", help="Where to write it; a new folder here, unless given.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Look for better constants of a policy, in a simulation.
+
+    They are judged on jobs that the search has not seen. A configuration file with the evidence in it, JSON, Markdown
+    and a picture are written. Needs the extra `tune`.
+    """
+    from cgpause.simulate import command as simulation  # noqa: PLC0415 - no other command needs them
+    from cgpause.simulate import runs  # noqa: PLC0415
+    from cgpause.tune.subject import LoadSubject  # noqa: PLC0415
+
+    given: Globals = context.obj
+    with exits():
+        try:
+            loads = simulation.choose([] if workload is None else [workload], [] if preset is None else [preset])
+        except ValueError as e:
+            fail(str(e), Exit.USAGE)
+        if len(loads) > 1:
+            fail(f"tune takes one workload, not {len(loads)}", Exit.USAGE)
+        if folder == "" or (folder is not None and "\0" in folder):
+            fail(f"--output {printable(folder)!r}: no folder has such a name; leave it out for a new one", Exit.USAGE)
+        base = given.config()
+        from cgpause.tune import command, study  # noqa: PLC0415 - and they need an extra
+
+        plan = study.Plan(policy or base.policy, trials, seeds, seed)
+        about = {"config": given.config_path, "preset": preset is not None}
+        processes = runs.cpus() if jobs is None else jobs
+        values, where = command.tune(LoadSubject(loads[0]), base, plan, jobs=processes, folder=folder, about=about)
+    output.print_tuning(values, where)

@@ -372,6 +372,25 @@ def _groups(policies: Sequence[dict[str, Any]], *, wide: bool) -> Table:
     return table
 
 
+def print_tuning(values: dict[str, Any], folder: str) -> None:
+    """Print what `tune.study.tune` found, and where all of it is."""
+    from cgpause.tune import command, report  # noqa: PLC0415 - no other command needs it
+
+    to = console()
+    to.print(report.advice(values), soft_wrap=True)
+    constants = _table("OPTION", "UNTUNED", "TUNED", right=("UNTUNED", "TUNED"))
+    for name, value in values["values"].items():
+        constants.add_row(name, str(values["untuned_values"][name]), str(value))
+    to.print(constants)
+    numbers = ("UNFINISHED", "RESTARTS", "TOTAL")
+    runs = _table("HELD OUT", *numbers, right=numbers)
+    for arm in values["held_out"]:
+        unfinished, restarts, total_s = report.means_of(values, arm)
+        runs.add_row(arm, f"{unfinished:.2f}", f"{restarts:.2f}", durations.shown(total_s))
+    to.print(runs)
+    to.print(f"wrote {printable(folder)}: {', '.join(command.FILES)}", soft_wrap=True)
+
+
 def print_json(values: dict[str, Any]) -> None:
     """Print values for machines."""
     sys.stdout.write(json.dumps(values, indent=2) + "\n")

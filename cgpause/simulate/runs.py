@@ -44,7 +44,7 @@ def run_all(runs: Sequence[Run], processes: int, on_finish: Callable[[int], None
     if processes <= 1:
         return [_here(run, on_finish) for run in runs]
     # A fork would take our threads' locks with it, and the bar of progress is a thread.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=end_with_parent)
     try:
         begun = {pool.submit(_outcome, run): run for run in runs}
         for done in as_completed(begun):
@@ -79,8 +79,8 @@ def _outcome(run: Run, on_finish: Callable[[int], None] = lambda _: None) -> Out
     return simulate(run.load, config, run.seed, on_finish)
 
 
-def _end_with_parent() -> None:
-    """Ctrl-C ends a process at once and without a word; so does the end of the one that began it, however it ends."""
+def end_with_parent() -> None:
+    """For a process that works for another: it ends with that one, and on Ctrl-C, at once and without a word."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = parent_process()
     assert parent is not None

@@ -60,6 +60,7 @@ _EXAMPLES = {
     "cgpause simulate --preset paper-2g-150": "What would each policy do to the paper's jobs?",
     "cgpause record --for 1h": "Record this node for an hour.",
     "cgpause replay FILE --output DIR": "What would each policy have done there? With a picture.",
+    "cgpause tune jobs.toml --output tuned": "Are there better constants for these jobs, and how sure is that?",
     "cgpause bug-report": "What to attach to an issue; look at it first.",
     "cgpause resume --all": "Resume everything, whoever paused it, whatever else is broken.",
     "journalctl -u cgpause CGPAUSE_POD=default/batch-7": "What happened to one pod.",
