@@ -22,7 +22,7 @@ from lab.tuning import (
     arms,
 )
 from lab.tuning_plot import draw
-from lab.tuning_report import render
+from lab.tuning_report import REPORT, render
 
 from cgpause.config import Config, Policy, ReserveConfig
 from cgpause.simulate.workload import PRESETS
@@ -58,6 +58,10 @@ def results() -> dict[str, Any]:
         "others": [cell(len(LOADS) + number, {COMMON_RESERVE: CONSTANTS}) for number in range(len(OTHERS))],
     }
     return {"commit": "abc1234", "date": "2026-11-23", "runs": [run]}
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    assert REPORT.is_current(), "run scripts/bench tune"
 
 
 def test_the_page_has_no_load_of_its_own() -> None:
