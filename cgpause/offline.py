@@ -65,7 +65,7 @@ def simulate(
     What comes out are restarts, times, memory use and pauses. It needs no cgroups and touches none. The policies are
     the daemon's own, as the configuration has them.
     """
-    from cgpause.simulate import command, files, runs  # noqa: PLC0415 - no other command needs it
+    from cgpause.simulate import command, files, runs, table  # noqa: PLC0415 - no other command needs it
     from cgpause.simulate.presets import PRESETS  # noqa: PLC0415
 
     if list_presets:
@@ -88,7 +88,7 @@ def simulate(
     if as_json:
         output.print_json(values)
     else:
-        output.print_simulation(values)
+        table.print_simulation(values)
 
 
 def record(
@@ -234,10 +234,10 @@ def tune(
         if folder == "" or (folder is not None and "\0" in folder):
             fail(f"--output {printable(folder)!r}: no folder has such a name; leave it out for a new one", Exit.USAGE)
         base = given.config()
-        from cgpause.tune import command, study  # noqa: PLC0415 - and they need an extra
+        from cgpause.tune import command, study, table  # noqa: PLC0415 - and they need an extra
 
         plan = study.Plan(policy or base.policy, trials, seeds, seed)
         about = {"config": given.config_path, "preset": preset is not None}
         processes = runs.cpus() if jobs is None else jobs
         values, where = command.tune(LoadSubject(loads[0]), base, plan, jobs=processes, folder=folder, about=about)
-    output.print_tuning(values, where)
+    table.print_tuning(values, where)

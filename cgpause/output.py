@@ -28,7 +28,6 @@ from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import Place, room_bytes
-from cgpause.simulate import files, groups
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -40,8 +39,6 @@ _DAEMON = {
 }
 _WIDE = 110
 """Columns from which tables of pods have all of their own."""
-_WIDE_SIMULATION = 145
-"""Columns from which `simulate` has all of its own."""
 _NARROW = 72
 """Columns below which they have no more than what is held, and why."""
 _PIPE_WIDTH = 1 << 16
@@ -291,104 +288,12 @@ def _ending(pause: Pause, boot: str | None) -> str:
     return f"end unknown: {'the node was booted since' if rebooted else 'nobody noted it'}"
 
 
-def print_simulation(values: dict[str, Any]) -> None:
-    """Print a comparison as `simulate.command.compare` returns it."""
-    to = console()
-    for number, load in enumerate(values["workloads"]):
-        to.print(
-            f"{chr(10) if number else ''}{printable(load['workload'])}: {files.describe(load)}, {files.seeds(values)}; "
-            f"pods are held by {values['mechanism']}",
-            soft_wrap=True,
-        )
-        wide = to.width >= _WIDE_SIMULATION
-        to.print(Trimmed(_simulated(load["policies"], wide=wide)))
-        if len(load["policies"][0]["groups"]) > 1:
-            to.print()
-            to.print(Trimmed(_groups(load["policies"], wide=wide)))
-
-
-def _simulated(policies: Sequence[dict[str, Any]], *, wide: bool) -> Table:
-    """With several seeds means; of restarts and (where it is wide) total time, also the lowest and highest."""
-    rows = [_figures(policy, wide=wide) for policy in policies]
-    columns = tuple(title for title, _ in rows[0])
-    table = _table("POLICY", *columns, right=columns)
-    for policy, row in zip(policies, rows, strict=True):
-        table.add_row(policy["policy"], *(text for _, text in row))
-    return table
-
-
 def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
     """Print a table of texts."""
     table = _table(*headers, right=right)
     for row in rows:
         table.add_row(*map(printable, row))
     console().print(Trimmed(table))
-
-
-def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
-    """Titles and texts."""
-    mean, low, high = policy["mean"], policy["low"], policy["high"]
-    digits = 0 if len(policy["runs"]) == 1 else 1
-    counts = {name: f"{mean[name]:.{digits}f}" for name in ("finished", "oom_kills", "pauses")}
-    times = {name: durations.shown(value) for name, value in mean.items() if name.endswith("_s")}
-    restarts = ("RESTARTS", files.spread(policy, "restarts", 0))
-    used = ("USED", f"{mean['used_mean_pct']:.0f} %")
-    if not wide:
-        return [
-            ("FINISHED", counts["finished"]),
-            restarts,
-            ("TOTAL", times["total_s"]),
-            ("RUNNING", times["running_mean_s"]),
-            ("WAITING", times["waiting_mean_s"]),
-            used,
-            ("PAUSED", times["paused_s"]),
-        ]
-    total = times["total_s"]
-    if low["total_s"] != high["total_s"]:
-        total += f" ({durations.shown(low['total_s'])}-{durations.shown(high['total_s'])})"
-    return [
-        ("FINISHED", counts["finished"]),
-        restarts,
-        ("OOM KILLS", counts["oom_kills"]),
-        ("TOTAL", total),
-        ("RUNNING", times["running_mean_s"]),
-        ("MAX", times["running_max_s"]),
-        ("WAITING", times["waiting_mean_s"]),
-        ("MAX", times["waiting_max_s"]),
-        used,
-        ("LOST CPU", times["lost_cpu_s"]),
-        ("PAUSES", counts["pauses"]),
-        ("PAUSED", times["paused_s"]),
-        ("LONGEST", times["longest_pause_s"]),
-    ]
-
-
-def _groups(policies: Sequence[dict[str, Any]], *, wide: bool) -> Table:
-    rows = groups.rows(policies, wide=wide)
-    columns = tuple(title for title, _ in rows[0])
-    table = _table(*columns, right=columns[2:])
-    for row in rows:
-        table.add_row(*(text for _, text in row))
-    return table
-
-
-def print_tuning(values: dict[str, Any], folder: str) -> None:
-    """Print what `tune.study.tune` found, and where all of it is."""
-    from cgpause.tune import command, report  # noqa: PLC0415 - no other command needs it
-
-    to = console()
-    to.print(report.advice(values), soft_wrap=True)
-    constants = _table("OPTION", "UNTUNED", "TUNED", right=("UNTUNED", "TUNED"))
-    for name, value in values["values"].items():
-        constants.add_row(name, str(values["untuned_values"][name]), str(value))
-    to.print(constants)
-    numbers = ("UNFINISHED", "RESTARTS", "TOTAL")
-    runs = _table("HELD OUT", *numbers, right=numbers)
-    for arm in values["held_out"]:
-        unfinished, restarts, total_s = report.means_of(values, arm)
-        runs.add_row(arm, f"{unfinished:.2f}", f"{restarts:.2f}", durations.shown(total_s))
-    to.print(runs)
-    to.print(f"wrote {printable(folder)}: {', '.join(command.FILES)}", soft_wrap=True)
 
 
 def print_json(values: dict[str, Any]) -> None:

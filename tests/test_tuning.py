@@ -25,7 +25,7 @@ from lab.tuning_plot import draw
 from lab.tuning_report import REPORT, render
 
 from cgpause.config import Config, Policy, ReserveConfig
-from cgpause.simulate.workload import PRESETS
+from cgpause.simulate.presets import PRESETS
 from cgpause.tune.subject import Cost
 
 WATERMARK = {"upper_pct": 98.0, "lower_pct": 90.0, "interval_s": 1.0, "patience": 3, "batch": 2}

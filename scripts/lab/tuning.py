@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from cgpause.config import Config, Policy
-from cgpause.simulate.workload import PRESETS, make_load
+from cgpause.simulate.presets import PRESETS
+from cgpause.simulate.workload import make_load
 from cgpause.tune.search import OPTIMISER
 from cgpause.tune.space import Values, configured
 from cgpause.tune.study import Plan, best, find
