@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -50,6 +49,7 @@ FIGURES = (
 SHOWN = (2, 150, 8)
 """Size, oversubscription and CPUs of which memory use is shown over time."""
 STEP_S = 0.5
+_LOOK_S = 0.1
 
 
 def config_of(arm: Arm) -> Config:
@@ -65,31 +65,33 @@ def load_of(size: int, pct: int, count: int) -> Load:
 
 
 class WatchedNode(SimNode):
-    """A node that notes what was used over time, and when somebody was killed."""
+    """A node that notes what is used over time, and when somebody is killed."""
 
     def __init__(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - whatever a SimNode takes
         super().__init__(*args, **named)
-        self.used: list[tuple[float, float]] = [(0.0, 0.0)]
-        """At each change: when, in seconds, and how many bytes are held from then on."""
+        self._most_used: list[float] = []
         self.kills_s: list[float] = []
+        self._watch()
 
-    def step(self, until_s: float) -> None:
-        """Let time pass until something changes."""
-        kills = self.oom_kills
-        super().step(until_s)
-        at_s = self.now_s - START_S
-        self.used.append((at_s, sum(pod.held_bytes for pod in self.pods)))
-        self.kills_s += [round(at_s, 2)] * (self.oom_kills - kills)
+    def is_full(self) -> None:
+        """Kill whoever has the highest badness."""
+        self._note()
+        self.kills_s.append(round(self.now_s - START_S, 2))
+        super().is_full()
 
-    def most_used(self, until_s: float) -> list[float]:
-        """The most bytes that were held in each half second."""
-        most = [0.0] * (int(until_s / STEP_S) + 1)
-        for (from_s, before), (to_s, after) in pairwise([*self.used, (until_s, 0.0)]):
-            for step in range(int(from_s / STEP_S), min(int(to_s / STEP_S) + 1, len(most))):
-                most[step] = max(most[step], before)
-            if int(to_s / STEP_S) < len(most):
-                most[int(to_s / STEP_S)] = max(most[int(to_s / STEP_S)], after)
-        return most
+    def most_used_until(self, until_s: float) -> list[float]:
+        """The most bytes that were seen to be held in each step."""
+        steps = int(until_s / STEP_S) + 1
+        return [*self._most_used[:steps], *[0.0] * (steps - len(self._most_used))]
+
+    def _watch(self) -> None:
+        self._note()
+        self._engine.at(self.now_s + _LOOK_S, self._watch)
+
+    def _note(self) -> None:
+        step = int((self.now_s - START_S) / STEP_S)
+        self._most_used += [0.0] * (step + 1 - len(self._most_used))
+        self._most_used[step] = max(self._most_used[step], self._engine.held_bytes)
 
 
 def use_over_time(arm: Arm) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def use_over_time(arm: Arm) -> dict[str, Any]:
         "nodes": [
             {
                 "used_pct": [
-                    round(100 * used / load.machine.capacity_bytes, 1) for used in node.most_used(outcome.total_s)
+                    round(100 * used / load.machine.capacity_bytes, 1) for used in node.most_used_until(outcome.total_s)
                 ],
                 "kills_s": node.kills_s,
             }
