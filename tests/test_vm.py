@@ -34,6 +34,8 @@ dependencies = ["psutil>=5.9", "typer"]
 dev = ["mypy>=1", "pytest>=8", "pytest-cov", "hypothesis[cli]>=6"]
 metrics = ["prometheus-client"]
 other = ["colour>=1"]
+plots = ["matplotlib"]
+tune = ["matplotlib", "optuna"]
 """
 
 
