@@ -49,7 +49,7 @@ def held(
     *,
     owner: Owner = Owner.DAEMON,
     mechanism: Mechanism = Mechanism.THROTTLE,
-    reason: str = "needs 5.0 MiB of 3.0 MiB left",
+    reason: str = "needs 5.0Mi of 3.0Mi left",
     left_s: float | None = None,
 ) -> PauseRecord:
     return PauseRecord(
@@ -139,7 +139,7 @@ def busy_snapshot() -> Snapshot:
             PodState.WOULD_PAUSE,
             what="would pause (throttle)",
             place=make_place(20 * MIB, 3 * MIB, runs=False),
-            why="needs 20.0 MiB of 3.0 MiB left",
+            why="needs 20.0Mi of 3.0Mi left",
             **grows,
         ),
         make_pod(
@@ -147,7 +147,7 @@ def busy_snapshot() -> Snapshot:
             PodState.NEXT,
             growth=2.0 * MIB,
             place=make_place(2 * MIB, 33 * MIB),
-            why="needs 2.0 MiB of 33.0 MiB left",
+            why="needs 2.0Mi of 33.0Mi left",
             current_bytes=250 * MIB,
         ),
         make_pod("batch/first", growth=6.0 * MIB, what="runs first", place=make_place(64 * MIB, 100 * MIB, first=True)),
@@ -175,9 +175,9 @@ def busy_snapshot() -> Snapshot:
         ),
     )
     events = (
-        SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0 MiB of 4.0 MiB left"),
-        SeenEvent(AT - 30, "resumed", "batch/report-1", "was paused: needs 9.0 MiB of 4.0 MiB left", 30.0),
-        SeenEvent(AT - 12, "paused", "batch/report-1", "needs 5.0 MiB of 3.0 MiB left"),
+        SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0Mi of 4.0Mi left"),
+        SeenEvent(AT - 30, "resumed", "batch/report-1", "was paused: needs 9.0Mi of 4.0Mi left", 30.0),
+        SeenEvent(AT - 12, "paused", "batch/report-1", "needs 5.0Mi of 3.0Mi left"),
     )
     return make_snapshot(*pods, events=events)
 

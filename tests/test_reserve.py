@@ -102,21 +102,21 @@ def test_the_whole_claim_of_the_first_is_reserved_and_who_does_not_fit_is_paused
     node = Node(free=85.1).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
     node.add("c", 100, claim=100, rate=100)
     assert node.does() == {"c": "pause"}
-    assert node.says("a") == "runs first: needs 65.0 MiB (claim 65.0 MiB, 99.7 MiB/s for 10 s) of 75.1 MiB left"
-    assert node.says("b") == "runs: needs 10.0 MiB (claim 100.0 MiB, 99.7 MiB/s for 0.1 s) of 10.1 MiB left"
-    assert node.says("c").startswith("would pause (throttle): needs 10.0 MiB (claim 100.0 MiB, ")
+    assert node.says("a") == "runs first: needs 65.0Mi (claim 65.0Mi, 99.7Mi/s for 10 s) of 75.1Mi left"
+    assert node.says("b") == "runs: needs 10.0Mi (claim 100.0Mi, 99.7Mi/s for 0.1 s) of 10.1Mi left"
+    assert node.says("c").startswith("would pause (throttle): needs 10.0Mi (claim 100.0Mi, ")
 
 
 def test_a_claim_is_reserved_only_as_far_as_it_can_be_taken_within_the_horizon() -> None:
     node = Node(free=80).add("a", 300, claim=10_000, rate=2).add("b", 200, claim=100, rate=100)
     assert node.does() == {}
-    assert "needs 19.9 MiB (claim 10000.0 MiB, 2.0 MiB/s for 10 s)" in node.says("a")
+    assert "needs 19.9Mi (claim 10000.0Mi, 2.0Mi/s for 10 s)" in node.says("a")
 
 
 def test_a_pod_without_a_limit_is_bounded_by_its_growth_alone() -> None:
     node = Node(free=80).add("a", 300, rate=4).add("b", 200, claim=100, rate=100)
     assert node.does() == {}
-    assert "(no limit, 4.0 MiB/s for 10 s)" in node.says("a")
+    assert "(no limit, 4.0Mi/s for 10 s)" in node.says("a")
 
 
 def test_the_first_is_the_largest_that_fits() -> None:
@@ -147,7 +147,7 @@ def test_a_pod_that_never_gives_back_does_not_go_first_for_ever() -> None:
     node = Node(free=70).add("a", 300, claim=500, rate=0).add("b", 200, claim=50, rate=300)
     assert node.does() == {}
     assert node.says("b").startswith("runs first")
-    assert node.says("a").startswith("runs: needs 0.0 MiB")
+    assert node.says("a").startswith("runs: needs 0.0Mi")
 
 
 def test_holding_who_does_not_grow_would_help_nobody() -> None:
@@ -158,8 +158,8 @@ def test_holding_who_does_not_grow_would_help_nobody() -> None:
 def test_page_cache_is_room_and_no_size() -> None:
     cached = Node(free=70).add("a", 300, claim=10, rate=100, reclaimable_bytes=280 * MIB)
     cached.add("b", 200, claim=55, rate=100)
-    assert cached.says("b").startswith("runs first")  # 200 MiB that cannot be reclaimed, against 20
-    assert "claim 290.0 MiB" in cached.says("a")
+    assert cached.says("b").startswith("runs first")  # 200Mi that cannot be reclaimed, against 20
+    assert "claim 290.0Mi" in cached.says("a")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_services_are_served_before_the_batch_pod_that_goes_first() -> None:
     node.add("web", 50, claim=100, rate=100, workload=Workload.SERVICE)
     assert node.does() == {}
     assert node.says("job").startswith("runs first")
-    assert "of 65.0 MiB left" in node.says("web")
-    assert "of 55.0 MiB left" in node.says("job")
+    assert "of 65.0Mi left" in node.says("web")
+    assert "of 55.0Mi left" in node.says("job")
 
 
 def test_with_services_alone_one_of_them_goes_first() -> None:
@@ -202,13 +202,13 @@ def test_what_cannot_be_paused_is_reserved_for_first() -> None:
     assert node.does() == {}
     node.add("system", 10, claim=40, rate=100, protected="namespace kube-system (protect.namespaces)")
     assert node.does() == {"b": "pause"}
-    assert node.says("system").startswith("runs, protected: namespace kube-system (protect.namespaces): needs 40.0 MiB")
+    assert node.says("system").startswith("runs, protected: namespace kube-system (protect.namespaces): needs 40.0Mi")
 
 
 def test_a_new_pod_is_reserved_for_until_it_may_be_paused() -> None:
     node = Node(free=85).add("a", 300, claim=20, rate=100)
     node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
-    assert "(claim 90.0 MiB, 49.8 MiB/s for 1 s)" in node.says("new")
+    assert "(claim 90.0Mi, 49.8Mi/s for 1 s)" in node.says("new")
     assert node.does() == {}
 
 
@@ -228,7 +228,7 @@ def test_a_new_pod_that_could_be_paused_now_but_need_not_be_has_its_place_in_lin
     node = Node(free=50).add("a", 300, claim=20, rate=100)
     node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
     assert node.does() == {}
-    assert node.says("new").startswith("runs: needs 5.0 MiB")
+    assert node.says("new").startswith("runs: needs 5.0Mi")
 
 
 def test_a_pod_whose_containers_were_made_just_now_is_not_paused_even_so() -> None:
@@ -241,7 +241,7 @@ def test_a_pod_whose_containers_were_made_just_now_is_not_paused_even_so() -> No
 def test_an_unknown_pod_is_expected_to_grow() -> None:
     node = Node(free=30).add("a", 300, claim=15, rate=100).add("b", 200, claim=100)
     del node.growths[node.pods[1].pod.cgroup]
-    assert "20.0 MiB/s for 0.1 s" in node.says("b")  # 2 % of the capacity a second
+    assert "20.0Mi/s for 0.1 s" in node.says("b")  # 2 % of the capacity a second
 
 
 @pytest.mark.parametrize(("free", "resumed"), [(79.9, False), (80.5, True)], ids=["too-little-to-spare", "enough"])
@@ -274,15 +274,15 @@ def test_a_throttled_pod_that_goes_on_growing_is_frozen(grown: float, enabled: b
     decision = decide(node.state(), node.sample(), config)
     assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
     if froze:
-        assert decision.actions[0].reason == "grew by 0.6 MiB although throttled"
+        assert decision.actions[0].reason == "grew by 0.6Mi although throttled"
 
 
 def test_what_a_throttled_pod_leaks_is_reserved() -> None:
     throttled = Node(60).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=4, held=200)
     frozen_one = Node(60).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=4, held=200)
     frozen_one.pods[1] = PodUsage(200 * MIB, replace(frozen_one.pods[1].pod, paused=frozen()))
-    assert "of 50.0 MiB left" in frozen_one.says("a")
-    assert "of 49.6 MiB left" in throttled.says("a")  # 1 % of 4 MiB/s for 10 s
+    assert "of 50.0Mi left" in frozen_one.says("a")
+    assert "of 49.6Mi left" in throttled.says("a")  # 1 % of 4Mi/s for 10 s
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def test_at_the_first_look_nobody_is_held_for_what_is_not_known_of_them() -> Non
 def test_a_new_pod_without_limit_that_cannot_be_paused_is_not_expected_to_fill_the_node() -> None:
     node = Node(free=60).add("system", 10, protected="namespace kube-system (protect.namespaces)")
     del node.growths[node.pods[0].pod.cgroup]
-    assert "needs 14.4 MiB (no limit, 20.0 MiB/s for 10 s)" in node.says("system")
+    assert "needs 14.4Mi (no limit, 20.0Mi/s for 10 s)" in node.says("system")
 
 
 def test_what_a_pod_leaks_follows_its_quota() -> None:
     config = replace(CONFIG, throttle=ThrottleConfig(quota_us=20_000, period_us=100_000))
     node = Node(60, config).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=0.1, held=200)
-    assert "of 49.8 MiB left" in node.says("a")  # 20 % of 0.1 MiB/s for 10 s
+    assert "of 49.8Mi left" in node.says("a")  # 20 % of 0.1Mi/s for 10 s
 
 
 def test_a_walk_below_the_mark_begins_before_it_under_watermark_too() -> None:

@@ -412,4 +412,4 @@ def describe(place: Place) -> str:
 
 def mib(amount: float) -> str:
     """Bytes for people."""
-    return f"{amount / 2**20:.1f} MiB"
+    return f"{amount / 2**20:.1f}Mi"

@@ -50,7 +50,7 @@ def paused(ago_s: float, since_ns: int, pod: str = "default/web", uid: str = "u1
         "paused",
         pod,
         uid,
-        "needs 12 MiB",
+        "needs 12Mi",
         owner="daemon",
         mechanism="throttle",
         cpu_max_from="max 100000",
@@ -95,9 +95,9 @@ def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:
     start = f"{datetime.fromtimestamp(paused(100, 1).at):%Y-%m-%d %H:%M:%S}"
     assert header.split("  ")[0] == "START"
     assert first.split("  ")[0] == start
-    assert first.endswith("default/web  throttle    9.0s  needs 12 MiB  room: fits again")
-    assert second.endswith("default/web  throttle   1m05s  needs 12 MiB  room: fits again")
-    assert third.endswith("throttle       ?  needs 12 MiB  end unknown: the node was booted since")
+    assert first.endswith("default/web  throttle    9.0s  needs 12Mi  room: fits again")
+    assert second.endswith("default/web  throttle   1m05s  needs 12Mi  room: fits again")
+    assert third.endswith("throttle       ?  needs 12Mi  end unknown: the node was booted since")
     assert (blank, totals.split()) == ("", ["POD", "PAUSES", "PAUSED", "LONGEST"])
     assert web.split() == ["default/web", "2", "1m14s", "1m05s"]
     assert job.split() == ["batch/job-7", "1", "0.0s", "0.0s", "1", "of", "unknown", "length"]
@@ -121,7 +121,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
         "held_s": 9,
         "mechanism": "throttle",
         "owner": "daemon",
-        "reason": "needs 12 MiB",
+        "reason": "needs 12Mi",
         "result": "room",
         "end_reason": "fits again",
         "cpu_max": "max 100000",

@@ -246,9 +246,9 @@ def test_it_follows_pods_that_come_and_go(tree: FakeTree) -> None:
 
 def test_it_sees_what_others_do(tree: FakeTree) -> None:
     with shown(tree) as program:
-        pause_as(tree, pod(tree, "web"), Owner.DAEMON, "needs 9.0 MiB of 1.0 MiB left")
+        pause_as(tree, pod(tree, "web"), Owner.DAEMON, "needs 9.0Mi of 1.0Mi left")
         program.wait_for("1 paused")
-        program.wait_for(lambda _: "needs 9.0 MiB" in program.line_with("  paused "))
+        program.wait_for(lambda _: "needs 9.0Mi" in program.line_with("  paused "))
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(200, 60), (40, 12), (20, 5), (80, 24)])

@@ -174,20 +174,20 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
     web, db = tree.add_pod("web"), tree.add_pod("db")
     assert reader.read(10 * S).events == ()
 
-    pause_as(tree, web, Owner.DAEMON, "needs 1.0 MiB of 0.5 MiB left")
+    pause_as(tree, web, Owner.DAEMON, "needs 1.0Mi of 0.5Mi left")
     pause_as(tree, db, Owner.MANUAL)
     snapshot = reader.read(11 * S)
     assert sorted((event.what, event.pod) for event in snapshot.events) == [
         ("paused", "default/db"),
         ("paused", "default/web"),
     ]
-    assert {"needs 1.0 MiB of 0.5 MiB left", "test"} == {event.reason for event in snapshot.events}
+    assert {"needs 1.0Mi of 0.5Mi left", "test"} == {event.reason for event in snapshot.events}
     assert named(snapshot, "web").state is PodState.PAUSED
 
     with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
-        ledger.freeze(cgroup, "grew by 9.0 MiB although throttled")
+        ledger.freeze(cgroup, "grew by 9.0Mi although throttled")
         event = reader.read(12 * S).events[-1]
-        assert (event.what, event.reason) == ("froze", "grew by 9.0 MiB although throttled")
+        assert (event.what, event.reason) == ("froze", "grew by 9.0Mi although throttled")
         ledger.resume(cgroup)
     event = reader.read(13 * S).events[-1]
     assert (event.what, event.pod) == ("resumed", "default/web")
