@@ -130,7 +130,7 @@ class Actuator:
         pod = tracked.pod
         try:
             with self.spare.lent():
-                owner = None if pod.paused is None else pod.paused.owner
+                owner = Owner.DAEMON if pod.paused is None else pod.paused.owner
                 resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused, owner=owner)
         except (CgroupGoneError, BusyError):
             raise
@@ -191,12 +191,20 @@ class Actuator:
 
         Left paused would be worse than resumed. Where somebody has resumed it there is nothing to do.
         """
+        known = tracked.pod.paused
         try:
             with self.spare.lent():
                 resumed = self._ledger.resume(
-                    tracked.cgroup, wait_s=_BUSY_WAIT_S, known=tracked.pod.paused, second_source=original_from_systemd
+                    tracked.cgroup,
+                    wait_s=_BUSY_WAIT_S,
+                    known=known,
+                    second_source=original_from_systemd,
+                    owner=None if known is None else known.owner,
                 )
         except CgroupGoneError:
+            return
+        except HeldError:
+            self.read_record(tracked)  # an operator has paused it again since
             return
         except CgpauseError as e:
             tracked.damaged = True
@@ -315,6 +323,9 @@ class Actuator:
         self._tell(make_event("froze", tracked.pod, action.reason, record, used_pct=used))
 
     def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
+        self.read_record(tracked)
+        if tracked.pod.paused is not None and tracked.pod.paused.owner is Owner.MANUAL:
+            return  # an operator has paused it, or taken it over, since that was decided
         try:
             # Names as they are now: a container restarted since the last walk has a new id.
             names = read_names(self._tree.log_dir)

@@ -179,10 +179,12 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
     assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
 
 
+BY_HAND = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", now_ns())
+
+
 def take_over(bench: Bench, name: str) -> None:
-    request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", now_ns())
     with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
-        assert ledger.take_over(cgroup, request) is not None
+        assert ledger.take_over(cgroup, BY_HAND) is not None
 
 
 def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench: Bench) -> None:
@@ -619,6 +621,22 @@ def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
     assert (bench.held(), bench.cpu_max()[1]) == (["a"], "50000 100000")
     assert bench.actuator.counts.sacrifices == 1
     assert [r.levelname for r in caplog.records if r.getMessage().startswith("sacrificed")] == ["WARNING"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["taken-over", "paused-meanwhile"])
+def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: bool) -> None:  # noqa: FBT001 - a table
+    if before:
+        bench.pause("b")
+    decided = Sacrifice(bench.tracked("b").pod, 1, "test")
+    if before:
+        take_over(bench, "b")
+    else:
+        ledger.pause(bench.tracked("b").cgroup, BY_HAND)
+    bench.apply(decided)
+    assert killed(bench.folders["b"]) == []
+    record = bench.tracked("b").pod.paused
+    assert record is not None
+    assert record.owner is Owner.MANUAL
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
