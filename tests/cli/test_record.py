@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,14 +37,13 @@ def test_a_tree_that_changes_is_recorded(name: str, tree: FakeTree) -> None:
     path = tree.folder / name
 
     def change() -> None:
-        wait_until(path.exists, "the file")
-        time.sleep(0.3)
+        wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples")
         rewrite(web / "memory.current", f"{200 * MIB:020}")
         rewrite(web / "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n")
         tree.add_pod("late", 50 * MIB)
 
     with meanwhile(change):
-        result = run(tree, "record", "--for", "3s", str(path))
+        result = run(tree, "record", "--for", "9s", str(path))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"wrote {path}: ")
 
@@ -87,8 +85,7 @@ def test_a_signal_ends_it_and_all_is_written(number: signal.Signals, tree: FakeT
     command = [sys.executable, "-m", "cgpause", *place(tree), "record", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_until(path.exists, "the file")
-            time.sleep(1.5)
+            wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples")
             process.send_signal(number)
             said, wrong = process.communicate(timeout=60)
         finally:

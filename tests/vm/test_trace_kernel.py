@@ -112,11 +112,12 @@ def test_the_daemon_records_in_the_sandbox_of_its_unit(node: Node, start: Start,
     node.add("secret", 40)
     config = QUICK + NOT_HELD_LONG + "[trace]\nrecord = true\nhash_names = true\n"
     daemon = start(config, options=["--state-dir", str(state)])
-    time.sleep(3)
+    path = state / "trace.jsonl.gz"
+    wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples", PATIENCE_S)
     assert daemon.stop() == 0
 
     assert "trace not written" not in daemon.log
-    trace = load_trace(str(state / "trace.jsonl.gz"))
+    trace = load_trace(str(path))
     assert trace.headers[0].by_daemon
     assert (trace.pods, trace.samples > 1) == (1, True)
     assert "secret" not in repr([line.text for line in trace.lines])
