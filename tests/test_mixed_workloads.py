@@ -64,6 +64,7 @@ def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> Non
     outcome = simulate(load, None, seed=1)
     assert outcome.finished == 2
     assert outcome.waiting_max_s == pytest.approx(30, abs=0.5)
+    assert group(outcome, "web").longest_silence_s == 0, "it was there for all of its time"
     assert group(outcome, "web").finished == 1
 
 

@@ -74,7 +74,7 @@ class Outcome:
     used_mean_pct: float
     """Of the nodes' memory, until the last job finished."""
     nodes_used: float
-    """How many had a job, on average until the last job finished."""
+    """How many had a pod, on average until the last job finished."""
     groups: tuple[Group, ...] = ()
     """In the order of the workload: jobs, services, DaemonSets."""
 
@@ -124,10 +124,10 @@ def simulate(
         total_s=total_s,
         restarts=sum(pod.restarts for _, pod in all_pods),
         oom_kills=sum(node.oom_kills for node in nodes),
-        waiting_mean_s=fmean(pod.waiting_s for pod in pods),
-        waiting_max_s=max(pod.waiting_s for pod in pods),
-        running_mean_s=fmean(pod.running_s for pod in pods),
-        running_max_s=max(pod.running_s for pod in pods),
+        waiting_mean_s=fmean(pod.waiting_s for pod in pods) if pods else 0.0,
+        waiting_max_s=max((pod.waiting_s for pod in pods), default=0.0),
+        running_mean_s=fmean(pod.running_s for pod in pods) if pods else 0.0,
+        running_max_s=max((pod.running_s for pod in pods), default=0.0),
         cpu_s=lost_s + sum(pod.cpu_s for pod in pods),
         lost_cpu_s=lost_s,
         pauses=sum(node.pauses for node in nodes),
@@ -177,5 +177,6 @@ def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> G
 
 def _runs(node: SimNode, pod: SimPod) -> Iterator[Span]:
     yield from pod.runs
-    # Of one that waits for its next start, the silence has lasted until now.
-    yield (node.now_s if pod.started_s is None else pod.started_s), node.now_s
+    if pod in node.admitted:
+        # Of one that waits for its next start, the silence has lasted until now.
+        yield (node.now_s if pod.started_s is None else pod.started_s), node.now_s

@@ -201,6 +201,11 @@ class _LastingOptions:
                 ("limit_mib", "base_mib", "surge_mib"),
                 f"found {self.limit_mib}; allowed: from {least}, base_mib and surge_mib and 1",
             )
+        if self.probe_timeout_s > self.probe_period_s:
+            yield Conflict(
+                ("probe_timeout_s", "probe_period_s"),
+                f"found {self.probe_timeout_s:g} s; allowed: up to probe_period_s, {self.probe_period_s:g}",
+            )
         if self.request > self.limit:
             yield Conflict(
                 ("request_mib", "limit_mib"), f"found {self.request}; allowed: up to the limit of {self.limit} MiB"
@@ -267,6 +272,12 @@ class Workload:
                     ("jobs",),
                     f'"{jobs.name}" requests {request / MIB:.0f} MiB (limit_mib / oversubscription_pct) and fits on no '
                     f"node; allowed: up to memory_mib of [nodes]{beside}, {max(free)}",
+                )
+            if jobs.start_s >= nodes.give_up_s:
+                yield Conflict(
+                    ("jobs",),
+                    f'"{jobs.name}" begins at start_s = {jobs.start_s:g}; allowed: before give_up_s of [nodes], '
+                    f"{nodes.give_up_s:g}",
                 )
             if jobs.request_millicpu > 1000 * nodes.cpus:
                 yield Conflict(

@@ -368,6 +368,18 @@ def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
             "daemonsets[1].request_mib: found 99; allowed: up to the limit of 16 MiB",
             id="request-above-limit",
         ),
+        pytest.param(
+            '[[jobs]]\nname = "large"',
+            SERVICES + 'probe_timeout_s = 11\n[[jobs]]\nname = "large"',
+            "daemonsets[1].probe_timeout_s: found 11 s; allowed: up to probe_period_s, 10",
+            id="probes-that-overlap",
+        ),
+        pytest.param(
+            "count = 4\n",
+            "count = 4\nstart_s = 21600\n",
+            '"large" begins at start_s = 21600; allowed: before give_up_s of [nodes], 21600',
+            id="never-begins",
+        ),
         pytest.param("count = 2", "count = nan", ":2: nodes.count: found nan; allowed: a whole number", id="nan"),
     ],
 )
