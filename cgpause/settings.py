@@ -63,8 +63,8 @@ class ReserveConfig:
         default=0.0,
         metadata=option(
             "How far ahead the growth of everybody else is reserved, where that is more than one reaction: a pod that "
-            "is held half-way keeps what it took, one that is held before leaves that to others. It saves time with "
-            "many small pods, and costs time with few large ones.",
+            "is held half-way keeps what it took, one that is held before leaves that to others. Whether it saves "
+            "time or costs time depends on the pods: cgpause tune tries it.",
             unit="s",
             low=0,
             high=3600,
