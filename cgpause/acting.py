@@ -64,6 +64,8 @@ def _who_ends(daemon: DaemonState) -> str:
             "no daemon runs here, so nobody ends the pause when its time is over: start one (systemctl start cgpause), "
             "or end it with cgpause resume"
         )
+    if daemon is DaemonState.LOOKING_ON:
+        return "the daemon here only looks on (a dry run?), so nobody ends the pause: end it with cgpause resume"
     return "a running daemon ends the pause when its time is over; whether one runs here cannot be told"
 
 

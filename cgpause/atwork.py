@@ -23,7 +23,7 @@ class DaemonState(StrEnum):
 
     RUNNING = "running"
     LOOKING_ON = "looking on"
-    """Its unit is active, but nobody holds the tree's lock: a dry run, or a kernel without memory.reclaim."""
+    """Its unit is active, but nobody holds the tree's lock: a dry run."""
     STOPPED = "stopped"
     UNKNOWN = "unknown"
 

@@ -11,7 +11,8 @@ from lab.report import Report
 
 Cell = dict[str, Any]
 _SETTING = (
-    f"{NODES} nodes of {MACHINE.capacity_bytes >> 30} GiB and {MACHINE.cpus:g} CPUs, {QUARTER_S / 60:g} minutes. For "
+    f"{NODES} nodes of {MACHINE.capacity_bytes >> 30} GiB and {MACHINE.cpus:g} CPUs, {QUARTER_S / 60:g} minutes, one "
+    "set of pods (seed 1). For "
     f"each node {STEADY} pods that stay (limit 2 GiB, memory moves every two minutes) and {BATCH} batch jobs that come "
     "one by one (limit 4 GiB, a minute of work). A pod requests its limit divided by the oversubscription, so that the "
     "limits on a node may add up to so much. The limits of all that runs at once are some 60 % of the cluster: spread "
@@ -131,13 +132,14 @@ def _answer(sweep: Sequence[Cell]) -> list[str]:
     lines = ["**How far can requests be oversubscribed before a container restarts?**", "", *said]
     if packed is not None:
         cell = _find(sweep, "MostAllocated", "reserve", packed)
-        spread = _find(sweep, "LeastAllocated", "none", 100)
+        spread, alone = _find(sweep, "LeastAllocated", "none", 100), _find(sweep, "MostAllocated", "none", packed)
         lines += [
             "",
             fill(
                 f"**For an operator: packed to {packed} %, the nodes under cgpause did the work of "
                 f"{spread['nodes_used']:.1f} on {cell['nodes_used']:.1f}: {_work(cell, sweep):.1f} % of it in the "
-                f"same time, with {_held_pct(cell):.1f} % of the pods' time held. Beyond that memory itself is "
+                f"same time, with {_held_pct(cell):.1f} % of the pods' time held; without it "
+                f"{_work(alone, sweep):.1f} %, with {alone['restarts']} restarts. Beyond that memory itself is "
                 "short, not the order in which it is taken: cgpause then delays what does not fit, and cannot keep "
                 "everybody alive.**",
                 118,

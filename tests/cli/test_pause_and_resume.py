@@ -100,7 +100,7 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
         (DaemonState.RUNNING, "the daemon ends the pause when its time is over"),
         (DaemonState.STOPPED, "no daemon runs here, so nobody ends the pause when its time is over: start one"),
         (DaemonState.UNKNOWN, "whether one runs here cannot be told"),
-        (DaemonState.LOOKING_ON, "whether one runs here cannot be told"),
+        (DaemonState.LOOKING_ON, "the daemon here only looks on (a dry run?), so nobody ends the pause"),
     ],
 )
 def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
