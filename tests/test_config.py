@@ -80,7 +80,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         policy=Policy.RESERVE,
         mechanism=Mechanism.THROTTLE,
         reserve=ReserveConfig(
-            margin_pct=1.0, horizon_s=10.0, ahead_s=0.0, resume_pct=2.0, freeze_growing=True, sacrifice=False
+            margin_pct=1.0, horizon_s=10.0, ahead_s=0.5, resume_pct=2.0, freeze_growing=True, sacrifice=False
         ),
         watermark=WatermarkConfig(upper_pct=90.0, lower_pct=80.0, interval_s=1.0, patience=3, batch=2, sacrifice=True),
         throttle=ThrottleConfig(quota_us=1001, period_us=100_000),
@@ -180,7 +180,7 @@ LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     # section, option, allowed at and just inside the limits, refused just outside
     ("reserve", "margin_pct", ["0", "50"], ["-0.001", "50.001"]),
     ("reserve", "horizon_s", ["0.1", "3600"], ["0.099", "3600.001"]),
-    ("reserve", "ahead_s", ["0", "10"], ["-0.001", "10.001"]),
+    ("reserve", "ahead_s", ["0", "3600"], ["-0.001", "3600.001"]),
     ("reserve", "resume_pct", ["0", "50"], ["-0.001", "50.001"]),
     ("watermark", "upper_pct", ["80.001", "100", "100.0"], ["0", "0.0", "-1", "100.001", "101"]),
     ("watermark", "lower_pct", ["0", "-0.0", "0.001", "89.999"], ["-0.001", "90", "100", "100.001"]),
@@ -750,7 +750,7 @@ CONFIGS = st.builds(
         ReserveConfig,
         margin_pct=floats(0, 50),
         horizon_s=floats(0.1, 3600),
-        ahead_s=floats(0, 0.1),
+        ahead_s=floats(0, 3600),
         resume_pct=floats(0, 50),
         freeze_growing=st.booleans(),
         sacrifice=st.booleans(),

@@ -31,11 +31,13 @@ MIB = 1 << 20
 TOTAL = 1000 * MIB
 NOW = START_NS + 100 * S
 CONFIG = Config(
-    reserve=ReserveConfig(margin_pct=1.0, horizon_s=10.0, resume_pct=2.0, sacrifice=False),
+    reserve=ReserveConfig(margin_pct=1.0, horizon_s=10.0, ahead_s=0.0, resume_pct=2.0, sacrifice=False),
     sampling=SamplingConfig(fast_ms=50, slow_s=2),
     hold=HoldConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
 )
-"""One reaction is 0.1 s, the margin 10 MiB, what a resume must leave 20 MiB, and wanting begins at 5 MiB in 10 s."""
+"""Nothing is reserved beyond one reaction, which is 0.1 s; the margin is 10 MiB, what a resume must leave 20 MiB, and
+wanting begins at 5 MiB in 10 s.
+"""
 
 
 class Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ def results() -> dict[str, Any]:
         "training_seeds": [1000, 1001],
         "common_seeds": [1000],
         "held_out_seeds": [1002, 1003, 1004, 1005, 1006, 1007],
+        "defaults": asdict(ReserveConfig()),
         "bare": tuning.BARE,
         "ahead": tuning.AHEAD,
         "common": CONSTANTS,
@@ -111,7 +112,7 @@ def test_arms_are_what_their_names_say() -> None:
         policy=Policy.WATERMARK, watermark=replace(Config().watermark, upper_pct=98, lower_pct=90)
     )
     assert made[COMMON_RESERVE] == Config(reserve=ReserveConfig(margin_pct=0.5, horizon_s=20, resume_pct=0.25))
-    assert made[AHEAD_RESERVE] == Config(reserve=ReserveConfig(ahead_s=1))
+    assert made[AHEAD_RESERVE] == Config(reserve=ReserveConfig(ahead_s=0))
     assert made[BARE_RESERVE] == Config(reserve=replace(Config().reserve, margin_pct=0.1, resume_pct=0.1))
 
 

@@ -191,9 +191,12 @@ def step(
 
 
 def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
-    """How far ahead a pod that can be paused is given room: until it could be stopped, or for `ahead_s`."""
+    """How far ahead a pod that can be paused is given room: until it could be stopped, or for `ahead_s`.
+
+    `ahead_s` is at most the horizon, for nobody is given more than the pod that goes first.
+    """
     stopped_s = REACTION_LOOKS * fast_ns(sample, config.sampling) / NS_PER_S + late_s
-    return max(stopped_s, config.reserve.ahead_s)
+    return max(stopped_s, min(config.reserve.ahead_s, config.reserve.horizon_s))
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:

@@ -24,7 +24,7 @@ PICTURE = REPO / "docs" / "decision.png"
 
 _MIB = 1 << 20
 _CAPACITY_BYTES = 8192 * _MIB
-_ROOM_BYTES = 168 * _MIB
+_ROOM_BYTES = 420 * _MIB
 _LOOKS_NS = (1000 * NS_PER_S, 1001 * NS_PER_S)
 """At the first look nothing is known of growth; at the second, a second of it."""
 _FIRST, _RUNS, _PAUSED, _ALWAYS = "#0072B2", "#56B4E9", "#E69F00", "#999999"

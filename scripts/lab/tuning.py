@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from cgpause.config import Config, Policy
@@ -59,8 +59,8 @@ BARE_RESERVE = "reserve, bare"
 BARE: Values = {"margin_pct": 0.1, "resume_pct": 0.1}
 """Hardly anything kept free: a guess beside what the search finds."""
 AHEAD_RESERVE = "reserve, ahead"
-AHEAD: Values = {"ahead_s": 1.0}
-"""And another: room is kept for everybody's next second."""
+AHEAD: Values = {"ahead_s": 0.0}
+"""And another: for all but the one that goes first, nothing is reserved beyond one reaction."""
 
 
 def subject_of(preset: str, cpus: int) -> LoadSubject:
@@ -136,6 +136,7 @@ def measure(trials: int, seeds: int, jobs: int) -> dict[str, Any]:
         "training_seeds": list(reserve.training),
         "common_seeds": list(replace(reserve, seeds=COMMON_SEEDS).training),
         "held_out_seeds": list(reserve.held_out),
+        "defaults": asdict(Config().reserve),
         "bare": BARE,
         "ahead": AHEAD,
         "common": common,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from cgpause.config import ReserveConfig
 from cgpause.tune.gain import Gain, Verdict, gain
 from cgpause.tune.report import interval
 from cgpause.tune.study import gain_values
@@ -105,9 +104,9 @@ def render(results: dict[str, Any]) -> str:
         "### One set of constants for all loads?",
         "",
         *_paragraph(
-            f"*Common*: {_constants(run['common'])}. It was found on all of these loads together, with {seeds} "
+            f"*Common*: {_constants(run, 'common')}. It was found on all of these loads together, with {seeds} "
             f"set{'s' * (seeds != 1)} of jobs of each. *Bare* and *ahead* are guesses. *Bare*: "
-            f"{_constants(run['bare'])}; hardly anything is kept free. *Ahead*: {_constants(run['ahead'])}."
+            f"{_constants(run, 'bare')}; hardly anything is kept free. *Ahead*: {_constants(run, 'ahead')}."
         ),
         *(f"- {_robust(everywhere, arm)}" for arm in GUESSES),
         "",
@@ -198,9 +197,8 @@ def _values(cells: list[Cell], arm: str) -> Iterator[str]:
         yield f"| {name_of(cell)} | " + " | ".join(f"{cell['values'][arm][name]:g}" for name in names) + " |"
 
 
-def _constants(values: dict[str, float]) -> str:
-    usual = ReserveConfig()
-    return ", ".join(f"`{name} = {value:g}` (default {getattr(usual, name):g})" for name, value in values.items())
+def _constants(run: Mapping[str, Any], arm: str) -> str:
+    return ", ".join(f"`{name} = {value:g}` (default {run['defaults'][name]:g})" for name, value in run[arm].items())
 
 
 def _robust(cells: list[Cell], arm: str) -> str:
