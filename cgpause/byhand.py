@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from cgpause import durations, high, ledger
+from cgpause.cgroupfs import Cgroup
 from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.errors import HeldError, ProtectedError, printable
@@ -44,23 +45,19 @@ def pause(
         HeldError: it is paused already, but not as was asked for; nothing was changed.
         CgpauseError: as in the ledger.
     """
-    chosen = mechanism or config.mechanism
     if tracked.pod.protected is not None and not force:
         raise ProtectedError(f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides")
-    if dry_run:
-        existing = ledger.read_record(tracked.cgroup)
-        if existing is None:
-            return f"would be paused ({chosen})"
-        return "already paused" if existing.owner is Owner.MANUAL else "would be taken over from the daemon"
     at_ns = now_ns()
     request = PauseRequest(
-        mechanism=chosen,
+        mechanism=mechanism or config.mechanism,
         throttle=config.throttle.cpu_max,
         owner=Owner.MANUAL,
         reason=f"{command} by {user()}",
         since_ns=at_ns,
         expires_ns=None if for_s is None else at_ns + for_s * _NS_PER_S,
     )
+    if dry_run:
+        return _rehearse(tracked.cgroup, request, mechanism)
     record, changed = ledger.pause(tracked.cgroup, request)
     if not changed and record.owner is Owner.DAEMON:
         taken = ledger.take_over(tracked.cgroup, request, mechanism)
@@ -73,9 +70,28 @@ def pause(
         written = record.written
         note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
         return _describe_pause(record)
-    held = _describe_held(record, at_ns)
+    return _leave(record, request, mechanism)
+
+
+def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None) -> str:
+    """What a pause would do, and refuse, as things are now."""
+    existing = ledger.read_record(cgroup)
+    if existing is None:
+        planned = ledger.plan_pause(cgroup, request)
+        return f"would be paused ({planned.mechanism})"
+    if existing.owner is Owner.DAEMON:
+        planned, _ = ledger.plan_take_over(cgroup, existing, request, mechanism)
+        how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen one is never throttled
+        return f"would be taken over from the daemon{how}"
+    return _leave(existing, request, mechanism)
+
+
+def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> str:
+    """What there is to say of a pause that stays as it is; raises HeldError where that is not what was asked for."""
+    held = _describe_held(record, request.since_ns)
     # What the daemon holds (again, just now) it resumes: whoever goes on as if the pod stood still would be wrong.
-    if record.owner is Owner.DAEMON or for_s is not None or mechanism not in (None, record.mechanism):
+    otherwise = request.expires_ns is not None or mechanism not in (None, record.mechanism)
+    if otherwise or record.owner is Owner.DAEMON:
         raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
     return held
 

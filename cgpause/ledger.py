@@ -144,7 +144,7 @@ def take_over(
         existing = read_record(cgroup)
         if existing is None or existing.owner is not Owner.DAEMON:
             return None
-        record, drifted = _plan_take_over(cgroup, existing, request, mechanism or existing.mechanism)
+        record, drifted = plan_take_over(cgroup, existing, request, mechanism)
         _set_record(cgroup, record)
         try:
             if drifted and record.written is not None:
@@ -164,10 +164,18 @@ def take_over(
         return record
 
 
-def _plan_take_over(
-    cgroup: Cgroup, existing: PauseRecord, request: PauseRequest, mechanism: Mechanism
+def plan_take_over(
+    cgroup: Cgroup, existing: PauseRecord, request: PauseRequest, mechanism: Mechanism | None
 ) -> tuple[PauseRecord, bool]:
-    """The record of a pause that is taken over, and whether its quota has to be written again."""
+    """Say what `take_over` would record of this pause of the daemon's, and whether its quota has to be written again.
+
+    It reads, and writes nothing.
+
+    Raises:
+        HeldError: it is frozen, and was to be throttled.
+        CgpauseError: it cannot be held: frozen by somebody else, or its values cannot be understood.
+    """
+    mechanism = mechanism or existing.mechanism
     if existing.mechanism is Mechanism.FREEZE and mechanism is Mechanism.THROTTLE:
         raise HeldError("it is frozen by the daemon, and a frozen pod is not throttled: cgpause resume it first")
     if existing.mechanism is not mechanism:

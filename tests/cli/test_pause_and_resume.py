@@ -359,7 +359,7 @@ def test_of_several_it_is_said_which_failed(arrange: Callable[[Path], object], a
 DRY_RUNS = {
     "pause": (
         ["pause", "web", "db", "--dry-run"],
-        "default/web would be paused (throttle)\ndefault/db already paused\n",
+        "default/web would be paused (throttle)\ndefault/db already paused (throttle) by hand: test\n",
     ),
     "freeze": (["pause", "web", "--mechanism", "freeze", "--dry-run"], "default/web would be paused (freeze)\n"),
     "for": (["pause", "web", "--for", "10m", "--dry-run"], "default/web would be paused (throttle)\n"),
@@ -383,6 +383,51 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(case: str, tree: Fa
     assert result.exit_code == 0
     assert result.stdout == said.format(db=db.relative_to(tree.root))
     assert snapshot(tree.root) == before
+
+
+def freeze_unasked(pod: Path) -> None:
+    (pod / "cgroup.freeze").write_text("1\n")
+
+
+@pytest.mark.parametrize(
+    ("owner", "held", "arrange", "args"),
+    [
+        (Owner.DAEMON, Mechanism.FREEZE, None, ["--mechanism", "throttle"]),
+        (Owner.DAEMON, Mechanism.THROTTLE, freeze_unasked, ["--mechanism", "freeze"]),
+        (Owner.DAEMON, Mechanism.THROTTLE, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
+        (Owner.MANUAL, Mechanism.THROTTLE, None, ["--mechanism", "freeze"]),
+        (Owner.MANUAL, Mechanism.FREEZE, None, ["--for", "10m"]),
+        (Owner.MANUAL, Mechanism.THROTTLE, None, []),
+        (None, None, freeze_unasked, ["--mechanism", "freeze"]),
+        (None, None, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
+        (None, None, damage, []),
+    ],
+    ids=[
+        "taking-over-frozen", "taking-over-frozen-by-others", "taking-over-unreadable", "by-hand-otherwise",
+        "by-hand-longer", "by-hand", "frozen-by-others", "unreadable", "damaged",
+    ],
+)  # fmt: skip
+def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing(
+    owner: Owner | None,
+    held: Mechanism | None,
+    arrange: Callable[[Path], object] | None,
+    args: list[str],
+    tree: FakeTree,
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    if owner is not None and held is not None:
+        pause_as(tree, web, owner, mechanism=held)
+    if arrange is not None:
+        arrange(web)
+    before = snapshot(tree.root)
+
+    trial = run(tree, "pause", "web", *args, "--dry-run")
+    assert snapshot(tree.root) == before
+    really = run(tree, "pause", "web", *args)
+
+    assert snapshot(tree.root) == before
+    assert (trial.exit_code, trial.stdout, trial.stderr) == (really.exit_code, really.stdout, really.stderr)
+    assert (trial.exit_code == 0) == (owner is Owner.MANUAL and not args)
 
 
 @pytest.mark.parametrize(
@@ -438,15 +483,20 @@ def test_what_is_taken_over_can_be_frozen_but_what_is_frozen_is_not_throttled(
     web = tree.add_pod("web", cpu_max="50000 100000")
     pause_as(tree, web, Owner.DAEMON, mechanism=held)
     before = snapshot(tree.root)
+    trial = run(tree, "pause", "web", "--mechanism", wanted, "--dry-run")
+    assert snapshot(tree.root) == before
 
     result = run(tree, "pause", "web", "--mechanism", wanted)
 
+    assert trial.exit_code == result.exit_code
     if (held, wanted) == (Mechanism.FREEZE, Mechanism.THROTTLE):
         assert (result.exit_code, result.stdout) == (5, "")
         assert "default/web: it is frozen by the daemon" in result.stderr
         assert "cgpause resume it first" in result.stderr
         assert snapshot(tree.root) == before
         return
+    also = "" if wanted is held else ", and frozen"
+    assert trial.stdout == f"default/web would be taken over from the daemon{also}\n"
     assert result.stdout.startswith(f"default/web stays paused ({wanted}), by hand from now on")
     assert frozen(web) == (wanted is Mechanism.FREEZE)
     assert cpu_max(web) == ("50000 100000" if held is Mechanism.FREEZE else THROTTLED)
