@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_daemon import NO_SACRIFICE, Running, cpu_max, start  # noqa: F401 - a fixture
@@ -167,13 +168,63 @@ def test_a_disk_that_hangs_holds_nobody_up(bench: Bench, monkeypatch: pytest.Mon
     # What was dropped is a gap; what follows it does not need it.
     writer = bench.tracer._writer
     assert writer is not None
-    wait_until(writer._blocks.empty, "all is written that there was room for")
+    wait_until(writer._jobs.empty, "all is written that there was room for")
     bench.turns(200, 260)
     bench.tracer.close()
 
     trace = load_trace(str(bench.path))
     assert 20 < trace.samples < 259
     assert len(trace.headers) > 1
+
+
+def writers() -> int:
+    return sum(thread.name == "trace" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("other", [{"interval_s": 0.5}, {"max_mib": 1}, {"hash_names": True}], ids=str)
+def test_a_reload_loses_nothing_of_what_was_gathered(other: dict[str, Any], bench: Bench) -> None:
+    bench.tracer.configure(ON)
+    bench.turns(1, 4)  # less than a block
+    bench.tracer.configure(replace(ON, **other))
+    bench.turns(4, 9)
+    bench.tracer.configure(replace(ON, record=False))
+    bench.turns(9, 12)
+    bench.tracer.configure(ON)
+    bench.turns(12, 14)
+    bench.tracer.close()
+
+    trace = load_trace(str(bench.path))
+    assert [moment.sample.at_ns // S for moment in trace.moments()] == [*range(1, 9), 12, 13]
+    assert [header.interval_s for header in trace.headers] == [1.0, other.get("interval_s", 1.0), 1.0]
+
+
+def test_reloads_while_the_disk_hangs_start_no_second_writer_and_wait_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = writers()
+    begun, go_on, write = threading.Event(), threading.Event(), TraceFiles.write
+
+    def wait(self: TraceFiles, lines: tuple[str, ...], *, begins: bool) -> None:
+        begun.set()
+        assert go_on.wait(60), "whoever reloads waits for the disk"
+        write(self, lines, begins=begins)
+
+    monkeypatch.setattr(TraceFiles, "write", wait)
+    bench.tracer.configure(ON)
+    bench.turns(1, 8)
+    assert begun.wait(60)
+    for at_s in range(8, 12, 2):
+        bench.tracer.configure(replace(ON, interval_s=0.5))
+        bench.turns(at_s, at_s + 1)
+        bench.tracer.configure(TraceConfig())
+        bench.tracer.configure(ON)
+        bench.turns(at_s + 1, at_s + 2)
+        assert writers() == before + 1
+    go_on.set()
+    bench.tracer.close()
+
+    assert writers() == before
+    assert [moment.sample.at_ns // S for moment in load_trace(str(bench.path)).moments()] == list(range(1, 12))
 
 
 def test_memory_that_cannot_be_read_is_left_to_the_loop(bench: Bench) -> None:

@@ -37,43 +37,62 @@ _LAST_WAIT_S = 1.0
 
 
 class Writer:
-    """Writes blocks from a thread of its own, until something is wrong."""
+    """Writes blocks from a thread of its own, one recording after the other, until something is wrong."""
 
-    def __init__(self, path: str, max_bytes: int) -> None:
-        """Begin; raises RuntimeError when the system has no thread left."""
+    def __init__(self, path: str) -> None:
+        """Raises RuntimeError when the system has no thread left."""
         self._path = path
-        self._max_bytes = max_bytes
-        self._blocks: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Block | int | None] = queue.SimpleQueue()
+        """Blocks; before them the bytes that a recording may take, after them 0; None ends the thread."""
         self.failed = False
+        """Nothing is written any more, and never will be."""
         self.full = False
         """Whether the next block should begin with a header."""
         self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
         self._thread.start()
 
+    def begin(self, max_bytes: int) -> None:
+        """What is offered from now on is another recording, of so many bytes at most."""
+        self._jobs.put(max_bytes)
+
     def offer(self, block: Block) -> bool:
         """Hand a block over; whether there is room for it."""
-        if self._blocks.qsize() >= _WAITING:
+        if self._jobs.qsize() >= _WAITING:
             return False
-        self._blocks.put(block)
+        self._jobs.put(block)
         return True
+
+    def end(self) -> None:
+        """Nothing belongs to this recording any more: give the file back."""
+        self._jobs.put(0)
 
     def close(self, wait_s: float) -> None:
         """Write what is left, and wait for that, but not for ever."""
-        self._blocks.put(None)
+        self._jobs.put(None)
         self._thread.join(wait_s)
 
     def _run(self) -> None:
-        files: TraceFiles | None = None
+        # Said only once the file is closed: whoever begins again after that is alone with it.
         try:
-            files = TraceFiles(self._path, self._max_bytes, fresh=False)
-            while (block := self._blocks.get()) is not None:
-                files.write(block.lines, begins=block.begins)
-                self.full = files.full
+            self._write()
         except OSError as e:
             self._fail(e)
         except Exception:  # a bug: it costs the trace, and nothing else
             self.failed = True
             log.exception("trace not written any more")
+
+    def _write(self) -> None:
+        files: TraceFiles | None = None
+        try:
+            while (job := self._jobs.get()) is not None:
+                if not isinstance(job, int):
+                    assert files is not None
+                    files.write(job.lines, begins=job.begins)
+                    self.full = files.full
+                    continue
+                if files is not None:
+                    files.close()
+                files = TraceFiles(self._path, job, fresh=False) if job else None
         finally:
             if files is not None:
                 files.close()
@@ -106,13 +125,13 @@ class Tracer:
         self._gatherer = Gatherer(tree)
 
     def configure(self, config: TraceConfig) -> None:
-        """Record as configured from now on; also again, where it had failed."""
-        if config == self._config and self._writer is not None and not self._writer.failed:
+        """Record as configured from now on; also again, where it had failed. What was gathered before is written."""
+        if config == self._config and self._blocks is not None and self._writer is not None and not self._writer.failed:
             return
-        self._stop(0)
+        self._end()
         self._config = config
         if config.record and self._path is not None:
-            self._start(self._path)
+            self._begin(self._path)
 
     def turn(self, at_ns: int, sample: Sample | None) -> None:
         """Add to the trace, if that is due; `sample` is the last one that was taken, of any time."""
@@ -120,7 +139,7 @@ class Tracer:
             return
         self.due_ns = at_ns + int(self._config.interval_s * 1e9)
         if self._writer.failed:
-            self._stop(0)
+            self._end()
             return
         try:
             self._add(at_ns, sample, self._writer, self._blocks)
@@ -128,13 +147,15 @@ class Tracer:
             pass  # the loop itself finds out, and says it
         except Exception:  # a bug: it costs the trace, and nothing else
             log.exception("trace not written any more")
-            self._stop(0)
+            self._blocks = None  # with it, the same would happen again
+            self._end()
 
     def close(self) -> None:
         """Record nothing any more."""
-        if self._blocks is not None:
-            self._hand_over(self._blocks.rest)
-        self._stop(_LAST_WAIT_S)
+        self._end()
+        if self._writer is not None:
+            self._writer.close(_LAST_WAIT_S)
+            self._writer = None
 
     def _add(self, at_ns: int, sample: Sample | None, writer: Writer, blocks: Blocks) -> None:
         if sample is None or sample.at_ns != at_ns:
@@ -155,20 +176,27 @@ class Tracer:
                 # The disk takes too long: a piece is missing, so what comes next must not need it.
                 blocks.begin_anew()
 
-    def _start(self, path: str) -> None:
+    def _begin(self, path: str) -> None:
         config = self._config
         header = Header(boot_id() or "", 0.0, 0, config.interval_s, __version__, by_daemon=True)
         hide = hasher(os.urandom(16)) if config.hash_names else None
         try:
-            self._writer = Writer(path, config.max_mib * _MIB)
+            # The same thread for the whole run, unless it has failed: two would write to one file while a disk hangs.
+            self._writer = self._writer or Writer(path)
         except RuntimeError as e:
             log.warning("trace not written %s", fields(file=path, error=e))
             return
+        self._writer.begin(config.max_mib * _MIB)
         self._blocks = Blocks(Encoder(header, hide))
         self.due_ns = 0
 
-    def _stop(self, wait_s: float) -> None:
+    def _end(self) -> None:
+        """Hand over what is left of the recording, if there is one, and wait for nothing."""
         self.due_ns = NEVER_NS
+        if self._blocks is not None:
+            self._hand_over(self._blocks.rest)
+            self._blocks = None
         if self._writer is not None:
-            self._writer.close(wait_s)
-        self._writer = self._blocks = None
+            self._writer.end()
+            if self._writer.failed:
+                self._writer = None
