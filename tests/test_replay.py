@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from simpods import service, worker
 
 from cgpause.config import Config, Policy, WatermarkConfig
@@ -15,7 +17,7 @@ from cgpause.policy import Decision, State
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import SimPod
 from cgpause.trace.encode import Encoder
-from cgpause.trace.estimate import estimate
+from cgpause.trace.estimate import Track, estimate
 from cgpause.trace.keeper import Hold
 from cgpause.trace.read import Trace, load_trace
 from cgpause.trace.replay import replay
@@ -223,6 +225,22 @@ def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
 
     assert later[T0 + 8] < 700 * MIB, "p2 is still there"
     assert guess.last_bytes <= guess.recorded_last_bytes
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.sampled_from([0.0, 0.01, 1.0])), min_size=1))
+def test_of_a_record_what_lies_behind_its_pod_is_not_kept(steps: list[tuple[int, int, float]]) -> None:
+    """Each step: seconds that pass, what the pod holds then, and how much of itself it was given meanwhile."""
+    one, track, at_ns = pod(1), Track(), 0
+    whole: list[tuple[int, PodUsage]] = []
+    for passed_s, amount, share in steps:
+        at_ns += passed_s * S
+        track.lag_ns += int(passed_s * S * (1 - share)) if whole else 0
+        whole.append((at_ns, PodUsage(amount, one)))
+        track.add(*whole[-1])
+
+        own_ns = at_ns - track.lag_ns
+        assert track.then(at_ns) == [usage for when, usage in whole if when <= own_ns][-1]
+        assert len(track) <= 1 + sum(when > own_ns for when, _ in whole)
 
 
 def test_a_gap_ends_what_was_held_and_is_no_time(tmp_path: Path) -> None:

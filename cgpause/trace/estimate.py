@@ -1,12 +1,13 @@
 """How a recorded node might have gone on under a policy: a held pod's own record stands still, all others' go on; pure.
 
 It closes the loop as far as a record can, and ends where that is no further: with the first recorded OOM kill, for
-beyond that every record is one of a node on which somebody died.
+beyond that every record is one of a node on which somebody died. Of a pod only what lies between its own time and the
+record's is kept: nothing of one that was never held, whatever the length of the trace.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -37,25 +38,35 @@ class Estimate:
     """The estimate over time: Unix seconds, bytes."""
 
 
-class _Track:
-    """One pod's own record: what it held, by its own time."""
+class Track:
+    """One pod's own record, by its own time: what is still to come of it, for a pod never runs ahead of its record."""
 
-    __slots__ = ("at_ns", "lag_ns", "until_ns", "usages")
+    __slots__ = ("_record", "lag_ns", "until_ns")
 
     def __init__(self) -> None:
-        self.at_ns: list[int] = []
-        self.usages: list[PodUsage] = []
+        self._record: deque[tuple[int, PodUsage]] = deque()
+        """What it held from when on; first what it holds now."""
         self.until_ns: int | None = None
         """When it went; None while it is there."""
         self.lag_ns = 0
         """For how long it stood still."""
 
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def add(self, at_ns: int, usage: PodUsage) -> None:
+        """Take in what was recorded of it."""
+        if not self._record or self._record[-1][1] != usage:
+            self._record.append((at_ns, usage))
+
     def then(self, at_ns: int) -> PodUsage | None:
-        """What it would be at; None once it has gone."""
-        own_ns = at_ns - self.lag_ns
+        """What it would be at; None once it has gone. What was before is forgotten."""
+        record, own_ns = self._record, at_ns - self.lag_ns
         if self.until_ns is not None and own_ns >= self.until_ns:
             return None
-        usage = self.usages[max(bisect_right(self.at_ns, own_ns) - 1, 0)]
+        while len(record) > 1 and record[1][0] <= own_ns:
+            record.popleft()
+        usage = record[0][1]
         if self.lag_ns and usage.pod.settled_at_ns:
             pod = usage.pod
             settled, spared = pod.settled_at_ns + self.lag_ns, pod.spared_until_ns + self.lag_ns
@@ -74,7 +85,7 @@ class _Tracks:
     def __init__(self, config: Config) -> None:
         throttle = config.throttle
         self._shares = {Mechanism.FREEZE: 0.0, Mechanism.THROTTLE: min(throttle.quota_us / throttle.period_us, 1.0)}
-        self._tracks: dict[CgroupId, _Track] = {}
+        self._tracks: dict[CgroupId, Track] = {}
         self._at_ns = 0
 
     def wait(self, at_ns: int, held: Mapping[CgroupId, Held]) -> None:
@@ -87,9 +98,7 @@ class _Tracks:
         """Take a recorded sample in; returns what is free besides, in bytes, and the pods as they would be."""
         there = {usage.pod.cgroup: usage for usage in sample.pods}
         for key, usage in there.items():
-            track = self._tracks.setdefault(key, _Track())
-            track.at_ns.append(sample.at_ns)
-            track.usages.append(usage)
+            self._tracks.setdefault(key, Track()).add(sample.at_ns, usage)
         saved, usages = 0, []
         for key, track in list(self._tracks.items()):
             if track.until_ns is None and key not in there:
@@ -118,7 +127,7 @@ def estimate(trace: Trace, config: Config, on_sample: Progress = quiet) -> Estim
     """
     state, keeper, changes, tracks = State(), Keeper(), Changes(), _Tracks(config)
     headrooms: list[tuple[float, int]] = []
-    recorded: list[int] = []
+    recorded_lowest = recorded_last = 0
     ends_with_kill, at_s = False, trace.from_s
     for number, moment in enumerate(trace.moments(), start=1):
         sample = moment.sample
@@ -133,8 +142,9 @@ def estimate(trace: Trace, config: Config, on_sample: Progress = quiet) -> Estim
             break
         saved, usages = tracks.look(sample)
         headroom = _with_saved(sample.headroom, saved)
+        recorded_last = sample.headroom.available_bytes
+        recorded_lowest = min(recorded_lowest, recorded_last) if headrooms else recorded_last
         headrooms.append((at_s, headroom.available_bytes))
-        recorded.append(sample.headroom.available_bytes)
         current = {pod.cgroup: amount for amount, pod in usages}
         keeper.drop_gone(current, at_s)
         keeper.mark({key: why for key, why in distress.items() if not tracks.lags(key)})
@@ -150,9 +160,9 @@ def estimate(trace: Trace, config: Config, on_sample: Progress = quiet) -> Estim
         until_s=at_s,
         ends_with_kill=ends_with_kill,
         lowest_bytes=min(amount for _, amount in headrooms),
-        recorded_lowest_bytes=min(recorded),
+        recorded_lowest_bytes=recorded_lowest,
         last_bytes=headrooms[-1][1],
-        recorded_last_bytes=recorded[-1],
+        recorded_last_bytes=recorded_last,
         holds=keeper.finish(),
         headroom=tuple(headrooms),
     )
