@@ -156,19 +156,24 @@ def _tops(tops: list[dict[str, Any]]) -> list[str]:
 def _trace(trace: dict[str, Any] | None) -> list[str]:
     if trace is None:
         return []
+    amounts = ("samples per s", "CPU % of one core", "µs a sample", "bytes a pod-hour", "MiB a day", "seconds")
+    columns = ("run", "load", "host's load average", *amounts)
     lines = [
         "",
         "## A recording",
         "",
         f"`cgpause record` with {trace['pods']} pods, after its start, packed; CPU time is the whole process's. The",
-        "daemon has read most of what it needs for that already ([trace.md](trace.md)).",
+        "daemon has read most of what it needs for that already ([trace.md](trace.md)). A host that is busy with other",
+        "work makes that CPU time longer, for caches and cores are shared: its load average, of the minute before, is",
+        "how busy it was.",
         "",
-        "| run | load | samples per s | CPU % of one core | µs a sample | bytes a pod-hour | MiB a day | seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
     ]
     for load in trace["loads"]:
-        values = (load["samples_per_s"], load["cpu_pct"], load["sample_us"], load["bytes_per_pod_hour"])
-        lines.append(_row((_WHERE[trace["tree"]], load["load"], *values, load["node_mib_per_day"], load["seconds"])))
+        busy = load.get("load_average", "not recorded")
+        costs = (load["cpu_pct"], load["sample_us"], load["bytes_per_pod_hour"], load["node_mib_per_day"])
+        lines.append(_row((_WHERE[trace["tree"]], load["load"], busy, load["samples_per_s"], *costs, load["seconds"])))
     return lines
 
 

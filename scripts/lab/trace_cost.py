@@ -1,7 +1,8 @@
 """Measures what a recording costs: `python -m lab.trace_cost` prints JSON.
 
 `cgpause record` on a tree of ordinary files with kubelet's default maximum of pods, natively, packed as the daemon's
-trace is. Its CPU time is the process's own, from after its start; its bytes are the file's, from then on.
+trace is. Its CPU time is the process's own, from after its start; its bytes are the file's, from then on. How busy the
+host was before is noted with each: others take caches and, of a shared core, cycles.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def measure(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]:
     """CPU time and bytes of a recording under one load."""
     path = tree.root.parent / "node.trace.gz"
     command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+    load_average = os.getloadavg()[0]
     used = _LIMIT * (98 if load == LOADS[2] else 50) // 100
     (tree.kubepods / "memory.current").write_text(f"{used}\n")
     with subprocess.Popen([*command, "record", str(path)], stdout=subprocess.DEVNULL) as process:
@@ -53,6 +55,7 @@ def measure(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]:
     samples = trace.samples * took_s / (trace.to_s - trace.from_s)
     return {
         "load": load,
+        "load_average": round(load_average, 2),
         "cpu_pct": round(100 * used_ns / 1e9 / took_s, 2),
         "sample_us": round(used_ns / 1e3 / samples),
         "samples_per_s": round(samples / took_s, 2),
