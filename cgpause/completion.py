@@ -15,12 +15,12 @@ import typer
 
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.errors import CgpauseError
+from cgpause.findpods import find_kubepods, walk
 from cgpause.kubepods import pod_uid
 from cgpause.ledger import read_record
 from cgpause.model import Owner
 from cgpause.names import read_names
 from cgpause.restore import paused_cgroups
-from cgpause.tree import find_kubepods, walk
 
 
 def _offer_all(context: typer.Context) -> list[str]:

@@ -23,10 +23,10 @@ from cgpause.check import run_checks
 from cgpause.config import Config, render_config
 from cgpause.errors import CgpauseError, ConfigError, printable
 from cgpause.explain import decide_now
+from cgpause.findpods import find_kubepods
 from cgpause.given import Globals
 from cgpause.journal import UNIT
 from cgpause.sampler import Sampler
-from cgpause.tree import find_kubepods
 from cgpause.view import read_status
 
 MAX_BYTES = 2 << 20

@@ -26,6 +26,7 @@ from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HeldError, HostError, printable
 from cgpause.events import Event, resumed_event
+from cgpause.findpods import kubepods_roots, walk
 from cgpause.kubepods import pod_uid
 from cgpause.ledger import Resumed, read_record, resume
 from cgpause.logfmt import fields
@@ -34,7 +35,6 @@ from cgpause.names import PodName, read_names
 from cgpause.record import XATTR
 from cgpause.recorder import Keeper, max_mib, tell
 from cgpause.systemd import original_from_systemd
-from cgpause.tree import kubepods_roots, walk
 
 log = logging.getLogger(__name__)
 

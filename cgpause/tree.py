@@ -1,14 +1,14 @@
-"""The pods of a node as they are now: finds the kubepods tree, follows it, and keeps each pod's cgroup open.
+"""The pods of a node as they are now: follows the kubepods tree, and keeps each pod's cgroup open.
 
 Trees appear, vanish and come back, and pods are made and removed at any moment, so a walk compares what is there (by
-inode) with what is held. Unknown names are left alone. Facts: tests/fixtures, captured from a real kubelet.
+inode, see `findpods`) with what is held.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from cgpause.calls import Processes
@@ -16,9 +16,10 @@ from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config, HoldConfig, PodClass
 from cgpause.containers import descendants
 from cgpause.errors import CgpauseError, CgroupGoneError
-from cgpause.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
+from cgpause.findpods import Found, find_kubepods, is_populated, walk
+from cgpause.kubepods import CgroupDriver
 from cgpause.logfmt import fields
-from cgpause.model import CgroupId, Pod, QosClass, Workload
+from cgpause.model import CgroupId, Pod, Workload
 from cgpause.names import Names, read_names
 from cgpause.own import holds_us, own_pod_uid
 from cgpause.parse import parse_cpu_usage, parse_flat_keyed, parse_limit, parse_reclaimable
@@ -139,99 +140,6 @@ class TrackedPod:
         if self.current_fd >= 0:
             os.close(self.current_fd)
         self.cgroup.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A pod's place in the tree."""
-
-    cgroup: CgroupId
-    uid: str
-    qos: QosClass
-
-
-OnError = Callable[[str, CgpauseError], None]
-"""Told of the path and error of what is there but cannot be listed."""
-
-
-def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str, CgroupDriver]]:
-    """Paths, relative to `root`, of everything named like a kubepods root, at most two levels deep."""
-    found = []
-    with Cgroup(root, "") as top:
-        for name, _ in top.children():
-            driver = root_driver(name)
-            if driver is not None:
-                found.append((name, driver))
-                continue
-            try:
-                with top.child(name) as middle:
-                    inner = [(os.path.join(name, n), root_driver(n)) for n, _ in middle.children()]
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                if on_error is not None:
-                    on_error(name, e)
-                continue
-            found += [(path, driver) for path, driver in inner if driver is not None]
-    return sorted(found)
-
-
-def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
-    """Open the kubepods root that is in use; an old kubelet leaves an empty second tree beside the real one.
-
-    Raises:
-        CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
-    """
-    best: tuple[tuple[bool, int, bool], Cgroup, CgroupDriver] | None = None
-    for path, driver in kubepods_roots(root):
-        try:
-            cgroup = Cgroup(root, path)
-        except CgpauseError:
-            continue
-        try:
-            pods = len(walk(cgroup)[0])
-        except CgpauseError:
-            pods = 0  # it may still be the one in use: whoever walks it next will say what is wrong
-        key = (_is_populated(cgroup), pods, driver is CgroupDriver.SYSTEMD)
-        if best is None or key > best[0]:
-            if best is not None:
-                best[1].close()
-            best = (key, cgroup, driver)
-        else:
-            cgroup.close()
-    return None if best is None else best[1:]
-
-
-def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[CgroupId]]:
-    """Pods below a kubepods root, and its tiers; a tier that vanishes meanwhile is empty.
-
-    A tier that is there but cannot be listed is an error, or told to `on_error` and passed over: never taken for empty.
-    """
-    pods = []
-    tiers = []
-    base = kubepods.id.path
-    for name, inode in kubepods.children():
-        tier = tier_class(name)
-        uid = pod_uid(name)
-        if tier is not None:
-            tiers.append(CgroupId(os.path.join(base, name), inode))
-            try:
-                with kubepods.child(name) as directory:
-                    children = directory.children()
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                if on_error is None:
-                    raise
-                on_error(os.path.join(base, name), e)
-                continue
-            for child, child_inode in children:
-                child_uid = pod_uid(child)
-                if child_uid is not None:
-                    pods.append(Found(CgroupId(os.path.join(base, name, child), child_inode), child_uid, tier))
-        elif uid is not None:
-            pods.append(Found(CgroupId(os.path.join(base, name), inode), uid, QosClass.GUARANTEED))
-    return pods, tiers
 
 
 class PodTree:
@@ -410,7 +318,7 @@ class PodTree:
             self.kubepods.close()
             self.kubepods = None
         # Also while it is empty: it may be the wrong one of two, made before the other came into use.
-        if self.kubepods is None or not self.pods or not _is_populated(self.kubepods):
+        if self.kubepods is None or not self.pods or not is_populated(self.kubepods):
             if self.kubepods is not None:
                 self.kubepods.close()
             self.kubepods, self.driver = find_kubepods(self.root) or (None, None)
@@ -448,10 +356,3 @@ def _read_marks(cgroup: Cgroup) -> frozenset[str]:
     if not cgroup.owned_by_root():
         return frozenset()
     return frozenset(xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0"))
-
-
-def _is_populated(cgroup: Cgroup) -> bool:
-    try:
-        return parse_flat_keyed(cgroup.read("cgroup.events"), "cgroup.events").get("populated") == 1
-    except CgpauseError:
-        return False

@@ -24,12 +24,12 @@ from cgpause import high, history, restore
 from cgpause.cgroupfs import Cgroup
 from cgpause.clock import now_ns
 from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
+from cgpause.findpods import walk
 from cgpause.high import set_high
 from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
 from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.restore import resume_all
 from cgpause.systemd import original_from_systemd
-from cgpause.tree import walk
 
 ORIGINALS = ("max 100000", "50000 100000", "200000 50000")
 SLICE = "/sys/fs/cgroup/kubepods.slice/kubepods-pod00000001_0000_4000_8000_000000000001.slice"

@@ -10,33 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trees import CAPTURES, FakeTree, lay_out_capture
+from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
 
 from cgpause import tree as tree_module
 from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config, HoldConfig, PodClass, PodRule, ProtectConfig, ReserveConfig
 from cgpause.errors import CgroupGoneError, KernelReadError
 from cgpause.kubepods import CgroupDriver
-from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, QosClass, Workload
-from cgpause.tree import PodTree, count_oom_kills, find_kubepods, kubepods_roots, walk
+from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
+from cgpause.tree import PodTree, count_oom_kills
 
 S = 1_000_000_000
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
-
-# uid → namespace/name, QoS class, memory.max; from kubelet-facts.md section 2 and the captured JSON.
-CAPTURED = {
-    "513812ea7a43113e0918949487eacb9f": ("default/beff-knode", QosClass.BEST_EFFORT, None),
-    "4f3a77dd183a09ee693bcd2e11795b5f": ("default/probed-knode", QosClass.BURSTABLE, None),
-    "a5a88e9ec0e5dcf3aef7a5646a67fddd": ("default/burst-nolim-knode", QosClass.BURSTABLE, None),
-    "b34aec46c433bacf9596b73dc9987f3a": ("default/webprobed-knode", QosClass.BURSTABLE, None),
-    "c467c713f7198867c11de53e93050336": ("default/burst-knode", QosClass.BURSTABLE, 402653184),
-    "b1f4499cb83e8ce3e7de136e9e81cb0d": ("prod/guar-knode", QosClass.GUARANTEED, 134217728),
-    "d700ec1819f0109cb1dc603711ceec3d": ("prod/guar2-knode", QosClass.GUARANTEED, 134217728),
-}
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def labels(tree: PodTree) -> set[str]:
@@ -72,90 +57,6 @@ def test_the_walk_finds_every_pod_of_a_captured_tree(tmp_path: Path, driver: str
     assert len(tree.tiers) == 2
     assert all(t.pod.protected == "static pod (protect.static_pods)" for t in appeared)
     tree.close()
-
-
-# --- finding the root ----------------------------------------------------------------------------------------------
-
-
-def roots(folder: Path) -> list[str]:
-    return [path for path, _ in kubepods_roots(str(folder))]
-
-
-def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> None:
-    lay_out_capture("systemd", tmp_path / "plain")
-    nested = tmp_path / "cgroup" / "kubelet.slice" / "kubelet-kubepods.slice"
-    captured = tmp_path / "plain" / "cgroup" / "kubepods.slice"
-    for directory in [captured, *captured.rglob("*")]:
-        if directory.is_dir():
-            # With systemd a nested slice repeats its parents' names.
-            parts = [
-                part.replace("kubepods", "kubelet-kubepods") if "kubepods" in part else part
-                for part in directory.relative_to(captured).parts
-            ]
-            shutil.copytree(
-                directory,
-                nested.joinpath(*parts),
-                ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()],
-                dirs_exist_ok=True,
-            )
-    found = find_kubepods(str(tmp_path / "cgroup"))
-    assert found is not None
-    cgroup, driver = found
-    with cgroup:
-        assert (cgroup.id.path, driver) == ("kubelet.slice/kubelet-kubepods.slice", CgroupDriver.SYSTEMD)
-        pods, _ = walk(cgroup)
-        assert {pod.uid: pod.qos for pod in pods} == {uid: qos for uid, (_, qos, _) in CAPTURED.items()}
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-def test_of_two_trees_the_populated_one_is_taken(tmp_path: Path, driver: str) -> None:
-    """kubelet 1.20 leaves an empty second tree with the same pods beside the real one."""
-    lay_out_capture("systemd", tmp_path)
-    root, _ = lay_out_capture("cgroupfs", tmp_path)
-    empty = root / {"systemd": "kubepods", "cgroupfs": "kubepods.slice"}[driver]
-    for events in empty.rglob("cgroup.events"):
-        events.write_text("populated 0\nfrozen 0\n")
-    found = find_kubepods(str(root))
-    assert found is not None
-    with found[0]:
-        assert found[1] == CgroupDriver(driver)
-
-
-def test_of_two_unpopulated_trees_the_one_with_pods_is_taken(fake: FakeTree) -> None:
-    (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    fake.add_pod("web")
-    (fake.root / "kubepods" / "burstable").mkdir(parents=True)
-    found = find_kubepods(str(fake.root))
-    assert found is not None
-    with found[0]:
-        assert found[0].id.path == "kubepods.slice"
-
-
-@pytest.mark.parametrize("text", ["", "garbage", "populated", "populated 1\x00"])
-def test_a_tree_whose_events_cannot_be_read_is_still_found(fake: FakeTree, text: str) -> None:
-    (fake.kubepods / "cgroup.events").write_text(text)
-    found = find_kubepods(str(fake.root))
-    assert found is not None
-    found[0].close()
-
-
-def test_no_kubepods_yet_is_none_and_leaks_nothing(tmp_path: Path) -> None:
-    (tmp_path / "system.slice").mkdir()
-    before = open_descriptors()
-    assert find_kubepods(str(tmp_path)) is None
-    assert open_descriptors() == before
-
-
-def test_names_that_only_look_like_kubepods_are_not(tmp_path: Path) -> None:
-    for name in ("kubepods.slice.d", "xkubepods", "kubepods\n", "kubepods.slice ", "\udcffkubepods", "a/b/kubepods"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "kubepods").write_text("a file")
-    assert roots(tmp_path) == []
-
-
-def test_a_missing_cgroup_root_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CgroupGoneError):
-        find_kubepods(str(tmp_path / "nothing"))
 
 
 # --- strange neighbours --------------------------------------------------------------------------------------------

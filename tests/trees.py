@@ -10,8 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cgpause.model import QosClass
+
 FIXTURES = Path(__file__).parent / "fixtures"
 CAPTURES = ("systemd", "cgroupfs")
+# uid → namespace/name, QoS class, memory.max.
+CAPTURED = {
+    "513812ea7a43113e0918949487eacb9f": ("default/beff-knode", QosClass.BEST_EFFORT, None),
+    "4f3a77dd183a09ee693bcd2e11795b5f": ("default/probed-knode", QosClass.BURSTABLE, None),
+    "a5a88e9ec0e5dcf3aef7a5646a67fddd": ("default/burst-nolim-knode", QosClass.BURSTABLE, None),
+    "b34aec46c433bacf9596b73dc9987f3a": ("default/webprobed-knode", QosClass.BURSTABLE, None),
+    "c467c713f7198867c11de53e93050336": ("default/burst-knode", QosClass.BURSTABLE, 402653184),
+    "b1f4499cb83e8ce3e7de136e9e81cb0d": ("prod/guar-knode", QosClass.GUARANTEED, 134217728),
+    "d700ec1819f0109cb1dc603711ceec3d": ("prod/guar2-knode", QosClass.GUARANTEED, 134217728),
+}
+
+
+def open_descriptors() -> int:
+    """How many files this process holds open."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 def load_capture(driver: str) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""Finding the kubepods trees: captured ones, nested ones, two at a time, and what only looks like one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
+
+from cgpause.errors import CgroupGoneError
+from cgpause.findpods import find_kubepods, kubepods_roots, walk
+from cgpause.kubepods import CgroupDriver
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+def roots(folder: Path) -> list[str]:
+    return [path for path, _ in kubepods_roots(str(folder))]
+
+
+def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> None:
+    lay_out_capture("systemd", tmp_path / "plain")
+    nested = tmp_path / "cgroup" / "kubelet.slice" / "kubelet-kubepods.slice"
+    captured = tmp_path / "plain" / "cgroup" / "kubepods.slice"
+    for directory in [captured, *captured.rglob("*")]:
+        if directory.is_dir():
+            # With systemd a nested slice repeats its parents' names.
+            parts = [
+                part.replace("kubepods", "kubelet-kubepods") if "kubepods" in part else part
+                for part in directory.relative_to(captured).parts
+            ]
+            shutil.copytree(
+                directory,
+                nested.joinpath(*parts),
+                ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()],
+                dirs_exist_ok=True,
+            )
+    found = find_kubepods(str(tmp_path / "cgroup"))
+    assert found is not None
+    cgroup, driver = found
+    with cgroup:
+        assert (cgroup.id.path, driver) == ("kubelet.slice/kubelet-kubepods.slice", CgroupDriver.SYSTEMD)
+        pods, _ = walk(cgroup)
+        assert {pod.uid: pod.qos for pod in pods} == {uid: qos for uid, (_, qos, _) in CAPTURED.items()}
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_of_two_trees_the_populated_one_is_taken(tmp_path: Path, driver: str) -> None:
+    """kubelet 1.20 leaves an empty second tree with the same pods beside the real one."""
+    lay_out_capture("systemd", tmp_path)
+    root, _ = lay_out_capture("cgroupfs", tmp_path)
+    empty = root / {"systemd": "kubepods", "cgroupfs": "kubepods.slice"}[driver]
+    for events in empty.rglob("cgroup.events"):
+        events.write_text("populated 0\nfrozen 0\n")
+    found = find_kubepods(str(root))
+    assert found is not None
+    with found[0]:
+        assert found[1] == CgroupDriver(driver)
+
+
+def test_of_two_unpopulated_trees_the_one_with_pods_is_taken(fake: FakeTree) -> None:
+    (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    fake.add_pod("web")
+    (fake.root / "kubepods" / "burstable").mkdir(parents=True)
+    found = find_kubepods(str(fake.root))
+    assert found is not None
+    with found[0]:
+        assert found[0].id.path == "kubepods.slice"
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "populated", "populated 1\x00"])
+def test_a_tree_whose_events_cannot_be_read_is_still_found(fake: FakeTree, text: str) -> None:
+    (fake.kubepods / "cgroup.events").write_text(text)
+    found = find_kubepods(str(fake.root))
+    assert found is not None
+    found[0].close()
+
+
+def test_no_kubepods_yet_is_none_and_leaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "system.slice").mkdir()
+    before = open_descriptors()
+    assert find_kubepods(str(tmp_path)) is None
+    assert open_descriptors() == before
+
+
+def test_names_that_only_look_like_kubepods_are_not(tmp_path: Path) -> None:
+    for name in ("kubepods.slice.d", "xkubepods", "kubepods\n", "kubepods.slice ", "\udcffkubepods", "a/b/kubepods"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "kubepods").write_text("a file")
+    assert roots(tmp_path) == []
+
+
+def test_a_missing_cgroup_root_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CgroupGoneError):
+        find_kubepods(str(tmp_path / "nothing"))
