@@ -22,10 +22,10 @@ from cgpause import __version__, ledger, logfmt, recorder
 from cgpause.actuate import Actuator, Ledger
 from cgpause.arguments import Options, parse_options
 from cgpause.brake import Brake
-from cgpause.calls import Call
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.clock import now_ns
 from cgpause.config import load_config
+from cgpause.distress import Distress
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
 from cgpause.follow import Follower
@@ -42,7 +42,7 @@ from cgpause.psi import PsiTriggers
 from cgpause.publisher import Publisher
 from cgpause.sampler import Sampler
 from cgpause.trace import tracer
-from cgpause.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.tree import PodTree
 from cgpause.watch import Changes, PodChange, Watch
 
 log = logging.getLogger(__name__)
@@ -52,8 +52,6 @@ _DETAILS_NS = NS_PER_S
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
 """Try again this long after the node's memory could not be read."""
-_GRACE_NS = 30 * NS_PER_S
-"""What Kubernetes gives a pod to end in, where the pod does not say otherwise (terminationGracePeriodSeconds)."""
 _PSI_LINGER_NS = NS_PER_S
 """The kernel sends at most one event a window, so after one we look quickly for a while by ourselves (as lmkd does)."""
 
@@ -92,6 +90,7 @@ class Daemon:
         # Of two daemons on one tree the one that writes nothing else publishes nothing either.
         metrics_path = None if options.dry_run else options.metrics_path
         self._publisher = Publisher(metrics_path, options.log_dir, sources)
+        self._distress = Distress(self.tree, self._actuator, self._publisher.containers_changed)
         self._tracer = tracer.Tracer(None if options.dry_run else options.trace_path, self.tree, self._sampler)
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop = False
@@ -104,9 +103,6 @@ class Daemon:
         """Whether anything was looked at since the last status."""
         self._alive_at_ns = 0
         self._linger_until_ns = 0
-        self._scan_at_ns = 0
-        self._unwatched = False
-        """Whether the next look at the paused pods is to be one without inotify, although that is there again."""
         self._close = False
         self._asleep = False
         """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
@@ -227,70 +223,10 @@ class Daemon:
                 self._actuator.answer_drift(tracked, self.config)
             if PodChange.MEMORY in change:
                 self.tree.update_facts(tracked, at_ns)
-                urgent = self._check_oom(tracked) or urgent
+                urgent = self._distress.check_oom(tracked) or urgent
             if PodChange.CONTAINERS in change:
-                urgent = self._on_containers(tracked, at_ns) or urgent
+                urgent = self._distress.on_containers(tracked, at_ns) or urgent
         return urgent
-
-    def _on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
-        # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
-        tracked.settle(at_ns, self.config.hold)
-        tracked.list_at_ns = 0
-        self.tree.starts(tracked, at_ns)
-        self._publisher.containers_changed(tracked.pod.uid)
-        return self._distress(tracked, "its containers changed")
-
-    def _check_oom(self, tracked: TrackedPod) -> bool:
-        try:
-            killed = count_oom_kills(tracked.cgroup) > tracked.oom_kills
-        except CgpauseError:
-            return False
-        return killed and self._distress(tracked, "a process in it was OOM-killed")
-
-    def _distress(self, tracked: TrackedPod, why: str) -> bool:
-        """Mark a pod the daemon holds, so that the next decision resumes it."""
-        paused = tracked.pod.paused
-        if paused is None or paused.owner is not Owner.DAEMON:
-            return False
-        tracked.pod = replace(tracked.pod, distress=why)
-        return True
-
-    def _scan_paused(self, at_ns: int) -> None:
-        """Once a second, look at the paused pods for what no event tells (or, without inotify, for everything)."""
-        if at_ns < self._scan_at_ns:
-            return
-        self._scan_at_ns = at_ns + NS_PER_S
-        unwatched, self._unwatched = self._unwatched or self._follower.unwatched, False
-        for tracked in self.tree.pods.values():
-            if unwatched or (tracked.damaged and at_ns >= tracked.retry_at_ns):
-                self._actuator.read_record(tracked)
-            paused = tracked.pod.paused
-            if paused is None:
-                tracked.children = None
-                continue
-            try:
-                if unwatched:
-                    children = frozenset(name for name, _ in tracked.cgroup.children())
-                    if tracked.children not in (None, children):
-                        self._on_containers(tracked, at_ns)
-                    tracked.children = children
-                if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
-                    self._answer_processes(tracked, paused.since_ns, at_ns)
-            except CgpauseError:
-                continue
-            if unwatched:
-                self._actuator.answer_drift(tracked, self.config)
-                self._check_oom(tracked)
-
-    def _answer_processes(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> None:
-        call = tracked.processes.look(tracked.cgroup, tracked.descendants(at_ns), since_ns)
-        if call is None:
-            return
-        if call is Call.ENDING:
-            tracked.spare(at_ns + _GRACE_NS)
-        else:
-            self.tree.was_visited(tracked)
-        self._distress(tracked, call)
 
     def _sleeps_on(self, at_ns: int) -> bool:
         """Look at node and kubepods only, and say whether that is enough: asleep, nobody asks what single pods take."""
@@ -314,7 +250,7 @@ class Daemon:
 
     def _decide(self, at_ns: int) -> None:
         self._status_old = True
-        self._scan_paused(at_ns)
+        self._distress.scan(at_ns, unwatched=self._follower.unwatched)
         if self._close:
             self._read_details(at_ns)
         started_ns = time.thread_time_ns()
@@ -397,9 +333,8 @@ class Daemon:
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
         if self._watch.done():
-            # What happened between the last look and the first event was told by nobody.
-            self._unwatched = True
-            self._scan_at_ns = self._sample_at_ns = at_ns
+            self._distress.missed(at_ns)
+            self._sample_at_ns = at_ns
 
     def _on_signal(self, number: int, _frame: object) -> None:
         # Nothing but flags: a handler that logs can interrupt the very write of another log line, which raises.
