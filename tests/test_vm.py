@@ -9,18 +9,9 @@ from pathlib import Path
 
 import pytest
 from lab import vm, vm_image
+from lab.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm_image import (
-    PACKAGES,
-    AptSource,
-    Image,
-    apt_options,
-    choose_source,
-    find_keyring,
-    packages_of,
-    parse_targets,
-    recipe_key,
-)
+from lab.vm_image import PACKAGES, Image, packages_of, recipe_key
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
 from terminals import TerminalProgram

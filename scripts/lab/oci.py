@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lab.apt_source import apt_options, host_source
 from lab.deb import build_package, source_epoch
 from lab.vm_host import REPO, LabError, cache_dir, run_tool, say
-from lab.vm_image import apt_options, host_source
 from lab.wheels import build_wheel
 
 RECIPE = REPO / "scripts/oci/Containerfile"
