@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lab.experiment_claims import Evidence
-from lab.experiment_report import Plot, restarts_per_job
+from lab.experiment_figures import restarts_per_job
+from lab.experiment_report import Plot
 from lab.experiment_results import ALL_ARMS, ARMS, NONE, OVERSUBSCRIPTIONS, SHARES, UNLIMITED, Cell, Result, Results
 from lab.picture import save
 

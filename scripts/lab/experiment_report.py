@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,7 @@ from lab.experiment_claims import (
     judge_brake,
     savings,
 )
+from lab.experiment_figures import CONTROL, JOB_TIMES, JOBS, row_of, titles_of, value_range
 from lab.experiment_results import (
     ALL_ARMS,
     ARMS,
@@ -95,15 +96,6 @@ all there was.
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One figure of a table: its title, how a trial gives it, and its decimals."""
-
-    title: str
-    value: Callable[[Result], float | None]
-    digits: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Plot:
     """One picture beside the report."""
 
@@ -119,39 +111,6 @@ _PLOTS = (
     Plot("evaluation-jobs-kubepods.png", "Running and waiting times of jobs, setting kubepods", "kubepods"),
     Plot("evaluation-jobs-node.png", "Running and waiting times of jobs, setting node", "node"),
     Plot("evaluation-lost-cpu.png", "CPU time lost to restarts"),
-)
-
-
-def _of(name: str) -> Callable[[Result], float | None]:
-    return lambda result: result.maybe(name)
-
-
-def restarts_per_job(result: Result) -> float:
-    """The paper's restart ratio."""
-    return result.number("restarts") / result.number("jobs")
-
-
-_JOBS = (
-    Column("restarts a job", restarts_per_job, 2),
-    Column("total s", _of("total_s")),
-)
-_JOB_TIMES = (
-    Column("running mean s", _of("running_mean_s")),
-    Column("running max s", _of("running_max_s")),
-    Column("waiting mean s", _of("waiting_mean_s")),
-    Column("waiting max s", _of("waiting_max_s")),
-    Column("CPU lost s", _of("lost_cpu_s")),
-)
-_CONTROL = (
-    Column("pauses", _of("pauses"), 0),
-    Column("paused s", _of("paused_s")),
-    Column("longest pause s", _of("longest_pause_s")),
-    Column("freezes", _of("freezes"), 0),
-    Column("sacrifices", _of("sacrifices"), 0),
-    Column("OOM kills", _of("oom_kills"), 0),
-    Column("kills by the arm", _of("peer_kills"), 0),
-    Column("CPU of the daemon s", _of("daemon_cpu_s"), 2),
-    Column("memory used %", _of("used_mean_pct"), 0),
 )
 
 
@@ -322,16 +281,16 @@ class Report:
                     seeds = self._evidence.seeds(cell, arm)
                     name = [percent(cell.oversubscription), arm, _seeds(seeds)]
                     ratios = [self._ratio([cell], arm, other) for other in others]
-                    jobs.append([*name, *_figures(_JOBS, seeds), *ratios, *_figures(_JOB_TIMES, seeds)])
-                    control.append([*name, *_figures(_CONTROL, seeds)])
+                    jobs.append([*name, *row_of(JOBS, seeds), *ratios, *row_of(JOB_TIMES, seeds)])
+                    control.append([*name, *row_of(CONTROL, seeds)])
                     used.append(seeds)
             head = ["load", "arm", "seeds"]
-            job_titles = [*_titles(_JOBS), *(f"time / {other}" for other in others), *_titles(_JOB_TIMES)]
+            job_titles = [*titles_of(JOBS), *(f"time / {other}" for other in others), *titles_of(JOB_TIMES)]
             parts += [
                 f"### {setting}, limit 1/{share} of the capacity",
                 _sizes(found),
                 *self._placed([*head, *job_titles], jobs, used),
-                *self._placed([*head, *_titles(_CONTROL)], control, used),
+                *self._placed([*head, *titles_of(CONTROL)], control, used),
             ]
         return parts
 
@@ -430,32 +389,9 @@ def _seeds(results: Sequence[Result]) -> str:
     return f"{len(results)}" + (f" ({late} timed out)" if late else "")
 
 
-def _figures(columns: Sequence[Column], results: Sequence[Result]) -> list[str]:
-    return [_spread([column.value(result) for result in results], column.digits) for column in columns]
-
-
-def _titles(columns: Sequence[Column]) -> list[str]:
-    return [column.title for column in columns]
-
-
-def _spread(values: Sequence[float | None], digits: int) -> str:
-    found = [value for value in values if value is not None]
-    if not found:
-        return "-"
-    low, high = f"{min(found):.{digits}f}", f"{max(found):.{digits}f}"
-    # The mean of small counts needs a decimal that the counts do not have.
-    mean = f"{statistics.fmean(found):.{max(digits, 1)}f}"
-    return low if low == high else f"{mean} ({low}..{high})"
-
-
-def _range(results: Sequence[Result], name: str, unit: int = 1) -> str:
-    low, high = (round(end(result.number(name) for result in results) / unit) for end in (min, max))
-    return str(low) if low == high else f"{low} to {high}"
-
-
 def _sizes(results: Sequence[Result]) -> str:
-    capacity, limit = (_range(results, name, 1 << 20) for name in ("capacity_bytes", "limit_bytes"))
-    return f"{_range(results, 'jobs')} jobs a trial; capacity {capacity} MiB, limit {limit} MiB."
+    capacity, limit = (value_range(results, name, 1 << 20) for name in ("capacity_bytes", "limit_bytes"))
+    return f"{value_range(results, 'jobs')} jobs a trial; capacity {capacity} MiB, limit {limit} MiB."
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
