@@ -6,13 +6,12 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_daemon import NO_SACRIFICE, Running, cpu_max, start  # noqa: F401 - a fixture
 from trees import FakeTree, rewrite, wait_until
 
 from cgpause.config import Config, TraceConfig
@@ -29,7 +28,6 @@ from cgpause.tree import PodTree
 S = 1_000_000_000
 MIB = 1 << 20
 ON = TraceConfig(record=True)
-Start = Callable[..., Running]
 
 
 @pytest.fixture
@@ -278,40 +276,3 @@ def test_where_kubepods_does_not_tell_the_pods_are_asked_in_turn(bench: Bench) -
     rewrite(bench.web / "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 3\noom_group_kill 0\n")
 
     assert gatherer.moment(bench.sampler.sample(12 * S), 0.0).oom_kills == {key: 3}
-
-
-# --- the daemon ------------------------------------------------------------------------------------------------------
-
-
-def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:  # noqa: F811
-    web = tree.add_pod("web", 300 * MIB)
-    tree.set_used(500 * MIB)
-    state = tree.folder / "state"
-    state.mkdir()
-    daemon = start(NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n", "--state-dir", str(state))
-    path = state / "trace.jsonl.gz"
-    wait_until(path.exists, "the trace")
-    tree.set_used(1000 * MIB)
-    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
-    wait_until(lambda: path.stat().st_size > 0, "a block", timeout_s=30)
-    assert daemon.stop() == 0
-
-    moments = list(load_trace(str(path)).moments())
-    held = [usage.pod.paused is not None for moment in moments for usage in moment.sample.pods]
-    assert held[0] is False
-    assert True in held
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_daemon_without_room_for_its_trace_goes_on(tree: FakeTree, start: Start) -> None:  # noqa: F811
-    web = tree.add_pod("web", 300 * MIB)
-    tree.set_used(500 * MIB)
-    (tree.folder / "state/trace.jsonl.gz").mkdir(parents=True)
-    config = NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n"
-    daemon = start(config, "--state-dir", str(tree.folder / "state"))
-    daemon.wait_for_log("trace not written any more")
-    tree.set_used(1000 * MIB)
-    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
-
-    assert daemon.stop() == 0
-    assert daemon.log.count("trace not written") == 1

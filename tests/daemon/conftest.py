@@ -1,0 +1,32 @@
+"""For every test of a daemon that runs: a tree, and what starts one on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from daemons import NO_SACRIFICE, Running
+from trees import FakeTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def start(tree: FakeTree) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def start_one(config: str = NO_SACRIFICE, *options: str, before: str = "") -> Running:
+        daemon = Running(tree, config, *options, before=before)
+        running.append(daemon)
+        daemon.wait_for_log("started ")
+        return daemon
+
+    yield start_one
+    for daemon in running:
+        daemon.process.kill()
+        daemon.process.wait()
+        assert "Traceback" not in daemon.log

@@ -1,0 +1,149 @@
+"""What operators and other controllers do to pods meanwhile, and how the daemon answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
+from trees import FakeTree, records_left, wait_until
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
+from cgpause.ledger import PauseRequest, resume, take_over
+from cgpause.model import CpuMax, Mechanism, Owner
+
+
+def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    hold(tree, pod, Owner.MANUAL)
+    daemon = start()
+
+    assert daemon.stop() == 0
+
+    assert cpu_max(pod) == PAUSED
+    assert records_left(tree.root) == [pod]
+    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
+
+
+def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the_daemon(
+    tree: FakeTree, start: Start
+) -> None:
+    pods = {name: tree.add_pod(name, cpu_max="50000 100000") for name in ("kept", "back")}
+    tree.set_used(HIGH)
+    daemon = start()
+    for pod in pods.values():
+        wait_until(lambda pod=pod: cpu_max(pod) == PAUSED, "the pause")  # type: ignore[misc]
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", now_ns())
+    with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
+        assert take_over(cgroup, request) is not None
+
+    tree.set_used(0)
+    wait_until(lambda: cpu_max(pods["back"]) == "50000 100000\n", "the daemon to resume what it holds")
+    tree.add_pod("new")
+    daemon.wait_for_log("pod appeared pod=default/new")
+    assert cpu_max(pods["kept"]) == PAUSED
+    assert daemon.stop() == 0
+
+    assert records_left(tree.root) == [pods["kept"]]
+    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
+    with Cgroup(str(tree.root), str(pods["kept"].relative_to(tree.root))) as cgroup:
+        resumed = resume(cgroup)
+    assert resumed is not None
+    assert cpu_max(pods["kept"]) == "50000 100000\n"
+
+
+def test_what_is_taken_over_for_a_time_ends_with_it(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    at_ns = now_ns()
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "by hand", at_ns, at_ns + S)
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        assert take_over(cgroup, request) is not None
+
+    tree.set_used(0)
+    daemon.wait_for_log(" resumed pod=default/web")
+    assert now_ns() >= at_ns + S
+    assert "owner=manual" in next(line for line in daemon.log.splitlines() if " resumed pod=" in line)
+    assert cpu_max(pod) == "50000 100000\n"
+
+
+def test_a_manual_pause_ends_when_its_time_is_over(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    start()
+
+    hold(tree, pod, Owner.MANUAL, expires_ns=now_ns() + 1_000_000_000)
+
+    wait_until(lambda: not records_left(tree.root), "the pause to expire")
+    assert cpu_max(pod) == "50000 100000\n"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "held_at"),
+    [
+        pytest.param("max 100000\n", PAUSED, id="original-again"),
+        pytest.param("70000 100000\n", PAUSED, id="resized"),
+        pytest.param("1000 100000\n", "1000 100000\n", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
+    ],
+)
+def test_a_foreign_write_is_answered_and_its_value_restored(
+    tree: FakeTree, start: Start, foreign: str, held_at: str
+) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon.wait_for_log("paused pod=default/web")
+
+    (pod / "cpu.max").write_text(foreign)
+    daemon.wait_for_log("asserted again pod=default/web")
+    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again")
+
+    assert daemon.stop() == 0
+    assert cpu_max(pod) == foreign
+
+
+def test_a_second_controller_that_never_stops_gets_the_pod(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon.wait_for_log("paused pod=default/web")
+
+    def write_again() -> bool:
+        (pod / "cpu.max").write_text("max 100000\n")
+        return "another writer keeps changing cpu.max" in daemon.log
+
+    wait_until(write_again, "the daemon to give in")
+    wait_until(lambda: not records_left(tree.root), "the record to be removed")
+
+
+def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    other = tree.add_pod("other", 2 << 20)
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmin_run_s = 3600\n")
+    wait_until(lambda: cpu_max(other) == PAUSED and cpu_max(pod) == PAUSED, "both pauses")
+
+    command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+    subprocess.run([*command, "resume", "default/web"], check=True, capture_output=True)
+
+    tree.set_used(HIGH + 1)
+    tree.add_pod("witness")
+    daemon.wait_for_log("pod appeared pod=default/witness")
+    assert daemon.log.count(" paused pod=default/web") == 1
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_an_operators_mark_protects_a_pod_at_once(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    os.setxattr(pod, "user.oomd_omit", b"1")
+
+    daemon.wait_for_log('reason="now protected: xattr user.oomd_omit is set on its cgroup"')
+    assert cpu_max(pod) == "50000 100000\n"

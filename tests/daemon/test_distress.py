@@ -1,0 +1,57 @@
+"""What ends the pause of a pod before its time."""
+
+from __future__ import annotations
+
+from daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
+from trees import FakeTree, wait_until
+
+
+def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
+
+    daemon.wait_for_log('reason="its containers changed"')
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_an_oom_kill_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start()
+    daemon.wait_for_log("paused pod=default/web")
+
+    (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
+
+    daemon.wait_for_log('reason="a process in it was OOM-killed"')
+
+
+def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    (pod / "memory.current").write_text("garbage\n")
+
+    daemon.wait_for_log('reason="its memory.current cannot be read"')
+    assert cpu_max(pod) == "max 100000\n"
+
+
+def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\nmin_run_s = 3600\n")
+    daemon.wait_for_log("paused pod=default/web")
+
+    (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
+    daemon.wait_for_log('reason="a process in it was OOM-killed"')
+
+    # A pod that appears makes the daemon walk and decide again.
+    tree.add_pod("witness")
+    daemon.wait_for_log("pod appeared pod=default/witness")
+    assert daemon.log.count(" paused pod=default/web") == 1
+    assert cpu_max(pod) == "max 100000\n"

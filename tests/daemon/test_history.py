@@ -1,0 +1,165 @@
+"""What the daemon did is noted, and noting it costs nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
+from trees import FakeTree, records_left, wait_until
+
+from cgpause import account, history
+from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
+from cgpause.errors import HostError
+from cgpause.ledger import PauseRequest, pause
+from cgpause.model import CpuMax, Mechanism, Owner
+
+
+@pytest.fixture
+def state(tree: FakeTree) -> Path:
+    folder = tree.folder / "state"
+    folder.mkdir()
+    return folder
+
+
+def noted(state: Path) -> list[tuple[str, str, str | None]]:
+    found = history.read(history.path_in(str(state)))
+    return [(event.what, event.pod, event.result) for event in found]
+
+
+def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    first = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: len(noted(state)) == 1, "the pause to be noted")
+    first.stop(signal.SIGKILL)
+    assert cpu_max(pod) == PAUSED
+    tree.set_used(0)
+
+    start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: len(noted(state)) == 2, "the end to be noted")
+
+    what = [("paused", None), ("resumed", "room")]
+    assert noted(state) == [(word, "default/web", result) for word, result in what]
+    (pause_found,) = account.pauses(history.read(history.path_in(str(state))))
+    assert pause_found.held_s is not None
+    assert pause_found.held_s >= 0
+
+
+def test_daemons_that_start_again_and_again_add_nothing_to_the_history(
+    tree: FakeTree, start: Start, state: Path
+) -> None:
+    pod = tree.add_pod("web")
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        pause(cgroup, PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.MANUAL, "test", now_ns()))
+    for _ in range(2):
+        daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+        assert daemon.stop() == 0
+        assert "adopted pod=default/web" in daemon.log
+
+    assert noted(state) == []
+
+
+def test_what_a_stop_resumed_is_noted_before_the_end(tree: FakeTree, start: Start, state: Path) -> None:
+    for name in ("web", "job"):
+        tree.add_pod(name)
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: len(records_left(tree.root)) == 2, "the pauses")
+
+    assert daemon.stop() == 0
+
+    assert [entry[0] for entry in noted(state)] == ["paused", "paused", "resumed", "resumed"]
+    assert {entry[2] for entry in noted(state)[2:]} == {"stopped"}
+
+
+def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
+    tree: FakeTree, start: Start, state: Path
+) -> None:
+    (tree.root / "memory.reclaim").touch()
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    hangs = "import threading; from cgpause import history; history.append = lambda *_: threading.Event().wait()"
+    first = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; daemon.recorder._LAST_WAIT_S = 600")
+    first.wait_for_log(" paused pod=default/web")
+    tree.set_used(0)
+    first.process.terminate()
+    first.wait_for_log(" resumed pod=default/web")
+    assert cpu_max(pod) == "max 100000\n"
+
+    with Cgroup(str(tree.root), "") as root:
+        wait_until(lambda: _is_free(root), "the tree to be free")
+
+    assert first.process.poll() is None, "it still waits"
+
+
+def _is_free(root: Cgroup) -> bool:
+    try:
+        free = root.lock_for_daemon()
+    except HostError:
+        return False
+    root.unlock_for_daemon()
+    return free
+
+
+def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    daemon.wait_for_log(" paused pod=default/web")
+
+    pod.rename(tree.folder / "gone")  # at once: file by file it would be one whose containers change, and resumed
+
+    wait_until(lambda: ("gone", "default/web", "gone") in noted(state), "the end to be noted")
+
+
+@pytest.mark.parametrize("trouble", ["absent", "symlink", "folder", "fifo"])
+def test_a_history_that_cannot_be_written_costs_nothing_else(
+    tree: FakeTree, start: Start, state: Path, trouble: str
+) -> None:
+    file = state / history.FILE
+    match trouble:
+        case "absent":
+            state.rmdir()
+        case "symlink":
+            file.symlink_to("elsewhere")
+        case "folder":
+            file.mkdir()
+        case "fifo":
+            os.mkfifo(file)
+    pods = [tree.add_pod(name) for name in ("web", "job")]
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: all(cpu_max(pod) == PAUSED for pod in pods), "the pauses")
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("history not written") == 1
+    assert not (state / "elsewhere").exists()
+
+
+def test_a_dry_run_keeps_no_history(tree: FakeTree, start: Start, state: Path) -> None:
+    tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), "--dry-run")
+    daemon.wait_for_log("would have paused pod=default/web")
+
+    assert daemon.stop() == 0
+    assert list(state.iterdir()) == []
+
+
+def test_a_reload_can_switch_the_history_off(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod("web")
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    daemon.config.write_text(f"{NO_SACRIFICE}[history]\nmax_mib = 0\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for_log("configuration reloaded")
+    tree.set_used(HIGH)
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    assert daemon.stop() == 0
+    assert list(state.iterdir()) == []

@@ -1,0 +1,105 @@
+"""memory.high of kubepods, from the daemon's start to its end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from daemons import HIGH, NO_SACRIFICE, Start
+from trees import FakeTree, wait_until
+
+
+@pytest.fixture
+def braked(tree: FakeTree) -> Path:
+    """memory.high of a tree that has one, as real ones do."""
+    path = tree.kubepods / "memory.high"
+    path.write_text("max\n")
+    return path
+
+
+def is_braked(path: Path) -> bool:
+    return path.read_text() not in ("max\n", "") and "user.cgpause.high" in os.listxattr(path.parent)
+
+
+def is_released(path: Path) -> bool:
+    return path.read_text() == "max\n" and "user.cgpause.high" not in os.listxattr(path.parent)
+
+
+def test_memory_high_is_set_while_it_runs(tree: FakeTree, braked: Path, start: Start) -> None:
+    tree.add_pod("web")
+    daemon = start()
+    daemon.wait_for_log("armed memory.high cgroup=kubepods.slice")
+    tripwire = int(braked.read_text())
+
+    tree.set_used(HIGH)
+    daemon.wait_for_log("level=airbag")
+    wait_until(lambda: int(braked.read_text() or 0) > tripwire, "the airbag")
+
+    assert is_braked(braked)
+    assert daemon.stop() == 0
+    assert is_released(braked)
+
+
+def test_memory_high_that_somebody_writes_is_asserted_again(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+
+    braked.write_text("max\n")
+
+    daemon.wait_for_log("asserted again cgroup=kubepods.slice memory_high_from=max")
+    wait_until(lambda: is_braked(braked), "the level to be back")
+    assert daemon.stop() == 0
+    assert is_released(braked)
+
+
+def test_memory_that_cannot_be_read_releases_memory_high(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+
+    (tree.kubepods / "memory.stat").write_text("garbage\n")
+
+    daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="memory cannot be read"')
+    assert is_released(braked)
+    tree.set_used(0)
+    wait_until(lambda: is_braked(braked), "memory.high to be set again")
+
+
+def test_switching_memory_high_off_puts_the_original_back(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+
+    daemon.config.write_text("[memory_high]\nenabled = false\n")
+    daemon.process.send_signal(signal.SIGHUP)
+
+    daemon.wait_for_log('released memory.high cgroup=kubepods.slice memory_high_to=max reason="switched off"')
+    assert is_released(braked)
+
+
+def test_memory_high_that_cannot_be_put_back_is_an_exit_code(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+    with (tree.kubepods / "cgroup.kill").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert daemon.stop() == 6
+    assert "could not release memory.high" in daemon.log
+
+
+def test_a_damaged_record_of_memory_high_does_not_keep_it_in_force(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start()
+    daemon.wait_for_log("armed memory.high")
+    os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
+
+    assert daemon.stop() == 0
+    assert is_released(braked)
+
+
+def test_dry_run_leaves_memory_high_alone(tree: FakeTree, braked: Path, start: Start) -> None:
+    daemon = start(NO_SACRIFICE, "--dry-run")
+
+    daemon.wait_for_log("would have set memory.high cgroup=kubepods.slice")
+
+    assert daemon.stop() == 0
+    assert is_released(braked)

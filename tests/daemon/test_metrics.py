@@ -1,0 +1,145 @@
+"""What the daemon does is published, and publishing it costs nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, cpu_max
+from trees import FakeTree, records_left, wait_until
+
+from cgpause import published
+from cgpause.published import PublishedError
+
+METRICS = "[metrics]\npublish = true\ninterval_s = 1\n"
+
+
+@pytest.fixture
+def run_dir(tree: FakeTree) -> Path:
+    folder = tree.folder / "run"
+    folder.mkdir()
+    return folder
+
+
+def figures(run_dir: Path) -> dict[tuple[str, ...], float]:
+    """What is published now; nothing where nothing is."""
+    try:
+        values = published.read(published.path_in(str(run_dir))).values
+    except PublishedError:
+        return {}
+    return {(name, *figure.labels): figure.value for name, listed in values.items() for figure in listed}
+
+
+def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, start: Start, run_dir: Path) -> None:
+    tree.add_pod("web")
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n" + METRICS, "--run-dir", str(run_dir))
+    wait_until(lambda: figures(run_dir).get(("cgpause_pods", "running")) == 1, "the first figures")
+    tree.set_used(HIGH)
+
+    held = ("cgpause_pod_paused_seconds_total", "default", "web", "throttle")
+    wait_until(lambda: figures(run_dir).get(held, 0) > 0, "time that was held")
+    now = figures(run_dir)
+    assert now["cgpause_pods", "paused"] == now["cgpause_paused_pods", "daemon", "throttle"] == 1
+    assert now["cgpause_pauses_total", "default", "throttle"] == 1
+    assert now["cgpause_headroom_bytes",] == GIB - HIGH
+    tree.set_used(0)
+
+    wait_until(lambda: figures(run_dir).get(("cgpause_resumes_total", "room")) == 1, "the end of the pause")
+    assert daemon.stop() == 0
+    assert list(run_dir.iterdir()) == []
+
+
+def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
+    tree: FakeTree, start: Start, run_dir: Path
+) -> None:
+    tree.add_pod("web")
+    daemon = start(NO_SACRIFICE, "--run-dir", str(run_dir))
+    tree.add_pod("witness")
+    daemon.wait_for_log("pod appeared pod=default/witness")
+    assert list(run_dir.iterdir()) == []
+
+    daemon.config.write_text(NO_SACRIFICE + METRICS)
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: bool(figures(run_dir)), "what the new file asks for")
+    daemon.config.write_text(NO_SACRIFICE)
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: list(run_dir.iterdir()) == [], "nothing to be published any more")
+
+
+def test_a_dry_run_publishes_nothing(tree: FakeTree, start: Start, run_dir: Path) -> None:
+    """It may look on while a daemon that does something publishes."""
+    tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir), "--dry-run")
+    daemon.wait_for_log("would have paused pod=default/web")
+
+    assert daemon.stop() == 0
+    assert list(run_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("trouble", ["absent", "file", "fifo", "folder"])
+def test_figures_that_cannot_be_published_cost_nothing_else(
+    tree: FakeTree, start: Start, run_dir: Path, trouble: str
+) -> None:
+    match trouble:
+        case "absent":
+            run_dir.rmdir()
+        case "file":
+            run_dir.rmdir()
+            run_dir.touch()
+        case "fifo":
+            os.mkfifo(run_dir / f"{published.FILE}.new")
+        case "folder":
+            (run_dir / published.FILE).mkdir()
+    pods = [tree.add_pod(name) for name in ("web", "job")]
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
+    wait_until(lambda: all(cpu_max(pod) == PAUSED for pod in pods), "the pauses")
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
+    if trouble == "fifo":  # it is in nobody's way
+        wait_until(lambda: bool(figures(run_dir)), "the figures")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("metrics not published") == int(trouble != "fifo")
+
+
+def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Start, run_dir: Path) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    broken = "from cgpause import counts, publisher; gone = lambda *_: 1 // 0; publisher.gather = gone"
+    # Running, and not `start`, which takes a traceback for a failure: here there is one, in the log.
+    daemon = Running(
+        tree,
+        NO_SACRIFICE + METRICS,
+        "--run-dir",
+        str(run_dir),
+        before=f"{broken}; counts.Counts.keep = gone",
+    )
+    try:
+        daemon.wait_for_log("metrics are not published any more")
+        tree.set_used(HIGH)
+        wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+        tree.set_used(0)
+        wait_until(lambda: cpu_max(pod) == "50000 100000\n", "the restore")
+        assert daemon.stop() == 0
+    finally:
+        daemon.process.kill()
+        daemon.process.wait()
+    assert "event not counted" in daemon.log
+
+
+def test_a_restart_of_a_container_is_counted(tree: FakeTree, start: Start, run_dir: Path) -> None:
+    pod = tree.add_pod("web")
+    logs = tree.log_dir / "pods" / f"default_web_{tree.uids['web']}" / "app"
+    logs.mkdir()
+    (logs / "3.log").touch()
+    start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
+    restarts = ("cgpause_kubepods_container_restarts_total",)
+    wait_until(lambda: figures(run_dir).get(restarts) == 0, "the first figures")
+
+    (logs / "4.log").touch()
+    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
+
+    wait_until(lambda: figures(run_dir).get(restarts) == 1, "the restart")

@@ -1,0 +1,179 @@
+"""Who is paused and who is not, and that everybody gets back what was theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max, hold
+from trees import FakeTree, records_left, wait_until
+
+from cgpause.model import Owner
+
+
+def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tree: FakeTree, start: Start) -> None:
+    large = tree.add_pod("large", 300 << 20)
+    small = tree.add_pod("small", 100 << 20, cpu_max="50000 100000")
+    middle = tree.add_pod("middle", 200 << 20, cpu_max="200000 50000")
+    daemon = start()
+
+    tree.set_used(HIGH)
+    daemon.wait_for_log(" paused pod=default/large")  # said once it is done, after the write
+    assert cpu_max(large) == PAUSED
+
+    paused = [line.split("pod=")[1].split()[0] for line in daemon.log.splitlines() if " paused pod=" in line]
+    assert paused == ["default/small", "default/middle", "default/large"]
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
+    assert [cpu_max(small), cpu_max(middle), cpu_max(large)] == ["50000 100000\n", "200000 50000\n", "max 100000\n"]
+
+
+def test_page_cache_is_no_reason_to_pause(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(int(0.1 * GIB), reclaimable_bytes=int(0.9 * GIB))
+    daemon = start()
+
+    # Two walks' worth of decisions, provoked by pods that come and go.
+    for number in range(3):
+        other = tree.add_pod(f"other-{number}")
+        daemon.wait_for_log(f"pod appeared pod=default/other-{number}")
+        assert other.exists()
+
+    assert cpu_max(pod) == "max 100000\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "sigint"])
+def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
+    tree: FakeTree, start: Start, number: signal.Signals
+) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    assert daemon.stop(number) == 0
+
+    assert cpu_max(pod) == "50000 100000\n"
+    assert records_left(tree.root) == []
+    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=0\n")
+
+
+def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    hold(tree, pod, Owner.DAEMON)
+
+    daemon = start()
+
+    wait_until(lambda: not records_left(tree.root), "the adopted pause to end")
+    assert "adopted pod=default/web" in daemon.log
+    assert cpu_max(pod) == "50000 100000\n"
+
+
+def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 1.5\nmin_run_s = 3600\n")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    daemon.wait_for_log("held for the longest time allowed (1.5 s)")
+
+    wait_until(lambda: cpu_max(pod) == "max 100000\n", "the restore")
+
+
+def test_protected_pods_are_left_alone(tree: FakeTree, start: Start) -> None:
+    system = tree.add_pod("dns", 1, namespace="kube-system")
+    guaranteed = tree.add_pod("db", 1, tier="")
+    unnamed = tree.add_pod("unnamed", 1, log=False)
+    static = tree.add_pod("static", 1, static=True)
+    marked = tree.add_pod("marked", 1)
+    os.setxattr(marked, "user.oomd_omit", b"1")
+    pausable = tree.add_pod("pausable", 1 << 30)
+    tree.set_used(HIGH)
+    start()
+
+    wait_until(lambda: cpu_max(pausable) == PAUSED, "the one pod that may be paused")
+
+    assert records_left(tree.root) == [pausable]
+    assert {cpu_max(pod) for pod in (system, guaranteed, unnamed, static, marked)} == {"max 100000\n"}
+
+
+def test_one_pod_that_cannot_be_paused_does_not_stop_the_others(tree: FakeTree, start: Start) -> None:
+    bad = tree.add_pod("bad", 1)
+    (bad / "cpu.max").write_text("garbage\n")
+    blind = tree.add_pod("blind", 2)
+    (blind / "memory.current").write_text("garbage\n")
+    good = tree.add_pod("good", 3)
+    tree.set_used(HIGH)
+    daemon = start()
+
+    wait_until(lambda: cpu_max(good) == PAUSED, "the good pod's pause")
+
+    assert daemon.log.count("could not pause pod=default/bad") == 1
+    assert records_left(tree.root) == [good]
+
+
+def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start()
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+
+    (tree.kubepods / "memory.stat").write_text("garbage\n")
+
+    daemon.wait_for_log("memory cannot be read: pausing nobody")
+    wait_until(lambda: not records_left(tree.root), "the resume")
+    tree.set_used(0)
+    daemon.wait_for_log("memory can be read again")
+
+
+def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+
+    daemon = start(NO_SACRIFICE, "--dry-run")
+
+    daemon.wait_for_log("would have paused pod=default/web")
+    assert cpu_max(pod) == "max 100000\n"
+    assert records_left(tree.root) == []
+    tree.set_used(0)
+    daemon.wait_for_log("would have resumed pod=default/web")
+    assert daemon.log.count("would have paused") == 1
+
+
+def test_everything_paused_and_no_better_sacrifices_the_last_paused_but_not_its_sandbox(
+    tree: FakeTree, start: Start
+) -> None:
+    tree.add_pod("small", 100 << 20)
+    last = tree.add_pod("last", 200 << 20)
+    tree.set_used(HIGH)
+
+    daemon = start(QUICK + "batch = 1\n[hold]\nmax_pause_s = 3600\n")
+
+    daemon.wait_for_log("sacrificed pod=default/last")
+    killed = sorted((path / "cgroup.kill").read_text() for path in last.glob("*.scope"))
+    assert killed == ["", "1\n"]
+
+
+def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None:
+    pods = [tree.add_pod(f"web-{number}") for number in range(4)]
+    tree.set_used(HIGH)
+    daemon = Running(tree, NO_SACRIFICE + "batch = 10\n", descriptors=60)
+    daemon.wait_for_log("paused pod=default/web-3")
+
+    for number in range(60):
+        tree.add_pod(f"more-{number}")
+    daemon.wait_for_log("Too many open files")
+
+    assert daemon.stop() == 0
+    assert {cpu_max(pod) for pod in pods} == {"max 100000\n"}
+    assert records_left(tree.root) == []
+
+
+def test_a_damaged_record_that_nobody_can_replace_is_not_called_resumed(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web")
+    os.setxattr(pod, "user.cgpause", b'{"schema": 2}')
+    daemon = start()
+
+    assert daemon.stop() == 6
+    assert daemon.log.count("could not resume pod=default/web") == 1

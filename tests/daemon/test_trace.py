@@ -1,0 +1,42 @@
+"""A running daemon records the node."""
+
+from __future__ import annotations
+
+from daemons import MIB, NO_SACRIFICE, Start, cpu_max
+from trees import FakeTree, wait_until
+
+from cgpause.trace.read import load_trace
+
+
+def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:
+    web = tree.add_pod("web", 300 * MIB)
+    tree.set_used(500 * MIB)
+    state = tree.folder / "state"
+    state.mkdir()
+    daemon = start(NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n", "--state-dir", str(state))
+    path = state / "trace.jsonl.gz"
+    wait_until(path.exists, "the trace")
+    tree.set_used(1000 * MIB)
+    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
+    wait_until(lambda: path.stat().st_size > 0, "a block", timeout_s=30)
+    assert daemon.stop() == 0
+
+    moments = list(load_trace(str(path)).moments())
+    held = [usage.pod.paused is not None for moment in moments for usage in moment.sample.pods]
+    assert held[0] is False
+    assert True in held
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_daemon_without_room_for_its_trace_goes_on(tree: FakeTree, start: Start) -> None:
+    web = tree.add_pod("web", 300 * MIB)
+    tree.set_used(500 * MIB)
+    (tree.folder / "state/trace.jsonl.gz").mkdir(parents=True)
+    config = NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n"
+    daemon = start(config, "--state-dir", str(tree.folder / "state"))
+    daemon.wait_for_log("trace not written any more")
+    tree.set_used(1000 * MIB)
+    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("trace not written") == 1
