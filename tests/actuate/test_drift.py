@@ -1,0 +1,75 @@
+"""Foreign writes to a pod that is held."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+
+import pytest
+from actuating import CONFIG, Bench, drift, lines, locked
+from trees import records_left
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import CgroupGoneError, KernelWriteError
+from cgpause.model import Mechanism
+
+
+def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("b")
+    (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    assert bench.cpu_max()[1] == "1001 100000"
+    assert bench.actuator.counts.drifts == 1
+    assert 'cpu_max_from="30000 100000"' in lines(caplog)[-1]
+    bench.resume("b")
+    assert bench.cpu_max()[1] == "30000 100000"
+
+
+@pytest.mark.parametrize("mechanism", [None, *Mechanism])
+def test_what_is_no_drift_is_not_answered(bench: Bench, mechanism: Mechanism | None) -> None:
+    if mechanism is not None:
+        bench.pause("b", mechanism=mechanism)
+    if mechanism is not Mechanism.THROTTLE:
+        (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
+    before = bench.cpu_max()
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    assert (bench.cpu_max(), bench.actuator.counts.drifts) == (before, 0)
+
+
+def test_a_second_controller_is_answered_ten_times_and_then_left_alone(bench: Bench) -> None:
+    bench.pause("b")
+    drift(bench, 10)
+    assert bench.held() == ["b"]
+    drift(bench, 1)
+    assert bench.held() == []
+    assert bench.cpu_max()[1] == "30000 100000"
+    assert bench.tracked("b").pod.protected is not None
+    assert records_left(bench.fake.root) == []
+
+
+@pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])
+@pytest.mark.parametrize("trouble", ["locked", "gone", "refused"])
+def test_trouble_while_answering_a_drift_is_never_raised(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, trouble: str, answered: int
+) -> None:
+    """It happens outside of any decision, so it would end the daemon."""
+    bench.pause("b")
+    tracked = bench.tracked("b")
+    tracked.drifts = answered
+    (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
+
+    def fail(cgroup: Cgroup, _name: str, *_: object) -> bytes:
+        if trouble == "gone":
+            raise CgroupGoneError(cgroup.path)
+        raise KernelWriteError(cgroup.path, OSError(errno.EIO, os.strerror(errno.EIO)))
+
+    with ExitStack() as stack:
+        if trouble == "locked":
+            stack.enter_context(locked(bench, "b"))
+        else:
+            patched = stack.enter_context(monkeypatch.context())
+            patched.setattr(Cgroup, "read", fail)
+        bench.actuator.answer_drift(tracked, CONFIG)
+    bench.resume("b")
+    assert (bench.cpu_max()[1], records_left(bench.fake.root)) == ("30000 100000", [])

@@ -1,0 +1,87 @@
+"""A dry run says everything and writes nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from actuating import CONFIG, THROTTLE, Bench, lines
+
+from cgpause import ledger
+from cgpause.dryrun import DryLedger
+from cgpause.ledger import PauseRequest
+from cgpause.model import Mechanism, Owner
+from cgpause.watch import Watch
+
+
+def whole_tree(root: Path) -> dict[str, object]:
+    """Everything in a tree: names, texts, modes, times of change, xattrs."""
+    found: dict[str, object] = {}
+    for base, folders, files in os.walk(root):
+        for name in (".", *folders, *files):
+            path = os.path.join(base, name)
+            status = os.lstat(path)
+            xattrs = {x: os.getxattr(path, x) for x in os.listxattr(path)}
+            text = Path(path).read_bytes() if name in files else b""
+            found[path] = (status.st_ino, status.st_mode, status.st_mtime_ns, status.st_ctime_ns, text, xattrs)
+    return found
+
+
+def test_a_dry_run_says_everything_and_writes_nothing(
+    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(tmp_path, watch, dry_run=True)
+    before = whole_tree(bench.fake.root)
+    bench.pause("a", "b")
+    bench.pause("b")
+    assert bench.held() == ["a", "b"]
+    bench.resume("a")
+    bench.freeze("a", "b")
+    bench.freeze("b")
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    bench.sacrifice("b")
+    bench.actuator.read_record(bench.tracked("c"))
+    assert bench.held() == []
+    assert whole_tree(bench.fake.root) == before
+    said = [" ".join(line.split()[:4]) for line in lines(caplog)]
+    assert said == [
+        "would have paused pod=default/a",
+        "would have paused pod=default/b",
+        "would have resumed pod=default/a",
+        "would have frozen pod=default/b",
+        "would have sacrificed pod=default/b",
+        "would have resumed pod=default/b",
+    ]
+    bench.tree.close()
+
+
+def test_a_dry_run_leaves_real_pauses_alone_and_says_what_it_would_do(
+    tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(tmp_path, watch, dry_run=True)
+    request = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.DAEMON, "a predecessor's", since_ns=1)
+    ledger.pause(bench.tracked("a").cgroup, request)
+    before = whole_tree(bench.fake.root)
+    bench.actuator.read_record(bench.tracked("a"))
+    assert bench.held() == ["a"]
+    bench.resume("a")
+    assert whole_tree(bench.fake.root) == before
+    assert [line.split(" uid=")[0] for line in lines(caplog)] == ["would have resumed pod=default/a"]
+    bench.tree.close()
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("cpu_max", ["max 100000", "50000 100000", "2000 1000000"])
+def test_a_dry_run_remembers_what_a_pause_would_have_recorded(bench: Bench, cpu_max: str, mechanism: Mechanism) -> None:
+    (bench.folders["b"] / "cpu.max").write_text(f"{cpu_max}\n")
+    (bench.folders["b"] / "cpu.max.burst").write_text("2000\n")
+    cgroup = bench.tracked("b").cgroup
+    request = PauseRequest(mechanism, THROTTLE, Owner.DAEMON, "test", since_ns=1)
+    dry = DryLedger()
+    pretended = [dry.pause(cgroup, request), dry.freeze(cgroup, "it grows"), dry.freeze(cgroup, "again")]
+    real = [ledger.pause(cgroup, request), ledger.freeze(cgroup, "it grows"), ledger.freeze(cgroup, "again")]
+    assert pretended == real

@@ -1,0 +1,278 @@
+"""Actions carried out on ordinary trees: one bad pod stops nobody, troubles are told once, dry runs write nothing."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, locked, refuse, take_over
+from trees import records_left
+
+from cgpause import ledger
+from cgpause.clock import now_ns
+from cgpause.ledger import PauseRequest
+from cgpause.model import Mechanism, Owner, Pause, Result
+from cgpause.watch import Watch
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_pods_are_paused_and_each_gets_its_own_original_back(
+    bench: Bench, caplog: pytest.LogCaptureFixture, mechanism: Mechanism
+) -> None:
+    bench.pause("a", "b", "c", mechanism=mechanism)
+    assert bench.held() == ["a", "b", "c"]
+    assert bench.cpu_max() == (["1001 100000"] * 3 if mechanism is Mechanism.THROTTLE else ORIGINALS)
+    assert len(records_left(bench.fake.root)) == 3
+    bench.resume("a", "b", "c")
+    assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+    assert (bench.actuator.counts.pauses, bench.actuator.counts.causes[Result.ROOM]) == (3, 3)
+    assert len(lines(caplog)) == 6
+
+
+def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("b")
+    bench.resume("b")
+    paused, resumed = lines(caplog)
+    uid = bench.fake.uids["b"]
+    assert paused == (
+        f'paused pod=default/b uid={uid} mechanism=throttle cpu_max_from="50000 100000" cpu_max_to="1001 100000" '
+        "memory_current_bytes=1 used_pct=95.0 reason=test"
+    )
+    assert resumed.startswith(
+        f'resumed pod=default/b uid={uid} mechanism=throttle cpu_max_from="1001 100000" '
+        'cpu_max_to="50000 100000" held_s='
+    )
+    assert resumed.endswith("used_pct=95.0 reason=test")
+
+
+def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a", "b")
+    bench.freeze("b")
+    drift(bench, 1)
+    bench.resume("a")
+    bench.sacrifice("b")
+    bench.pause("c")
+    bench.actuator.adopt(bench.tracked("c"))
+    bench.actuator.forget(bench.tracked("c").pod)
+
+    *told, adopted, gone = lines(caplog)
+    assert adopted.startswith("adopted pod=default/c ")
+    assert [event.line for event in bench.kept] == [*told, gone]
+    assert [(event.what, event.pod, event.result) for event in bench.kept] == [
+        ("paused", "default/a", None),
+        ("paused", "default/b", None),
+        ("froze", "default/b", None),
+        ("asserted again", "default/b", None),
+        ("resumed", "default/a", "room"),
+        ("sacrificed", "default/b", None),
+        ("resumed", "default/b", "sacrificed"),
+        ("paused", "default/c", None),
+        ("gone", "default/c", "gone"),
+    ]
+    assert len({event.pause for event in bench.kept}) == 3
+    assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
+
+
+def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench: Bench) -> None:
+    bench.pause("a", "b", "c")
+    bench.tracked("a").pod = replace(bench.tracked("a").pod, distress="a probe")
+    for name in ("a", "b", "c"):
+        take_over(bench, name)
+        assert bench.tracked(name).pod.paused != ledger.read_record(bench.tracked(name).cgroup), "not known yet"
+
+    bench.resume("a", "b")
+    bench.freeze("c")
+
+    assert bench.cpu_max() == ["1001 100000"] * 3
+    assert bench.frozen() == []
+    for name in ("a", "b", "c"):
+        paused = bench.tracked(name).pod.paused
+        assert paused is not None
+        assert paused.owner is Owner.MANUAL
+    assert bench.tracked("a").pod.distress is None
+    assert [event.what for event in bench.kept] == ["paused"] * 3
+    assert bench.actuator.counts.causes[Result.OPERATOR] == 0, "none has ended"
+
+
+def test_who_adopts_or_forgets_a_pod_that_runs_has_nothing_to_tell(bench: Bench) -> None:
+    bench.actuator.adopt(bench.tracked("a"))
+    bench.actuator.forget(bench.tracked("a").pod)
+
+    assert bench.kept == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENODEV],
+    ids=lambda code: errno.errorcode[code],
+)
+def test_one_bad_pod_never_stops_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["b"], code)
+        bench.pause("a", "b", "c")
+    assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
+    assert bench.actuator.counts.pauses == 2
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["a"], code)
+        bench.resume("a", "c")
+    assert bench.cpu_max() == ["1001 100000", "50000 100000", "200000 50000"]
+    bench.resume("a")
+    assert bench.cpu_max() == ORIGINALS
+
+
+def test_a_pod_the_kernel_refuses_is_set_aside_for_a_while_and_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["b"], errno.EACCES)
+        for _ in range(3):
+            bench.pause("b")
+    assert len(lines(caplog, "could not pause")) == 1
+    assert "EACCES" in lines(caplog)[0]
+    tracked = bench.tracked("b")
+    assert tracked.pod.protected is not None
+    assert tracked.pod.protected.startswith("could not pause")
+    bench.tree.refresh(now_ns())
+    assert tracked.pod.protected is not None
+    bench.tree.refresh(now_ns() + 61 * 10**9)
+    assert tracked.pod.protected is None
+    bench.pause("b")
+    assert bench.held() == ["b"]
+
+
+def test_a_resume_that_fails_is_told_once_tried_again_and_keeps_the_record(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a")
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["a"], errno.EIO)
+        for _ in range(3):
+            bench.resume("a")
+    assert bench.held() == ["a"]
+    assert [r.levelname for r in caplog.records if "could not resume" in r.getMessage()] == ["ERROR"]
+    bench.resume("a")
+    assert (bench.held(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
+
+
+def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
+    with locked(bench, "b"):
+        bench.pause("a", "b", "c")
+        assert bench.cpu_max() == ["1001 100000", "50000 100000", "1001 100000"]
+        assert bench.held() == ["a", "c"]
+    bench.pause("b")
+    with locked(bench, "b"):
+        bench.resume("a", "b", "c")
+        assert bench.held() == ["b"]
+    bench.resume("b")
+    assert (bench.held(), bench.cpu_max()) == ([], ORIGINALS)
+
+
+def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A stopped process that holds the lock would else write twenty lines a second."""
+    with locked(bench, "b"):
+        for _ in range(3):
+            bench.pause("b")
+    assert len(lines(caplog, "busy")) == 1
+
+
+def test_a_pod_that_is_gone_is_nobodys_trouble(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    action = Pause(bench.tracked("b").pod, 1, Mechanism.THROTTLE, "test")
+    shutil.rmtree(bench.folders["b"])
+    bench.apply(action)
+    bench.tree.refresh(1)
+    bench.apply(action)
+    assert lines(caplog) == []
+
+
+def test_a_pause_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    tracked = bench.tracked("a")
+    ledger.pause(tracked.cgroup, PauseRequest(Mechanism.FREEZE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
+    bench.pause("a")
+    assert tracked.pod.paused is not None
+    assert tracked.pod.paused.owner is Owner.MANUAL
+    assert (bench.actuator.counts.pauses, lines(caplog), bench.cpu_max()) == (0, [], ORIGINALS)
+
+
+def test_a_resume_by_an_operator_who_was_faster_is_not_ours(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("a")
+    ledger.resume(bench.tracked("a").cgroup)
+    bench.resume("a")
+    causes = +bench.actuator.counts.causes
+    assert (bench.held(), causes, len(lines(caplog))) == ([], {Result.OPERATOR: 1}, 1)
+
+
+def test_what_fails_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.pause("b")
+    with monkeypatch.context() as patched:
+        refuse(patched, bench.folders["a"], errno.EIO)
+        bench.pause("a")
+        refuse(patched, bench.folders["b"], errno.EIO)
+        bench.resume("b")
+        bench.resume("b")
+    counts = bench.actuator.counts
+    assert (counts.pauses, counts.pause_failures, counts.resume_failures) == (1, 1, 2)
+    bench.resume("b")
+    assert +counts.causes == {Result.ROOM: 1}
+
+
+def test_a_reaction_begins_when_the_look_was_due(bench: Bench) -> None:
+    at_ns = now_ns()
+    late = replace(SAMPLE, at_ns=at_ns, late_ns=2_000_000_000)
+    bench.actuator.apply([Pause(bench.tracked("a").pod, 1, Mechanism.THROTTLE, "test")], late, CONFIG)
+    at_once = replace(late, late_ns=0)
+    bench.actuator.apply([Pause(bench.tracked("b").pod, 1, Mechanism.THROTTLE, "test")], at_once, CONFIG)
+
+    (figure,) = bench.actuator.counts.reactions.values()["cgpause_reaction_latency_seconds"]
+    assert sum(figure.counts) == 2
+    assert 2 < figure.value <= 2 + 2 * (now_ns() - at_ns) / 1e9
+
+
+def test_a_pause_that_an_operator_ended_is_counted_once(bench: Bench) -> None:
+    bench.pause("a")
+    ledger.resume(bench.tracked("a").cgroup)
+    bench.actuator.read_record(bench.tracked("a"))
+    bench.actuator.read_record(bench.tracked("a"))
+
+    assert +bench.actuator.counts.causes == {Result.OPERATOR: 1}
+
+
+# --- watches -------------------------------------------------------------------------------------------------------
+
+
+def thrash(folder: Path) -> Callable[[], None]:
+    def write() -> None:
+        (folder / "memory.events").write_text("max 1\noom_kill 0\n")
+
+    return write
+
+
+@pytest.mark.parametrize("failure", ["none", "refused", "busy"])
+def test_only_paused_pods_wake_us_with_every_write(
+    tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """A pod that thrashes at its own memory.max would wake us a hundred times a second."""
+    bench = Bench(tmp_path, watch)
+    write = thrash(bench.folders["b"])
+    with ExitStack() as stack:
+        if failure == "refused":
+            refuse(stack.enter_context(monkeypatch.context()), bench.folders["b"], errno.EACCES)
+        elif failure == "busy":
+            stack.enter_context(locked(bench, "b"))
+        bench.pause("b")
+    watch.read()
+    write()
+    assert bool(watch.read().pods) is (failure == "none")
+    bench.resume("b")
+    watch.read()
+    write()
+    assert watch.read().pods == {}
+    bench.tree.close()

@@ -1,0 +1,96 @@
+"""Records that others wrote, damaged or took away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+
+import pytest
+from actuating import ORIGINALS, THROTTLE, Bench, lines, locked
+from trees import records_left
+
+from cgpause import ledger
+from cgpause.ledger import PauseRequest
+from cgpause.model import Mechanism, Owner
+
+
+def test_records_of_others_are_taken_in(bench: Bench) -> None:
+    tracked = bench.tracked("a")
+    ledger.pause(tracked.cgroup, PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "mine", since_ns=1))
+    bench.actuator.read_record(tracked)
+    assert bench.held() == ["a"]
+    ledger.resume(tracked.cgroup)
+    bench.actuator.read_record(tracked)
+    assert bench.held() == []
+
+
+def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    os.setxattr(bench.folders["a"], "user.cgpause", b"\xff\nforged")
+    for _ in range(3):
+        bench.actuator.read_record(bench.tracked("a"))
+    bench.pause("b")
+    assert bench.held() == ["b"]
+    assert bench.tracked("a").pod.protected is not None
+    assert all("\n" not in line for line in lines(caplog))
+    assert len(lines(caplog, "could not resume")) == 1
+    assert bench.tracked("a").damaged
+    assert os.getxattr(bench.folders["a"], "user.cgpause") == b"\xff\nforged"
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
+    bench: Bench, caplog: pytest.LogCaptureFixture, damage: str, mechanism: Mechanism
+) -> None:
+    """Nobody else could: there is no systemd here that knows the original."""
+    bench.pause("b", mechanism=mechanism)
+    if damage == "removed":
+        os.removexattr(bench.folders["b"], "user.cgpause")
+    else:
+        os.setxattr(bench.folders["b"], "user.cgpause", b"{}")
+    bench.actuator.read_record(bench.tracked("b"))
+    assert (bench.cpu_max(), bench.frozen(), bench.held()) == (ORIGINALS, [], [])
+    assert records_left(bench.fake.root) == []
+    assert len(lines(caplog, "resumed")) == 1
+    paused, resumed = bench.kept
+    assert (resumed.result, resumed.pause) == ("lost", paused.pause)
+
+
+def test_a_lost_record_does_not_undo_what_somebody_else_wrote_since(bench: Bench) -> None:
+    bench.pause("b")
+    os.removexattr(bench.folders["b"], "user.cgpause")
+    (bench.folders["b"] / "cpu.max").write_text("70000 100000\n")
+    bench.actuator.read_record(bench.tracked("b"))
+    assert (bench.cpu_max()[1], bench.held()) == ("70000 100000", [])
+
+
+def test_a_pod_whose_lost_record_could_not_be_replaced_at_once_is_tried_again(bench: Bench) -> None:
+    bench.pause("b")
+    os.removexattr(bench.folders["b"], "user.cgpause")
+    with locked(bench, "b"):
+        bench.actuator.read_record(bench.tracked("b"))
+    assert bench.tracked("b").damaged
+    assert bench.held() == ["b"]
+    bench.actuator.read_record(bench.tracked("b"))
+    assert (bench.cpu_max(), bench.held(), bench.tracked("b").damaged) == (ORIGINALS, [], False)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["recorded", "record-lost"])
+def test_a_resume_needs_no_free_descriptor(bench: Bench, lost: bool) -> None:  # noqa: FBT001 - a table
+    bench.pause("a", "b")
+    if lost:
+        os.removexattr(bench.folders["a"], "user.cgpause")
+    taken = []
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 256), before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        bench.resume("a", "b")
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (bench.cpu_max(), bench.held()) == (ORIGINALS, [])

@@ -1,0 +1,103 @@
+"""Containers are killed, never the sandbox, and never what an operator holds."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+from actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
+
+from cgpause import ledger
+from cgpause.clock import now_ns
+from cgpause.model import Owner, Resume, Sacrifice
+from cgpause.policy import State, decide
+from cgpause.sampler import Sampler
+
+
+def killed(folder: Path) -> list[str]:
+    return sorted(kill.parent.name for kill in folder.glob("*.scope/cgroup.kill") if kill.read_text() == "1\n")
+
+
+def container_of(folder: Path) -> Path:
+    (found,) = (s for s in folder.glob("*.scope") if (s / "memory.oom.group").read_text() == "1\n")
+    return found
+
+
+def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.pause("a", "b")
+    bench.sacrifice("b")
+    assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
+    assert killed(bench.folders["a"]) == []
+    assert (bench.held(), bench.cpu_max()[1]) == (["a"], "50000 100000")
+    assert bench.actuator.counts.sacrifices == 1
+    assert [r.levelname for r in caplog.records if r.getMessage().startswith("sacrificed")] == ["WARNING"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["taken-over", "paused-meanwhile"])
+def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: bool) -> None:  # noqa: FBT001 - a table
+    if before:
+        bench.pause("b")
+    decided = Sacrifice(bench.tracked("b").pod, 1, "test")
+    if before:
+        take_over(bench, "b")
+    else:
+        ledger.pause(bench.tracked("b").cgroup, BY_HAND)
+    bench.apply(decided)
+    assert killed(bench.folders["b"]) == []
+    record = bench.tracked("b").pod.paused
+    assert record is not None
+    assert record.owner is Owner.MANUAL
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES], ids=lambda code: errno.errorcode[code])
+def test_a_sacrifice_the_kernel_refuses_is_told_once_and_counts_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    bench.pause("a", "b")
+    refuse(monkeypatch, bench.folders["b"], code, ("cgroup.kill",))
+    for _ in range(3):
+        bench.sacrifice("b")
+    assert bench.actuator.counts.sacrifices == 0
+    assert len(lines(caplog, "could not sacrifice")) == 1
+    bench.sacrifice("a")
+    assert killed(bench.folders["a"])
+
+
+def test_on_a_kernel_without_cgroup_kill_a_sacrifice_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.pause("b")
+    (container_of(bench.folders["b"]) / "cgroup.kill").unlink()
+    bench.sacrifice("b")
+    assert len(lines(caplog, "could not sacrifice")) == 1
+
+
+def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
+    """Its id is newer than the last reading of the log folders (kubelet before 1.28: no memory.oom.group either)."""
+    folder = bench.folders["b"]
+    old = container_of(folder)
+    logs = bench.fake.log_dir / "containers"
+    logs.mkdir(parents=True)
+    (old / "memory.oom.group").write_text("0\n")
+    (logs / f"b_default_main-{old.name.removeprefix('cri-containerd-').removesuffix('.scope')}.log").touch()
+    bench.fake.add_pod("new")
+    bench.tree.refresh(1)  # reads the names
+    new = folder / f"cri-containerd-{'e' * 64}.scope"
+    shutil.copytree(old, new)
+    (logs / f"b_default_side-{'e' * 64}.log").touch()
+    bench.pause("b")
+    bench.sacrifice("b")
+    assert killed(folder) == sorted([old.name, new.name])
+
+
+def test_a_sacrificed_pod_that_could_not_be_resumed_is_resumed_by_the_next_decision(bench: Bench) -> None:
+    """Nothing can be started in a paused pod, and what was killed in it dies slowly."""
+    bench.pause("b")
+    with locked(bench, "b"):
+        bench.sacrifice("b")
+    assert bench.held() == ["b"]
+    with Sampler(bench.tree) as sampler:
+        decision = decide(State(), sampler.sample(now_ns()), CONFIG)
+    assert [type(action) for action in decision.actions if action.pod.name == "b"] == [Resume]

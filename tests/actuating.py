@@ -1,0 +1,120 @@
+"""Actions on ordinary trees, as the tests in tests/actuate carry them out."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from trees import FakeTree
+
+from cgpause import ledger
+from cgpause.actuate import Actuator
+from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
+from cgpause.config import Config
+from cgpause.dryrun import DryLedger
+from cgpause.errors import CgroupGoneError, KernelWriteError
+from cgpause.events import Event
+from cgpause.ledger import PauseRequest
+from cgpause.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
+from cgpause.tree import PodTree, TrackedPod
+from cgpause.watch import Watch
+
+CONFIG = Config()
+THROTTLE = CpuMax(1001, 100000)
+SAMPLE = Sample(0, Headroom(100, 5, None, 0), ())
+
+
+class Bench:
+    """A tree with pods a, b and c, whose originals differ, and an actuator on it."""
+
+    def __init__(self, folder: Path, watch: Watch, *, dry_run: bool = False) -> None:
+        self.fake = FakeTree(folder)
+        self.folders = {
+            "a": self.fake.add_pod("a", 1, cpu_max="max 100000"),
+            "b": self.fake.add_pod("b", 2, cpu_max="50000 100000"),
+            "c": self.fake.add_pod("c", 3, cpu_max="200000 50000"),
+        }
+        self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), CONFIG)
+        self.tree.refresh(0)
+        self.kept: list[Event] = []
+        kept = DryLedger() if dry_run else ledger
+        self.actuator = Actuator(kept, self.tree, watch, dry_run=dry_run, recorder=self)
+
+    def keep(self, event: Event) -> None:
+        """Be the history."""
+        self.kept.append(event)
+
+    def tracked(self, name: str) -> TrackedPod:
+        return next(tracked for tracked in self.tree.pods.values() if tracked.pod.name == name)
+
+    def apply(self, *actions: Action, config: Config = CONFIG) -> None:
+        self.actuator.apply(actions, SAMPLE, config)
+
+    def pause(self, *names: str, mechanism: Mechanism = Mechanism.THROTTLE) -> None:
+        self.apply(*(Pause(self.tracked(name).pod, 1, mechanism, "test") for name in names))
+
+    def resume(self, *names: str) -> None:
+        self.apply(*(Resume(self.tracked(name).pod, "test") for name in names))
+
+    def sacrifice(self, *names: str) -> None:
+        self.apply(*(Sacrifice(self.tracked(name).pod, 1, "test") for name in names))
+
+    def freeze(self, *names: str) -> None:
+        self.apply(*(Freeze(self.tracked(name).pod, "it grows") for name in names))
+
+    def frozen(self) -> list[str]:
+        return [name for name, folder in self.folders.items() if (folder / "cgroup.freeze").read_text() == "1\n"]
+
+    def cpu_max(self) -> list[str]:
+        return [(folder / "cpu.max").read_text().strip() for folder in self.folders.values()]
+
+    def held(self) -> list[str]:
+        return [name for name in self.folders if self.tracked(name).pod.paused is not None]
+
+
+ORIGINALS = ["max 100000", "50000 100000", "200000 50000"]
+
+
+def lines(caplog: pytest.LogCaptureFixture, *starts: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if not starts or r.getMessage().startswith(starts)]
+
+
+def refuse(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, code: int, files: tuple[str, ...] = ("cpu.max", "cgroup.kill")
+) -> None:
+    """Make the kernel refuse writes in one pod."""
+    write = Cgroup.write
+
+    def refusing(cgroup: Cgroup, name: str, value: str) -> None:
+        if cgroup.path.startswith(str(folder)) and name in files:
+            if code == errno.ENODEV:
+                raise CgroupGoneError(cgroup.path)
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(code, os.strerror(code)), value)
+        write(cgroup, name, value)
+
+    monkeypatch.setattr(Cgroup, "write", refusing)
+
+
+BY_HAND = PauseRequest(Mechanism.THROTTLE, THROTTLE, Owner.MANUAL, "by hand", now_ns())
+
+
+def take_over(bench: Bench, name: str) -> None:
+    with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
+        assert ledger.take_over(cgroup, BY_HAND) is not None
+
+
+def locked(bench: Bench, name: str) -> ExitStack:
+    stack = ExitStack()
+    other = stack.enter_context(Cgroup(str(bench.fake.root), bench.tracked(name).pod.cgroup.path))
+    stack.enter_context(other.locked(wait_s=0))
+    return stack
+
+
+def drift(bench: Bench, times: int) -> None:
+    for number in range(times):
+        (bench.folders["b"] / "cpu.max").write_text(f"{30000 + number} 100000\n")
+        bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
