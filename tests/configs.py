@@ -1,0 +1,26 @@
+"""What is wrong with a configuration text."""
+
+from __future__ import annotations
+
+from cgpause.config import (
+    parse_config,
+)
+from cgpause.errors import ConfigError, ConfigProblem
+
+
+def problems(text: str) -> list[tuple[int | None, str]]:
+    """Line and key of each problem in a text; none if it is a valid configuration."""
+    return [(p.line, p.key) for p in all_problems(text)]
+
+
+def all_problems(text: str) -> tuple[ConfigProblem, ...]:
+    try:
+        parse_config(text, "test.toml")
+    except ConfigError as e:
+        return e.problems
+    return ()
+
+
+def only_message(text: str) -> str:
+    (problem,) = all_problems(text)
+    return problem.message

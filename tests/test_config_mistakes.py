@@ -1,0 +1,331 @@
+"""What configuration text is refused, and what is said of it: at its line, all of it at once, whatever the text."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+
+import pytest
+from configs import all_problems, only_message, problems
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.config import (
+    Config,
+    parse_config,
+)
+from cgpause.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "value", ['"90"', "true", "[]", "[90]", "{}", "1979-05-27", "nan", "+nan", "inf", "-inf", "''"]
+)
+@pytest.mark.parametrize("option", ["watermark.upper_pct", "watermark.batch", "psi.node.stall_us"])
+def test_a_number_is_nothing_else(option: str, value: str) -> None:
+    assert [(1, option)] == problems(f"{option} = {value}\n")
+
+
+@pytest.mark.parametrize("value", ["1.0", "1e0", "0.5"])
+def test_a_whole_number_is_no_float(value: str) -> None:
+    assert problems(f"watermark.patience = {value}\n") == [(1, "watermark.patience")]
+
+
+@pytest.mark.parametrize("value", ["0", "1", '"true"', "[true]"])
+@pytest.mark.parametrize("option", ["watermark.sacrifice", "protect.static_pods"])
+def test_a_switch_is_true_or_false_only(option: str, value: str) -> None:
+    assert [(1, option)] == problems(f"{option} = {value}\n")
+
+
+@pytest.mark.parametrize("value", ['"Throttle"', '""', '"pause"', "1", "true", '["throttle"]', '"throttle "'])
+def test_a_choice_is_one_of_its_names(value: str) -> None:
+    assert problems(f"mechanism = {value}\n") == [(1, "mechanism")]
+
+
+@pytest.mark.parametrize(
+    "glob",
+    ["*/*", "a/b", "kube-system/*", "team-?/*", "*/db-[0-9]", "*/[!a]*", "a/10.0.0.1-pod.x"],
+)
+def test_a_pod_glob_may_be(glob: str) -> None:
+    assert problems(f"[[pods]]\nmatch = '{glob}'\nprotect = true\n") == []
+
+
+@pytest.mark.parametrize(
+    "glob",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("batch", id="no-slash"),
+        pytest.param("a/b/c", id="two-slashes"),
+        pytest.param("/", id="slash-only"),
+        pytest.param("/b", id="no-namespace"),
+        pytest.param("a/", id="no-name"),
+        pytest.param("a[/]b", id="slash-in-brackets"),
+        pytest.param("Batch/*", id="upper-case"),
+        pytest.param("!a/*", id="negation-outside-brackets"),
+        pytest.param("a/[b", id="open-bracket"),
+        pytest.param("a/b]", id="close-bracket"),
+        pytest.param("a/b ", id="trailing-space"),
+        pytest.param("a_b/c", id="underscore"),
+        pytest.param("ä/b", id="not-ascii"),
+    ],
+)
+def test_a_pod_glob_that_matches_no_pod_is_refused(glob: str) -> None:
+    assert problems(f"[[pods]]\nmatch = '{glob}'\nprotect = true\n") == [(2, "pods[1].match")]
+
+
+@given(st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True), st.data())
+def test_every_kubernetes_name_is_a_glob_that_matches_itself(name: str, data: st.DataObject) -> None:
+    pod = data.draw(st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,8}[a-z0-9])?", fullmatch=True))
+    config = parse_config(f"[[pods]]\nmatch = '{name}/{pod}'\nprotect = true\n", "test.toml")
+
+    assert fnmatch.fnmatchcase(f"{name}/{pod}", config.pods[0].match)
+
+
+@pytest.mark.parametrize("value", ['"kube-system"', '["a/b"]', '[""]', "[1]", '["Kube"]', "[[]]", "{}"])
+def test_namespaces_are_a_list_of_globs(value: str) -> None:
+    ((line, key),) = problems(f"[protect]\nnamespaces = {value}\n")
+
+    assert (line, key.startswith("protect.namespaces")) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("[[pods]]\n", [(1, "pods[1].match")], id="empty-rule"),
+        pytest.param("[[pods]]\nmatch='a/b'\n", [(1, "pods[1].protect")], id="decides-nothing"),
+        pytest.param("[[pods]]\nmatch='a/b'\nqos=['Burstable']\n", [(1, "pods[1].protect")], id="only-whom"),
+        pytest.param("[[pods]]\nmatch='a/b'\nprotect=1\n", [(3, "pods[1].protect")], id="decides-wrongly"),
+        pytest.param("[[pods]]\nmatch='a/b'\nclass='Batch'\n", [(3, "pods[1].class")], id="unknown-class"),
+        pytest.param("[[pods]]\nmatch='a/b'\nclass_='batch'\npriority=1\n", [(3, "pods[1].class_")], id="underscore"),
+        pytest.param("[[pods]]\nprotect=true\n", [(1, "pods[1].match")], id="no-match"),
+        pytest.param("[pods]\nmatch='a/b'\nprotect=true\n", [(1, "pods")], id="section-instead-of-list"),
+        pytest.param("pods = 1\n", [(1, "pods")], id="number"),
+        pytest.param("pods = ['a/b']\n", [(1, "pods[1]")], id="list-of-strings"),
+        pytest.param(
+            "[[pods]]\nmatch='a/b'\nprotect=true\n[[pods]]\nmatch='c/d'\nprotect=true\nqos=['burstable']\n",
+            [(7, "pods[2].qos[1]")],
+            id="second-rule",
+        ),
+    ],
+)
+def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tuple[int, str]]) -> None:
+    assert expected == problems(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            "[watermark]\nuper_pct = 1\n",
+            'unknown option; did you mean "upper_pct"?; known here: '
+            "upper_pct, lower_pct, interval_s, patience, batch, sacrifice",
+            id="option",
+        ),
+        pytest.param(
+            "[watermrk]\n",
+            'unknown section; did you mean "watermark"?; known here: '
+            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, history, "
+            "metrics, trace, protect, pods",
+            id="section",
+        ),
+        pytest.param(
+            "[protect]\nstatic-pods = true\n",
+            'unknown option; did you mean "static_pods"?; known here: namespaces, static_pods, guaranteed, unnamed',
+            id="hyphen",
+        ),
+        pytest.param("[psi]\nzzz = true\n", "unknown option; known here: node, kubepods", id="nothing-near"),
+        pytest.param("upper_pct = 1\n", "unknown option here; it belongs in [watermark]", id="no-section"),
+        pytest.param(
+            "[watermark]\nmechanism = 'freeze'\n",
+            "unknown option here; it belongs in the part above all sections",
+            id="below-a-section",
+        ),
+        pytest.param(
+            "[psi]\nwindow_us = 500000\n",
+            "unknown option here; it belongs in [psi.node] or [psi.kubepods]",
+            id="one-level-up",
+        ),
+        pytest.param("[protect]\nmatch = 'a/b'\n", "unknown option here; it belongs in [[pods]]", id="rule"),
+        pytest.param("[node]\n", "unknown section here; it belongs in [psi]", id="inner-section"),
+        pytest.param(
+            'mechanism = "Freeze"\n',
+            'found "Freeze"; allowed: "throttle" or "freeze"; did you mean "freeze"?',
+            id="choice",
+        ),
+        pytest.param(
+            "[throttle]\nquota_us = 999\n",
+            "found 999; allowed: a whole number from 1000 to 1000000, at least 1 % of period_us",
+            id="value",
+        ),
+        pytest.param("watermark = 3\n", "found 3; allowed: a section with options in it", id="value-for-a-section"),
+        pytest.param(
+            "[[pods]]\nmatch = 'a/b'\n",
+            "the rule decides nothing; allowed: at least one of protect, class and priority",
+            id="rule-without-effect",
+        ),
+        pytest.param(
+            "[[pods]]\nmatch = 'a/b'\nclass = 'servce'\n",
+            'found "servce"; allowed: "auto" or "batch" or "service"; did you mean "service"?',
+            id="class",
+        ),
+        pytest.param("class = 'batch'\n", "unknown option here; it belongs in [[pods]]", id="class-outside-a-rule"),
+    ],
+)
+def test_a_message_says_what_was_found_and_what_is_allowed(text: str, message: str) -> None:
+    assert message == only_message(text)
+
+
+def test_all_problems_are_reported_at_once_each_with_its_line() -> None:
+    text = """\
+polcy = "watermark"
+mechanism = 3
+
+[watermark]
+upper_pct = 101  # too much
+patience = true
+note = '''
+batch = 0
+[throttle]
+'''
+batch = 0
+
+[throttle]
+quota_us = 1000
+period_us = 1_000_000
+
+[protect]
+namespaces = [
+    "fine",  # ]
+    "Not Fine",
+
+    7,
+]
+
+[[pods]]
+match = "a/b"
+protect = true
+
+[[pods]]
+match = "nowhere"
+qos = ["Burstable",
+       "Best"]
+protect = "yes"
+
+[psi]
+kubepods = { kind = "some", stall_us = 600_000 }
+
+[psi.node]
+"window_us" = 1
+"""
+
+    assert problems(text) == [
+        (1, "polcy"),
+        (2, "mechanism"),
+        (5, "watermark.upper_pct"),
+        (6, "watermark.patience"),
+        (7, "watermark.note"),
+        (11, "watermark.batch"),
+        (14, "throttle.quota_us"),
+        (20, "protect.namespaces[2]"),
+        (22, "protect.namespaces[3]"),
+        (30, "pods[2].match"),
+        (32, "pods[2].qos[2]"),
+        (33, "pods[2].protect"),
+        (36, "psi.kubepods.stall_us"),
+        (39, "psi.node.window_us"),
+    ]
+
+
+def test_an_error_prints_one_line_per_problem_with_source_and_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config("x = 1\n[watermark]\nbatch = 0\n", "/etc/x.toml")
+
+    assert [line.split(": ")[:2] for line in str(caught.value).splitlines()] == [
+        ["/etc/x.toml:1", "x"],
+        ["/etc/x.toml:3", "watermark.batch"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        pytest.param("a = \n", 1, "Invalid value", id="no-value"),
+        pytest.param("\n\npolicy = watermark\n", 3, "strings need double quotes", id="no-quotes"),
+        pytest.param("[watermark\n", 1, "Expected", id="open-header"),
+        pytest.param("\n[protect]\nnamespaces = [\n'a',\n", 4, "Invalid value", id="list-never-closed"),
+        pytest.param("policy = 'watermark'\n\npolicy = 'watermark'\n", 3, "set twice", id="duplicate-option"),
+        pytest.param("[hold]\n[psi]\n[hold]\n", 3, "opened twice", id="duplicate-section"),
+        pytest.param("hold.settle_s = 1\n[hold]\n", 2, "opened twice", id="dotted-then-section"),
+        pytest.param("[[pods]]\n[pods]\n", 2, "opened twice", id="array-then-section"),
+        pytest.param("\nx = 1\x00\n", 2, "Expected newline", id="nul"),
+        pytest.param("['x (at line 9']\n['x (at line 9']\n", 2, "opened twice", id="misleading-name"),
+        pytest.param("\x7fELF\x02\x01\x01\n", 1, "Invalid statement", id="binary"),
+        pytest.param("x = 1\ry = 2\n", 1, "Expected newline", id="lone-carriage-return"),
+        pytest.param("x = " + "9" * 1000 + "_" + "9" * 10 + "\n[", 2, "", id="ends-in-a-header"),
+        pytest.param("\ufeff\ufeff", 1, "Invalid statement", id="two-byte-order-marks"),
+        pytest.param("# " + "x" * 1023, 1, "1025 characters", id="line-just-too-long"),
+        pytest.param("\nx" + ".a" * 500_000 + " = 1", 2, "allowed: up to 1024", id="deep-dotted-key"),
+    ],
+)
+def test_text_that_is_not_toml_is_one_problem_at_its_line(text: str, line: int, part: str) -> None:
+    (problem,) = all_problems(text)
+
+    assert line == problem.line
+    assert part in problem.message
+    assert "\n" not in problem.message
+
+
+def test_a_line_of_the_longest_length_is_read() -> None:
+    assert Config() == parse_config("# " + "x" * 1022, "test.toml")
+
+
+@pytest.mark.parametrize("opening", ["[", "{a="])
+def test_nesting_without_end_is_refused_without_a_traceback(opening: str) -> None:
+    text = "x = " + "\n".join(["[" * 500] * 10) if opening == "[" else "x = " + opening * 250
+    (problem,) = all_problems(text)
+
+    assert problem.message
+
+
+def test_nesting_deeper_than_any_option_has_a_line_all_the_same() -> None:
+    assert problems("\nx = " + "[" * 60 + "1, {a = '['}" + "]" * 60 + "\n") == [(2, "x")]
+
+
+@pytest.mark.parametrize("digits", [20, 400, 1000])
+@pytest.mark.parametrize("base", ["", "0x"])
+@pytest.mark.parametrize("option", ["watermark.upper_pct", "watermark.batch", "mechanism"])
+def test_a_huge_number_is_refused_in_a_short_message(option: str, base: str, digits: int) -> None:
+    assert "found a number of more than 64 bits" in only_message(f"{option} = {base}{'9' * digits}\n")
+
+
+def test_what_a_file_says_cannot_write_to_the_terminal_unescaped() -> None:
+    text = '"\\u001b[2J\\n" = 1\n[watermark]\nbatch = "\\u001b]0;x\\u0007\\r"\nbatch2 = "' + "y" * 900 + '"\n'
+
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "test.toml")
+
+    lines = str(caught.value).split("\n")
+    assert len(lines) == 3
+    assert all(line.isprintable() and len(line) < 300 for line in lines)
+
+
+def test_windows_line_ends_count_like_others() -> None:
+    assert problems("\ufeff# x\r\n\r\n[watermark]\r\nbatch = 0\r\n") == [(4, "watermark.batch")]
+
+
+def test_line_ends_that_are_none_in_toml_do_not_count() -> None:
+    assert problems("# \u2028 \u2029 \x85\nwatermark.batch = 0\n") == [(2, "watermark.batch")]
+
+
+def test_many_mistakes_are_found_in_reasonable_time() -> None:
+    start = time.process_time()
+
+    found = problems("[[pods]]\nmatch = 'a/b'\nprotect = 3\n" * 20_000)
+
+    assert found[-1] == (60_000, "pods[20000].protect")
+    assert time.process_time() - start < 20  # measured 1 s; squared growth would take hours
+
+
+@given(st.text() | st.text(alphabet="[]{}=.,'\"\\#\n ab1"))
+def test_any_text_is_either_a_configuration_or_a_config_error(text: str) -> None:
+    for problem in all_problems(text):
+        assert problem.line is None or 1 <= problem.line <= text.count("\n") + 1
