@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commandline import (
-    GIB,
     THROTTLED,
     Patch,
     S,
@@ -18,7 +16,6 @@ from commandline import (
     damage,
     frozen,
     invoke,
-    pause_as,
     record_of,
     run,
     snapshot,
@@ -26,10 +23,8 @@ from commandline import (
 )
 from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
-from cgpause import byhand, ledger
+from cgpause import byhand
 from cgpause.atwork import Daemon, DaemonState
-from cgpause.cgroupfs import Cgroup
-from cgpause.ledger import PauseRequest
 from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
 
 
@@ -354,169 +349,6 @@ def test_of_several_it_is_said_which_failed(arrange: Callable[[Path], object], a
 
     assert result.exit_code in (5, 6)
     assert "default/bad" in result.stderr or make_uid(2).replace("-", "_") in result.stderr
-
-
-DRY_RUNS = {
-    "pause": (
-        ["pause", "web", "db", "--dry-run"],
-        "default/web would be paused (throttle)\ndefault/db already paused (throttle) by hand: test\n",
-    ),
-    "freeze": (["pause", "web", "--mechanism", "freeze", "--dry-run"], "default/web would be paused (freeze)\n"),
-    "for": (["pause", "web", "--for", "10m", "--dry-run"], "default/web would be paused (throttle)\n"),
-    "force": (["pause", "guarded", "--force", "--dry-run"], "default/guarded would be paused (throttle)\n"),
-    "resume": (["resume", "web", "db", "--dry-run"], "default/web is not paused\ndefault/db would be resumed\n"),
-    "all": (["resume", "--all", "--dry-run"], "{db} would be resumed\n"),
-}
-
-
-@pytest.mark.parametrize("case", DRY_RUNS)
-def test_a_dry_run_says_what_it_would_do_and_changes_nothing(case: str, tree: FakeTree) -> None:
-    args, said = DRY_RUNS[case]
-    tree.add_pod("web")
-    db = tree.add_pod("db")
-    tree.add_pod("guarded", tier="")
-    pause_as(tree, db, Owner.MANUAL)
-    before = snapshot(tree.root)
-
-    result = run(tree, *args)
-
-    assert result.exit_code == 0
-    assert result.stdout == said.format(db=db.relative_to(tree.root))
-    assert snapshot(tree.root) == before
-
-
-def freeze_unasked(pod: Path) -> None:
-    (pod / "cgroup.freeze").write_text("1\n")
-
-
-@pytest.mark.parametrize(
-    ("owner", "held", "arrange", "args"),
-    [
-        (Owner.DAEMON, Mechanism.FREEZE, None, ["--mechanism", "throttle"]),
-        (Owner.DAEMON, Mechanism.THROTTLE, freeze_unasked, ["--mechanism", "freeze"]),
-        (Owner.DAEMON, Mechanism.THROTTLE, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
-        (Owner.MANUAL, Mechanism.THROTTLE, None, ["--mechanism", "freeze"]),
-        (Owner.MANUAL, Mechanism.FREEZE, None, ["--for", "10m"]),
-        (Owner.MANUAL, Mechanism.THROTTLE, None, []),
-        (None, None, freeze_unasked, ["--mechanism", "freeze"]),
-        (None, None, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
-        (None, None, damage, []),
-    ],
-    ids=[
-        "taking-over-frozen", "taking-over-frozen-by-others", "taking-over-unreadable", "by-hand-otherwise",
-        "by-hand-longer", "by-hand", "frozen-by-others", "unreadable", "damaged",
-    ],
-)  # fmt: skip
-def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing(
-    owner: Owner | None,
-    held: Mechanism | None,
-    arrange: Callable[[Path], object] | None,
-    args: list[str],
-    tree: FakeTree,
-) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    if owner is not None and held is not None:
-        pause_as(tree, web, owner, mechanism=held)
-    if arrange is not None:
-        arrange(web)
-    before = snapshot(tree.root)
-
-    trial = run(tree, "pause", "web", *args, "--dry-run")
-    assert snapshot(tree.root) == before
-    really = run(tree, "pause", "web", *args)
-
-    assert snapshot(tree.root) == before
-    assert (trial.exit_code, trial.stdout, trial.stderr) == (really.exit_code, really.stdout, really.stderr)
-    assert (trial.exit_code == 0) == (owner is Owner.MANUAL and not args)
-
-
-@pytest.mark.parametrize(
-    "args", [["check"], ["status"], ["status", "--json"], ["explain"], ["explain", "--json"], ["config"]], ids=" ".join
-)
-def test_commands_that_only_look_change_nothing(args: list[str], tree: FakeTree) -> None:
-    tree.set_used(int(0.99 * GIB))
-    tree.add_pod("web")
-    pause_as(tree, tree.add_pod("db"), Owner.MANUAL)
-    damage(tree.add_pod("damaged"))
-    before = snapshot(tree.folder)
-
-    assert run(tree, *args).exit_code == 0
-    assert snapshot(tree.folder) == before
-
-
-def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
-
-    assert run(tree, "resume", "web").exit_code == 0
-    assert cpu_max(web) == "50000 100000"
-
-
-def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
-    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 1000 * S)
-    before = record_of(tree, web)
-    trial = run(tree, "pause", "web", "--dry-run")
-    assert trial.stdout == "default/web would be taken over from the daemon\n"
-    assert record_of(tree, web) == before
-
-    taken = run(tree, "pause", "web", "--for", "10m")
-
-    said = "default/web stays paused (throttle), by hand from now on; by the daemon until now: memory use 91 %\n"
-    assert (taken.exit_code, taken.stdout) == (0, said)
-    assert "when its time is over" in taken.stderr
-    assert cpu_max(web) == THROTTLED
-    assert record_of(tree, web) == replace(
-        before, owner=Owner.MANUAL, reason="cgpause pause by tester", expires_ns=1600 * S
-    )
-    assert "already paused (throttle) by hand, 10m00s left" in run(tree, "pause", "web").stdout
-    assert run(tree, "resume", "web").exit_code == 0
-    assert (cpu_max(web), records_left(tree.root)) == ("50000 100000", [])
-
-
-@pytest.mark.parametrize("held", Mechanism)
-@pytest.mark.parametrize("wanted", Mechanism)
-def test_what_is_taken_over_can_be_frozen_but_what_is_frozen_is_not_throttled(
-    held: Mechanism, wanted: Mechanism, tree: FakeTree
-) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON, mechanism=held)
-    before = snapshot(tree.root)
-    trial = run(tree, "pause", "web", "--mechanism", wanted, "--dry-run")
-    assert snapshot(tree.root) == before
-
-    result = run(tree, "pause", "web", "--mechanism", wanted)
-
-    assert trial.exit_code == result.exit_code
-    if (held, wanted) == (Mechanism.FREEZE, Mechanism.THROTTLE):
-        assert (result.exit_code, result.stdout) == (5, "")
-        assert "default/web: it is frozen by the daemon" in result.stderr
-        assert "cgpause resume it first" in result.stderr
-        assert snapshot(tree.root) == before
-        return
-    also = "" if wanted is held else ", and frozen"
-    assert trial.stdout == f"default/web would be taken over from the daemon{also}\n"
-    assert result.stdout.startswith(f"default/web stays paused ({wanted}), by hand from now on")
-    assert frozen(web) == (wanted is Mechanism.FREEZE)
-    assert cpu_max(web) == ("50000 100000" if held is Mechanism.FREEZE else THROTTLED)
-    assert run(tree, "resume", "web").exit_code == 0
-    assert (cpu_max(web), frozen(web)) == ("50000 100000", False)
-
-
-def test_what_the_daemon_resumes_in_the_same_moment_is_paused_anew(tree: FakeTree, monkeypatch: Patch) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON)
-    really = ledger.take_over
-
-    def too_late(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None) -> PauseRecord | None:
-        ledger.resume(cgroup)
-        return really(cgroup, request, mechanism)
-
-    monkeypatch.setattr(ledger, "take_over", too_late)
-
-    assert run(tree, "pause", "web").stdout == "default/web paused: cpu.max 50000 100000 -> 1001 100000\n"
-    assert record_of(tree, web).owner is Owner.MANUAL
 
 
 @pytest.mark.parametrize("user", ["\x1b[31mroot\n", "\udcff", "ü" * 500, ""], ids=ascii)

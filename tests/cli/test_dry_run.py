@@ -1,0 +1,105 @@
+"""`pause` and `resume` with `--dry-run`: the answer of the real ones, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commandline import (
+    GIB,
+    damage,
+    pause_as,
+    run,
+    snapshot,
+)
+from trees import FakeTree
+
+from cgpause.model import Mechanism, Owner
+
+DRY_RUNS = {
+    "pause": (
+        ["pause", "web", "db", "--dry-run"],
+        "default/web would be paused (throttle)\ndefault/db already paused (throttle) by hand: test\n",
+    ),
+    "freeze": (["pause", "web", "--mechanism", "freeze", "--dry-run"], "default/web would be paused (freeze)\n"),
+    "for": (["pause", "web", "--for", "10m", "--dry-run"], "default/web would be paused (throttle)\n"),
+    "force": (["pause", "guarded", "--force", "--dry-run"], "default/guarded would be paused (throttle)\n"),
+    "resume": (["resume", "web", "db", "--dry-run"], "default/web is not paused\ndefault/db would be resumed\n"),
+    "all": (["resume", "--all", "--dry-run"], "{db} would be resumed\n"),
+}
+
+
+@pytest.mark.parametrize("case", DRY_RUNS)
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(case: str, tree: FakeTree) -> None:
+    args, said = DRY_RUNS[case]
+    tree.add_pod("web")
+    db = tree.add_pod("db")
+    tree.add_pod("guarded", tier="")
+    pause_as(tree, db, Owner.MANUAL)
+    before = snapshot(tree.root)
+
+    result = run(tree, *args)
+
+    assert result.exit_code == 0
+    assert result.stdout == said.format(db=db.relative_to(tree.root))
+    assert snapshot(tree.root) == before
+
+
+def freeze_unasked(pod: Path) -> None:
+    (pod / "cgroup.freeze").write_text("1\n")
+
+
+@pytest.mark.parametrize(
+    ("owner", "held", "arrange", "args"),
+    [
+        (Owner.DAEMON, Mechanism.FREEZE, None, ["--mechanism", "throttle"]),
+        (Owner.DAEMON, Mechanism.THROTTLE, freeze_unasked, ["--mechanism", "freeze"]),
+        (Owner.DAEMON, Mechanism.THROTTLE, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
+        (Owner.MANUAL, Mechanism.THROTTLE, None, ["--mechanism", "freeze"]),
+        (Owner.MANUAL, Mechanism.FREEZE, None, ["--for", "10m"]),
+        (Owner.MANUAL, Mechanism.THROTTLE, None, []),
+        (None, None, freeze_unasked, ["--mechanism", "freeze"]),
+        (None, None, lambda pod: (pod / "cpu.max").write_text("rubbish\n"), []),
+        (None, None, damage, []),
+    ],
+    ids=[
+        "taking-over-frozen", "taking-over-frozen-by-others", "taking-over-unreadable", "by-hand-otherwise",
+        "by-hand-longer", "by-hand", "frozen-by-others", "unreadable", "damaged",
+    ],
+)  # fmt: skip
+def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing(
+    owner: Owner | None,
+    held: Mechanism | None,
+    arrange: Callable[[Path], object] | None,
+    args: list[str],
+    tree: FakeTree,
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    if owner is not None and held is not None:
+        pause_as(tree, web, owner, mechanism=held)
+    if arrange is not None:
+        arrange(web)
+    before = snapshot(tree.root)
+
+    trial = run(tree, "pause", "web", *args, "--dry-run")
+    assert snapshot(tree.root) == before
+    really = run(tree, "pause", "web", *args)
+
+    assert snapshot(tree.root) == before
+    assert (trial.exit_code, trial.stdout, trial.stderr) == (really.exit_code, really.stdout, really.stderr)
+    assert (trial.exit_code == 0) == (owner is Owner.MANUAL and not args)
+
+
+@pytest.mark.parametrize(
+    "args", [["check"], ["status"], ["status", "--json"], ["explain"], ["explain", "--json"], ["config"]], ids=" ".join
+)
+def test_commands_that_only_look_change_nothing(args: list[str], tree: FakeTree) -> None:
+    tree.set_used(int(0.99 * GIB))
+    tree.add_pod("web")
+    pause_as(tree, tree.add_pod("db"), Owner.MANUAL)
+    damage(tree.add_pod("damaged"))
+    before = snapshot(tree.folder)
+
+    assert run(tree, *args).exit_code == 0
+    assert snapshot(tree.folder) == before
