@@ -14,24 +14,12 @@ from typing import TypeVar
 
 from cgpause import options
 from cgpause.errors import ConfigError, ConfigProblem
-from cgpause.settings import (
-    Config,
-    HistoryConfig,
-    HoldConfig,
-    MemoryHighConfig,
-    MetricsConfig,
-    PodClass,
-    PodRule,
-    Policy,
-    ProtectConfig,
-    PsiConfig,
-    PsiTriggerConfig,
-    ReserveConfig,
-    SamplingConfig,
-    ThrottleConfig,
-    TraceConfig,
-    WatermarkConfig,
-)
+from cgpause.settings import Config
+from cgpause.settings.holding import HoldConfig, ThrottleConfig
+from cgpause.settings.pods import PodClass, PodRule, ProtectConfig
+from cgpause.settings.policies import Policy, ReserveConfig, WatermarkConfig
+from cgpause.settings.records import HistoryConfig, MetricsConfig, TraceConfig
+from cgpause.settings.watching import MemoryHighConfig, PsiConfig, PsiTriggerConfig, SamplingConfig
 
 __all__ = [
     "Config",
