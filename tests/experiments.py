@@ -94,7 +94,9 @@ def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: st
     """Results of one boot for each setting."""
     results = Results()
     for number, setting in enumerate(dict.fromkeys(trial.cell.setting for trial in trials), 1):
-        results.boots[number] = Boot(number, setting, "1G", "6.1.0-test", "a CPU", "2024-01-02", "abc1234", code, 1000)
+        results.boots[number] = Boot(
+            number, setting, "1G", "6.1.0-test", "a CPU", "2024-01-02", "abc1234", code, 1000, 1
+        )
         for trial in trials:
             if trial.cell.setting == setting:
                 results.add(Result(trial, number, check_values(trial, answer(trial, **change(trial)))))

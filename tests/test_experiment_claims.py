@@ -123,13 +123,23 @@ def test_an_arm_is_compared_on_the_seeds_both_have() -> None:
     assert (pair.seeds, pair.time_ratio) == (1, 1.0)
 
 
-def test_arms_that_different_code_ran_are_not_compared() -> None:
-    trials = [Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")]
-    results = make_results(trials)
-    results.boots[9] = replace(results.boots[1], number=9, code="other")
+@pytest.mark.parametrize(
+    ("arms", "changes", "compared"),
+    [
+        pytest.param(("none", "watermark"), {"code": "other"}, True, id="other code of cgpause"),
+        pytest.param(("none", "watermark"), {"bed": 2}, False, id="another bed"),
+        pytest.param(("none", "watermark"), {"machine": "two CPUs"}, False, id="another machine"),
+        pytest.param(("none", "watermark"), {"kernel": "7.0"}, False, id="another kernel"),
+        pytest.param(("reserve-freeze", "reserve-nobrake"), {"code": "other"}, False, id="variants, of other code"),
+        pytest.param(("reserve-freeze", "reserve-nobrake"), {"date": "2025-01-01"}, True, id="variants, another day"),
+    ],
+)
+def test_what_can_be_compared(arms: tuple[str, str], changes: dict[str, Any], compared: bool) -> None:  # noqa: FBT001 - a table
+    results = make_results([Trial(CELL, 1, arm) for arm in arms])
+    results.boots[9] = replace(results.boots[1], number=9, **changes)
     results.add(replace(results.measured()[0], boot=9))
 
-    assert Evidence(results).pair(CELL, "watermark", "none") is None
+    assert (Evidence(results).pair(CELL, *arms) is not None) == compared
 
 
 def test_savings_are_the_papers_figures() -> None:

@@ -25,7 +25,7 @@ def test_results_read_back_as_they_were_written(path: Path) -> None:
     results.save(path)
 
     assert load(path).dumps() == results.dumps()
-    assert json.loads(path.read_text())["schema"] == 2
+    assert json.loads(path.read_text())["schema"] == 3
 
 
 def test_boots_without_a_trial_are_not_kept(path: Path) -> None:
@@ -41,12 +41,14 @@ def test_boots_without_a_trial_are_not_kept(path: Path) -> None:
     [
         pytest.param("", id="empty"),
         pytest.param("[]", id="another shape"),
-        pytest.param('{"schema": 1, "boots": [], "trials": []}', id="another schema"),
+        pytest.param('{"schema": 2, "boots": [], "trials": [], "earlier": []}', id="another schema"),
         pytest.param(
-            json.dumps({"schema": 2, "boots": [], "trials": [{**answer(Trial(CELL, 1, "none")), "boot": 1}]}),
+            json.dumps(
+                {"schema": 3, "boots": [], "trials": [{**answer(Trial(CELL, 1, "none")), "boot": 1}], "earlier": []}
+            ),
             id="a boot that is not listed",
         ),
-        pytest.param('{"schema": 2, "boots": [], "trials": [{"setting": "node"}]}', id="a cut row"),
+        pytest.param('{"schema": 3, "boots": [], "trials": [{"setting": "node"}], "earlier": []}', id="a cut row"),
     ],
 )
 def test_a_file_that_is_no_results_file_is_refused(path: Path, text: str) -> None:

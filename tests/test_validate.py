@@ -15,7 +15,7 @@ from lab.trial import JOBS
 from lab.vm_host import LabError
 
 COSTS = validate.Costs(unit_s=0.2, page_s=50e-6, make_s=0.012, charged_bytes=200 * 1024)
-BOOT = Boot(1, "kubepods", "1536M", "6.1.0", "one CPU", "2026-11-22", "abc", "def", 12)
+BOOT = Boot(1, "kubepods", "1536M", "6.1.0", "one CPU", "2026-11-22", "abc", "def", 12, 1)
 
 
 def trial_of(arm: str, share: int, oversubscription: float, seed: int) -> Trial:

@@ -32,6 +32,7 @@ from lab.experiment_report import publish, render
 from lab.experiment_results import (
     ALL_ARMS,
     ARMS,
+    BED,
     NONE,
     OVERSUBSCRIPTIONS,
     RESULTS,
@@ -258,6 +259,7 @@ class Driver:
             commit=self._commit(),
             code=code,
             work=self.results.work_on(facts.kernel, facts.machine) or facts.work,
+            bed=BED,
         )
         self.results.boots[boot.number] = boot
         return boot

@@ -15,10 +15,12 @@ from lab.experiment_results import (
     ARMS,
     NONE,
     OVERSUBSCRIPTIONS,
+    RESERVES,
     SEEDS,
     SHARES,
     UNLIMITED,
     WATERMARK,
+    Boot,
     Cell,
     Result,
     Results,
@@ -106,7 +108,7 @@ class Evidence:
         return [result for _, result in sorted(self._found.get(cell, {}).get(arm, {}).items())]
 
     def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
-        """Two arms compared; None where they have no seed in common that was measured with the same code."""
+        """Two arms compared; None where they have no twins."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         twins = self.twins(cell, arm, other)
         common = [mine.trial.seed for mine, _ in twins]
@@ -117,18 +119,23 @@ class Evidence:
         return Pair(cell, len(common), restarts, other_restarts, total / other_total)
 
     def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
-        """The trials of two arms on a load, those on the same seed and with the same code together; by seed."""
+        """The trials of two arms on a load that can be compared: same seed, same bed; by seed.
+
+        Two variants of the reserve must be of the same code, or they differ by more than what they are named for.
+        """
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
-        return [(mine, its) for mine, its in both if self._code(mine) == self._code(its)]
+        if arm in RESERVES and other in RESERVES:
+            both = [(mine, its) for mine, its in both if self._boot(mine).code == self._boot(its).code]
+        return [(mine, its) for mine, its in both if self._boot(mine).ground == self._boot(its).ground]
 
     def is_calm(self, cell: Cell) -> bool:
         """Whether nothing restarts on a load without control, as far as the seeds wanted go."""
         found = self.seeds(cell, NONE)
         return len(found) >= len(SEEDS) and not any(result.number("restarts") for result in found)
 
-    def _code(self, result: Result) -> str:
-        return self._boots[result.boot].code
+    def _boot(self, result: Result) -> Boot:
+        return self._boots[result.boot]
 
     def pairs(self, arm: str, other: str, cells: Iterable[Cell]) -> list[Pair]:
         """`pair` for those of the loads that have both."""

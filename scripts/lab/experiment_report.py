@@ -54,7 +54,8 @@ fill the capacity in 4 s. There is no swap. A container that is OOM-killed start
 after kubelet's back-off, scaled. In the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as
 kubelet sets it; in the setting `node` there is no such limit, and memory ends where the machine's does.
 
-Each load is run with every arm, on the same sets of jobs (seeds). Arms are compared where the same code ran them. A run
+Each load is run with every arm, on the same sets of jobs (seeds). Arms are compared where what they run on is the
+same, and variants of `reserve` where the same code of cgpause ran them; which commit ran what is in the tables. A run
 that timed out counts with the time it was given. Loads up to 120 % are run without control and with cgpause only:
 nothing restarts there, and control can but cost.
 
@@ -122,7 +123,7 @@ class Report:
         self._measured = results.measured()
         self._evidence = Evidence(results)
         self._label = label
-        used = sorted({result.boot for result in [*self._measured, *results.errors()]})
+        used = sorted({result.boot for result in [*self._measured, *results.errors(), *results.earlier.values()]})
         self._places = list(dict.fromkeys(results.boots[number].where for number in used))
 
     def text(self) -> str:
@@ -149,8 +150,23 @@ class Report:
             "Trials measured, of those that make the whole experiment:",
             _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
             "Where nothing restarts without control nobody else has anything to prevent: other arms can be missing.",
+            self._again(),
             _table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
         ]
+
+    def _again(self) -> str:
+        """What came of `none`, which runs nothing of cgpause, when it was run again with newer code."""
+        newer = {result.trial: result for result in self._measured}
+        both = [(its, newer[trial]) for trial, its in self._results.earlier.items() if trial in newer]
+        if not both:
+            return ""
+        before, after = (sum(pair[number].number("restarts") for pair in both) for number in (0, 1))
+        worst = max(abs(mine.number("total_s") / its.number("total_s") - 1) for its, mine in both)
+        return (
+            f"`none` was run again on {len(both)} trials, with the code of numbers "
+            f"{self._where(mine for _, mine in both)} after that of {self._where(its for its, _ in both)}: "
+            f"{before:.0f} restarts before, {after:.0f} after; total times differ by at most {percent(worst, 1)}."
+        )
 
     def _count(self, cell: Cell) -> str:
         found = sum(len(self._evidence.seeds(cell, arm)) for arm in cell.arms)

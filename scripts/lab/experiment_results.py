@@ -21,7 +21,13 @@ from typing import Any
 
 from lab.vm_host import REPO, LabError
 
-SCHEMA = 2
+SCHEMA = 3
+BED = 1
+"""What a trial is made of besides cgpause: the jobs' program, kubelet's rules, the sizes of everything.
+
+Raised where that changes what comes of a trial, which is then no longer compared with those before. Whether it did,
+trials of `none` show that are run again with newer code.
+"""
 RESULTS = REPO / "docs" / "experiment.json"
 
 SHARES = (16, 8, 4)
@@ -116,11 +122,18 @@ class Boot:
     """`code_hash` of what ran."""
     work: int
     """Iterations a worker does for each unit of memory, the same for all boots of one machine."""
+    bed: int
+    """`BED` of what ran."""
 
     @property
     def where(self) -> str:
         """What every published figure has to name."""
         return f"Linux {self.kernel}, {self.machine}; {self.date}; commit {self.commit}"
+
+    @property
+    def ground(self) -> tuple[object, ...]:
+        """What trials must have in common to be compared."""
+        return self.bed, self.kernel, self.machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +156,26 @@ class Result:
 
 
 class Results:
-    """All that was measured so far; the newest result of a trial replaces what was there."""
+    """All that was measured so far; the newest result of a trial replaces what was there.
 
-    def __init__(self, boots: Mapping[int, Boot] | None = None, results: Mapping[Trial, Result] | None = None) -> None:
+    Of `none`, which runs nothing of cgpause, the one before it stays in `earlier`.
+    """
+
+    def __init__(
+        self,
+        boots: Mapping[int, Boot] | None = None,
+        results: Mapping[Trial, Result] | None = None,
+        earlier: Mapping[Trial, Result] | None = None,
+    ) -> None:
         self.boots = dict(boots or {})
+        self.earlier = dict(earlier or {})
         self._results = dict(results or {})
 
     def add(self, result: Result) -> None:
         """Keep one trial's end."""
+        before = self._results.get(result.trial)
+        if result.trial.arm == NONE and before is not None and not (before.error or result.error):
+            self.earlier[result.trial] = before
         self._results[result.trial] = result
 
     def has(self, trial: Trial, code: str | None = None) -> bool:
@@ -179,10 +204,10 @@ class Results:
 
     def dumps(self) -> str:
         """The file's text, a line for each boot and trial."""
-        used = {result.boot for result in self._results.values()}
+        used = {result.boot for result in [*self._results.values(), *self.earlier.values()]}
         boots = [asdict(boot) for number, boot in sorted(self.boots.items()) if number in used]
-        trials = [_to_json(result) for _, result in sorted(self._results.items())]
-        lists = {"boots": boots, "trials": trials}
+        trials, earlier = ([_to_json(one) for _, one in sorted(some.items())] for some in (self._results, self.earlier))
+        lists = {"boots": boots, "trials": trials, "earlier": earlier}
         text = ",\n".join(f'"{name}": [{_lines(rows)}]' for name, rows in lists.items())
         return f'{{\n"schema": {SCHEMA},\n{text}\n}}\n'
 
@@ -215,12 +240,12 @@ def load(path: Path) -> Results:
         if data["schema"] != SCHEMA:
             raise LabError(f"{path}: schema {data['schema']}, not {SCHEMA}")
         boots = {row["number"]: Boot(**row) for row in data["boots"]}
-        results = [_from_json(row) for row in data["trials"]]
+        results, earlier = ([_from_json(row) for row in data[name]] for name in ("trials", "earlier"))
     except (ValueError, KeyError, TypeError) as e:
         raise LabError(f"{path} is not a results file: {e!r}") from e
-    if unknown := {result.boot for result in results} - set(boots):
+    if unknown := {result.boot for result in [*results, *earlier]} - set(boots):
         raise LabError(f"{path}: trials of boots it does not list: {sorted(unknown)}")
-    return Results(boots, {result.trial: result for result in results})
+    return Results(boots, *({result.trial: result for result in some} for some in (results, earlier)))
 
 
 @contextlib.contextmanager
