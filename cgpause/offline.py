@@ -6,15 +6,21 @@ from typing import Annotated
 
 import typer
 
-from cgpause import output
+from cgpause import folder, output
 from cgpause.config import Policy
-from cgpause.errors import printable
 from cgpause.exits import Exit, exits, fail, seconds
 from cgpause.given import Globals
 from cgpause.simulate import Arm
 from cgpause.usage import Json
 
 _MOST_SEEDS = 10_000
+
+
+def _named(to: str | None) -> str | None:
+    """What `--output` was given, where a folder may have such a name."""
+    if to is not None and (not to or "\0" in to):
+        raise typer.BadParameter(f"no folder is called {to!r}")
+    return to
 
 
 def simulate(
@@ -51,7 +57,12 @@ def simulate(
     ] = 1,
     to: Annotated[
         str | None,
-        typer.Option("--output", metavar="DIR", help="Write simulation.json, .md and .png there, too."),
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Write simulation.json, .md and .png into this new folder, too.",
+            callback=_named,
+        ),
     ] = None,
     processes: Annotated[
         int | None,
@@ -77,14 +88,14 @@ def simulate(
             loads = command.choose(workload or [], preset or [])
         except ValueError as e:
             fail(str(e), Exit.USAGE)
-        if to is not None:
-            files.prepare(to)
         arms = list(dict.fromkeys(policy or Arm))
-        values = command.compare(
-            loads, arms, given.config(), range(seed, seed + seeds), runs.cpus() if processes is None else processes
-        )
-        if to is not None:
-            typer.echo(files.write(values, to), err=True)
+        some = range(seed, seed + seeds)
+        with folder.filled(to) as written:
+            values = command.compare(loads, arms, given.config(), some, processes or runs.cpus())
+            if to is not None:
+                written.update(files.make(values))
+    if to is not None:
+        typer.echo(folder.wrote(to, written), err=True)
     if as_json:
         output.print_json(values)
     else:
@@ -150,7 +161,12 @@ def replay(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--output", metavar="DIR", help="Write replay.json, .md and .png there, too."),
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Write replay.json, .md and .png into this new folder, too.",
+            callback=_named,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -207,10 +223,14 @@ def tune(
         int | None,
         typer.Option(metavar="N", min=1, max=1024, help="Processes (default: one for each CPU).", show_default=False),
     ] = None,
-    folder: Annotated[
+    to: Annotated[
         str | None,
         typer.Option(
-            "--output", metavar="DIR", help="Where to write it; a new folder here, unless given.", show_default=False
+            "--output",
+            metavar="DIR",
+            help="The new folder to write it into (default: one here, named after the time).",
+            show_default=False,
+            callback=_named,
         ),
     ] = None,
 ) -> None:
@@ -231,13 +251,11 @@ def tune(
             fail(str(e), Exit.USAGE)
         if len(loads) > 1:
             fail(f"tune takes one workload, not {len(loads)}", Exit.USAGE)
-        if folder == "" or (folder is not None and "\0" in folder):
-            fail(f"--output {printable(folder)!r}: no folder has such a name; leave it out for a new one", Exit.USAGE)
         base = given.config()
         from cgpause.tune import command, study, table  # noqa: PLC0415 - and they need an extra
 
         plan = study.Plan(policy or base.policy, trials, seeds, seed)
         about = {"config": given.config_path, "preset": preset is not None}
-        processes = runs.cpus() if jobs is None else jobs
-        values, where = command.tune(LoadSubject(loads[0]), base, plan, jobs=processes, folder=folder, about=about)
+        subject = LoadSubject(loads[0])
+        values, where = command.tune(subject, base, plan, jobs=jobs or runs.cpus(), to=to, about=about)
     table.print_tuning(values, where)

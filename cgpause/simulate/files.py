@@ -1,18 +1,15 @@
-"""What `cgpause simulate --output DIR` writes: JSON, Markdown, and a picture where matplotlib is installed."""
+"""What `cgpause simulate --output DIR` writes: JSON, Markdown, and a picture where matplotlib is installed. Pure."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cgpause import __version__
-from cgpause.errors import CgpauseError, printable
+from cgpause import __version__, folder
+from cgpause.errors import printable
 from cgpause.simulate import Arm
 
 NAME: Final = "simulation"
-INSTALL: Final = "pip install 'cgpause[plots]', or beside the Debian package: apt-get install python3-matplotlib"
 
 _COLUMNS: Final = (
     ("finished", "finished", 0),
@@ -31,54 +28,15 @@ _BESIDE: Final = ("restarts", "total_s")
 """What is also set beside the policy `none`."""
 
 
-def prepare(folder: str) -> None:
-    """Make the folder, before anybody waits for what goes there.
+def make(values: dict[str, Any]) -> dict[str, bytes]:
+    """What `simulate.command.compare` returned, as files by their names."""
 
-    Raises:
-        CgpauseError: it cannot be made or written to.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(0, "it may not be written to")
-    except (OSError, ValueError) as e:  # ValueError: a NUL in its name
-        why = e.strerror if isinstance(e, OSError) else e
-        raise CgpauseError(f"--output {printable(folder)}: {why}; name another folder") from e
+    def draw() -> bytes:
+        from cgpause.simulate.plot import picture  # noqa: PLC0415 - matplotlib is an extra
 
+        return picture(values)
 
-def write(values: dict[str, Any], folder: str) -> str:
-    """Write what `simulate.command.compare` returned; tells what was done.
-
-    Raises:
-        CgpauseError: a file cannot be written.
-    """
-    path = os.path.join(folder, NAME)
-    try:
-        drawn = _draw(values, f"{path}.png")
-        _write(f"{path}.json", json.dumps(values, indent=2) + "\n")
-        _write(f"{path}.md", markdown(values, picture=f"{NAME}.png" if drawn else None))
-    except OSError as e:
-        raise CgpauseError(f"cannot write to {printable(folder)}: {e.strerror}; --output names another folder") from e
-    shown = printable(path)
-    if drawn:
-        return f"wrote {shown}.json, {shown}.md and {shown}.png"
-    return f"wrote {shown}.json and {shown}.md, but no picture, for matplotlib is not installed here: {INSTALL}"
-
-
-def _draw(values: dict[str, Any], path: str) -> bool:
-    try:
-        from cgpause.simulate.plot import draw  # noqa: PLC0415 - matplotlib is an extra
-    except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] != "matplotlib":
-            raise
-        return False
-    draw(values, path)
-    return True
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-        file.write(text)
+    return folder.report(NAME, values, lambda shown: markdown(values, shown), draw)
 
 
 def markdown(values: dict[str, Any], picture: str | None) -> str:

@@ -5,6 +5,7 @@ The same results make the same bytes, with the same matplotlib: no date is in th
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,12 +50,9 @@ _PANELS = (
 )
 
 
-def draw(values: dict[str, Any], path: str) -> None:
-    """Draw what `simulate.command.compare` returned.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+def picture(values: dict[str, Any]) -> bytes:
+    """Draw what `simulate.command.compare` returned; a PNG."""
+    image = io.BytesIO()
     loads = values["workloads"]
     wide = len(loads) > _BESIDE
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
@@ -76,7 +74,8 @@ def draw(values: dict[str, Any], path: str) -> None:
         if len(values["seeds"]) > 1:
             handles.append(Line2D([], [], color="#333333", linewidth=1, label="lowest to highest of all seeds"))
         figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False)
-        figure.savefig(path, format="png", dpi=_DPI, metadata={"Software": None})
+        figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
+    return image.getvalue()
 
 
 _STYLE: dict[str, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}

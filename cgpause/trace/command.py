@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cgpause import durations, output
+from cgpause import durations, folder, output
 from cgpause.config import Config, Policy
 from cgpause.errors import printable
 from cgpause.trace import alone, report
@@ -97,12 +97,10 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
 
     Raises:
         TraceError: it cannot be read.
-        CgpauseError: `to` cannot be written to.
+        CgpauseError: `to` cannot be written to, or is not empty.
     """
-    if to is not None:
-        report.prepare(to)
     results = []
-    with bars() as begin:
+    with folder.filled(to) as files, bars() as begin:
         trace = load_trace(path, _reading(begin("reading", 1.0)))
         for policy in policies:
             chosen = replace(config, policy=policy)
@@ -112,7 +110,9 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
             results.append(report.Result(chosen, outcome, estimate(trace, chosen, every(move, trace.samples))))
             move(2 * trace.samples, f"{trace.samples} samples")
         found = report.values(trace, results)
-        return found, "" if to is None else report.write(found, trace, results, to)
+        if to is not None:
+            files.update(report.files(found, trace, results))
+    return found, "" if to is None else folder.wrote(to, files)
 
 
 def _reading(move: Move) -> Callable[[int, int], None]:

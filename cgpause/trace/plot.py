@@ -33,7 +33,7 @@ _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (300, 60, "minu
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
 
 
-def draw(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> bytes:
+def picture(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> bytes:
     """Draw what was replayed; returns a PNG."""
     length_s = trace.to_s - trace.from_s
     unit_s, unit = next((size, name) for least, size, name in _UNITS if length_s >= least)

@@ -1,20 +1,17 @@
-"""What was replayed, as values for JSON, and as a page; pure but for `write`, which makes the files of `--output`."""
+"""What was replayed, as values for JSON, as a page, and as the files of `--output`; pure."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from cgpause import __version__, durations
+from cgpause import __version__, durations, folder
 from cgpause.config import Config
-from cgpause.errors import CgpauseError, KernelWriteError, printable
 from cgpause.events import iso
 from cgpause.model import Owner
-from cgpause.simulate.files import INSTALL
 from cgpause.trace.estimate import Estimate
 from cgpause.trace.keeper import Hold
 from cgpause.trace.read import Trace
@@ -294,52 +291,12 @@ def _plain(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|!&$~" else letter for letter in text)
 
 
-def prepare(folder: str) -> None:
-    """Make the folder, and see that nothing in it would be overwritten, before anybody waits for what goes there.
+def files(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> dict[str, bytes]:
+    """All of it as files, by their names."""
 
-    Raises:
-        CgpauseError: it cannot be made, or has such files.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except (OSError, ValueError) as e:  # ValueError: a NUL in its name
-        why = e.strerror if isinstance(e, OSError) else e
-        raise CgpauseError(f"--output {printable(folder)}: {why}; name another folder") from e
-    for kind in ("json", "md", "png"):
-        path = os.path.join(folder, f"{NAME}.{kind}")
-        if os.path.lexists(path):
-            raise CgpauseError(f"--output {printable(folder)}: {printable(path)} is there already; name another folder")
+    def draw() -> bytes:
+        from cgpause.trace.plot import picture  # noqa: PLC0415 - matplotlib is an extra
 
+        return picture(found, trace, results)
 
-def write(found: dict[str, Any], trace: Trace, results: Sequence[Result], folder: str) -> str:
-    """Write JSON, Markdown and, where matplotlib is installed, a picture; tells what was done.
-
-    Raises:
-        KernelWriteError: a file cannot be written, or is there already.
-    """
-    picture = _drawn(found, trace, results)
-    name = f"{NAME}.png" if picture is not None else None
-    contents = {"json": (json.dumps(found, indent=2) + "\n").encode(), "md": markdown(found, name).encode()}
-    if picture is not None:
-        contents["png"] = picture
-    for kind, data in contents.items():
-        path = os.path.join(folder, f"{NAME}.{kind}")
-        try:
-            with open(path, "xb") as file:
-                file.write(data)
-        except OSError as e:
-            raise KernelWriteError(path, e, hint="--output names another folder") from e
-    shown = printable(os.path.join(folder, NAME))
-    if picture is not None:
-        return f"wrote {shown}.json, {shown}.md and {shown}.png"
-    return f"wrote {shown}.json and {shown}.md, but no picture, for matplotlib is not installed here: {INSTALL}"
-
-
-def _drawn(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> bytes | None:
-    try:
-        from cgpause.trace.plot import draw  # noqa: PLC0415 - matplotlib is an extra
-    except ModuleNotFoundError as e:
-        if (e.name or "").partition(".")[0] != "matplotlib":
-            raise
-        return None
-    return draw(found, trace, results)
+    return folder.report(NAME, found, lambda shown: markdown(found, shown), draw)

@@ -40,8 +40,8 @@ def config_file(values: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def markdown(values: dict[str, Any], picture: str) -> str:
-    """The same for people; `picture` is the name of the file beside it."""
+def markdown(values: dict[str, Any], picture: str | None) -> str:
+    """The same for people; `picture` is what is shown on it."""
     tuned, untuned = values["values"], values["untuned_values"]
     confidence = f"{100 * values['confidence']:g} % confidence intervals"
     lines = [
@@ -67,8 +67,7 @@ def markdown(values: dict[str, Any], picture: str) -> str:
         "|---|---|---|---|---|",
         *(f"| {arm} | {_intervals(one)} | {one['verdict']} |" for arm, one in values["gains"].items()),
         "",
-        f"![What was tried, and the held-out runs]({picture})",
-        "",
+        *([f"![What was tried, and the held-out runs]({picture})", ""] if picture is not None else []),
         "Jobs left unfinished count first, then restarts, then time: the first whose interval leaves out zero decides,",
         "unless one before it seems worse. `open` means that it may be chance. Nor is it proof when n runs see no",
         "restart: one in every n/3 runs would be in keeping with that.",

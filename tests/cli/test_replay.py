@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -117,31 +117,14 @@ def test_the_same_trace_gives_the_same_bytes(trace: str, tmp_path: Path) -> None
 def test_without_matplotlib_there_is_all_but_the_picture(
     trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any) -> Any:  # noqa: ANN401
-        if name == "cgpause.trace.plot":
-            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-        return real(name, *args)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "cgpause.trace.plot", raising=False)
     result = invoke("replay", trace, "--output", str(tmp_path / "out"))
 
     assert result.exit_code == 0
     assert "no picture, for matplotlib is not installed here: pip install 'cgpause[plots]'" in result.stderr
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["replay.json", "replay.md"]
     assert "replay.png" not in (tmp_path / "out/replay.md").read_text()
-
-
-@pytest.mark.parametrize("name", ["replay.json", "replay.md", "replay.png"])
-def test_nothing_is_overwritten(name: str, trace: str, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / name).write_text("mine")
-    result = invoke("replay", trace, "--output", str(tmp_path / "out"))
-
-    assert result.exit_code == 5
-    assert f"{tmp_path}/out/{name} is there already; name another folder" in result.stderr
-    assert [(file.name, file.read_text()) for file in (tmp_path / "out").iterdir()] == [(name, "mine")]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +135,6 @@ def test_nothing_is_overwritten(name: str, trace: str, tmp_path: Path) -> None:
         pytest.param(["/"], 5, "it is no regular file", id="folder"),
         pytest.param([f"/nonexistent/{HOSTILE}"], 5, f"cannot read /nonexistent/{ESCAPED}:", id="hostile"),
         pytest.param(["x", "--policy", "none"], 2, "--policy", id="policy"),
-        pytest.param(["x", "--output", "/dev/null/x"], 5, "--output /dev/null/x: Not a directory", id="output"),
     ],
 )
 def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str) -> None:

@@ -1,0 +1,58 @@
+"""`--output` of `simulate`, `replay` and `tune`: the same folders are taken and refused, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commandline import ESCAPED, HOSTILE, invoke
+
+from cgpause.exits import Exit
+
+PRESET = ["--preset", "paper-8g-150"]
+COMMANDS = pytest.mark.parametrize(
+    "command",
+    [["simulate", *PRESET], ["replay", "/nonexistent/trace"], ["tune", *PRESET]],
+    ids=["simulate", "replay", "tune"],
+)
+FOLDERS = pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        pytest.param("/dev/null", "Not a directory", id="file"),
+        pytest.param("/dev/null/x", "Not a directory", id="in-a-file"),
+        pytest.param("/proc/x", "No such file or directory", id="refused"),
+        pytest.param("/proc", "it is not empty, 1 is in it", id="not-empty"),
+    ],
+)
+
+
+@COMMANDS
+@FOLDERS
+def test_a_folder_that_cannot_be_filled_is_told_before_anything_runs(command: list[str], folder: str, why: str) -> None:
+    result = invoke(*command, "--output", folder)
+    assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
+    assert result.stderr == f"cgpause: --output {folder}: {why}; name another folder\n"
+
+
+@COMMANDS
+def test_nothing_is_written_over_or_beside(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / HOSTILE).write_text("mine")
+    result = invoke(*command, "--output", str(tmp_path))
+    assert result.exit_code == Exit.REFUSED
+    assert result.stderr == f"cgpause: --output {tmp_path}: it is not empty, {ESCAPED} is in it; name another folder\n"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+@COMMANDS
+@pytest.mark.parametrize("folder", ["", "a\0b"], ids=["empty", "nul"])
+def test_what_no_folder_is_called_is_wrong_usage(command: list[str], folder: str) -> None:
+    result = invoke(*command, "--output", folder)
+    assert result.exit_code == Exit.USAGE
+    assert f"no folder is called {folder!r}" in result.stderr
+
+
+def test_of_a_command_that_fails_nothing_is_left(tmp_path: Path) -> None:
+    result = invoke("replay", "/nonexistent/trace", "--output", str(tmp_path / "new/out"))
+    assert result.exit_code == Exit.REFUSED
+    assert "cannot read /nonexistent/trace" in result.stderr
+    assert list(tmp_path.iterdir()) == []
