@@ -76,7 +76,8 @@ def simulate(
     What comes out are restarts, times, memory use and pauses. It needs no cgroups and touches none. The policies are
     the daemon's own, as the configuration has them.
     """
-    from cgpause.simulate import command, files, runs, table  # noqa: PLC0415 - no other command needs it
+    from cgpause import parallel  # noqa: PLC0415 - no other command needs them
+    from cgpause.simulate import command, files, table  # noqa: PLC0415
     from cgpause.simulate.presets import PRESETS  # noqa: PLC0415
 
     if list_presets:
@@ -91,7 +92,7 @@ def simulate(
         arms = list(dict.fromkeys(policy or Arm))
         some = range(seed, seed + seeds)
         with folder.filled(to) as written:
-            values = command.compare(loads, arms, given.config(), some, processes or runs.cpus())
+            values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
             if to is not None:
                 written.update(files.make(values))
     if to is not None:
@@ -239,8 +240,8 @@ def tune(
     They are judged on jobs that the search has not seen. A configuration file with the evidence in it, JSON, Markdown
     and a picture are written. Needs the extra `tune`.
     """
+    from cgpause import parallel  # noqa: PLC0415
     from cgpause.simulate import command as simulation  # noqa: PLC0415 - no other command needs them
-    from cgpause.simulate import runs  # noqa: PLC0415
     from cgpause.tune.subject import LoadSubject  # noqa: PLC0415
 
     given: Globals = context.obj
@@ -257,5 +258,5 @@ def tune(
         plan = study.Plan(policy or base.policy, trials, seeds, seed)
         about = {"config": given.config_path, "preset": preset is not None}
         subject = LoadSubject(loads[0])
-        values, where = command.tune(subject, base, plan, jobs=jobs or runs.cpus(), to=to, about=about)
+        values, where = command.tune(subject, base, plan, jobs=jobs or parallel.cpus(), to=to, about=about)
     table.print_tuning(values, where)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import resource
 import sys
 import time
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cgpause.config import Config
+from cgpause.parallel import cpus, workers
 from cgpause.simulate import Arm
 from cgpause.simulate.load import Jobs, Load, Machine
 from cgpause.simulate.run import simulate
@@ -90,6 +90,11 @@ def cells(sizes: Sequence[int]) -> list[Cell]:
     return sorted(dict.fromkeys(by_percent + by_size), key=lambda cell: (cell.nodes, cell.percent), reverse=True)
 
 
+def tell(cell: Cell) -> None:
+    """Say that one is done."""
+    say(f"{cell.scoring}, {cell.arm}, {cell.nodes} nodes, {cell.percent} %")
+
+
 def crowded(nodes: int, share_pct: float, seconds: float) -> Load:
     """100 pods on each node, the limits of which add up to so much of it; memory moves every two minutes."""
     limit = int(MACHINE.capacity_bytes * share_pct / 100 / SPEED_PODS)
@@ -126,19 +131,16 @@ SPEEDS = (
 def main(argv: Sequence[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="lab.cluster", description="How far can requests be oversubscribed?")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: as many as CPUs)")
+    parser.add_argument("--workers", type=int, default=cpus(), help="processes (default: one for each CPU)")
     parser.add_argument("--nodes", dest="sizes", type=int, action="append", help="only these sizes of cluster")
     given = parser.parse_args(argv)
     found: dict[str, list[dict[str, Any]]] = {"cells": [], "speed": []}
-    spawn = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as alone,
-        ProcessPoolExecutor(given.workers, mp_context=spawn) as pool,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as alone,
+        workers(run, given.workers, tell) as run_all,
     ):
         speeds = [alone.submit(speed, *one) for one in SPEEDS]
-        for cell in pool.map(run, cells(given.sizes or SIZES)):
-            say(f"{cell['scoring']}, {cell['arm']}, {cell['nodes']} nodes, {cell['percent']} %")
-            found["cells"].append(cell)
+        found["cells"] = run_all(cells(given.sizes or SIZES))
         found["speed"] = [one.result() for one in speeds]
     print(json.dumps(found))
     return 0

@@ -17,13 +17,14 @@ from statistics import fmean
 from typing import Any
 
 from cgpause.config import Config, parse_config
+from cgpause.parallel import cpus
 from cgpause.simulate import Arm
 from cgpause.simulate.engine import START_S
 from cgpause.simulate.load import Load
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.runs import Run, cpus, run_all
+from cgpause.simulate.runs import Run, run_all
 from cgpause.simulate.workload import make_load
 from lab.arms import cgpause_config
 from lab.vm_host import say

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from cgpause.config import Config, Policy
+from cgpause.parallel import cpus
 from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.workload import make_load
 from cgpause.tune.search import OPTIMISER
@@ -162,7 +162,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Tune both policies in the simulation.")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=cpus())
     options = parser.parse_args(argv)
     print(json.dumps(measure(options.trials, options.seeds, options.jobs)))
     return 0

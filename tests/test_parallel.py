@@ -1,0 +1,64 @@
+"""Work spread over processes: what comes back, in which order, and what is said of a process that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+
+import pytest
+
+from cgpause.errors import HostError
+from cgpause.parallel import cpus, workers
+
+
+def power(exponent: int, base: int) -> int:
+    return int(base**exponent)
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("it was three")
+    return number
+
+
+def die_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2, 3])
+def test_results_come_in_the_order_asked_for_and_each_is_told_of_once(processes: int) -> None:
+    told: list[int] = []
+    with workers(partial(power, 2), processes, told.append) as do_all:
+        assert do_all(range(20)) == [number**2 for number in range(20)]
+        assert do_all([7, 7]) == [49, 49]
+        assert do_all([]) == []
+    assert sorted(told) == sorted([*range(20), 7, 7])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_the_work_raises_is_raised(processes: int) -> None:
+    with workers(refuse_three, processes) as do_all, pytest.raises(ValueError, match="it was three"):
+        do_all(range(5))
+
+
+def test_a_process_that_was_killed_is_told_with_what_to_do() -> None:
+    with (
+        pytest.raises(
+            HostError, match="one of 2 processes was killed, as for want of memory; try again with fewer --j"
+        ),
+        workers(die_at_three, 2) as do_all,
+    ):
+        do_all(range(5))
+
+
+def test_no_more_cpus_are_counted_than_may_be_used() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert cpus() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert cpus() == len(allowed)
