@@ -24,6 +24,7 @@ from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
 from cgpause.events import iso, moment
 from cgpause.ledger import read_record
+from cgpause.memory_units import mib
 from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
@@ -46,8 +47,8 @@ _PIPE_WIDTH = 1 << 16
 
 
 def mebibytes(count: int | None) -> str:
-    """A number of bytes in MiB; "max" where there is no limit."""
-    return "max" if count is None else f"{count / 2**20:.1f}Mi"
+    """A number of bytes; "max" where there is no limit."""
+    return "max" if count is None else mib(count)
 
 
 def with_record(tracked: TrackedPod) -> Pod:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cgpause.config import Config
+from cgpause.memory_units import mib
 from cgpause.model import (
     Action,
     CgroupId,
@@ -411,8 +412,3 @@ def describe(place: Place) -> str:
     """One place in words: claim, rate, need, what was left."""
     claim = "no limit" if place.claim == _UNBOUNDED else f"claim {mib(place.claim)}"
     return f"needs {mib(place.need)} ({claim}, {mib(place.rate)}/s for {place.time_s:.2g} s) of {mib(place.left)} left"
-
-
-def mib(amount: float) -> str:
-    """Bytes for people."""
-    return f"{amount / 2**20:.1f}Mi"

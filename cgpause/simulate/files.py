@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cgpause import __version__, folder
-from cgpause.errors import printable
+from cgpause.markdown import plain, table
+from cgpause.memory_units import mib
 from cgpause.simulate import Arm
 
 NAME: Final = "simulation"
@@ -45,7 +46,7 @@ def markdown(values: dict[str, Any], picture: str | None) -> str:
     if picture is not None:
         lines += [f"![Restarts, total time, waiting and memory use under each policy]({picture})", ""]
     for load in values["workloads"]:
-        lines += [f"## {_plain(load['workload'])}", "", f"{describe(load)}.", "", *_table(load), ""]
+        lines += [f"## {plain(load['workload'])}", "", f"{describe(load)}.", "", *_table(load), ""]
     lines += [
         "Waiting and running are a job's mean and longest: waiting for admission or in back-off. Memory used is the",
         "mean of all nodes until the last job has finished. Lost CPU time went into containers that were killed.",
@@ -57,7 +58,7 @@ def describe(load: dict[str, Any]) -> str:
     """The size of a workload, in words."""
     nodes = f"{load['nodes']} node{'s' if load['nodes'] != 1 else ''}"
     return (
-        f"{load['jobs']} jobs on {nodes} of {load['memory_bytes'] / 2**20:.1f}Mi, "
+        f"{load['jobs']} jobs on {nodes} of {mib(load['memory_bytes'])}, "
         f"oversubscribed to {load['oversubscription_pct']:g} %"
     )
 
@@ -91,20 +92,15 @@ def _conditions(values: dict[str, Any]) -> str:
 def _table(load: dict[str, Any]) -> list[str]:
     policies: Sequence[dict[str, Any]] = load["policies"]
     none = next((policy for policy in policies if policy["policy"] == Arm.NONE and len(policies) > 1), None)
-    titles = []
+    titles = ["policy"]
     for title, name, _ in _COLUMNS:
         titles += [title, "to none"] if name in _BESIDE and none else [title]
-    lines = [f"| policy | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
+    rows = []
     for policy in policies:
-        cells = []
+        cells = [policy["policy"]]
         for _, name, digits in _COLUMNS:
             cells.append(spread(policy, name, digits))
             if name in _BESIDE and none:
                 cells.append(beside(policy, none, name))
-        lines.append(f"| {policy['policy']} | {' | '.join(cells)} |")
-    return lines
-
-
-def _plain(name: str) -> str:
-    """A file's name, in which nothing is Markdown."""
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|!&$~" else letter for letter in printable(name))
+        rows.append(cells)
+    return table(titles, rows, texts=1)

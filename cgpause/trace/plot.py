@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from cgpause.config import Policy
+from cgpause.memory_units import MIB
 from cgpause.trace.read import Trace
 from cgpause.trace.report import Result
 
@@ -28,7 +29,6 @@ _MOST_PODS = 24
 """Bars that can be told apart."""
 _MOST_POINTS = 4000
 _MOST_NAME = 36
-_MIB = 1 << 20
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
 
@@ -78,7 +78,7 @@ def _draw_headroom(panel: Axes, trace: Trace, results: Sequence[Result], unit_s:
             panel.axvline(at, color=colour, lw=0.8, ls=":")
         if times:
             handles.append(Line2D([], [], color=colour, lw=0.8, ls=":", label=name))
-    panel.set_ylabel("headroom, MiB")
+    panel.set_ylabel("headroom, Mi")
     panel.set_ylim(bottom=0)
     panel.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, fontsize=8)
 
@@ -103,7 +103,7 @@ def _line(
         # A gap among them is one in the line.
         chosen.append(lowest if len(known) == len(some) else (lowest[0], None))
     times = [(at_s - trace.from_s) / unit_s for at_s, _ in chosen]
-    amounts = [float("nan") if amount is None else amount / _MIB for _, amount in chosen]
+    amounts = [float("nan") if amount is None else amount / MIB for _, amount in chosen]
     (line,) = panel.plot(times, amounts, color=colour, lw=width, label=name)
     return line
 

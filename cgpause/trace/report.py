@@ -10,7 +10,10 @@ from typing import Any, Final
 
 from cgpause import __version__, durations, folder
 from cgpause.config import Config
+from cgpause.errors import printable
 from cgpause.events import iso
+from cgpause.markdown import plain, table
+from cgpause.memory_units import mib
 from cgpause.model import Owner
 from cgpause.trace.estimate import Estimate
 from cgpause.trace.keeper import Hold
@@ -33,7 +36,6 @@ UNKNOWN: Final = (
     "Between two samples nothing is known; where memory is short the daemon looks up to 20 times a second.",
 )
 """What a replay cannot know."""
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,9 @@ def about(found: dict[str, Any]) -> list[str]:
     took, capacity = durations.shown(trace["seconds"]), mib(trace["capacity_bytes"])
     kills, own = _many(found["oom_kills"], "OOM kill"), found["oom_kills_at_own_limits"]
     lowest = mib(trace["lowest_headroom_bytes"])
+    samples = f"{trace['samples']} samples in {took} from {trace['from']}"
     lines = [
-        f"{trace['file']}: {trace['pods']} pods, {capacity}, {trace['samples']} samples in {took} from {trace['from']}",
+        f"{printable(trace['file'])}: {trace['pods']} pods, {capacity}, {samples}",
         f"recorded: {kills} for want of room, {own} at limits of pods; headroom at the least {lowest}",
     ]
     if trace["pods_held_by_a_daemon"]:
@@ -179,7 +182,7 @@ def about(found: dict[str, Any]) -> list[str]:
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """A table: its headings, then each policy."""
-    table: list[tuple[str, ...]] = [
+    lines: list[tuple[str, ...]] = [
         ("POLICY", "PAUSES", "PODS", "PAUSED", "LONGEST", "FIRST", "KILLS BEFORE WHICH", "SOONEST", "LATEST")
     ]
     for policy in found["policies"]:
@@ -188,7 +191,7 @@ def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
             for kill in policy["kills"]
             if kill["first_pause_before_s"] is not None and not kill["at_own_limit"]
         ]
-        table.append(
+        lines.append(
             (
                 policy["policy"],
                 str(policy["pauses"]),
@@ -201,12 +204,12 @@ def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
                 durations.shown(min(leads), tenths=True) if leads else "-",
             )
         )
-    return table
+    return lines
 
 
 def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """The OOM kills for want of room under each policy: headings, then each."""
-    table: list[tuple[str, ...]] = [
+    lines: list[tuple[str, ...]] = [
         ("OOM KILL", "POD", "POLICY", "FIRST PAUSE", "HELD", "ITSELF", "NOT TAKEN", "GREW MOST", "THAT ONE")
     ]
     kills = [
@@ -216,7 +219,7 @@ def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
         if not kill["at_own_limit"]
     ]
     for time, _, policy, kill in sorted(kills, key=lambda one: one[:2]):
-        table.append(
+        lines.append(
             (
                 time[11:19],
                 kill["pod"],
@@ -229,7 +232,7 @@ def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
                 _held(kill["grew_most_held_s"]) if kill["grew_most"] else "-",
             )
         )
-    return table
+    return lines
 
 
 def estimates(found: dict[str, Any]) -> list[str]:
@@ -243,11 +246,6 @@ def estimates(found: dict[str, Any]) -> list[str]:
         pauses = f"{_many(guess['pauses'], 'pause')}, {durations.shown(guess['paused_s'])} in all"
         lines.append(f"{policy['policy']}: {mib(free)} of headroom {when}, where there were {mib(recorded)}; {pauses}")
     return lines
-
-
-def mib(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / _MIB:.1f}Mi"
 
 
 def _many(count: int, what: str) -> str:
@@ -267,28 +265,22 @@ def _held(seconds: float | None) -> str:
 
 def markdown(found: dict[str, Any], picture: str | None) -> str:
     """All of it as a page; `picture` is what is shown on it."""
-    lines = ["# What each policy would have done, replayed", "", *(f"{_plain(line)}  " for line in about(found)), ""]
+    lines = ["# What each policy would have done, replayed", "", *(f"{plain(line)}  " for line in about(found)), ""]
     if picture is not None:
         lines += [f"![Headroom over time, and whom each policy would have held]({picture})", ""]
-    lines += [*_table(rows(found)), ""]
+    lines += [*_table(rows(found), texts=1), ""]
     kills = kill_rows(found)
     if len(kills) > 1:
-        lines += ["## OOM kills for want of room", "", *_table(kills), ""]
+        lines += ["## OOM kills for want of room", "", *_table(kills, texts=len(kills[0])), ""]
     lines += ["## By estimate", "", *(f"- {line}" for line in estimates(found)), ""]
     lines += ["## What a replay cannot know", "", *(f"- {text}" for text in found["unknown"])]
     lines += ["", f"By `cgpause replay` {found['cgpause']}; times are UTC."]
     return "\n".join(lines) + "\n"
 
 
-def _table(table: list[tuple[str, ...]]) -> list[str]:
-    head, *body = table
-    shown = [f"| {' | '.join(head).lower()} |", "|---" * len(head) + "|"]
-    return shown + [f"| {' | '.join(map(_plain, row))} |" for row in body]
-
-
-def _plain(text: str) -> str:
-    """A text in which nothing is Markdown."""
-    return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|!&$~" else letter for letter in text)
+def _table(lines: list[tuple[str, ...]], texts: int) -> list[str]:
+    titles, *body = lines
+    return table([title.lower() for title in titles], [[plain(cell) for cell in row] for row in body], texts=texts)
 
 
 def files(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> dict[str, bytes]:
