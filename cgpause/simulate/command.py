@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from cgpause.config import Config
+from cgpause.progress import bars, counted
 from cgpause.simulate import Arm
 from cgpause.simulate.load import Load
 from cgpause.simulate.presets import PRESETS
@@ -59,8 +58,8 @@ def compare(
         HostError: a process was killed.
     """
     runs = [Run(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
-    with _progress(sum(run.load.count for run in runs)) as on_finish:
-        outcomes = run_all(runs, processes, on_finish)
+    with bars() as begin:
+        outcomes = run_all(runs, processes, counted(begin, "jobs", sum(run.load.count for run in runs)))
     found = iter(outcomes)
     return {
         "schema": 1,
@@ -112,18 +111,3 @@ def _all_rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
     return round(value, _DIGITS) if isinstance(value, float) else value
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where that is a terminal: what is yielded moves it by so many jobs."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("jobs", total=total)
-        yield lambda finished: progress.advance(task, finished)

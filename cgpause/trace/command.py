@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cgpause import durations, folder, output
 from cgpause.config import Config, Policy
 from cgpause.errors import printable
+from cgpause.memory_units import KIB, MIB, mib
+from cgpause.progress import Move, bars
 from cgpause.trace import alone, report
 from cgpause.trace.encode import hasher
 from cgpause.trace.estimate import estimate
 from cgpause.trace.read import load_trace
 from cgpause.trace.replay import replay
 
-MIB = 1 << 20
 _MOST_KILLS = 20
 
 
@@ -54,12 +50,12 @@ def record(
         move = begin("recording", for_s)
 
         def on_sample(done: alone.Progress) -> None:
-            move(done.seconds, f"{done.samples} samples, {done.pods} pods, {done.written / MIB:.2f} MiB")
+            move(done.seconds, f"{done.samples} samples, {done.pods} pods, {_size(done.written)}")
 
         found = alone.record(root, log_dir, config, plan, on_sample)
     took = durations.shown(found.seconds)
-    size = f"{found.written / 1024:.0f} KiB" if found.written < MIB else f"{found.written / MIB:.1f} MiB"
     if found.samples:
+        size = _size(found.written)
         yield f"wrote {printable(file)}: {found.samples} samples in {took}, {found.pods} pods at the end, {size}"
         yield f"  cgpause replay {printable(file)}"
     if found.unread:
@@ -68,25 +64,9 @@ def record(
         yield f"there is no pod below {printable(root)}"
 
 
-Move = Callable[[float, str], None]
-"""How far it is, and some words on that."""
-
-
-@contextmanager
-def bars() -> Iterator[Callable[[str, float | None], Move]]:
-    """Bars on stderr where that is a terminal: what is yielded begins one, and returns what moves it."""
-    if not sys.stderr.isatty():
-        yield lambda _name, _total: lambda _done, _words: None
-        return
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), TextColumn("{task.fields[words]}"))
-    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-
-        def begin(name: str, total: float | None) -> Move:
-            task = progress.add_task(name, total=total, words="")
-            return lambda done, words: progress.update(task, completed=done, words=words)
-
-        yield begin
+def _size(count: int) -> str:
+    """Of a file, which may be small."""
+    return f"{count / KIB:.0f}Ki" if count < MIB else mib(count)
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------
@@ -123,7 +103,7 @@ def _reading(move: Move) -> Callable[[int, int], None]:
         nonlocal last
         if done != last:
             last = done
-            move(done / max(total, 1), f"{done / MIB:.1f} of {total / MIB:.1f} MiB")
+            move(done / max(total, 1), f"{mib(done)} of {mib(total)}")
 
     return on_bytes
 

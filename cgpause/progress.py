@@ -1,0 +1,55 @@
+"""Bars of progress on stderr, where that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+Move = Callable[[float, str], None]
+"""How far it is, and some words on that."""
+Begin = Callable[[str, float | None], Move]
+"""Begins a bar with a name, and how far it goes where that is known."""
+
+
+@contextmanager
+def bars() -> Iterator[Begin]:
+    """What is yielded begins a bar, and returns what moves it."""
+    if not sys.stderr.isatty():
+        yield lambda _name, _total: lambda _done, _words: None
+        return
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    name, words = (TextColumn(text, markup=False) for text in ("{task.description:<10}", "{task.fields[words]}"))
+    columns = (name, BarColumn(), words, TimeElapsedColumn(), Left())
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def begin(name: str, total: float | None) -> Move:
+            task = progress.add_task(name, total=total, words="")
+            return lambda done, words: progress.update(task, completed=done, words=words)
+
+        yield begin
+
+
+def counted(begin: Begin, name: str, total: int) -> Callable[[int], None]:
+    """A bar of so many things: what is returned is told how many more are done."""
+    move, done = begin(name, total), 0
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        move(done, f"{done}/{total}")
+
+    more(0)
+    return more
+
+
+class Left(TimeRemainingColumn):
+    """What is left of the time, where that can be told."""
+
+    def render(self, task: Task) -> Text:
+        """Empty, or as `0:00:24 left`."""
+        return Text("") if task.time_remaining is None else Text.assemble(super().render(task), " left")

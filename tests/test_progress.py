@@ -1,0 +1,50 @@
+"""Bars of progress: on a terminal alone, with what is done, of how much, and with what time is left."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.progress import Progress
+
+from cgpause.progress import Left, bars, counted
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, to: io.StringIO, total: float | None) -> str:
+    monkeypatch.setattr(sys, "stderr", to)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with bars() as begin:
+        more = counted(begin, "jobs", 12)
+        move = begin("[reading]", total)
+        more(3)
+        more(4)
+        move(5, "5 [b]lines")
+    return to.getvalue()
+
+
+def test_into_a_pipe_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(monkeypatch, io.StringIO(), 10) == ""
+
+
+@pytest.mark.parametrize("total", [None, 10])
+def test_a_terminal_shows_how_far_it_is(total: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = drawn(monkeypatch, Terminal(), total)
+    for shown in ("jobs ", " 7/12 ", "[reading] ", " 5 [b]lines "):
+        assert shown in text
+
+
+def test_what_is_left_of_the_time_is_told_once_it_is_known() -> None:
+    now_s = 0.0
+    progress = Progress(get_time=lambda: now_s)
+    task = progress.add_task("jobs", total=10)
+    assert Left().render(progress.tasks[0]).plain == ""
+    for now_s in (3.0, 6.0):  # noqa: B007 - the clock's
+        progress.advance(task)
+    assert Left().render(progress.tasks[0]).plain == "0:00:24 left"
