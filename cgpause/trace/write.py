@@ -1,4 +1,4 @@
-"""Writes a trace to its files: never more than so many bytes, and readable to its last whole line whenever it ends.
+"""Writes a trace to its files: about so many bytes at most, and readable to its last whole line whenever it ends.
 
 A file that is full becomes FILE.1, the one before it FILE.2, and so on; the oldest is dropped. Each begins with a
 header and needs none of the others. What is packed is flushed with each block, so that a kill costs a block at most. No
