@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab import stage
+from trees import wait_until
 
 from cgpause.config import Config, Policy
 from cgpause.model import Mechanism, Sacrifice, Sample
@@ -188,12 +188,18 @@ def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.
         stderr=subprocess.DEVNULL,
     ) as command:
         began = psutil.Process(command.pid)
-        while sum(child.cpu_times().user > 0 for child in began.children()) < 2:
+
+        def both_compute() -> bool:
             assert command.poll() is None, "it ended by itself"
-            time.sleep(0.05)
-        children = began.children()
-        command.send_signal(how)
-        assert command.wait(timeout=120) != 0
+            return sum(child.cpu_times().user > 0 for child in began.children()) >= 2
+
+        try:
+            wait_until(both_compute, "two processes that compute", timeout_s=120)
+            children = began.children()
+            command.send_signal(how)
+            assert command.wait(timeout=120) != 0
+        finally:
+            command.kill()
     gone, left = psutil.wait_procs(children, timeout=120)
     assert left == []
     assert len(gone) == len(children)

@@ -23,6 +23,7 @@ from lab.tuning import (
 )
 from lab.tuning_plot import draw
 from lab.tuning_report import REPORT, render
+from PIL import Image
 
 from cgpause.config import Config, Policy, ReserveConfig
 from cgpause.simulate.presets import PRESETS
@@ -137,10 +138,24 @@ def test_every_load_is_tuned_and_judged_as_itself(monkeypatch: pytest.MonkeyPatc
     for number, one in enumerate(cells):
         assert [cost[1] for cost in one["costs"][RESERVE]] == [seed % 2 for seed in measured["held_out_seeds"]]
         assert {cost[2] for cost in one["costs"][RESERVE]} == {10 * (number + 1) + 1}
+        own = {TUNED_RESERVE} & set(one["values"])
+        assert bool(own) == (number < len(LOADS))
+        for arm in {COMMON_RESERVE, *own}:
+            margin_pct = one["values"][arm]["margin_pct"]
+            assert {cost[2] for cost in one["costs"][arm]} == {round(10 * (number + 1) + margin_pct, 3)}, arm
+            assert margin_pct <= 1, "what is configured is tried too"
+        assert one["values"][COMMON_RESERVE] == measured["common"]
     assert not set(measured["training_seeds"]) & set(measured["held_out_seeds"])
-    assert all(one["values"][COMMON_RESERVE] == measured["common"] for one in cells)
 
 
-def test_a_picture_of_them_can_be_drawn(tmp_path: Path) -> None:
-    draw(json.loads(json.dumps(results())), tmp_path / "tuning.png")
-    assert (tmp_path / "tuning.png").stat().st_size > 10_000
+def test_the_picture_shows_the_costs(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(results()))
+    others = copy.deepcopy(found)
+    others["runs"][0]["cells"][0]["costs"][RESERVE] = [[0, 2, 60.0]] * 6
+    pictures = []
+    for values in (found, found, others):
+        draw(values, tmp_path / "tuning.png")
+        with Image.open(tmp_path / "tuning.png") as drawn:
+            pictures.append((drawn.size, drawn.convert("RGB").tobytes()))
+    assert pictures[0] == pictures[1] != pictures[2]
+    assert pictures[0][0] == pictures[2][0]
