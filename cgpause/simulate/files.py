@@ -8,7 +8,7 @@ from typing import Any, Final
 from cgpause import __version__, folder
 from cgpause.markdown import plain, table
 from cgpause.memory_units import mib
-from cgpause.simulate import Arm
+from cgpause.simulate import Arm, groups
 
 NAME: Final = "simulation"
 
@@ -47,10 +47,18 @@ def markdown(values: dict[str, Any], picture: str | None) -> str:
         lines += [f"![Restarts, total time, waiting and memory use under each policy]({picture})", ""]
     for load in values["workloads"]:
         lines += [f"## {plain(load['workload'])}", "", f"{describe(load)}.", "", *_table(load), ""]
+        if len(load["policies"][0]["groups"]) > 1:
+            lines += ["What became of each group:", "", *_groups(load), ""]
+    grouped = any(len(load["policies"][0]["groups"]) > 1 for load in values["workloads"])
     lines += [
         "Waiting and running are a job's mean and longest: waiting for admission or in back-off. Memory used is the",
         "mean of all nodes until the last job has finished. Lost CPU time went into containers that were killed.",
     ]
+    if grouped:
+        lines += [
+            "Of a group, done is when a job had finished, on average; missed are liveness probes, at most so many in a",
+            "row; silent is the longest stretch without an answer, and late how often one was longer than `latency_s`.",
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -87,6 +95,11 @@ def beside(policy: dict[str, Any], none: dict[str, Any] | None, name: str) -> st
 def _conditions(values: dict[str, Any]) -> str:
     means = "; the mean, and in brackets the lowest and the highest" if len(values["seeds"]) > 1 else ""
     return f"By `cgpause simulate` {__version__}, {seeds(values)}{means}. Pods are held by {values['mechanism']}."
+
+
+def _groups(load: dict[str, Any]) -> list[str]:
+    rows = groups.rows(load["policies"], wide=True)
+    return table([title.lower() for title, _ in rows[0]], [[plain(text) for _, text in row] for row in rows], texts=2)
 
 
 def _table(load: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,12 @@ _ROOM = 0.8
 """For all bars of a workload."""
 _BESIDE = 3
 """So many workloads fit beside each other in half a picture."""
+_GROUPS_BESIDE = 8
+"""And so many groups."""
+_MOST_NUMBERS = 15
+"""Above so many bars there is no room for numbers in half a picture."""
+_MOST_LETTERS = 60
+"""Of names that stand beside each other in half a picture."""
 _MOST_NAME = 40
 _LEGEND_IN = 0.35
 
@@ -40,6 +46,28 @@ class _Panel:
     longest: str | None = None
     """Of a mean, the figure of whoever had most."""
     top: float | None = None
+    of: Callable[[dict[str, Any]], bool] = lambda _: True
+    """Which groups it shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A figure; None where it has no value."""
+
+    mean: float | None
+    low: float
+    high: float
+    longest: float | None
+    digits: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A workload, or a group of pods in one (its number): where there is a bar for each policy."""
+
+    name: str
+    load: dict[str, Any]
+    group: int | None = None
 
 
 _PANELS = (
@@ -48,28 +76,48 @@ _PANELS = (
     _Panel("waiting for admission and in back-off, s (mean; ▽ longest)", "waiting_mean_s", "waiting_max_s"),
     _Panel("memory used, % of all nodes (mean)", "used_mean_pct", top=100),
 )
+_OF_JOBS = (
+    _Panel("restarts of each group", "restarts"),
+    _Panel("when the jobs of a group were done, s (mean)", "finished_mean_s", of=lambda group: group["kind"] == "jobs"),
+)
+_OF_LASTING = (
+    _Panel("longest pause in each group, s", "longest_pause_s"),
+    _Panel(
+        "longest silence of services and DaemonSets, s", "longest_silence_s", of=lambda group: group["kind"] != "jobs"
+    ),
+)
+"""Besides, where there are any."""
 
 
 def picture(values: dict[str, Any]) -> bytes:
     """Draw what `simulate.command.compare` returned; a PNG."""
     image = io.BytesIO()
     loads = values["workloads"]
-    wide = len(loads) > _BESIDE
+    wholes = [_Place(_short(load["workload"]), load) for load in loads]
+    groups = _groups(loads)
+    drawn = [(panel, wholes) for panel in _PANELS]
+    for panel in (*_OF_JOBS, *_OF_LASTING) if any(_lasts(place) for place in groups) else _OF_JOBS:
+        shown = [place for place in groups if panel.of(_group(place))]
+        drawn += [(panel, shown)] if shown else []
+    columns = 1 if max(len(wholes) / _BESIDE, len(groups) / _GROUPS_BESIDE) > 1 else 2
+    rows = -(-len(drawn) // columns)
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
         # A file's name may be in letters that the font has not.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        size = (min(60, max(10, 2 + 0.55 * len(loads))), 13) if wide else (10, 7)
+        size = (min(60, max(10, 2 + 0.55 * max(len(wholes), len(groups)))) if columns == 1 else 10, 3.3 * rows + 0.4)
         # Below all panels is room for the legend. (Places for it "outside" are of matplotlib 3.7; Debian 12 has 3.6.)
-        below = _LEGEND_IN / size[1]
-        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=(0, below, 1, 1 - below)))
-        grid = figure.subplots(4, 1, sharex=True) if wide else figure.subplots(2, 2)
-        panels: list[Axes] = list(grid.flat)
-        for axes, panel in zip(panels, _PANELS, strict=True):
-            _draw(axes, panel, loads)
-        for axes in panels[-1:] if wide else panels:
-            _name_bars(axes, loads, turned=wide)
-        figure.suptitle(_title(values), parse_math=False, fontsize=10)
+        room = _LEGEND_IN / size[1]
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=(0, room, 1, 1 - room)))
+        grid = figure.subplots(rows, columns, squeeze=False)
         arms = [Arm(policy["policy"]) for policy in loads[0]["policies"]]
+        for number, (axes, (panel, places)) in enumerate(zip(grid.flat, drawn, strict=False)):
+            _draw(axes, panel, places, arms)
+            _name_bars(axes, places, arms, wide=columns == 1)
+            # Names stand below the last of several panels that have the same.
+            axes.tick_params(labelbottom=columns > 1 or [places] != [below for _, below in drawn[number + 1 :][:1]])
+        for axes in list(grid.flat)[len(drawn) :]:
+            axes.axis("off")
+        figure.suptitle(_title(values), parse_math=False, fontsize=10)
         handles: list[Patch | Line2D] = [Patch(color=COLOURS[arm], label=arm) for arm in arms]
         if len(values["seeds"]) > 1:
             handles.append(Line2D([], [], color="#333333", linewidth=1, label="lowest to highest of all seeds"))
@@ -81,37 +129,74 @@ def picture(values: dict[str, Any]) -> bytes:
 _STYLE: dict[str, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 
-def _draw(axes: Axes, panel: _Panel, loads: Sequence[dict[str, Any]]) -> None:
-    for place, at in enumerate(_places(loads)):
-        policies = [load["policies"][place] for load in loads]
-        colour = COLOURS[Arm(policies[0]["policy"])]
-        means = [policy["mean"][panel.name] for policy in policies]
-        # A mean may be rounded to beyond equal values, which a bar of errors refuses.
-        errors = [
-            [max(0.0, mean - policy["low"][panel.name]) for mean, policy in zip(means, policies, strict=True)],
-            [max(0.0, policy["high"][panel.name] - mean) for mean, policy in zip(means, policies, strict=True)],
-        ]
-        axes.bar(at, means, 0.92 * _ROOM / len(loads[0]["policies"]), color=colour)
-        if len(policies[0]["runs"]) > 1:
-            axes.errorbar(at, means, yerr=errors, fmt="none", ecolor="#333333", elinewidth=1)
-        if panel.longest is not None:
-            longest = [policy["mean"][panel.longest] for policy in policies]
-            axes.plot(at, longest, "v", color=colour, markerfacecolor="white", markersize=5)
-        if len(loads) <= _BESIDE:
-            for x, policy in zip(at, policies, strict=True):
-                shown = f"{policy['mean'][panel.name]:.{0 if len(policy['runs']) == 1 else 1}f}"
+def _groups(loads: Sequence[dict[str, Any]]) -> list[_Place]:
+    """The groups of every workload that has more than one."""
+    return [
+        _Place(
+            _short(group["name"]) if len(loads) == 1 else f"{_short(load['workload'])}: {_short(group['name'])}",
+            load,
+            number,
+        )
+        for load in loads
+        if len(groups := load["policies"][0]["groups"]) > 1
+        for number, group in enumerate(groups)
+    ]
+
+
+def _group(place: _Place) -> dict[str, Any]:
+    assert place.group is not None
+    found: dict[str, Any] = place.load["policies"][0]["groups"][place.group]
+    return found
+
+
+def _lasts(place: _Place) -> bool:
+    return bool(_group(place)["kind"] != "jobs")
+
+
+def _bar(panel: _Panel, place: _Place, number: int) -> _Bar:
+    """Of the policy with this number."""
+    policy = place.load["policies"][number]
+    digits = 0 if len(policy["runs"]) == 1 else 1
+    if place.group is None:
+        longest = None if panel.longest is None else policy["mean"][panel.longest]
+        mean, low, high = (policy[which][panel.name] for which in ("mean", "low", "high"))
+        return _Bar(mean, low, high, longest, digits)
+    known = [found for run in policy["runs"] if (found := run["groups"][place.group][panel.name]) is not None]
+    if not known:
+        return _Bar(None, 0, 0, None, digits)
+    return _Bar(policy["groups"][place.group][panel.name], min(known), max(known), None, digits)
+
+
+def _draw(axes: Axes, panel: _Panel, places: Sequence[_Place], arms: Sequence[Arm]) -> None:
+    all_bars = [[_bar(panel, place, number) for place in places] for number in range(len(arms))]
+    for at, arm, bars in zip(_places(places, arms), arms, all_bars, strict=True):
+        known = [(x, bar, bar.mean) for x, bar in zip(at, bars, strict=True) if bar.mean is not None]
+        means = [mean for _, _, mean in known]
+        axes.bar([x for x, _, _ in known], means, 0.92 * _ROOM / len(arms), color=COLOURS[arm])
+        if any(bar.digits for _, bar, _ in known):
+            # A mean may be rounded to beyond equal values, which a bar of errors refuses.
+            errors = [
+                [max(0.0, mean - bar.low) for _, bar, mean in known],
+                [max(0.0, bar.high - mean) for _, bar, mean in known],
+            ]
+            axes.errorbar([x for x, _, _ in known], means, yerr=errors, fmt="none", ecolor="#333333", elinewidth=1)
+        longest = [(x, bar.longest) for x, bar, _ in known if bar.longest is not None]
+        if longest:
+            axes.plot(*zip(*longest, strict=True), "v", color=COLOURS[arm], markerfacecolor="white", markersize=5)
+        if len(places) * len(arms) <= _MOST_NUMBERS:
+            for x, bar, mean in known:
                 axes.annotate(
-                    shown,
-                    (x, policy["high"][panel.name]),
+                    f"{mean:.{bar.digits}f}",
+                    (x, bar.high),
                     xytext=(0, 2),
                     textcoords="offset points",
                     ha="center",
-                    fontsize=8,
+                    fontsize=8 if len(places) <= _BESIDE else 7,
                 )
     axes.set_title(panel.title, loc="left", fontsize=9)
     axes.margins(y=0.12)
     axes.set_ylim(0, panel.top)
-    if not any(policy["high"][panel.name] for load in loads for policy in load["policies"]):
+    if not any(bar.high for bars in all_bars for bar in bars):
         axes.set_ylim(0, 1)
     if panel.name == "restarts":
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -119,21 +204,24 @@ def _draw(axes: Axes, panel: _Panel, loads: Sequence[dict[str, Any]]) -> None:
     axes.set_axisbelow(True)
 
 
-def _places(loads: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """Where the bars of each policy stand, a whole number for each workload."""
-    arms = len(loads[0]["policies"])
-    return [[number + (place - (arms - 1) / 2) * _ROOM / arms for number in range(len(loads))] for place in range(arms)]
+def _places(places: Sequence[_Place], arms: Sequence[Arm]) -> list[list[float]]:
+    """Where the bars of each policy stand, a whole number for each place."""
+    return [
+        [number + (place - (len(arms) - 1) / 2) * _ROOM / len(arms) for number in range(len(places))]
+        for place in range(len(arms))
+    ]
 
 
-def _name_bars(axes: Axes, loads: Sequence[dict[str, Any]], *, turned: bool) -> None:
-    axes.set_xlim(-0.6, len(loads) - 0.4)
-    if len(loads) == 1:
-        axes.set_xticks([at[0] for at in _places(loads)], [policy["policy"] for policy in loads[0]["policies"]])
+def _name_bars(axes: Axes, places: Sequence[_Place], arms: Sequence[Arm], *, wide: bool) -> None:
+    axes.set_xlim(-0.6, len(places) - 0.4)
+    if len(places) == 1 and places[0].group is None:
+        axes.set_xticks([at[0] for at in _places(places, arms)], arms)
         return
-    axes.set_xticks(range(len(loads)), [_short(load["workload"]) for load in loads], parse_math=False)
-    if turned:
+    names = [printable(place.name) for place in places]
+    axes.set_xticks(range(len(places)), names, parse_math=False)
+    if wide or len(names) * max(map(len, names)) > _MOST_LETTERS:
         for label in axes.get_xticklabels():
-            label.set(rotation=45, ha="right", rotation_mode="anchor")
+            label.set(rotation=45 if wide else 20, ha="right", rotation_mode="anchor")
 
 
 def _short(name: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from commandline import HOSTILE, invoke
 
 from cgpause.simulate import Arm
+from cgpause.simulate.plot import picture
 from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.workload import make_load
 
@@ -155,6 +156,42 @@ def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> Non
     rows = [line.split() for line in invoke("simulate", str(path), "--policy", "reserve").stdout.splitlines()[-4:]]
     assert [row[0] for row in rows] == list(groups)
     assert [row.count("-") for row in rows] == [5, 5, 1, 2]
+
+
+def test_page_and_picture_show_what_became_of_each_group(tmp_path: Path) -> None:
+    path = tmp_path / "workload.toml"
+    path.write_text(WORKLOAD + SERVICES)
+    invoke("simulate", str(path), "--seeds", "2", "--output", str(tmp_path / "out"), "--jobs", "1")
+    values = json.loads((tmp_path / "out/simulation.json").read_text())
+    page = (tmp_path / "out/simulation.md").read_text()
+    (load,) = values["workloads"]
+    rows = [line.strip("| ").split(" | ") for line in page.partition("What became of each group:")[2].splitlines()]
+    found = {(row[0], row[1]): row for row in rows if len(row) > 1}
+    for policy in load["policies"]:
+        for group in policy["groups"]:
+            row = found[group["name"], policy["policy"]]
+            assert row[2:5] == [str(group["priority"]), f"{group['pods']:.1f}", f"{group['restarts']:.1f}"]
+            assert row[-1] == ("-" if group["late"] is None else f"{group['late']:.1f}")
+
+    drawn = (tmp_path / "out/simulation.png").read_bytes()
+    assert picture(values) == drawn
+    load["policies"][0]["groups"][-1]["longest_silence_s"] = 99.0
+    longer = picture(values)
+    assert longer != drawn
+    for policy in load["policies"]:
+        for groups in (policy["groups"], *(run["groups"] for run in policy["runs"])):
+            groups[0]["finished_mean_s"] = None
+    assert picture(values) != longer, "nobody of a group finished"
+
+
+def test_a_single_group_is_not_shown_twice(tmp_path: Path) -> None:
+    path = tmp_path / "workload.toml"
+    path.write_text(WORKLOAD.rpartition("[[jobs]]")[0])
+    invoke("simulate", str(path), "--policy", "none", "--output", str(tmp_path / "out"), "--jobs", "1")
+    values = json.loads((tmp_path / "out/simulation.json").read_text())
+    values["workloads"][0]["policies"][0]["groups"][0]["restarts"] += 1
+    assert "each group" not in (tmp_path / "out/simulation.md").read_text()
+    assert picture(values) == (tmp_path / "out/simulation.png").read_bytes()
 
 
 def test_of_several_seeds_a_group_has_means_and_the_longest_of_all(workload: str) -> None:
