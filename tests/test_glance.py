@@ -13,7 +13,7 @@ from cgpause.config import Config, Policy, ReserveConfig
 from cgpause.model import Mechanism, Workload
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import MIB, SimPod, Step
-from cgpause.simulate.worker import Cost, volatile
+from cgpause.simulate.worker import Work, volatile
 
 CAPACITY = 700 * MIB
 
@@ -24,9 +24,9 @@ def make_pod(number: int, kind: str, limit_mib: int, start_s: float, *, limited:
     limit = limit_mib * MIB
     match kind:
         case "volatile":
-            behaviour = volatile(limit, limit // 8, 4, number, Cost(0.5, 50e-6))
+            behaviour = volatile(limit, limit // 8, 4, number, Work(0.5, 50e-6))
         case "sleepy":
-            behaviour = volatile(limit, limit // 4, 50, number, Cost(0.1, 20e-6, idle_s=20))
+            behaviour = volatile(limit, limit // 4, 50, number, Work(0.1, 20e-6, idle_s=20))
         case "worker":
             behaviour = worker(limit, seed=number, rounds=20)
         case "short":

@@ -13,14 +13,14 @@ from cgpause.simulate.groups import rows
 from cgpause.simulate.load import Load, make_daemons, make_pods, make_services, queue
 from cgpause.simulate.pods import MIB, Step
 from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.run import Group, Outcome, simulate
+from cgpause.simulate.run import GroupOutcome, Outcome, simulate
 from cgpause.simulate.service import STEPS, Surge, silences, surging
 from cgpause.simulate.workload import (
     DaemonSetsOptions,
     JobsOptions,
     NodesOptions,
     ServicesOptions,
-    Workload,
+    WorkloadOptions,
     free_mib,
     make_load,
 )
@@ -35,14 +35,14 @@ JOBS = (
     JobsOptions("large", 4, 96, rounds=2, unit_cpu_s=0.2, priority=10),
     JobsOptions("small", 8, 48, rounds=2, unit_cpu_s=0.2),
 )
-MIXED = Workload(nodes=NODES, jobs=JOBS, services=(WEB,))
+MIXED = WorkloadOptions(nodes=NODES, jobs=JOBS, services=(WEB,))
 
 
-def load_of(workload: Workload = MIXED) -> Load:
+def load_of(workload: WorkloadOptions = MIXED) -> Load:
     return make_load("mixed", workload)
 
 
-def group(outcome: Outcome, name: str) -> Group:
+def group(outcome: Outcome, name: str) -> GroupOutcome:
     return next(group for group in outcome.groups if group.name == name)
 
 
@@ -59,7 +59,9 @@ def test_services_end_with_the_last_job() -> None:
 
 def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> None:
     web = replace(WEB, count=1, base_mib=300, surge_mib=0, request_mib=300, lasts_s=30)
-    load = load_of(Workload(nodes=NODES, jobs=(JobsOptions("job", 2, 180, rounds=1, unit_cpu_s=0.1),), services=(web,)))
+    load = load_of(
+        WorkloadOptions(nodes=NODES, jobs=(JobsOptions("job", 2, 180, rounds=1, unit_cpu_s=0.1),), services=(web,))
+    )
     # A job requests 120 MiB, and only 84 are left beside the service: the queue waits for its end.
     outcome = simulate(load, None, seed=1)
     assert outcome.finished == 2
@@ -73,7 +75,9 @@ def test_daemonsets_are_on_every_node_and_protected_ones_are_never_held() -> Non
         DaemonSetsOptions("agent", base_mib=16, surge_mib=32, surge_s=1, rest_s=1, protected=False),
         DaemonSetsOptions("guard", base_mib=16, surge_mib=32, surge_s=1, rest_s=1),
     )
-    load = load_of(Workload(nodes=replace(NODES, count=3), jobs=(JobsOptions("job", 24, 48),), daemonsets=agents))
+    load = load_of(
+        WorkloadOptions(nodes=replace(NODES, count=3), jobs=(JobsOptions("job", 24, 48),), daemonsets=agents)
+    )
     assert [pod.name for pod in make_daemons(load, 1, 2)] == ["agent-02", "guard-02"]
     outcome = simulate(load, Config(), seed=1)
     agent, guard = group(outcome, "agent"), group(outcome, "guard")
@@ -83,7 +87,7 @@ def test_daemonsets_are_on_every_node_and_protected_ones_are_never_held() -> Non
 
 def test_who_has_the_higher_priority_is_held_less() -> None:
     jobs = tuple(JobsOptions(name, 8, 48, unit_cpu_s=0.2, priority=n) for name, n in (("high", 10), ("low", 0)))
-    outcome = simulate(load_of(Workload(shuffled=True, nodes=NODES, jobs=jobs)), Config(), seed=1)
+    outcome = simulate(load_of(WorkloadOptions(shuffled=True, nodes=NODES, jobs=jobs)), Config(), seed=1)
     high, low = group(outcome, "high"), group(outcome, "low")
     assert high.paused_s < low.paused_s
     assert (high.finished_mean_s or 0) < (low.finished_mean_s or 0)
@@ -180,7 +184,7 @@ def test_a_hold_that_ends_in_a_back_off_is_one_silence_with_it() -> None:
 
 def test_services_are_placed_where_least_is_requested() -> None:
     nodes = replace(NODES, count=2)
-    workload = Workload(nodes=nodes, jobs=JOBS, services=(replace(WEB, count=3, request_mib=20),))
+    workload = WorkloadOptions(nodes=nodes, jobs=JOBS, services=(replace(WEB, count=3, request_mib=20),))
     assert sorted(free_mib(workload) or []) == [384 - 40, 384 - 20]
     assert free_mib(replace(workload, services=(replace(WEB, count=60, request_mib=20),))) is None
 

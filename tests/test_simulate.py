@@ -25,7 +25,7 @@ from cgpause.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import MIB, SimPod, Step, fill
 from cgpause.simulate.run import simulate
-from cgpause.simulate.worker import OVERHEAD_BYTES, PAGE, Cost, job_seeds, splitmix64, volatile
+from cgpause.simulate.worker import OVERHEAD_BYTES, PAGE, Work, job_seeds, splitmix64, volatile
 
 REPO = Path(__file__).parents[1]
 SMALL = Load(
@@ -57,7 +57,7 @@ def test_jobs_have_the_seeds_that_the_experiment_gives_them() -> None:
 def test_a_job_holds_half_of_its_limit_and_never_reaches_it(seed: int, limit_mib: int, units: int) -> None:
     limit = limit_mib * MIB
     held, peak, least = 0.0, 0.0, float(limit)
-    steps = list(volatile(limit, limit // units, 3, seed, Cost(unit_s=0.2, page_s=1e-6))())
+    steps = list(volatile(limit, limit // units, 3, seed, Work(unit_s=0.2, page_s=1e-6))())
     for step in steps:
         held += step.grow_bytes - step.free_bytes
         peak, least = max(peak, held), min(least, held)
@@ -68,7 +68,7 @@ def test_a_job_holds_half_of_its_limit_and_never_reaches_it(seed: int, limit_mib
 
 def test_a_limit_too_small_for_the_job_is_refused() -> None:
     with pytest.raises(ValueError, match="too small"):
-        volatile(4 * MIB - 1, MIB, 1, 0, Cost(1, 1))
+        volatile(4 * MIB - 1, MIB, 1, 0, Work(1, 1))
 
 
 def short(name: str, request_mib: int, cpu_s: float) -> SimPod:

@@ -15,9 +15,9 @@ from cgpause.config import Config, Policy, WatermarkConfig, parse_config
 from cgpause.model import Mechanism
 from cgpause.options import entries
 from cgpause.tune import report, study
-from cgpause.tune.command import configured as changed
+from cgpause.tune.command import changed_options
 from cgpause.tune.gain import Gain, Interval, Verdict, gain, mean_interval, t_quantile, t_within
-from cgpause.tune.space import SPACES, configured
+from cgpause.tune.space import SPACES, with_values
 from cgpause.tune.study import NONE, RESERVE, TUNED, UNTUNED, Plan
 from cgpause.tune.subject import Cost, number
 from cgpause.tune.workers import Run, workers
@@ -126,7 +126,7 @@ def test_every_point_is_a_valid_configuration(policy: Policy) -> None:
     def check(point: dict[str, float]) -> None:
         values = SPACES[policy].values(point)
         text = f"policy = '{policy}'\n[{policy}]\n" + "".join(f"{name} = {value!r}\n" for name, value in values.items())
-        assert parse_config(text, "point") == configured(Config(), policy, values)
+        assert parse_config(text, "point") == with_values(Config(), policy, values)
 
     check()
 
@@ -134,7 +134,7 @@ def test_every_point_is_a_valid_configuration(policy: Policy) -> None:
 @pytest.mark.parametrize("policy", list(Policy))
 def test_the_search_begins_with_what_is_configured(policy: Policy) -> None:
     space = SPACES[policy]
-    assert configured(Config(), policy, space.values(space.start(Config()))) == Config(policy=policy)
+    assert with_values(Config(), policy, space.values(space.start(Config()))) == Config(policy=policy)
 
 
 def test_coordinates_have_the_limits_of_the_options() -> None:
@@ -166,7 +166,7 @@ def tuned(plan: Plan = PLAN, jobs: int = 1, base: Config | None = None) -> dict[
     with workers([Hill()], jobs, lambda: told.append(None)) as run_all:
         values = study.tune("a hill", base or Config(), plan, run_all)
     assert len(told) == plan.runs, "the progress ends where it should"
-    return values | {"config": None, "preset": False, "configured": changed(base or Config())}
+    return values | {"config": None, "preset": False, "configured": changed_options(base or Config())}
 
 
 def test_the_search_finds_what_is_there_to_find() -> None:
@@ -226,7 +226,7 @@ def test_the_configuration_has_the_tuned_options_alone_and_its_evidence() -> Non
     values = tuned()
     text = report.config_file(values)
     assert tomllib.loads(text) == {"policy": "watermark", "watermark": values["values"]}
-    assert parse_config(text, "tuned") == configured(Config(), Policy.WATERMARK, values["values"])
+    assert parse_config(text, "tuned") == with_values(Config(), Policy.WATERMARK, values["values"])
     for said in ("cgpause tune 'a hill' --policy=watermark --trials=40 --seeds=3 --seed=5", "Optuna", "5000 to 5002"):
         assert said in text
     assert report.interval(values["gains"][RESERVE]["restarts"]) in " ".join(text.replace("#", "").split())
@@ -242,8 +242,8 @@ def test_whatever_the_file_was_called_the_configuration_is_one() -> None:
 
 def test_a_configuration_that_is_not_the_default_is_part_of_the_evidence() -> None:
     base = Config(mechanism=Mechanism.FREEZE, policy=Policy.WATERMARK)
-    assert changed(Config()) == {}
-    assert changed(base) == {"mechanism": "freeze"}
+    assert changed_options(Config()) == {}
+    assert changed_options(base) == {"mechanism": "freeze"}
     assert "mechanism = freeze" in report.config_file(tuned(replace(PLAN, trials=2), base=base))
 
 
@@ -252,4 +252,4 @@ def test_arms_differ_in_what_their_names_say() -> None:
     assert study.config_of(NONE, Config(), PLAN, values) is None
     assert study.config_of(UNTUNED, Config(), PLAN, values) == Config(policy=Policy.WATERMARK)
     assert study.config_of(RESERVE, Config(policy=Policy.WATERMARK), PLAN, values) == Config(policy=Policy.RESERVE)
-    assert study.config_of(TUNED, Config(), PLAN, values) == configured(Config(), Policy.WATERMARK, values)
+    assert study.config_of(TUNED, Config(), PLAN, values) == with_values(Config(), Policy.WATERMARK, values)

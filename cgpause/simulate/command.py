@@ -15,7 +15,7 @@ from cgpause.simulate import Arm
 from cgpause.simulate.load import Load
 from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.run import Outcome
-from cgpause.simulate.runs import Run, run_all
+from cgpause.simulate.runs import Simulation, run_all
 from cgpause.simulate.workload import load_workload, make_load
 
 _DIGITS = 3
@@ -57,7 +57,7 @@ def compare(
     Raises:
         HostError: a process was killed.
     """
-    runs = [Run(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
+    runs = [Simulation(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
     with bars() as begin:
         outcomes = run_all(runs, processes, counted(begin, "jobs", sum(run.load.count for run in runs)))
     found = iter(outcomes)

@@ -13,7 +13,7 @@ from cgpause.simulate.kubelet import Backoff, request_bytes
 from cgpause.simulate.pods import Probe, SimPod
 from cgpause.simulate.scheduler import Scoring
 from cgpause.simulate.service import Surge, surging
-from cgpause.simulate.worker import Cost, job_seeds, volatile
+from cgpause.simulate.worker import Work, job_seeds, volatile
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
                 jobs.unit_bytes,
                 jobs.rounds,
                 own,
-                Cost(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
+                Work(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
             ),
             kind=jobs.name,
             limit_bytes=jobs.limit_bytes,

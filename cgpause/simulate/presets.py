@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cgpause.simulate.workload import DaemonSetsOptions, JobsOptions, NodesOptions, ServicesOptions, Workload
+from cgpause.simulate.workload import DaemonSetsOptions, JobsOptions, NodesOptions, ServicesOptions, WorkloadOptions
 
 _PAPERS_JOBS: Final = {2: 100, 4: 50, 8: 25}
 """Section 6.2 of Kang & Yu 2024: GB of a container's limit, and how many there are, on three workers of 32 GB."""
@@ -16,12 +16,12 @@ _LATENCY_S: Final = 2.0
 """What a service may take for an answer here, whatever its probe allows."""
 
 
-def _paper(gib: int, oversubscription_pct: int) -> Workload:
+def _paper(gib: int, oversubscription_pct: int) -> WorkloadOptions:
     nodes = NodesOptions(count=3, oversubscription_pct=oversubscription_pct)
-    return Workload(nodes=nodes, jobs=(JobsOptions("job", _PAPERS_JOBS[gib], gib * 1024),))
+    return WorkloadOptions(nodes=nodes, jobs=(JobsOptions("job", _PAPERS_JOBS[gib], gib * 1024),))
 
 
-_MIXED = Workload(
+_MIXED = WorkloadOptions(
     shuffled=True,
     nodes=NodesOptions(oversubscription_pct=150),
     jobs=(
@@ -31,7 +31,7 @@ _MIXED = Workload(
         JobsOptions("tiny", 32, 512),
     ),
 )
-_SERVICES = Workload(
+_SERVICES = WorkloadOptions(
     nodes=NodesOptions(oversubscription_pct=150),
     jobs=(JobsOptions("batch", 40, 2048),),
     services=(
@@ -41,7 +41,7 @@ _SERVICES = Workload(
         ),
     ),
 )
-_DAEMONSETS = Workload(
+_DAEMONSETS = WorkloadOptions(
     nodes=NodesOptions(count=3, oversubscription_pct=160),
     jobs=(JobsOptions("batch", 80, 2048),),
     daemonsets=(
@@ -50,7 +50,7 @@ _DAEMONSETS = Workload(
         DaemonSetsOptions("metrics", base_mib=256, surge_mib=512, listens=True, protected=False, latency_s=_LATENCY_S),
     ),
 )
-_PRIORITIES = Workload(
+_PRIORITIES = WorkloadOptions(
     shuffled=True,
     nodes=NodesOptions(oversubscription_pct=160),
     jobs=(

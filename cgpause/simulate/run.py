@@ -16,7 +16,7 @@ from cgpause.simulate.service import Span, silences
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupOutcome:
     """What became of the pods of one section of the workload; times are in seconds."""
 
     name: str
@@ -75,7 +75,7 @@ class Outcome:
     """Of the nodes' memory, until the last job finished."""
     nodes_used: float
     """How many had a pod, on average until the last job finished."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[GroupOutcome, ...] = ()
     """In the order of the workload: jobs, services, DaemonSets."""
 
 
@@ -143,7 +143,7 @@ def simulate(
     )
 
 
-def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> Group:
+def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> GroupOutcome:
     pods = [pod for _, pod in members]
     finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]
     holds = [end_s - since_s for node, pod in members for since_s, end_s in node.hold_spans(pod)]
@@ -152,7 +152,7 @@ def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> G
         silent = [length_s for node, pod in members for length_s in silences(_runs(node, pod), node.hold_spans(pod))]
         if kind.latency_s is not None:
             late = [length_s - kind.latency_s for length_s in silent if length_s > kind.latency_s]
-    return Group(
+    return GroupOutcome(
         name=kind.name,
         kind="jobs" if isinstance(kind, Jobs) else "daemonsets" if kind.count is None else "services",
         priority=kind.priority,

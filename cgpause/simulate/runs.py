@@ -13,7 +13,7 @@ from cgpause.simulate.run import Outcome, simulate
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Simulation:
     """A load under one policy, with one seed."""
 
     load: Load
@@ -23,7 +23,9 @@ class Run:
     seed: int
 
 
-def run_all(runs: Sequence[Run], processes: int, on_finish: Callable[[int], None] = lambda _: None) -> list[Outcome]:
+def run_all(
+    runs: Sequence[Simulation], processes: int, on_finish: Callable[[int], None] = lambda _: None
+) -> list[Outcome]:
     """Their outcomes, in their order; `on_finish` is told of how many jobs more the end is known.
 
     Raises:
@@ -36,7 +38,7 @@ def run_all(runs: Sequence[Run], processes: int, on_finish: Callable[[int], None
         return do_all(runs)
 
 
-def _here(run: Run, on_finish: Callable[[int], None]) -> Outcome:
+def _here(run: Simulation, on_finish: Callable[[int], None]) -> Outcome:
     told = 0
 
     def tell(finished: int) -> None:
@@ -49,6 +51,6 @@ def _here(run: Run, on_finish: Callable[[int], None]) -> Outcome:
     return outcome
 
 
-def _outcome(run: Run, on_finish: Callable[[int], None] = lambda _: None) -> Outcome:
+def _outcome(run: Simulation, on_finish: Callable[[int], None] = lambda _: None) -> Outcome:
     config = None if run.arm is Arm.NONE else replace(run.config, policy=Policy(run.arm))
     return simulate(run.load, config, run.seed, on_finish)

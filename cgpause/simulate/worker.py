@@ -35,8 +35,8 @@ def job_seeds(seed: int, jobs: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a job's memory and work cost it."""
+class Work:
+    """What a job works, and what its memory costs it."""
 
     unit_s: float
     """CPU time of the work after each unit."""
@@ -48,7 +48,7 @@ class Cost:
     """Asleep after the work."""
 
 
-def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, cost: Cost) -> Behaviour:
+def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, work: Work) -> Behaviour:
     """The job: `rounds` times up, by units, and down.
 
     Raises:
@@ -58,20 +58,20 @@ def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, cost: Co
         raise ValueError(f"a limit of {limit_bytes} bytes is too small: at least {4 * OVERHEAD_BYTES}")
 
     def take(size: int, charged: int = 0) -> Step:
-        return Step(cpu_s=-(-size // PAGE) * cost.page_s, grow_bytes=size + charged)
+        return Step(cpu_s=-(-size // PAGE) * work.page_s, grow_bytes=size + charged)
 
     def run() -> Iterator[Step]:
         hold = limit_bytes // 2 // PAGE * PAGE
         most = (limit_bytes - OVERHEAD_BYTES) // PAGE * PAGE - hold
         chance = splitmix64(seed)
-        yield take(hold, cost.charged_bytes)
+        yield take(hold, work.charged_bytes)
         for _ in range(rounds):
             target = next(chance) % (most // PAGE + 1) * PAGE
             held = 0
             while held < target:
                 unit = min(unit_bytes, target - held)
                 yield take(unit)
-                yield Step(cpu_s=cost.unit_s, sleep_s=cost.idle_s)
+                yield Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
                 held += unit
             yield Step(free_bytes=held)
 

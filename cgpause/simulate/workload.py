@@ -235,7 +235,7 @@ class DaemonSetsOptions(_LastingOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WorkloadOptions:
     """All of a file."""
 
     shuffled: bool = field(
@@ -287,7 +287,7 @@ class Workload:
                 )
 
 
-def free_mib(workload: Workload) -> list[int] | None:
+def free_mib(workload: WorkloadOptions) -> list[int] | None:
     """What DaemonSets and services leave of each node, placed as `cluster` does; None where they do not fit."""
     nodes = workload.nodes
     daemons = sum(one.request for one in workload.daemonsets)
@@ -305,10 +305,10 @@ def load_workload(path: str) -> Load:
     Raises:
         ConfigError: everything that is wrong in it.
     """
-    return make_load(path, load_options(Workload(), path))
+    return make_load(path, load_options(WorkloadOptions(), path))
 
 
-def make_load(name: str, workload: Workload) -> Load:
+def make_load(name: str, workload: WorkloadOptions) -> Load:
     """What is simulated."""
     nodes = workload.nodes
     machine = Machine(

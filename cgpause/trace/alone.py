@@ -34,7 +34,7 @@ _CALM_DETAILS_NS = 10 * _NS
 
 
 @dataclass(slots=True)
-class Progress:
+class Recorded:
     """How far it is."""
 
     samples: int = 0
@@ -122,7 +122,7 @@ class _Node:
             tracked.pod = replace(tracked.pod, paused=record)
 
 
-def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Callable[[Progress], None]) -> Progress:
+def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Callable[[Recorded], None]) -> Recorded:
     """Record until `for_s` is over or SIGINT, SIGTERM or SIGHUP comes; `on_sample` is told how far it is.
 
     Raises:
@@ -160,11 +160,11 @@ def _loop(
     plan: Plan,
     epoll: select.epoll,
     stop_fd: int,
-    on_sample: Callable[[Progress], None],
-) -> Progress:
+    on_sample: Callable[[Recorded], None],
+) -> Recorded:
     boot = boot_id() or ""
     blocks = Blocks(Encoder(Header(boot, 0.0, 0, plan.interval_s, __version__), plan.hide))
-    gatherer, progress = Gatherer(node.tree), Progress()
+    gatherer, recorded = Gatherer(node.tree), Recorded()
     begin_ns = due_ns = now_ns()
     end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * _NS)
     close = False
@@ -184,20 +184,20 @@ def _loop(
                     node.read_details(at_ns, close=True)
                 sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
             except CgpauseError:
-                progress.unread += 1
+                recorded.unread += 1
                 due_ns = at_ns + int(plan.interval_s * _NS)
             else:
                 close = is_close(sample.headroom)
                 write(blocks.add(gatherer.moment(sample, time.time()), close=close))
-                progress.samples += 1
-                progress.pods = len(sample.pods)
+                recorded.samples += 1
+                recorded.pods = len(sample.pods)
                 # On a grid, so that what a sample takes does not add up; but never two at once.
                 due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
                 if not close:
                     node.read_details(at_ns, close=False)
-            progress.seconds = (at_ns - begin_ns) / 1e9
-            progress.written = files.written
-            on_sample(progress)
+            recorded.seconds = (at_ns - begin_ns) / 1e9
+            recorded.written = files.written
+            on_sample(recorded)
         if end_ns is not None and at_ns >= end_ns:
             break
         wake_ns = min(due_ns, node.due_ns(), due_ns if end_ns is None else end_ns)
@@ -205,8 +205,8 @@ def _loop(
         if any(fd == stop_fd for fd, _ in events):
             break
     write(blocks.rest())
-    progress.written = files.written
-    return progress
+    recorded.written = files.written
+    return recorded
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def record(
     with bars() as begin:
         move = begin("recording", for_s)
 
-        def on_sample(done: alone.Progress) -> None:
+        def on_sample(done: alone.Recorded) -> None:
             move(done.seconds, f"{done.samples} samples, {done.pods} pods, {_size(done.written)}")
 
         found = alone.record(root, log_dir, config, plan, on_sample)

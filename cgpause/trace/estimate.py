@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from cgpause.config import Config
 from cgpause.model import CgroupId, Headroom, Mechanism, PodUsage, Sacrifice, Sample
 from cgpause.policy import State, decide
-from cgpause.trace.keeper import Changes, Held, Hold, Keeper, Progress, quiet
+from cgpause.trace.keeper import Held, Hold, Incidents, Keeper, OnSample, quiet
 from cgpause.trace.read import Trace
 
 
@@ -120,12 +120,12 @@ class _Tracks:
         self._tracks.pop(key, None)
 
 
-def estimate(trace: Trace, config: Config, on_sample: Progress = quiet) -> Estimate:
+def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estimate:
     """Drive `config.policy` over a trace in which held pods stand still.
 
     It ends with the first recorded OOM kill that was not at a pod's own limit, or with the first gap.
     """
-    state, keeper, changes, tracks = State(), Keeper(), Changes(), _Tracks(config)
+    state, keeper, incidents, tracks = State(), Keeper(), Incidents(), _Tracks(config)
     headrooms: list[tuple[float, int]] = []
     recorded_lowest = recorded_last = 0
     ends_with_kill, at_s = False, trace.from_s
@@ -134,7 +134,7 @@ def estimate(trace: Trace, config: Config, on_sample: Progress = quiet) -> Estim
         if headrooms and moment.begins:
             break
         at_s = moment.time_s
-        distress, killed, read_at_ns = changes.look(moment)
+        distress, killed, read_at_ns = incidents.look(moment)
         tracks.wait(sample.at_ns, keeper.held)
         if any(not one.own_limit for one in killed.values()):
             # What was read now is from after the kill; what counts is what there was.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cgpause.model import Action, CgroupId, Freeze, Mechanism, Owner, Pause, PauseRecord, Pod, Resume, Sacrifice
 from cgpause.trace.values import Moment, pause_seen
 
-Progress = Callable[[int], None]
+OnSample = Callable[[int], None]
 """Told how many samples are done."""
 
 
@@ -143,7 +143,7 @@ class Killed(NamedTuple):
     own_limit: bool
 
 
-class Changes:
+class Incidents:
     """What happened to pods from one recorded sample to the next."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from cgpause.config import Config
 from cgpause.model import CgroupId, Freeze, PodUsage
 from cgpause.policy import State, decide
 from cgpause.policy.hold import NS_PER_S
-from cgpause.trace.keeper import Changes, Hold, Keeper, Killed, Progress, quiet
+from cgpause.trace.keeper import Hold, Incidents, Keeper, Killed, OnSample, quiet
 from cgpause.trace.read import Trace
 
 GREW_NS = 10 * NS_PER_S
@@ -62,9 +62,9 @@ class Outcome:
         return sum(kill.count for kill in self.kills if kill.lead_s is not None and not kill.own_limit)
 
 
-def replay(trace: Trace, config: Config, on_sample: Progress = quiet) -> Outcome:
+def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Outcome:
     """Drive `config.policy` over a trace, as an open loop. The same trace and configuration give the same outcome."""
-    state, keeper, changes = State(), Keeper(), Changes()
+    state, keeper, incidents = State(), Keeper(), Incidents()
     kills: list[Kill] = []
     recent: list[tuple[int, Mapping[CgroupId, int]]] = []
     decisions, at_s = 0, 0.0
@@ -74,7 +74,7 @@ def replay(trace: Trace, config: Config, on_sample: Progress = quiet) -> Outcome
             state = State()
             recent.clear()
         sample, at_s = moment.sample, moment.time_s
-        distress, killed, read_at_ns = changes.look(moment)
+        distress, killed, read_at_ns = incidents.look(moment)
         current = {pod.cgroup: amount for amount, pod in sample.pods}
         keeper.drop_gone(current, at_s)
         if killed:

@@ -33,7 +33,7 @@ def tune(
             on_done = counted(begin, "runs", plan.runs)
             with workers([subject], jobs, lambda: on_done(1)) as run_all:
                 found = study.tune(subject.name, base, plan, run_all)
-        values = found | dict(about) | {"configured": configured(base)}
+        values = found | dict(about) | {"configured": changed_options(base)}
         files[CONFIG] = report.config_file(values).encode()
         files.update(
             folder.report(NAME, values, lambda shown: report.markdown(values, shown), lambda: plot.draw(values))
@@ -41,7 +41,7 @@ def tune(
     return values, folder.wrote(where, files)
 
 
-def configured(base: Config) -> dict[str, object]:
+def changed_options(base: Config) -> dict[str, object]:
     """What differs from the defaults, but for the policy, and for rules for pods, which mean nothing to jobs."""
     return {
         dotted(path): value

@@ -68,7 +68,7 @@ class Space:
         return {one.name: one.nearest(point[one.name]) for one in self.dimensions}
 
 
-def configured(base: Config, policy: Policy, values: Mapping[str, float]) -> Config:
+def with_values(base: Config, policy: Policy, values: Mapping[str, float]) -> Config:
     """`base` under this policy, with these options in its section."""
     changes: dict[str, Any] = dict(values)
     if policy is Policy.RESERVE:

@@ -11,7 +11,7 @@ from cgpause import __version__
 from cgpause.config import Config, Policy
 from cgpause.tune.gain import CONFIDENCE, Gain, gain
 from cgpause.tune.search import OPTIMISER, search
-from cgpause.tune.space import SPACES, Point, Values, configured
+from cgpause.tune.space import SPACES, Point, Values, with_values
 from cgpause.tune.subject import Cost, number
 from cgpause.tune.workers import Run, Runner
 
@@ -81,7 +81,7 @@ def find(base: Config, plan: Plan, subjects: int, run_all: Runner) -> list[Tried
 
     def cost(point: Point) -> float:
         values = space.values(point)
-        costs = evaluate(configured(base, plan.policy, values), subjects, plan.training, run_all)
+        costs = evaluate(with_values(base, plan.policy, values), subjects, plan.training, run_all)
         tried.append(Tried(values, *means(costs), number(costs, yardstick)))
         return tried[-1].number
 
@@ -108,7 +108,7 @@ def config_of(arm: str, base: Config, plan: Plan, values: Values) -> Config | No
     if arm == NONE:
         return None
     if arm == TUNED:
-        return configured(base, plan.policy, values)
+        return with_values(base, plan.policy, values)
     return replace(base, policy=Policy.RESERVE if arm == RESERVE else plan.policy)
 
 

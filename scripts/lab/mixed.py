@@ -93,7 +93,7 @@ def make_jobs(load: Load, seed: int, worker: Path, work: int) -> list[Job]:
 def groups_of_jobs(
     load: Load, outcome: Outcome, seen: Seen, holds: Iterable[tuple[str, float]]
 ) -> list[dict[str, Any]]:
-    """What became of each section's jobs, in the words of `cgpause.simulate.run.Group`."""
+    """What became of each section's jobs, in the words of `cgpause.simulate.run.GroupOutcome`."""
     by_name: dict[str, list[float]] = {}
     for uid, held_s in holds:
         if uid in seen.uids:

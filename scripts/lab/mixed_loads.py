@@ -9,7 +9,7 @@ from typing import Any, Final
 from cgpause.config import Config, HoldConfig, parse_config
 from cgpause.simulate.load import Load
 from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.workload import JobsOptions, NodesOptions, ServicesOptions, Workload, make_load
+from cgpause.simulate.workload import JobsOptions, NodesOptions, ServicesOptions, WorkloadOptions, make_load
 from lab.arms import SETTLE_S, cgpause_policy
 from lab.services import Plan
 from lab.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS
@@ -43,10 +43,10 @@ def _jobs(name: str, count: int, limit_mib: int, priority: int = 0) -> JobsOptio
 
 
 LOADS: Final = {
-    "mixed-sizes": Workload(
+    "mixed-sizes": WorkloadOptions(
         shuffled=True, nodes=_NODES, jobs=(_jobs("large", 4, 96), _jobs("middle", 6, 48), _jobs("small", 12, 24))
     ),
-    "services-and-batch": Workload(
+    "services-and-batch": WorkloadOptions(
         nodes=_NODES,
         jobs=(_jobs("batch", 14, 48),),
         services=(
@@ -66,7 +66,7 @@ LOADS: Final = {
             ),
         ),
     ),
-    "priorities": Workload(
+    "priorities": WorkloadOptions(
         shuffled=True,
         nodes=replace(_NODES, oversubscription_pct=160),
         jobs=(_jobs("urgent", 6, 48, 100), _jobs("normal", 10, 24), _jobs("spare", 10, 24, -100)),

@@ -24,7 +24,7 @@ from cgpause.simulate.load import Load
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.runs import Run, run_all
+from cgpause.simulate.runs import Simulation, run_all
 from cgpause.simulate.workload import make_load
 from lab.arms import cgpause_config
 from lab.vm_host import say
@@ -121,7 +121,7 @@ def use_over_time(arm: Arm) -> dict[str, Any]:
     }
 
 
-def cell_of(run: Run, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def cell_of(run: Simulation, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """A load under a policy: of each figure the mean, the lowest and the highest of all seeds."""
     figures = [asdict(outcome) for outcome in outcomes]
     values = {name: [float(one[name]) for one in figures] for name in FIGURES}
@@ -139,7 +139,7 @@ def simulate_all(seeds: int, processes: int) -> dict[str, Any]:
     cells = []
     for count in CPUS:
         runs = [
-            Run(load_of(size, pct, count), arm, config_of(arm), seed)
+            Simulation(load_of(size, pct, count), arm, config_of(arm), seed)
             for size in SIZES
             for pct in OVERSUBSCRIPTIONS
             for arm in Arm

@@ -21,7 +21,7 @@ from cgpause.parallel import cpus
 from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.workload import make_load
 from cgpause.tune.search import OPTIMISER
-from cgpause.tune.space import Values, configured
+from cgpause.tune.space import Values, with_values
 from cgpause.tune.study import Plan, best, find
 from cgpause.tune.subject import Cost, LoadSubject
 from cgpause.tune.workers import Run, Runner, workers
@@ -84,15 +84,15 @@ def tuned(plan: Plan, run_all: Runner, subjects: int = 1) -> Values:
 def arms(found: Mapping[str, Values]) -> dict[str, Config | None]:
     """The configuration of every arm; `found` has the values of those that were tuned."""
     tuned_arms = {
-        arm: configured(Config(), Policy.WATERMARK if arm == TUNED_WATERMARK else Policy.RESERVE, values)
+        arm: with_values(Config(), Policy.WATERMARK if arm == TUNED_WATERMARK else Policy.RESERVE, values)
         for arm, values in found.items()
     }
     return {
         NONE: None,
         WATERMARK: Config(policy=Policy.WATERMARK),
         RESERVE: Config(policy=Policy.RESERVE),
-        BARE_RESERVE: configured(Config(), Policy.RESERVE, BARE),
-        AHEAD_RESERVE: configured(Config(), Policy.RESERVE, AHEAD),
+        BARE_RESERVE: with_values(Config(), Policy.RESERVE, BARE),
+        AHEAD_RESERVE: with_values(Config(), Policy.RESERVE, AHEAD),
         **tuned_arms,
     }
 

@@ -19,7 +19,7 @@ from typing import Any
 from cgpause.config import Config, parse_config
 from cgpause.simulate.load import Jobs, Load, Machine
 from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.worker import PAGE, Cost, job_seeds, volatile
+from cgpause.simulate.worker import PAGE, Work, job_seeds, volatile
 from lab.arms import cgpause_config
 from lab.experiment_results import NONE, RESERVES, RESULTS, UNLIMITED, WATERMARK, Result, Results, load
 from lab.kubepods import MIB
@@ -75,7 +75,7 @@ def work_of(share: int, seed: int) -> tuple[int, int]:
     limit = CAPACITY // share // PAGE * PAGE
     units = pages = 0
     for job in job_seeds(seed, JOBS[share]):
-        for step in volatile(limit, limit // UNITS, ROUNDS, job, Cost(unit_s=1, page_s=1))():
+        for step in volatile(limit, limit // UNITS, ROUNDS, job, Work(unit_s=1, page_s=1))():
             if step.grow_bytes:
                 pages += round(step.cpu_s)
             else:
