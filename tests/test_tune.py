@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from cgpause.config import Config, Policy, WatermarkConfig, parse_config
 from cgpause.model import Mechanism
 from cgpause.options import entries
-from cgpause.tune import report, study
+from cgpause.tune import plot, report, study
 from cgpause.tune.command import changed_options
 from cgpause.tune.gain import Gain, Interval, Verdict, gain, mean_interval, t_quantile, t_within
 from cgpause.tune.space import SPACES, with_values
@@ -253,3 +254,25 @@ def test_arms_differ_in_what_their_names_say() -> None:
     assert study.config_of(UNTUNED, Config(), PLAN, values) == Config(policy=Policy.WATERMARK)
     assert study.config_of(RESERVE, Config(policy=Policy.WATERMARK), PLAN, values) == Config(policy=Policy.RESERVE)
     assert study.config_of(TUNED, Config(), PLAN, values) == with_values(Config(), Policy.WATERMARK, values)
+
+
+@pytest.mark.parametrize("times_s", [(50, 70000), (61, 68)], ids=["decades", "within-one"])
+def test_the_numbers_of_the_picture_are_numbers(times_s: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log scales write powers as mathematics, and in our pictures a $ is a $."""
+    shown: list[str] = []
+
+    def png(figure: Figure) -> bytes:
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            shown.extend(label.get_text() for label in axes.get_yticklabels(which="both"))
+            shown.extend(label.get_text() for label in axes.get_xticklabels(which="both"))
+        return b""
+
+    monkeypatch.setattr(plot, "png", png)
+    values = tuned(replace(PLAN, trials=2)) | {"workload": "a $\\frac$.toml"}
+    for one, total_s in zip(values["search"], times_s, strict=True):
+        one.update(total_s=total_s, restarts=total_s / 100)
+    assert plot.draw(values) == b""
+    assert TUNED in shown
+    assert any(label.isdecimal() for label in shown)
+    assert not any("$" in label for label in shown)

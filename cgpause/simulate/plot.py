@@ -1,17 +1,11 @@
-"""The picture of `cgpause simulate --output`, drawn by matplotlib (the extra `plots`).
-
-The same results make the same bytes, with the same matplotlib: no date is in the file, and nobody's matplotlibrc.
-"""
+"""The picture of `cgpause simulate --output`, drawn by matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -19,12 +13,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from cgpause.errors import printable
+from cgpause.pictures import COLOURS, drawing, png, short
 from cgpause.simulate import Arm
 from cgpause.simulate.files import describe, seeds
 
-COLOURS = {Arm.NONE: "#8a8a8a", Arm.WATERMARK: "#E69F00", Arm.RESERVE: "#0072B2"}
-_DPI = 110
 _ROOM = 0.8
 """For all bars of a workload."""
 _BESIDE = 3
@@ -91,9 +83,8 @@ _OF_LASTING = (
 
 def picture(values: dict[str, Any]) -> bytes:
     """Draw what `simulate.command.compare` returned; a PNG."""
-    image = io.BytesIO()
     loads = values["workloads"]
-    wholes = [_Place(_short(load["workload"]), load) for load in loads]
+    wholes = [_Place(_name(load), load) for load in loads]
     groups = _groups(loads)
     drawn = [(panel, wholes) for panel in _PANELS]
     for panel in (*_OF_JOBS, *_OF_LASTING) if any(_lasts(place) for place in groups) else _OF_JOBS:
@@ -101,9 +92,7 @@ def picture(values: dict[str, Any]) -> bytes:
         drawn += [(panel, shown)] if shown else []
     columns = 1 if max(len(wholes) / _BESIDE, len(groups) / _GROUPS_BESIDE) > 1 else 2
     rows = -(-len(drawn) // columns)
-    with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
-        # A file's name may be in letters that the font has not.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+    with drawing():
         size = (min(60, max(10, 2 + 0.55 * max(len(wholes), len(groups)))) if columns == 1 else 10, 3.3 * rows + 0.4)
         # Below all panels is room for the legend. (Places for it "outside" are of matplotlib 3.7; Debian 12 has 3.6.)
         room = _LEGEND_IN / size[1]
@@ -117,26 +106,20 @@ def picture(values: dict[str, Any]) -> bytes:
             axes.tick_params(labelbottom=columns > 1 or [places] != [below for _, below in drawn[number + 1 :][:1]])
         for axes in list(grid.flat)[len(drawn) :]:
             axes.axis("off")
-        figure.suptitle(_title(values), parse_math=False, fontsize=10)
+        figure.suptitle(_title(values), fontsize=10)
         handles: list[Patch | Line2D] = [Patch(color=COLOURS[arm], label=arm) for arm in arms]
         if len(values["seeds"]) > 1:
             handles.append(Line2D([], [], color="#333333", linewidth=1, label="lowest to highest of all seeds"))
         figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False)
-        figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
-    return image.getvalue()
-
-
-_STYLE: dict[str, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+        return png(figure)
 
 
 def _groups(loads: Sequence[dict[str, Any]]) -> list[_Place]:
     """The groups of every workload that has more than one."""
+    several = len(loads) > 1
+    most = _MOST_NAME // 2 if several else _MOST_NAME
     return [
-        _Place(
-            _short(group["name"]) if len(loads) == 1 else f"{_short(load['workload'])}: {_short(group['name'])}",
-            load,
-            number,
-        )
+        _Place((f"{_name(load, most)}: " if several else "") + short(group["name"], most), load, number)
         for load in loads
         if len(groups := load["policies"][0]["groups"]) > 1
         for number, group in enumerate(groups)
@@ -217,16 +200,15 @@ def _name_bars(axes: Axes, places: Sequence[_Place], arms: Sequence[Arm], *, wid
     if len(places) == 1 and places[0].group is None:
         axes.set_xticks([at[0] for at in _places(places, arms)], arms)
         return
-    names = [printable(place.name) for place in places]
-    axes.set_xticks(range(len(places)), names, parse_math=False)
+    names = [place.name for place in places]
+    axes.set_xticks(range(len(places)), names)
     if wide or len(names) * max(map(len, names)) > _MOST_LETTERS:
         for label in axes.get_xticklabels():
             label.set(rotation=45 if wide else 20, ha="right", rotation_mode="anchor")
 
 
-def _short(name: str) -> str:
-    shown = printable(name)
-    return shown if len(shown) <= _MOST_NAME else f"…{shown[1 - _MOST_NAME :]}"
+def _name(load: dict[str, Any], most: int = _MOST_NAME) -> str:
+    return short(load["workload"], most)
 
 
 def _title(values: dict[str, Any]) -> str:
@@ -234,4 +216,4 @@ def _title(values: dict[str, Any]) -> str:
     if len(values["workloads"]) > 1:
         return f"{len(values['workloads'])} workloads, simulated; {held}"
     (load,) = values["workloads"]
-    return f"{_short(load['workload'])}, simulated: {describe(load)}\n{held}"
+    return f"{_name(load)}, simulated: {describe(load)}\n{held}"

@@ -1,36 +1,27 @@
-"""The picture of `cgpause replay --output`, drawn by matplotlib (the extra `plots`).
-
-The same replay makes the same bytes, with the same matplotlib: no date is in the file, and nobody's matplotlibrc.
-"""
+"""The picture of `cgpause replay --output`, drawn by matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from cgpause.config import Policy
 from cgpause.memory_units import MIB
+from cgpause.pictures import COLOURS, drawing, png
 from cgpause.trace.read import Trace
 from cgpause.trace.report import Result
 
-_COLOURS = {Policy.WATERMARK: "#E69F00", Policy.RESERVE: "#0072B2"}
 _RECORDED, _KILLED, _OWN = "#aaaaaa", "#000000", "#888888"
-_DPI = 110
 _MOST_PODS = 24
 """Bars that can be told apart."""
 _MOST_POINTS = 4000
 _MOST_NAME = 36
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
-_STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
 
 
 def picture(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> bytes:
@@ -39,9 +30,7 @@ def picture(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> b
     unit_s, unit = next((size, name) for least, size, name in _UNITS if length_s >= least)
     pods = [_pods(result, trace) for result in results]
     heights = [3.0, *(0.6 + 0.22 * max(len(shown), 3) for shown, _ in pods)]
-    with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
-        # A name may have letters that the font has not.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+    with drawing():
         figure = Figure(figsize=(11, sum(heights) + 1.2), layout="constrained")
         panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[
             :, 0
@@ -55,9 +44,7 @@ def picture(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> b
             f"OOM kills for want of room: {found['oom_kills']}, at limits of pods: {found['oom_kills_at_own_limits']}"
         )
         figure.suptitle(f"{_text(found['trace']['file'])}, {found['trace']['pods']} pods; {kills}", fontsize=10)
-        image = io.BytesIO()
-        figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
-    return image.getvalue()
+        return png(figure)
 
 
 def _draw_headroom(panel: Axes, trace: Trace, results: Sequence[Result], unit_s: float) -> None:
@@ -69,7 +56,7 @@ def _draw_headroom(panel: Axes, trace: Trace, results: Sequence[Result], unit_s:
     handles = [_line(panel, trace, recorded, unit_s, colour=_RECORDED, width=2.2, name="recorded")]
     for result in results:
         points: list[tuple[float, float | None]] = [(at_s, float(amount)) for at_s, amount in result.estimate.headroom]
-        colour, name = _COLOURS[result.config.policy], f"under {result.config.policy}, by estimate"
+        colour, name = COLOURS[result.config.policy], f"under {result.config.policy}, by estimate"
         handles.append(_line(panel, trace, points, unit_s, colour=colour, width=1.3, name=name))
     kills = results[0].outcome.kills if results else ()
     for own, colour, name in ((False, _KILLED, "OOM kill"), (True, _OWN, "OOM kill at a pod's own limit")):
@@ -121,7 +108,7 @@ def _pods(result: Result, trace: Trace) -> tuple[list[str], int]:
 
 def _draw_holds(panel: Axes, trace: Trace, result: Result, shown: Sequence[str], left_out: int, unit_s: float) -> None:
     rows = {pod: row for row, pod in enumerate(shown)}
-    colour = _COLOURS[result.config.policy]
+    colour = COLOURS[result.config.policy]
     for hold in result.outcome.holds:
         if hold.pod in rows:
             end_s = trace.to_s if hold.end_s is None else hold.end_s

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from typing import Any
 
-from cgpause.errors import HostError, printable
+from cgpause.errors import HostError
 from cgpause.tune.report import means_of
 from cgpause.tune.study import TUNED, UNTUNED
 
 try:
-    import matplotlib.style
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter, ScalarFormatter
+
+    from cgpause.pictures import drawing, png, short
 except ModuleNotFoundError as e:
     raise HostError(
         "this needs the Python package matplotlib, which is not installed here: pip install 'cgpause[tune]'"
     ) from e
 
-_DPI = 110
 _MOST_NAME = 60
 _TRIED, _UNTUNED, _TUNED, _RUN, _MEAN = "#BBBBBB", "#0072B2", "#D55E00", "#56B4E9", "#000000"
 """Told apart by those who see no red or green, too (Okabe & Ito)."""
@@ -27,22 +26,15 @@ _TRIED, _UNTUNED, _TUNED, _RUN, _MEAN = "#BBBBBB", "#0072B2", "#D55E00", "#56B4E
 
 def draw(values: dict[str, Any]) -> bytes:
     """A PNG; the same values make the same bytes."""
-    image = io.BytesIO()
-    # Nobody's matplotlibrc, and no "Software" entry: the same values make the same file.
-    with matplotlib.style.context("default"), warnings.catch_warnings():
-        # A file's name may be in letters that the font has not.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+    with drawing():
         figure = Figure(figsize=(13, 4.6), layout="constrained")
-        name = printable(values["workload"])
-        shown = name if len(name) <= _MOST_NAME else f"…{name[1 - _MOST_NAME :]}"
-        figure.suptitle(f"{values['policy']} tuned on {shown}, in the simulation", parse_math=False)
+        figure.suptitle(f"{values['policy']} tuned on {short(values['workload'], _MOST_NAME)}, in the simulation")
         tried, restarts, times = figure.subplots(1, 3)
         _tried(tried, values)
         _runs(restarts, values, "restarts", "restarts of each held-out run")
         _runs(times, values, "total_s", "total time of each held-out run, s")
         times.set_yticklabels([])
-        figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
-    return image.getvalue()
+        return png(figure)
 
 
 def _tried(axes: Axes, values: dict[str, Any]) -> None:
@@ -59,6 +51,10 @@ def _tried(axes: Axes, values: dict[str, Any]) -> None:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(left=-0.1)
     axes.set_yscale("log")
+    # Not as powers, which are mathematics: in our pictures a $ is a $.
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     axes.set_xlabel("restarts, mean of the training runs")
     axes.set_ylabel("total time, s")
     axes.set_title(f"{len(trials)} trials", fontsize=10)

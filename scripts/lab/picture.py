@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-_DPI = 110
+from cgpause.pictures import png
+
 _COLOURS = 96
 """Of the palette the pictures are reduced to: a third of the size, and nothing to be seen of it."""
 
@@ -20,14 +21,10 @@ def save(figure: Figure, path: Path, says: str = "") -> None:
     Raises:
         OSError: it cannot be written.
     """
-    image = io.BytesIO()
-    # No "Software" entry: the same results make the same file whatever matplotlib is called.
-    figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
-    image.seek(0)
     info = PngInfo()
     if says:
         info.add_text("Description", says)
-    with Image.open(image) as drawn:
+    with Image.open(io.BytesIO(png(figure))) as drawn:
         few = drawn.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
         few.save(path, format="png", optimize=True, pnginfo=info)
 
