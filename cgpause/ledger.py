@@ -6,7 +6,7 @@
     resume:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
 
 The record lives on the pod's cgroup itself, so it cannot outlive or miss it. Whoever dies between any two steps leaves
-a cgroup that is either untouched or carries the record that undoes it (tests/test_ledger.py kills at every step).
+a cgroup that is either untouched or carries the record that undoes it (tests/ledger kills at every step).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pause protocol on a real kernel: every crash of tests/test_ledger.py, and the kernel's own rules it stands on."""
+"""The pause protocol on a real kernel: every crash of tests/ledger, and the kernel's own rules it stands on."""
 
 from __future__ import annotations
 

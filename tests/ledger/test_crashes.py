@@ -1,0 +1,46 @@
+"""Whoever dies at any step leaves what a resume puts right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crashing import (
+    SCENARIOS,
+    CgroupState,
+    PausableCgroup,
+    Scenario,
+    check_every_crash,
+    count_steps,
+    freeze,
+    kill_before_step,
+)
+from ledgers import hold, make_cgroup
+
+from cgpause import restore
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+def test_whoever_dies_before_any_step_leaves_a_pod_that_resume_puts_right(
+    pausable_cgroup: PausableCgroup, scenario: Scenario
+) -> None:
+    check_every_crash(pausable_cgroup, scenario)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+def test_whoever_dies_inside_any_write_leaves_a_pod_that_resume_puts_right(
+    pausable_cgroup: PausableCgroup, scenario: Scenario
+) -> None:
+    """An ordinary file is empty between its truncation and its write; a kernel file never is."""
+    check_every_crash(pausable_cgroup, scenario, torn=True)
+
+
+def test_a_daemon_killed_at_any_step_of_a_freeze_leaves_what_restore_undoes_without_it(tmp_path: Path) -> None:
+    pod = make_cgroup(tmp_path, "kubepods.slice/kubepods-podb1f4499cb83e8ce3e7de136e9e81cb0d.slice")
+    scenario = Scenario("", "50000 100000", 20000, lambda cgroup: hold(cgroup, "throttle"), freeze, "")
+    for number in range(len(count_steps(pod, scenario))):
+        scenario.set_up(pod)
+        kill_before_step(pod, freeze, number, torn=False)
+        assert pod.state().record is not None
+        assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
+        assert pod.state() == CgroupState("50000 100000", "20000", "0", None), f"step {number}"

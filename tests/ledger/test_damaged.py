@@ -1,0 +1,84 @@
+"""Records that cannot be read, or cannot be true."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from crashing import THROTTLE, CgroupState, PausableCgroup, freeze, request
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import DamagedRecordError, RestoreError
+from cgpause.model import CpuMax
+from cgpause.record import XATTR
+
+DAMAGED = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b"\xff\x00", id="binary"),
+    pytest.param(b'{"schema":1}', id="truncated"),
+    pytest.param(b'{"schema":2,"original":"max 100000"}', id="later-schema"),
+    pytest.param(b"x" * 3000, id="huge"),
+    pytest.param(b"[" * 3000, id="nested"),
+]
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_damaged_record_is_never_guessed_at(pausable_cgroup: PausableCgroup, cgroup: Cgroup, data: bytes) -> None:
+    pausable_cgroup.set("1000 100000")
+    os.setxattr(pausable_cgroup.folder, XATTR, data)
+    before = pausable_cgroup.state()
+    with pytest.raises(DamagedRecordError):
+        ledger.read_record(cgroup)
+    with pytest.raises(DamagedRecordError):
+        ledger.pause(cgroup, request())
+    with pytest.raises(DamagedRecordError):
+        ledger.reassert(cgroup, THROTTLE)
+    with pytest.raises(DamagedRecordError):
+        freeze(cgroup)
+    with pytest.raises(RestoreError, match="setfattr"):
+        ledger.resume(cgroup)
+    with pytest.raises(RestoreError):
+        ledger.resume(cgroup, second_source=lambda _: None)
+    assert pausable_cgroup.state() == before
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_second_source_replaces_a_damaged_record(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, data: bytes
+) -> None:
+    pausable_cgroup.set("1000 100000")
+    pausable_cgroup.write("cgroup.freeze", "1")
+    os.setxattr(pausable_cgroup.folder, XATTR, data)
+    asked: list[str] = []
+
+    def systemd(path: str) -> CpuMax:
+        asked.append(path)
+        return CpuMax(75000, 100000)
+
+    resumed = ledger.resume(cgroup, second_source=systemd)
+    assert resumed is not None
+    assert (resumed.record, resumed.cpu_max) == (None, CpuMax(75000, 100000))
+    assert asked == [str(pausable_cgroup.folder)]
+    assert pausable_cgroup.state() == CgroupState("75000 100000", "0", "0", None)
+
+
+def test_a_sound_record_needs_no_second_source(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
+    pausable_cgroup.set("50000 100000")
+    ledger.pause(cgroup, request())
+    ledger.resume(cgroup, second_source=lambda _: pytest.fail("asked in vain"))
+    assert pausable_cgroup.state().cpu_max == "50000 100000"
+
+
+def test_a_record_of_an_impossible_pause_is_never_taken_for_a_finished_resume(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    """A throttle record that does not say what was written must not be dropped while the quota stays."""
+    pausable_cgroup.set("50000 100000")
+    ledger.pause(cgroup, request())
+    fields = json.loads(os.getxattr(pausable_cgroup.folder, XATTR))
+    os.setxattr(pausable_cgroup.folder, XATTR, json.dumps({**fields, "written_cpu_max": None}).encode())
+    with pytest.raises(RestoreError):
+        ledger.resume(cgroup)
+    assert pausable_cgroup.state().record is not None

@@ -1,0 +1,82 @@
+"""Of two at one pod, one waits."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crashing import THROTTLE, PausableCgroup, request
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import BusyError, RestoreError
+from cgpause.record import XATTR
+
+
+class Holder:
+    """Another process that holds a cgroup's lock."""
+
+    def __init__(self, folder: Path) -> None:
+        ready, told = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            fcntl.flock(os.open(folder / "cgroup.kill", os.O_WRONLY), fcntl.LOCK_EX)
+            os.write(told, b"x")
+            signal.pause()
+            os._exit(0)
+        os.read(ready, 1)
+        os.close(ready)
+        os.close(told)
+
+    def kill(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+
+@pytest.fixture
+def holder(pausable_cgroup: PausableCgroup) -> Iterator[Holder]:
+    held = Holder(pausable_cgroup.folder)
+    yield held
+    held.kill()
+
+
+def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, holder: Holder
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    before = pausable_cgroup.state()
+    operations: list[Callable[[], object]] = [
+        lambda: ledger.pause(cgroup, request(), wait_s=0.02),
+        lambda: ledger.resume(cgroup, wait_s=0.02),
+        lambda: ledger.reassert(cgroup, THROTTLE, wait_s=0),
+        lambda: ledger.freeze(cgroup, "it grows", wait_s=0),
+    ]
+    for operation in operations:
+        with pytest.raises(BusyError, match="locked by another process"):
+            operation()
+    assert pausable_cgroup.state() == before
+
+    holder.kill()
+    assert ledger.pause(cgroup, request())[1]
+    assert ledger.resume(cgroup) is not None
+
+
+def test_the_lock_is_given_back_after_success_and_after_failure(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    with pausable_cgroup.open() as other:
+        ledger.pause(cgroup, request(), wait_s=0)
+        ledger.reassert(other, THROTTLE, wait_s=0)
+        ledger.freeze(cgroup, "it grows", wait_s=0)
+        os.setxattr(pausable_cgroup.folder, XATTR, b"damaged")
+        with pytest.raises(RestoreError):
+            ledger.resume(other, wait_s=0)
+        with pytest.raises(RestoreError):
+            ledger.resume(cgroup, wait_s=0)

@@ -1,0 +1,193 @@
+"""Writes that the kernel refuses, at any step."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
+from ledgers import CHANGES
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import CgpauseError, CgroupGoneError, KernelReadError, KernelWriteError, RestoreError
+from cgpause.model import Mechanism
+
+THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
+
+
+ERRNOS = [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.EIO]
+
+
+class Refusal:
+    """Refuses one step, once or from then on."""
+
+    def __init__(self, number: int, code: int, *, persistent: bool) -> None:
+        self._left = number
+        self._code = code
+        self._persistent = persistent
+        self._key: tuple[str, str] | None = None
+
+    def __call__(self, cgroup: SteppedCgroup, step: str, name: str) -> None:
+        if step not in CHANGES:
+            return
+        if (self._persistent and self._key == (step, name)) or self._left == 0:
+            self._key = (step, name)
+            self._left = -1
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(self._code, os.strerror(self._code)), "1")
+        self._left -= 1
+
+
+def changes_of(cgroup: PausableCgroup, scenario: Scenario) -> int:
+    return sum(step.startswith(CHANGES) for step in count_steps(cgroup, scenario))
+
+
+REFUSED = [s for s in SCENARIOS if s.cpu_max in ("50000 100000", "2000 1000000")]
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["once", "for-good"])
+@pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
+def test_no_refused_write_leaves_a_pod_paused_without_a_record(
+    pausable_cgroup: PausableCgroup,
+    scenario: Scenario,
+    code: int,
+    persistent: bool,  # noqa: FBT001 - a table
+) -> None:
+    restored = CgroupState(scenario.restored, str(scenario.burst_us), "0", None)
+    for number in range(changes_of(pausable_cgroup, scenario)):
+        scenario.set_up(pausable_cgroup)
+        refusal = Refusal(number, code, persistent=persistent)
+        with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refusal) as refused:
+            try:
+                scenario.operation(refused)
+            except (KernelWriteError, RestoreError):
+                pass
+            else:
+                # A burst the newer quota leaves no room for is the one refusal that is no failure.
+                assert code == errno.EINVAL
+                assert pausable_cgroup.state().record is None
+                continue
+        if pausable_cgroup.state().record is None:
+            assert pausable_cgroup.state() == restored, f"change {number}"
+        with pausable_cgroup.open() as later:
+            ledger.resume(later)
+        assert pausable_cgroup.state() == restored, f"change {number}"
+
+
+@pytest.mark.parametrize("code", ERRNOS, ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("burst_us", [0, 20000])
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_pause_refused_once_undoes_itself_and_takes_its_record_along(
+    pausable_cgroup: PausableCgroup, mechanism: Mechanism, burst_us: int, code: int
+) -> None:
+    pausable_cgroup.set("50000 100000", burst_us)
+    before = pausable_cgroup.state()
+    for number in range(3 if burst_us and mechanism is THROTTLED else 2):
+        refusal = Refusal(number, code, persistent=False)
+        with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refusal) as refused:
+            with pytest.raises(KernelWriteError) as e:
+                ledger.pause(refused, request(mechanism))
+            assert e.value.errno == code
+        assert pausable_cgroup.state() == before
+
+
+def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pausable_cgroup: PausableCgroup) -> None:
+    """The worst case has a name and an exit code (6) of its own, and the record stays."""
+    pausable_cgroup.set("50000 100000", 20000)
+
+    def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        if step == "write" and name == "cpu.max":
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, ""), "")
+        if step == "write" and name == "cpu.max.burst" and pausable_cgroup.state().burst == "0":
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, ""), "")
+
+    with (
+        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refuse) as refused,
+        pytest.raises(RestoreError),
+    ):
+        ledger.pause(refused, request())
+    assert pausable_cgroup.state().record is not None
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EROFS, errno.ENOSPC], ids=lambda code: errno.errorcode[code])
+def test_without_a_record_nothing_is_written_at_all(pausable_cgroup: PausableCgroup, code: int) -> None:
+    """On a file system without xattrs (or a read-only one) both setting and removing them fail."""
+    pausable_cgroup.set("1000 100000")
+    written: list[str] = []
+
+    def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        if step.endswith("set_xattr") or (step == "remove_xattr" and code == errno.EROFS):
+            error = OSError(code, os.strerror(code))
+            raise KernelWriteError(f"{cgroup.path} (xattr {name})", error, "the record" if step == "set_xattr" else "")
+        if step == "write":
+            written.append(name)
+
+    with (
+        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refuse) as refused,
+        pytest.raises(KernelWriteError, match="the record"),
+    ):
+        ledger.pause(refused, request())
+    assert written == []
+
+
+def test_another_writer_in_the_same_moment_is_an_error_and_wins(pausable_cgroup: PausableCgroup) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    reads = 0
+
+    def race(_: SteppedCgroup, step: str, name: str) -> None:
+        nonlocal reads
+        if (step, name) == ("read", "cpu.max"):
+            reads += 1
+            if reads == 2:
+                pausable_cgroup.write("cpu.max", "70000 100000")
+
+    with (
+        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, race) as raced,
+        pytest.raises(CgpauseError, match="another writer"),
+    ):
+        ledger.pause(raced, request())
+    assert pausable_cgroup.state() == CgroupState("70000 100000", "20000", "0", None)
+
+
+@pytest.mark.parametrize("file", ["cpu.max", "cpu.max.burst"])
+@pytest.mark.parametrize("text", ["", "garbage\n", "-1 100000\n", "1000 100000\n\n", "1000\x00"])
+def test_a_pod_whose_values_cannot_be_understood_is_not_paused(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, file: str, text: str
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    (pausable_cgroup.folder / file).write_text(text)
+    before = pausable_cgroup.state()
+    with pytest.raises(CgpauseError, match="malformed"):
+        ledger.pause(cgroup, request())
+    assert pausable_cgroup.state() == before
+
+
+def test_a_pod_without_a_cpu_controller_is_an_error_that_says_so(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup
+) -> None:
+    (pausable_cgroup.folder / "cpu.max").unlink()
+    with pytest.raises(KernelReadError, match="controller"):
+        ledger.pause(cgroup, request())
+
+
+@pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.id)
+def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
+    pausable_cgroup: PausableCgroup, scenario: Scenario
+) -> None:
+    for number in range(len(count_steps(pausable_cgroup, scenario)) - 1):  # the last one only unlocks
+        scenario.set_up(pausable_cgroup)
+        left = number
+
+        def vanish(cgroup: SteppedCgroup, step: str, _name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0 and step not in ("has", "unlock"):
+                raise CgroupGoneError(cgroup.path)
+
+        with (
+            SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, vanish) as vanishing,
+            pytest.raises(CgroupGoneError),
+        ):
+            scenario.operation(vanishing)

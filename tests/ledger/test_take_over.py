@@ -1,0 +1,150 @@
+"""A pause of the daemon's that becomes an operator's, and what others wish meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ledgers import hold, make_cgroup
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import HeldError, KernelWriteError
+from cgpause.model import Mechanism, Owner
+from cgpause.record import XATTR
+
+THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
+
+
+@pytest.mark.parametrize("mechanism", [None, THROTTLED, FREEZE])
+@pytest.mark.parametrize("held", HOLDS)
+def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
+    pausable_cgroup: PausableCgroup, held: str, mechanism: Mechanism | None
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    hold(pausable_cgroup, held)
+    before = pausable_cgroup.state()
+    with pausable_cgroup.open() as cgroup:
+        existing = ledger.read_record(cgroup)
+    assert existing is not None
+    is_refused = existing.mechanism is FREEZE and mechanism is THROTTLED
+
+    def still_held(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        state = pausable_cgroup.state()
+        assert (state.cpu_max, state.burst) == (before.cpu_max, before.burst), f"before {step} {name}"
+        assert state.freeze >= before.freeze, f"before {step} {name}"
+        assert state.record is not None, f"before {step} {name}"
+        assert (step, name) not in {("write", "cpu.max"), ("remove_xattr", XATTR)}, "each write refills the pool"
+
+    with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, still_held) as stepped:
+        if is_refused:
+            with pytest.raises(HeldError, match="frozen by the daemon"):
+                take_over(mechanism)(stepped)
+            assert pausable_cgroup.state() == before
+            return
+        taken = take_over(mechanism)(stepped)
+    with pausable_cgroup.open() as cgroup:
+        record = ledger.read_record(cgroup)
+        assert taken == record
+        assert record == replace(
+            existing,
+            owner=Owner.MANUAL,
+            reason="by hand",
+            expires_ns=3,
+            mechanism=mechanism or existing.mechanism,
+        )
+        ledger.resume(cgroup)
+    assert pausable_cgroup.state() == CgroupState("50000 100000", "20000", "0", None)
+
+
+@pytest.mark.parametrize("owner", [None, Owner.MANUAL])
+def test_only_a_pause_of_the_daemons_is_taken_over(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, owner: Owner | None
+) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    if owner is not None:
+        ledger.pause(cgroup, replace(request(), owner=owner))
+    before = pausable_cgroup.state()
+
+    assert take_over()(cgroup) is None
+    assert pausable_cgroup.state() == before
+
+
+def test_what_cannot_be_frozen_when_it_is_taken_over_stays_the_daemons(pausable_cgroup: PausableCgroup) -> None:
+    pausable_cgroup.set("50000 100000", 20000)
+    hold(pausable_cgroup, "throttle")
+    before = pausable_cgroup.state()
+
+    def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
+        if (step, name) == ("write", "cgroup.freeze"):
+            raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, os.strerror(errno.EIO)), "1")
+
+    with (
+        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, refuse) as refused,
+        pytest.raises(KernelWriteError),
+    ):
+        take_over(FREEZE)(refused)
+    assert pausable_cgroup.state() == before
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_whoever_resumes_for_one_owner_leaves_what_another_has_taken_over(
+    pausable_cgroup: PausableCgroup,
+    cgroup: Cgroup,
+    known: bool,  # noqa: FBT001 - a table
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    remembered, _ = ledger.pause(cgroup, request())
+    take_over()(cgroup)
+    before = pausable_cgroup.state()
+
+    with pytest.raises(HeldError, match="by hand"):
+        ledger.resume(cgroup, known=remembered if known else None, owner=Owner.DAEMON)
+    assert pausable_cgroup.state() == before
+    assert ledger.resume(cgroup, owner=Owner.MANUAL) is not None
+
+
+WISHES = ["50000 100000", "max 100000", "200000 50000", "3000 250000"]
+
+
+STEPS = ["pause", "pause by freezer", "freeze", "take over", "reassert", "resume", *WISHES]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(WISHES), st.sampled_from([0, 3000]), st.lists(st.sampled_from(STEPS), max_size=12))
+def test_in_whatever_order_things_happen_the_last_wish_of_others_is_what_a_resume_leaves(
+    cpu_max: str, burst_us: int, steps: list[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pod = make_cgroup(Path(folder))
+        pod.set(cpu_max, burst_us)
+        wish = cpu_max
+        with pod.open() as cgroup:
+            for step in steps:
+                match step:
+                    case "pause":
+                        ledger.pause(cgroup, request())
+                    case "pause by freezer":
+                        ledger.pause(cgroup, request(FREEZE))
+                    case "freeze":
+                        freeze(cgroup)
+                    case "take over":
+                        take_over()(cgroup)
+                    case "reassert":
+                        ledger.reassert(cgroup, THROTTLE)
+                    case "resume":
+                        ledger.resume(cgroup)
+                    case _:
+                        wish = step
+                        pod.write("cpu.max", wish)
+                record = ledger.read_record(cgroup)
+                assert (pod.state().freeze == "1") is (record is not None and record.mechanism is FREEZE)
+            ledger.resume(cgroup)
+        assert pod.state() == CgroupState(wish, str(burst_us), "0", None)

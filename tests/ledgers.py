@@ -1,0 +1,23 @@
+"""A pod whose pause protocol is looked at, for the tests in tests/ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from crashing import HOLDS, PausableCgroup
+
+
+def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
+    folder = root / path
+    folder.mkdir(parents=True)
+    for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze", "cgroup.kill"):
+        (folder / name).touch()
+    return PausableCgroup(str(root), path)
+
+
+def hold(cgroup: PausableCgroup, how: str) -> None:
+    with cgroup.open() as opened:
+        HOLDS[how](opened)
+
+
+CHANGES = ("write", "set_xattr", "remove_xattr")
