@@ -1,0 +1,225 @@
+"""`python -m cgpause.restore`: what it says, notes and exits with."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
+from trees import FakeTree, records_left
+
+from cgpause import history, restore
+from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
+from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
+from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.restore import resume_all
+
+
+def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None:
+    pods = [tree.add_pod("daemon", cpu_max="50000 100000"), tree.add_pod("manual")]
+    pause_pod(tree.root, pods[0])
+    pause_pod(tree.root, pods[1], owner=Owner.MANUAL)
+
+    assert restore.main(["--cgroup-root", str(tree.root)]) == 0
+
+    assert records_left(tree.root) == []
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert f" resumed pod={tree.uids['daemon']} " in lines[0]
+    assert f" cgroup={pods[0].relative_to(tree.root)} " in lines[0]
+    assert 'cpu_max_to="50000 100000"' in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "owners"),
+    [([], {"daemon": "operator", "manual": "operator"}), (["--daemon-only"], {"daemon": "crashed", "late": "expired"})],
+    ids=["all", "daemon-only"],
+)
+def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[str], owners: dict[str, str]) -> None:
+    state = tree.folder / "state"
+    state.mkdir()
+    for name in owners:
+        pod, owner = tree.add_pod(name), Owner.DAEMON if name == "daemon" else Owner.MANUAL
+        at_ns = now_ns()
+        expires_ns = at_ns - 10**9 if name == "late" else None
+        request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), owner, "test", at_ns - 10**10, expires_ns)
+        with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+            pause(cgroup, request)
+    place = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "--state-dir", str(state)]
+
+    assert restore.main([*place, *options]) == 0
+
+    found = list(history.read(history.path_in(str(state))))
+    assert {event.pod.removeprefix("default/"): event.result for event in found} == owners
+    assert all(event.held_s is not None and event.held_s >= 10 for event in found)
+    assert {event.pause_reason for event in found} == {"test"}
+
+
+def test_a_history_that_cannot_be_written_changes_nothing_for_who_restores(tree: FakeTree, capsys: Capture) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree.root, pod)
+    place = ["--cgroup-root", str(tree.root), "--state-dir", str(tree.folder / "absent")]
+
+    assert restore.main([*place, "--daemon-only"]) == 0
+
+    assert cpu_max(pod) == "50000 100000"
+    assert "warning: history not written" in capsys.readouterr().err
+
+
+def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:
+    daemon, manual = tree.add_pod("daemon", cpu_max="50000 100000"), tree.add_pod("manual")
+    pause_pod(tree.root, daemon)
+    pause_pod(tree.root, manual, owner=Owner.MANUAL)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+
+    assert (cpu_max(daemon), cpu_max(manual)) == ("50000 100000", "1000 100000")
+    assert records_left(tree.root) == [manual]
+
+
+def test_daemon_only_leaves_what_an_operator_takes_over_in_the_same_moment(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree.root, pod)
+
+    def just_before(cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, owner: Owner | None = None) -> Resumed | None:
+        by_hand = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "by hand", since_ns=2)
+        assert take_over(cgroup, by_hand) is not None
+        return resume(cgroup, wait_s=wait_s, owner=owner)
+
+    monkeypatch.setattr(restore, "resume", just_before)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+    assert (cpu_max(pod), records_left(tree.root)) == ("1000 100000", [pod])
+
+
+@pytest.mark.parametrize(("ended", "resumed"), [(-1, True), (3600, False)], ids=["expired", "still-wanted"])
+def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ended: int, resumed: bool) -> None:  # noqa: FBT001 - a table
+    """The daemon does that while it runs; a stopped one must not leave it held for ever."""
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    at_ns = now_ns()
+    request = PauseRequest(
+        Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", at_ns - 10**10, at_ns + ended * 10**9
+    )
+    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
+        pause(cgroup, request)
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+    assert (cpu_max(pod) == "50000 100000") is resumed
+
+
+def test_those_that_take_long_come_last_and_their_time_is_bounded(
+    tree: FakeTree, no_systemd: None, monkeypatch: Patch
+) -> None:
+    """systemd ends ExecStopPost= after 30 s; a dozen of locked pods must not use them up for all the others."""
+    pods = [tree.add_pod(f"pod-{n}", cpu_max="50000 100000") for n in range(6)]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+    damage(pods[0])
+    brake(tree.kubepods)
+    waits: list[float] = []
+
+    def waiting(
+        cgroup: Cgroup,
+        *,
+        wait_s: float = LOCK_WAIT_S,
+        second_source: Callable[[str], CpuMax | None] | None = None,
+        owner: Owner | None = None,
+    ) -> Resumed | None:
+        waits.append(wait_s)
+        return resume(cgroup, wait_s=0, second_source=second_source, owner=owner)
+
+    clock = SimpleNamespace(monotonic=lambda: 10 * waits.count(LOCK_WAIT_S))
+    monkeypatch.setattr(restore, "resume", waiting)
+    monkeypatch.setattr(restore, "time", clock)
+    with contextlib.ExitStack() as stack:
+        for pod in pods[1:4]:
+            lock = stack.enter_context((pod / "cgroup.kill").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        outcomes = resume_all(str(tree.root))
+    done = [outcome.path for outcome in outcomes if outcome.error is None]
+    failed = [outcome.path for outcome in outcomes if outcome.error is not None]
+    assert done == [str(path.relative_to(tree.root)) for path in (*pods[4:], tree.kubepods)]
+    assert failed == [str(path.relative_to(tree.root)) for path in pods[:4]]
+    assert [outcome.path for outcome in outcomes] == done + failed
+    # The damaged one and the first that is locked are waited for, 10 s each; then patience is at its end.
+    assert waits == [0] * 6 + [LOCK_WAIT_S] * 2 + [0] * 2
+
+
+def test_daemon_only_takes_a_damaged_record_for_the_daemons(tree: FakeTree, no_systemd: None) -> None:
+    """Nobody can tell whose it was, and left paused is worse than resumed: so it is tried, and the failure is loud."""
+    pod = tree.add_pod("web")
+    damage(pod)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 6
+
+
+def test_main_exits_6_when_one_cannot_be_restored_and_restores_the_others(
+    tree: FakeTree, no_systemd: None, capsys: Capture
+) -> None:
+    bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
+    for pod in (bad, good):
+        pause_pod(tree.root, pod)
+    damage(bad)
+
+    assert restore.main(["--cgroup-root", str(tree.root)]) == 6
+
+    assert cpu_max(good) == "50000 100000"
+    assert f"could not resume cgroup={bad.relative_to(tree.root)} error=" in capsys.readouterr().err
+
+
+def test_what_failed_is_said_before_anything_waits_for_the_disk(
+    tree: FakeTree, no_systemd: None, capsys: Capture, monkeypatch: Patch
+) -> None:
+    for name in ("web", "job"):
+        pause_pod(tree.root, tree.add_pod(name))
+    bad = tree.add_pod("bad")
+    pause_pod(tree.root, bad)
+    damage(bad)
+    said: list[str] = []
+    monkeypatch.setattr(history, "append", lambda *_: said.append(capsys.readouterr().err))
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--state-dir", str(tree.folder)]) == 6
+
+    assert said[0].count(" resumed pod=") == 2
+    assert f"could not resume cgroup={bad.relative_to(tree.root)} error=" in said[0]
+    assert said[1:] == [""]
+
+
+def test_main_exits_1_without_cgroup_v2(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr("cgpause.cgroupfs.open", lambda *_: io.BytesIO(b""), raising=False)
+
+    assert restore.main([]) == 1
+    assert "no cgroup v2 is mounted here" in capsys.readouterr().err
+
+
+def test_main_exits_1_without_its_cgroup_root(tmp_path: Path, capsys: Capture) -> None:
+    """As its docstring and `cgpause resume --all` have it."""
+    assert restore.main(["--cgroup-root", str(tmp_path / "absent")]) == 1
+    assert str(tmp_path / "absent") in capsys.readouterr().err
+
+
+def test_errors_with_control_characters_do_not_forge_log_lines(tmp_path: Path, capsys: Capture) -> None:
+    restore.main(["--cgroup-root", str(tmp_path / "absent\nresumed cgroup=all")])
+
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_process_restores_and_exits_with_its_code(tree: FakeTree) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree.root, pod)
+    command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(tree.root), "--daemon-only"]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, cpu_max(pod)) == (0, "50000 100000")
+    assert done.stdout == ""
+    assert done.stderr.startswith("info: resumed ")

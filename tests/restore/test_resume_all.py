@@ -1,0 +1,230 @@
+"""Every pause is undone with nothing but the tree, and one that fails stops nobody."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from restoring import ORIGINALS, Patch, cpu_max, damage, pause_pod
+from trees import CAPTURES, FakeTree, lay_out_capture, records_left
+
+from cgpause import restore
+from cgpause.cgroupfs import Cgroup
+from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
+from cgpause.findpods import walk
+from cgpause.model import Mechanism, Owner
+from cgpause.restore import resume_all
+
+
+def test_every_pause_is_undone_to_its_own_original(tree: FakeTree) -> None:
+    pods = [tree.add_pod(f"pod-{n}", cpu_max=original) for n, original in enumerate(ORIGINALS)]
+    frozen = tree.add_pod("frozen", cpu_max="30000 100000", tier="besteffort")
+    guaranteed = tree.add_pod("guaranteed", cpu_max="40000 100000", tier="", static=True)
+    running = tree.add_pod("running", cpu_max="1000 100000")
+    for pod in (*pods, guaranteed):
+        pause_pod(tree.root, pod)
+    pause_pod(tree.root, frozen, Mechanism.FREEZE)
+
+    outcomes = resume_all(str(tree.root))
+
+    assert [cpu_max(pod) for pod in (*pods, frozen, guaranteed)] == [*ORIGINALS, "30000 100000", "40000 100000"]
+    assert (frozen / "cgroup.freeze").read_text() == "0\n"
+    assert cpu_max(running) == "1000 100000"
+    assert records_left(tree.root) == []
+    assert {outcome.path for outcome in outcomes} == {
+        str(pod.relative_to(tree.root)) for pod in (*pods, frozen, guaranteed)
+    }
+    assert all(outcome.error is None and outcome.resumed is not None for outcome in outcomes)
+    assert resume_all(str(tree.root)) == []
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_a_captured_tree_gets_everything_back(driver: str, tmp_path: Path) -> None:
+    root, _ = lay_out_capture(driver, tmp_path)
+    with Cgroup(str(root), "kubepods.slice" if driver == "systemd" else "kubepods") as kubepods:
+        pods = [root / pod.cgroup.path for pod in walk(kubepods)[0]]
+    before = {pod: (cpu_max(pod), (pod / "cgroup.freeze").read_text()) for pod in pods}
+    for number, pod in enumerate(pods):
+        pause_pod(root, pod, Mechanism.FREEZE if number % 2 else Mechanism.THROTTLE)
+
+    outcomes = resume_all(str(root))
+
+    assert len(pods) == len(outcomes) == 7
+    assert {pod: (cpu_max(pod), (pod / "cgroup.freeze").read_text()) for pod in pods} == before
+    assert records_left(root) == []
+
+
+def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
+    """An old kubelet, or another driver, leaves a second tree behind; its pods may be paused too."""
+    first = tree.add_pod("first", cpu_max="50000 100000")
+    places = ("kubepods/burstable", "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice")
+    others = []
+    for place in places:
+        (tree.root / place).mkdir(parents=True)
+        uid = "00000009-0000-4000-8000-000000000009"
+        name = f"pod{uid}" if "slice" not in place else f"kubelet-kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+        shutil.copytree(first, tree.root / place / name)
+        others.append(tree.root / place / name)
+    for pod in (first, *others):
+        pause_pod(tree.root, pod)
+
+    outcomes = resume_all(str(tree.root))
+
+    assert len(outcomes) == 3
+    assert [cpu_max(pod) for pod in (first, *others)] == ["50000 100000"] * 3
+    assert records_left(tree.root) == []
+
+
+@pytest.mark.parametrize("owner", [None, Owner.DAEMON, Owner.MANUAL], ids=["any", "daemon", "manual"])
+def test_only_the_pauses_of_the_owner_asked_for_are_undone(owner: Owner | None, tree: FakeTree) -> None:
+    pods = {owner: tree.add_pod(f"by-{owner}", cpu_max="50000 100000") for owner in Owner}
+    for by, pod in pods.items():
+        pause_pod(tree.root, pod, owner=by)
+
+    resume_all(str(tree.root), owner=owner)
+
+    for by, pod in pods.items():
+        assert cpu_max(pod) == ("50000 100000" if owner in (None, by) else "1000 100000")
+
+
+@pytest.mark.parametrize("bad", range(3), ids=["first", "middle", "last"])
+def test_one_that_fails_never_stops_the_others(bad: int, tree: FakeTree, no_systemd: None) -> None:
+    pods = [tree.add_pod(f"pod-{n}", cpu_max=original) for n, original in enumerate(ORIGINALS)]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+    damage(pods[bad])
+
+    outcomes = resume_all(str(tree.root))
+
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    assert [outcome.path for outcome in failed] == [str(pods[bad].relative_to(tree.root))]
+    assert isinstance(failed[0].error, RestoreError)
+    assert "setfattr -x user.cgpause" in str(failed[0].error)
+    assert [cpu_max(pod) == original for pod, original in zip(pods, ORIGINALS, strict=True)] == [
+        number != bad for number in range(3)
+    ]
+    assert records_left(tree.root) == [pods[bad]]
+
+
+@pytest.mark.parametrize("method", ["__init__", "get_xattr"])
+def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    """The kernel may refuse one directory (EACCES, EIO); it may hold a record, so it is a failure, not a detail."""
+    bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
+    pause_pod(tree.root, good)
+    real = getattr(Cgroup, method)
+
+    def refuse(self: Cgroup, *args: str) -> object:
+        if bad.name in (args[1] if method == "__init__" else self.path):
+            raise KernelReadError(str(bad), OSError(errno.EIO, ""))
+        return real(self, *args)
+
+    monkeypatch.setattr(Cgroup, method, refuse)
+    outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
+
+    assert cpu_max(good) == "50000 100000"
+    assert outcomes[str(good.relative_to(tree.root))] is None
+    assert isinstance(outcomes[str(bad.relative_to(tree.root))], KernelReadError)
+
+
+@pytest.mark.parametrize("place", ["kubepods.slice", "kubepods-burstable.slice"])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    """Saying "nothing is paused" of a folder nobody could look into would be a guess."""
+    pause_pod(tree.root, tree.add_pod("hidden"))
+    real = Cgroup.children
+
+    def refuse(self: Cgroup) -> list[tuple[str, int]]:
+        if self.path.endswith(place):
+            raise KernelReadError(self.path, OSError(errno.EIO, ""))
+        return real(self)
+
+    monkeypatch.setattr(Cgroup, "children", refuse)
+    try:
+        failed = any(outcome.error is not None for outcome in resume_all(str(tree.root)))
+    except KernelReadError:
+        failed = True
+
+    assert failed
+
+
+def test_a_pod_that_vanishes_while_its_folder_is_listed_does_not_hide_its_neighbours(
+    tree: FakeTree, monkeypatch: Patch
+) -> None:
+    gone, good = tree.add_pod("gone"), tree.add_pod("good", cpu_max="50000 100000")
+    pause_pod(tree.root, good)
+    real = os.scandir
+
+    class Racing:
+        """Lists the folder, and only then does the pod vanish."""
+
+        def __init__(self, fd: int) -> None:
+            self._entries = real(fd)
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            entries = list(self._entries)
+            if gone.name in [entry.name for entry in entries]:
+                gone.rename(tree.folder / "gone")
+            return entries
+
+        def __exit__(self, *_: object) -> None:
+            self._entries.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cgpause.cgroupfs.os.scandir", lambda fd: Racing(fd) if isinstance(fd, int) else real(fd))
+        resume_all(str(tree.root))
+
+    assert not gone.exists()
+    assert cpu_max(good) == "50000 100000"
+
+
+@pytest.mark.parametrize("step", ["opened", "locked"])
+def test_a_pod_that_vanishes_in_between_is_nobodys_failure(step: str, tree: FakeTree, monkeypatch: Patch) -> None:
+    gone, good = tree.add_pod("gone"), tree.add_pod("good")
+    for pod in (gone, good):
+        pause_pod(tree.root, pod)
+
+    def vanish(*_: object, **__: object) -> NoReturn:
+        monkeypatch.undo()
+        raise CgroupGoneError(str(gone))
+
+    monkeypatch.setattr(Cgroup, "get_xattr" if step == "opened" else "locked", vanish)
+    outcomes = resume_all(str(tree.root))
+
+    assert [(outcome.path, outcome.error) for outcome in outcomes] == [(str(good.relative_to(tree.root)), None)]
+
+
+def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
+    locked, good = tree.add_pod("locked"), tree.add_pod("good")
+    for pod in (locked, good):
+        pause_pod(tree.root, pod)
+    fd = os.open(locked / "cgroup.kill", os.O_WRONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        outcomes = {outcome.path: outcome.error for outcome in resume_all(str(tree.root))}
+    finally:
+        os.close(fd)
+
+    assert "locked by another process" in str(outcomes[str(locked.relative_to(tree.root))])
+    assert outcomes[str(good.relative_to(tree.root))] is None
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        pytest.param(lambda root: None, id="no-kubepods"),
+        pytest.param(lambda root: (root / "kubepods").write_text(""), id="kubepods-is-a-file"),
+        pytest.param(lambda root: (root / "kubepods").symlink_to("kubepods"), id="kubepods-is-a-loop"),
+        pytest.param(lambda root: (root / "kubepods.slice").mkdir(), id="empty-kubepods"),
+        pytest.param(lambda root: (root / os.fsdecode(b"\xff\n\x1b")).mkdir(), id="odd-names"),
+    ],
+)
+def test_without_pods_nothing_is_paused(arrange: Callable[[Path], object], tmp_path: Path) -> None:
+    arrange(tmp_path)
+
+    assert resume_all(str(tmp_path)) == []
+    assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
