@@ -1,0 +1,24 @@
+"""For every test of the tree of pods: one that is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trees import FakeTree
+
+from cgpause.config import Config, ReserveConfig
+from cgpause.tree import PodTree
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
+
+
+@pytest.fixture
+def tree(fake: FakeTree) -> Iterator[PodTree]:
+    made = PodTree(str(fake.root), str(fake.log_dir), Config(reserve=ReserveConfig(sacrifice=True)))
+    yield made
+    made.close()

@@ -1,0 +1,147 @@
+"""What a pod is, and when its turn comes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from trees import FakeTree
+
+from cgpause import tree as tree_module
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config, PodClass, PodRule
+from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
+from cgpause.tree import PodTree
+
+S = 1_000_000_000
+
+
+class Asked:
+    """Stands for `listens`: answers as set for each pod, and counts who was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bool | None] = {}
+        self.pods: list[str] = []
+
+    def __call__(self, cgroup: Cgroup) -> bool | None:
+        self.pods.append(cgroup.path)
+        return self.answers.get(cgroup.path)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    made = Asked()
+    monkeypatch.setattr(tree_module, "listens", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("answer", "workload"),
+    [(True, Workload.SERVICE), (False, Workload.BATCH), (None, Workload.SERVICE)],
+    ids=["listens", "does-not", "cannot-be-told"],
+)
+def test_a_pod_in_which_nothing_listens_is_batch(
+    fake: FakeTree,
+    tree: PodTree,
+    asked: Asked,
+    answer: bool | None,  # noqa: FBT001 - a table
+    workload: Workload,
+) -> None:
+    asked.answers[str(fake.add_pod("web"))] = answer
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.workload is workload
+
+
+def test_a_pod_whose_processes_cannot_be_found_is_a_service(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.workload is Workload.SERVICE
+
+
+def test_rules_come_before_what_the_kernel_shows(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    tree.config = Config(
+        pods=(
+            PodRule(match="default/a", class_=PodClass.SERVICE, priority=3),
+            PodRule(match="default/b", class_=PodClass.BATCH),
+            PodRule(match="default/c", class_=PodClass.AUTO, priority=-3),
+        )
+    )
+    asked.answers = {str(fake.add_pod("a")): False, str(fake.add_pod("b")): True, str(fake.add_pod("c")): False}
+    tree.refresh(0)
+    found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
+    assert found == {"a": (Workload.SERVICE, 3), "b": (Workload.BATCH, 0), "c": (Workload.BATCH, -3)}
+    assert len(asked.pods) == 1  # whose class a rule decides is not asked
+
+    tree.config = Config()
+    tree.refresh(S)
+    found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
+    assert found == {"a": (Workload.BATCH, 0), "b": (Workload.SERVICE, 0), "c": (Workload.BATCH, 0)}
+
+
+def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    late, early = str(fake.add_pod("late")), str(fake.add_pod("early"))
+    asked.answers = {late: False, early: True}
+    tree.refresh(0)
+    asked.answers = {late: True, early: False}
+    asked.pods.clear()
+    tree.refresh(10 * S - 1)
+    assert [asked.pods, workloads(tree)] == [[], {"late": Workload.BATCH, "early": Workload.SERVICE}]
+    tree.refresh(10 * S)
+    assert [asked.pods, workloads(tree)] == [[late], {"late": Workload.SERVICE, "early": Workload.SERVICE}]
+    tree.refresh(100 * S)
+    assert asked.pods == [late]
+
+
+def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """One that takes its time would otherwise be held for minutes before it ever listens, as often as it starts."""
+    slow, known = str(fake.add_pod("slow")), str(fake.add_pod("known"))
+    asked.answers = {slow: False, known: True}
+    tree.refresh(0)
+    assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+    for tracked in tree.pods.values():
+        tree.starts(tracked, 5 * S)
+    assert workloads(tree) == {"slow": Workload.SERVICE, "known": Workload.SERVICE}
+    starting_ns = int(tree.config.hold.starting_s * S)
+    tree.refresh(5 * S + starting_ns - 1)
+    assert workloads(tree) == {"slow": Workload.SERVICE, "known": Workload.SERVICE}
+    tree.refresh(5 * S + starting_ns)
+    assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+
+
+def workloads(tree: PodTree) -> dict[str | None, Workload]:
+    return {tracked.pod.name: tracked.pod.workload for tracked in tree.pods.values()}
+
+
+def test_a_pod_that_had_no_process_yet_is_asked_again_after_1_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    path = str(fake.add_pod("web"))
+    tree.refresh(0)
+    asked.answers[path] = False
+    tree.read_details(S - 1)
+    assert workloads(tree) == {"web": Workload.SERVICE}
+    tree.read_details(S)
+    assert workloads(tree) == {"web": Workload.BATCH}
+
+
+def test_a_new_pod_is_asked_at_once_and_known_ones_in_turns(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    paths = {str(fake.add_pod(f"pod{number}")) for number in range(20)}
+    asked.answers = dict.fromkeys(paths, False)
+    tree.refresh(0)
+    assert set(asked.pods) == paths
+    asked.pods.clear()
+    tree.read_details(10 * S)
+    assert len(asked.pods) == 16
+    tree.read_details(11 * S)
+    assert set(asked.pods) == paths  # the four that had to wait; nobody twice
+    assert len(asked.pods) == 20
+
+
+def test_a_pod_that_is_held_is_not_asked(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    asked.answers[str(fake.add_pod("web"))] = False
+    (tracked,) = tree.refresh(0)[0]
+    record = PauseRecord(Mechanism.FREEZE, Owner.DAEMON, "test", 0, None, CpuMax(None, 100_000), 0, None)
+    tracked.pod = replace(tracked.pod, paused=record)
+    tree.read_details(100 * S)
+    assert len(asked.pods) == 1
+    tracked.pod = replace(tracked.pod, paused=None)
+    tree.read_details(101 * S)
+    assert len(asked.pods) == 2

@@ -1,0 +1,167 @@
+"""What is read of each pod once memory is short."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from trees import FakeTree, open_descriptors
+
+from cgpause.config import Config, HoldConfig, PodClass, PodRule
+from cgpause.model import Workload
+from cgpause.tree import PodTree
+
+S = 1_000_000_000
+
+
+def write_stats(pod: Path, reclaimable: int, *usages: int) -> None:
+    (pod / "memory.stat").write_text(f"anon 5\ninactive_file {reclaimable}\nactive_file 0\nslab_reclaimable 0\n")
+    (pod / "cpu.stat").write_text("usage_usec 999999999\nuser_usec 1\n")
+    for scope, usage in zip(sorted(path for path in pod.iterdir() if path.is_dir()), usages, strict=True):
+        (scope / "cpu.stat").write_text(f"usage_usec {usage}\nuser_usec 1\nsystem_usec 2\n")
+
+
+def details(tree: PodTree) -> dict[str | None, tuple[int, int | None]]:
+    return {t.pod.name: (t.pod.reclaimable_bytes, t.pod.cpu_usage_usec) for t in tree.pods.values()}
+
+
+def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have_used(
+    fake: FakeTree, tree: PodTree
+) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 4096, 1000, 20)
+    tree.refresh(0)
+    assert details(tree) == {"web": (0, None)}
+    tree.read_details(S)
+    assert details(tree) == {"web": (4096, 1020)}
+    (pod / "memory.current").write_text("9999999\n")
+    write_stats(pod, 0, 1500, 30)
+    tree.read_details(2 * S)
+    assert details(tree) == {"web": (0, 1530)}
+    tree.refresh(3 * S)
+    assert details(tree) == {"web": (0, 1530)}
+
+
+@pytest.mark.parametrize(
+    ("reclaimable", "change", "seen"),
+    [
+        (0, 0, 0),
+        (0, 1 << 14, 0),
+        (0, 1 << 15, 7),
+        (0, -(1 << 15), 7),
+        (1 << 17, 1 << 14, 1 << 17),
+        ((1 << 17) + 1, 0, (1 << 17) + 1),
+        ((1 << 17) + 1, 1, 7),  # so much page cache could turn into anonymous memory behind a steady figure
+    ],
+)
+def test_memory_stat_is_read_again_where_something_may_have_changed(
+    fake: FakeTree, tree: PodTree, reclaimable: int, change: int, seen: int
+) -> None:
+    pod = fake.add_pod("web")
+    current = pod / "memory.current"
+    current.write_text(f"{1 << 20}\n")
+    write_stats(pod, reclaimable, 0, 0)
+    tree.refresh(0)
+    tree.read_details(S)
+    assert details(tree)["web"][0] == reclaimable
+    current.write_text(f"{(1 << 20) + change}\n")
+    write_stats(pod, 7, 0, 0)
+    tree.read_details(2 * S)
+    assert details(tree)["web"][0] == seen
+    tree.read_details(12 * S)
+    assert details(tree)["web"][0] == 7  # at the latest
+
+
+def test_a_container_that_ended_no_longer_counts_and_a_new_one_does(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 0, 1000, 20)
+    tree.refresh(0)
+    tree.read_details(0)
+    shutil.rmtree(next(path for path in pod.iterdir() if path.is_dir() and "1000" in (path / "cpu.stat").read_text()))
+    tree.read_details(S)
+    assert details(tree) == {"web": (0, 1020)}  # what was read last; it is listed again next time
+    tree.read_details(2 * S)
+    assert details(tree) == {"web": (0, 20)}
+    (pod / ("crio-" + "c" * 64 + ".scope")).mkdir()
+    write_stats(pod, 0, 20, 7)
+    tree.read_details(12 * S)
+    assert details(tree) == {"web": (0, 27)}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("memory.stat", None), ("memory.stat", "garbage"), ("container", None), ("container", "usage_usec x\n")],
+)
+def test_a_pod_whose_details_cannot_be_read_keeps_what_was_read_last(
+    fake: FakeTree, tree: PodTree, file: str, text: str | None
+) -> None:
+    good, bad = fake.add_pod("good"), fake.add_pod("bad")
+    for pod in (good, bad):
+        write_stats(pod, 10, 1, 2)
+    tree.refresh(0)
+    tree.read_details(0)
+    for pod in (good, bad):
+        write_stats(pod, 11, 3, 4)
+    path = bad / file if file == "memory.stat" else next(bad.glob("*/cpu.stat"))
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    tree.read_details(11 * S)
+    assert details(tree) == {"good": (11, 7), "bad": (10, 3)}
+    write_stats(bad, 11, 3, 4)
+    tree.read_details(12 * S)
+    assert details(tree) == {"good": (11, 7), "bad": (11, 7)}
+
+
+def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree, tree: PodTree) -> None:
+    gone, web = fake.add_pod("gone"), fake.add_pod("web")
+    write_stats(web, 5, 6, 7)
+    tree.refresh(0)
+    before = open_descriptors()
+    shutil.rmtree(gone)
+    tree.read_details(S)
+    assert details(tree) == {"gone": (0, None), "web": (5, 13)}
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize(("ruled", "becomes"), [(PodClass.AUTO, Workload.SERVICE), (PodClass.BATCH, Workload.BATCH)])
+def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
+    fake: FakeTree, ruled: PodClass, becomes: Workload
+) -> None:
+    """An exec probe is a probe, although nothing listens."""
+    fake.add_pod("web")
+    config = Config(pods=(PodRule("*/*", class_=ruled),))
+    tree = PodTree(str(fake.root), str(fake.log_dir), config)
+    (tracked,) = tree.refresh(0)[0]
+    tracked.listens = False
+    tree.update_facts(tracked, 1)
+    assert tracked.pod.workload is Workload.BATCH
+    tree.was_visited(tracked)
+    assert tracked.pod.workload is becomes
+    tree.update_facts(tracked, 2)
+    assert tracked.pod.workload is becomes
+    tree.close()
+
+
+def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree: PodTree) -> None:
+    """A sidecar that ends during a pod's grace period does not cut it short."""
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    tracked.spare(10 * S)
+    tracked.settle(0, HoldConfig(settle_s=5))
+    assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 10 * S)
+    tracked.settle(9 * S, HoldConfig(settle_s=5))
+    assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 14 * S)
+
+
+@pytest.mark.parametrize(("settle_s", "spared_s"), [(5, 0.5), (0.2, 0.2)], ids=["half-a-second", "never-longer"])
+def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
+    fake: FakeTree, tree: PodTree, settle_s: float, spared_s: float
+) -> None:
+    fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.settled_at_ns == 0  # it was there before us
+    tracked.settle(S, HoldConfig(settle_s=settle_s))
+    assert tracked.pod.spared_until_ns == S + int(spared_s * S)
+    assert tracked.pod.settled_at_ns == S + int(settle_s * S)

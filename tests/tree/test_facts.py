@@ -1,0 +1,170 @@
+"""What is read of each pod now and then: its name, its limit, what protects it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+from trees import FakeTree
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config, ProtectConfig
+from cgpause.errors import CgroupGoneError, KernelReadError
+from cgpause.tree import PodTree, count_oom_kills
+
+ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "protected"),
+    [
+        ({}, None),
+        ({"tier": "besteffort"}, None),
+        ({"tier": ""}, "QoS class Guaranteed (protect.guaranteed)"),
+        ({"static": True}, "static pod (protect.static_pods)"),
+        ({"namespace": "kube-system"}, "namespace kube-system (protect.namespaces)"),
+        ({"log": False}, "its name is unknown while rules depend on names (protect.unnamed)"),
+    ],
+    ids=["burstable", "besteffort", "guaranteed", "static", "kube-system", "unnamed"],
+)
+def test_protection_follows_from_the_tree(
+    fake: FakeTree, tree: PodTree, arguments: dict[str, object], protected: str | None
+) -> None:
+    fake.add_pod("web", **arguments)  # type: ignore[arg-type] # a row of the table
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.protected == protected
+
+
+@pytest.mark.parametrize(("value", "protects"), [(b"1", True), (b"", True), (b"0", False)])
+@pytest.mark.parametrize("xattr", ["user.oomd_omit", "user.oomd_avoid"])
+def test_the_marks_of_systemd_oomd_protect(
+    fake: FakeTree,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+    xattr: str,
+    value: bytes,
+    protects: bool,  # noqa: FBT001 - a table
+) -> None:
+    os.setxattr(fake.add_pod("web"), xattr, value)
+    (tracked,) = tree.refresh(0)[0]
+    assert (tracked.pod.protected is not None) is protects
+    monkeypatch.setattr(Cgroup, "owned_by_root", lambda _: False)  # anybody else may not opt out
+    tree.refresh(1)
+    assert tracked.pod.protected is None
+
+
+@pytest.mark.parametrize(
+    ("place", "protects"),
+    [("", True), ("a.scope", True), ("a.scope/inner", True), ("../beside", False)],
+    ids=["itself", "container", "crun", "elsewhere"],
+)
+def test_the_pod_we_run_in_is_protected(
+    fake: FakeTree,
+    place: str,
+    protects: bool,  # noqa: FBT001 - a table
+) -> None:
+    """By process id: seen from a container, the path of our cgroup is "/"."""
+    folder = fake.add_pod("web") / place
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+    (tracked,) = tree.refresh(0)[0]
+    assert (tracked.pod.protected == "cgpause itself runs in it") is protects
+    tree.close()
+
+
+def test_the_pod_we_run_in_is_protected_also_where_the_first_walk_missed_it(fake: FakeTree, tree: PodTree) -> None:
+    """A walk finds nothing where a tree is only just being made, or another one looks as if it were in use."""
+    aside = fake.kubepods.rename(fake.folder / "aside")
+    fake.kubepods.mkdir()
+    tree.refresh(0)
+    fake.kubepods.rmdir()
+    aside.rename(fake.kubepods)
+    (fake.add_pod("web") / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    fake.add_pod("other")
+
+    tree.refresh(1)
+
+    assert tree.own_pod is not None
+    assert tree.own_pod.pod.label == "default/web"
+    assert {t.pod.label: t.pod.protected for t in tree.pods.values()} == {
+        "default/web": "cgpause itself runs in it",
+        "default/other": None,
+    }
+
+
+@pytest.mark.parametrize("spelling", [str, str.upper], ids=["lower", "upper"])
+def test_the_pod_the_manifest_names_as_ours_is_protected(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch, spelling: Callable[[str], str]
+) -> None:
+    for name in ("web", "other"):
+        (fake.add_pod(name) / "cgroup.procs").write_text("0\n0\n")  # processes of another PID namespace
+    monkeypatch.setenv("CGPAUSE_POD_UID", spelling(fake.uids["web"]))
+    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+
+    tree.refresh(0)
+
+    assert {t.pod.label: t.pod.protected for t in tree.pods.values()} == {
+        "default/web": "cgpause itself runs in it",
+        "default/other": None,
+    }
+    tree.close()
+
+
+@pytest.mark.parametrize(("refused", "protects"), [(errno.EIO, True), (errno.EOPNOTSUPP, False), (errno.ENODEV, False)])
+def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
+    fake: FakeTree,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: int,
+    protects: bool,  # noqa: FBT001 - a table
+) -> None:
+    """Not for a threaded cgroup (EOPNOTSUPP): a container may make one, and gains nothing by it."""
+    fake.add_pod("web")
+    tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
+    read = Cgroup.read
+
+    def refuse(cgroup: Cgroup, name: str) -> bytes:
+        if name.endswith("cgroup.procs"):
+            error = OSError(refused, os.strerror(refused))
+            raise CgroupGoneError(name) if refused == errno.ENODEV else KernelReadError(name, error)
+        return read(cgroup, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroup, "read", refuse)
+        (tracked,) = tree.refresh(0)[0]
+    assert (tracked.pod.protected is not None) is protects
+    assert tree.own_pod is None
+
+    tree.refresh(1)
+
+    assert (tracked.pod.protected, tracked.holds_us) == (None, False)
+    tree.close()
+
+
+def test_a_name_that_comes_later_is_found(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web", log=False)
+    (tracked,) = tree.refresh(0)[0]
+    assert tracked.pod.label == fake.uids["web"]
+    (fake.log_dir / "pods" / f"default_web_{fake.uids['web']}").mkdir(parents=True)
+    tree.refresh(1)
+    assert (tracked.pod.label, tracked.pod.protected) == ("default/web", None)
+
+
+def test_a_changed_limit_is_read_again(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    (pod / "memory.max").write_text("123\n")
+    tree.refresh(1)
+    assert tracked.pod.memory_max_bytes == 123
+
+
+def test_oom_kills_are_counted(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    (tracked,) = tree.refresh(0)[0]
+    assert count_oom_kills(tracked.cgroup) == 0
+    (pod / "memory.events").write_text("oom 2\noom_kill 3\noom_group_kill 1\n")
+    assert count_oom_kills(tracked.cgroup) == 3
+    (pod / "memory.events").write_text("low 0\n")
+    assert count_oom_kills(tracked.cgroup) == 0

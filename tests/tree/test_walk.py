@@ -1,0 +1,236 @@
+"""The walk: both drivers as captured, everything strange beside them, and trees that come and go."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config, ProtectConfig
+from cgpause.errors import CgroupGoneError, KernelReadError
+from cgpause.kubepods import CgroupDriver
+from cgpause.tree import PodTree
+
+S = 1_000_000_000
+ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
+
+
+def labels(tree: PodTree) -> set[str]:
+    return {tracked.pod.label for tracked in tree.pods.values()}
+
+
+# --- captured trees ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_the_walk_finds_every_pod_of_a_captured_tree(tmp_path: Path, driver: str) -> None:
+    root, log_dir = lay_out_capture(driver, tmp_path)
+    tree = PodTree(str(root), str(log_dir), Config())
+    appeared, gone = tree.refresh(0)
+    found = {t.pod.uid: (t.pod.label, t.pod.qos, t.pod.memory_max_bytes) for t in appeared}
+    assert found == CAPTURED
+    assert gone == []
+    assert tree.driver == CgroupDriver(driver)
+    assert tree.kubepods is not None
+    assert tree.kubepods.id.path == {"systemd": "kubepods.slice", "cgroupfs": "kubepods"}[driver]
+    assert len(tree.tiers) == 2
+    assert all(t.pod.protected == "static pod (protect.static_pods)" for t in appeared)
+    tree.close()
+
+
+# --- strange neighbours --------------------------------------------------------------------------------------------
+
+
+def test_unknown_names_beside_real_pods_are_left_alone(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    for parent in (fake.root, fake.kubepods, pod.parent, pod):
+        for name in (
+            "with space",
+            "new\nline",
+            "\udcff\udcfe",
+            "kubepods-podxyz.slice",
+            "crio-conmon-" + "a" * 64 + ".scope",
+        ):
+            (parent / name / "inner").mkdir(parents=True)
+        (parent / "kubepods-pod").write_text("a file")
+    tree.refresh(0)
+    assert labels(tree) == {"default/web"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("memory.current", None, id="no-memory.current"),
+        pytest.param("memory.max", None, id="no-memory.max"),
+        pytest.param("memory.max", "", id="empty"),
+        pytest.param("memory.max", "garbage\n", id="garbage"),
+        pytest.param("memory.max", "-1\n", id="negative"),
+        pytest.param("memory.max", "9" * 30, id="huge"),
+        pytest.param("memory.max", "max\x00", id="nul"),
+    ],
+)
+def test_a_pod_that_cannot_be_read_is_left_alone_and_told_once(
+    fake: FakeTree, tree: PodTree, caplog: pytest.LogCaptureFixture, file: str, text: str | None
+) -> None:
+    fake.add_pod("good")
+    bad = fake.add_pod("bad")
+    if text is None:
+        (bad / file).unlink()
+    else:
+        (bad / file).write_text(text)
+    before = open_descriptors()
+    for at_ns in range(3):
+        tree.refresh(at_ns)
+    protected = {tracked.pod.label for tracked in tree.pods.values() if tracked.pod.protected is not None}
+    assert [labels(tree), protected] == [{"default/good", "default/bad"}, {"default/bad"}]
+    assert [record.getMessage().partition(" uid=")[0] for record in caplog.records] == ["pod left alone"]
+    # kubepods, and two for each pod, but for a memory.current that cannot be opened
+    assert open_descriptors() == before + 5 - (file == "memory.current")
+
+
+def test_a_pod_that_can_be_read_again_may_be_paused(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    (pod / "memory.max").write_text("garbage")
+    tree.refresh(0)
+    (pod / "memory.max").write_text("max\n")
+    tree.refresh(1)
+    assert [tracked.pod.protected for tracked in tree.pods.values()] == [None]
+
+
+def test_a_known_pod_that_can_no_longer_be_read_is_protected_until_it_can(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    tree.refresh(0)
+    (pod / "memory.max").write_text("garbage")
+    tree.refresh(1)
+    (tracked,) = tree.pods.values()
+    assert tracked.pod.protected is not None
+    assert "cannot be read" in tracked.pod.protected
+    (pod / "memory.max").write_text("5\n")
+    tree.refresh(2)
+    assert [tracked.pod.protected, tracked.pod.memory_max_bytes] == [None, 5]
+
+
+# --- pods and trees that come and go -------------------------------------------------------------------------------
+
+
+def test_pods_that_appear_and_vanish_are_told_apart(fake: FakeTree, tree: PodTree) -> None:
+    first = fake.add_pod("first")
+    assert [[t.pod.label for t in tree.refresh(0)[0]], labels(tree)] == [["default/first"], {"default/first"}]
+    fake.add_pod("second")
+    shutil.rmtree(first)
+    appeared, gone = tree.refresh(1)
+    assert [tracked.pod.label for tracked in appeared] == ["default/second"]
+    assert [pod.label for pod in gone] == ["default/first"]
+    assert tree.refresh(2) == ([], [])
+
+
+def test_a_pod_made_again_under_its_path_is_another_one(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    tree.refresh(0)
+    shutil.copytree(pod, pod.with_name("copy"))  # its own inode, as the kernel would give it
+    pod.rename(fake.folder / "old")
+    pod.with_name("copy").rename(pod)
+    appeared, gone = tree.refresh(1)
+    assert [pod.uid for pod in gone] == [tracked.pod.uid for tracked in appeared] == [fake.uids["web"]]
+    assert gone[0].cgroup != appeared[0].pod.cgroup
+
+
+def test_pods_there_at_the_start_are_settled_and_later_ones_are_not(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("early")
+    tree.refresh(100 * S)
+    fake.add_pod("late")
+    tree.refresh(200 * S)
+    settled = {tracked.pod.name: tracked.pod.settled_at_ns for tracked in tree.pods.values()}
+    assert settled == {"early": 0, "late": 205 * S}
+
+
+def test_a_node_without_kubepods_waits_for_it(tmp_path: Path) -> None:
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    tree = PodTree(str(root), str(tmp_path / "log"), Config())
+    assert tree.refresh(0) == ([], [])
+    assert (tree.kubepods, tree.driver, tree.tiers) == (None, None, [])
+    fake = FakeTree(tmp_path / "later")
+    fake.add_pod("web")
+    fake.kubepods.rename(root / "kubepods.slice")
+    appeared, _ = tree.refresh(S)
+    assert len(appeared) == 1
+    tree.close()
+
+
+def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: PodTree) -> None:
+    fake.add_pod("web")
+    tree.refresh(0)
+    before = open_descriptors()
+    fake.kubepods.rename(fake.folder / "away")
+    _, gone = tree.refresh(S)
+    assert [pod.name for pod in gone] == ["web"]
+    assert tree.kubepods is None
+    (fake.folder / "away").rename(fake.kubepods)
+    appeared, _ = tree.refresh(2 * S)
+    assert [tracked.pod.name for tracked in appeared] == ["web"]
+    assert open_descriptors() == before
+
+
+def test_the_empty_tree_taken_first_is_given_up_for_the_real_one(fake: FakeTree, tree: PodTree) -> None:
+    (fake.root / "kubepods" / "burstable").mkdir(parents=True)
+    (fake.root / "kubepods" / "cgroup.events").write_text("populated 1\n")
+    (fake.kubepods / "cgroup.events").write_text("populated 0\n")
+    tree.refresh(0)
+    fake.add_pod("web")
+    (fake.kubepods / "cgroup.events").write_text("populated 1\n")
+    (fake.root / "kubepods" / "cgroup.events").write_text("populated 0\n")
+    tree.refresh(S)
+    assert labels(tree) == {"default/web"}
+
+
+def test_a_tier_that_vanishes_during_the_walk_is_empty(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.add_pod("web")
+    fake.add_pod("idle", tier="besteffort")
+    fail_on(monkeypatch, "kubepods-besteffort.slice", CgroupGoneError("x"))
+    tree.refresh(0)
+    assert labels(tree) == {"default/web"}
+
+
+def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EMFILE for a moment must not drop pods that are paused: nobody would resume them at the end."""
+    fake.add_pod("web")
+    fake.add_pod("idle", tier="besteffort")
+    tree.refresh(0)
+    with monkeypatch.context() as patched:
+        fail_on(patched, "kubepods-besteffort.slice", KernelReadError("x", OSError(24, "EMFILE")))
+        try:
+            _, gone = tree.refresh(S)
+        except KernelReadError:
+            gone = []
+    assert gone == []
+    assert labels(tree) == {"default/web", "default/idle"}
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
+    child = Cgroup.child
+
+    def fail(cgroup: Cgroup, wanted: str) -> Cgroup:
+        if wanted == name:
+            raise error
+        return child(cgroup, wanted)
+
+    monkeypatch.setattr(Cgroup, "child", fail)
+
+
+def test_closing_gives_every_descriptor_back(fake: FakeTree) -> None:
+    for number in range(5):
+        fake.add_pod(f"pod{number}")
+    before = open_descriptors()
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    tree.refresh(0)
+    tree.refresh(1)
+    tree.close()
+    assert open_descriptors() == before
