@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from cgpause.config import (
-    parse_config,
-)
+from cgpause.config import parse_config
 from cgpause.errors import ConfigError, ConfigProblem
 
 

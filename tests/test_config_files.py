@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.config import (
-    Config,
-    load_config,
-)
+from cgpause.config import Config, load_config
 from cgpause.errors import ConfigError, ConfigProblem
 
 

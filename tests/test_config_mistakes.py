@@ -10,10 +10,7 @@ from configs import all_problems, only_message, problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.config import (
-    Config,
-    parse_config,
-)
+from cgpause.config import Config, parse_config
 from cgpause.errors import ConfigError
 
 

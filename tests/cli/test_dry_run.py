@@ -6,13 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commandline import (
-    GIB,
-    damage,
-    pause_as,
-    run,
-    snapshot,
-)
+from commandline import GIB, damage, pause_as, run, snapshot
 from trees import FakeTree
 
 from cgpause.model import Mechanism, Owner

@@ -8,19 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import (
-    THROTTLED,
-    Patch,
-    S,
-    cpu_max,
-    damage,
-    frozen,
-    invoke,
-    record_of,
-    run,
-    snapshot,
-    with_config,
-)
+from commandline import THROTTLED, Patch, S, cpu_max, damage, frozen, invoke, record_of, run, snapshot, with_config
 from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
 from cgpause import byhand

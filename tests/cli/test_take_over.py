@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from commandline import (
-    THROTTLED,
-    Patch,
-    S,
-    cpu_max,
-    frozen,
-    pause_as,
-    record_of,
-    run,
-    snapshot,
-)
+from commandline import THROTTLED, Patch, S, cpu_max, frozen, pause_as, record_of, run, snapshot
 from trees import FakeTree, records_left
 
 from cgpause import ledger
