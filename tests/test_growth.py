@@ -124,7 +124,7 @@ def test_who_is_gone_is_forgotten() -> None:
 
 
 def expected(growth: Growth, at_ns: int, seconds: float) -> float:
-    return expected_bytes(growth.rate, prior_rate(growth, at_ns, CAPACITY), seconds)
+    return expected_bytes(growth.rate, prior_rate(growth.seen_at_ns, at_ns, CAPACITY), seconds)
 
 
 def test_of_what_was_there_before_us_nothing_is_expected_until_it_is_seen() -> None:

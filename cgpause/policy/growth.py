@@ -160,9 +160,9 @@ def _after_reading(
     return Growth(used, reclaimable, rate, old.seen_at_ns, None, used, rate)
 
 
-def prior_rate(growth: Growth, at_ns: int, capacity_bytes: int) -> float:
+def prior_rate(seen_at_ns: int, at_ns: int, capacity_bytes: int) -> float:
     """Bytes per second that a pod is expected to take while little was seen of it, for PRIOR_LASTS_S at most."""
-    watched_ns = at_ns - growth.seen_at_ns
+    watched_ns = at_ns - seen_at_ns
     if watched_ns > PRIOR_NS:
         return 0.0
     halvings = watched_ns / (PRIOR_HALF_LIFE_S * NS_PER_S)

@@ -130,7 +130,7 @@ def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
     for _, pod in state.growths.moving:
         growth = known[pod.cgroup]
         claim = _claim(pod, growth)
-        prior = prior_rate(growth, at_ns, capacity)
+        prior = prior_rate(growth.seen_at_ns, at_ns, capacity)
         want = min(expected_bytes(growth.rate, prior, horizon_s), claim)
         if pod.protected is not None or at_ns < pod.settled_at_ns:
             left -= want
@@ -338,7 +338,7 @@ class _Server:
 def _demand(usage: PodUsage, known: Mapping[CgroupId, Growth], sample: Sample, horizon_s: float) -> _Demand:
     pod = usage.pod
     growth = known[pod.cgroup]
-    prior = prior_rate(growth, sample.at_ns, sample.headroom.capacity_bytes)
+    prior = prior_rate(growth.seen_at_ns, sample.at_ns, sample.headroom.capacity_bytes)
     takes = expected_bytes(growth.rate, prior, horizon_s)
     group = (pod.priority, pod.workload is Workload.SERVICE)
     claim = _claim(pod, growth)

@@ -164,13 +164,17 @@ class Engine:
 
     def next_s(self) -> float:
         """When something changes here next, if nobody comes before that."""
-        return max(min(self._timers[0][0] if self._timers else math.inf, self._change_s()), self.now_s)
+        next_s = self._change_s() if self._changes_s is None else self._changes_s
+        timers, now_s = self._timers, self.now_s
+        if timers and timers[0][0] < next_s:
+            next_s = timers[0][0]
+        return next_s if next_s > now_s else now_s  # noqa: FURB136 - called for each event, and max() is dearer
 
     def step(self, until_s: float) -> None:
         """Let time pass until something changes, but not longer than `until_s`."""
         timers = self._timers
         due_s = timers[0][0] if timers and timers[0][0] < until_s else until_s
-        change_s = self._change_s()
+        change_s = self._change_s() if self._changes_s is None else self._changes_s
         if change_s <= due_s:
             self.now_s = max(change_s, self.now_s)
             self._changes_s = None
@@ -178,10 +182,12 @@ class Engine:
                 self._catch_up()
                 self._kernel.is_full()
                 self._share()
-            self._end_steps(self._free)
-            self._end_steps(self._throttled)
-        else:
-            self.now_s = max(due_s, self.now_s)
+            if self._free.size:
+                self._end_steps(self._free)
+            if self._throttled.size:
+                self._end_steps(self._throttled)
+        elif due_s > self.now_s:
+            self.now_s = due_s
         while timers and timers[0][0] <= self.now_s:
             heapq.heappop(timers)[2]()
 
@@ -204,7 +210,9 @@ class Engine:
         """When a pod is through with its step or out of memory, if all goes on as it does."""
         if self._changes_s is None:
             self._share()
-            change_s = min(self._end_s(self._free), self._end_s(self._throttled))
+            change_s = self._end_s(self._free)
+            if self._throttled.size:
+                change_s = min(change_s, self._end_s(self._throttled))
             if self._slope > 0:
                 change_s = min(change_s, self._then_s + (self.room_bytes - self._used) / self._slope)
             self._changes_s = change_s
@@ -271,7 +279,8 @@ class Engine:
         self.at(self.now_s + pod.step.sleep_s, lambda: self.next_step(pod) if pod.epoch == epoch else None)
 
     def _start(self, pod: SimPod) -> None:
-        self._catch_up()
+        if self.now_s != self._then_s:
+            self._catch_up()
         mechanism = pod.mechanism
         if mechanism is Mechanism.FREEZE:
             return
@@ -290,7 +299,8 @@ class Engine:
         self._changes_s = None
 
     def _stop(self, pod: SimPod) -> None:
-        self._catch_up()
+        if self.now_s != self._then_s:
+            self._catch_up()
         if pod.group is not None:
             self.settle(pod)
             pod.group.count(pod, -1)
@@ -301,7 +311,8 @@ class Engine:
     def _share(self) -> None:
         free, throttled = self._free, self._throttled
         cpus = self._cpus - throttled.size * THROTTLED_CPUS - self._making
-        free.speed = max(min(1.0, cpus / max(free.size, 1)), 0.0)
+        size = free.size or 1
+        free.speed = 1.0 if size <= cpus else max(cpus / size, 0.0)
         self._slope = free.growth * free.speed + throttled.growth * THROTTLED_CPUS
 
     def _end_steps(self, group: Group) -> None:

@@ -10,6 +10,7 @@ tests/test_glance.py holds the two together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -44,22 +45,18 @@ class Glanced(NamedTuple):
 class _Seen:
     """What is known of one pod."""
 
-    __slots__ = ("base_rate", "claim", "pod", "protected", "seen_at_ns", "settled_at_ns", "used")
+    __slots__ = ("base_rate", "claim", "pod", "seen_at_ns", "stoppable_at_ns", "used")
 
     def __init__(self, pod: SimPod, used: int, base_rate: float, seen_at_ns: int) -> None:
         self.pod = pod
         self.base_rate = base_rate
         """Its rate, if it had been seen at `Glances.base_ns`."""
         self.seen_at_ns = seen_at_ns
-        assert pod.facts is not None
-        self.protected = pod.facts.protected is not None
-        self.learn(used)
-
-    def learn(self, used: int) -> None:
+        facts = pod.facts
+        assert facts is not None
+        self.stoppable_at_ns = facts.settled_at_ns if facts.protected is None else math.inf
         self.used = used
-        assert self.pod.facts is not None
-        self.settled_at_ns = self.pod.facts.settled_at_ns
-        limit = self.pod.limit_bytes
+        limit = pod.limit_bytes
         self.claim = float("inf") if limit is None else max(limit - used, 0)
 
 
@@ -134,10 +131,11 @@ class Glances:
     def look(self, at_ns: int, headroom: Headroom, read_at_ns: int, late_ns: int) -> Glanced | None:
         """Look once; None, and nothing learned, where `decide` has to."""
         config = self._config
-        for pod in self._engine.departed:
-            for known in (self._seen, self._young, self._moving):
-                known.pop(pod, None)
-        self._engine.departed.clear()
+        if self._engine.departed:
+            for pod in self._engine.departed:
+                for known in (self._seen, self._young, self._moving):
+                    known.pop(pod, None)
+            self._engine.departed.clear()
         sample = Sample(at_ns, headroom, (), read_at_ns, late_ns)
         fill = pace.learn(self._fill, at_ns, headroom)
         if config.policy is Policy.WATERMARK:
@@ -197,9 +195,10 @@ class Glances:
                 self._moving[pod] = seen
             if pod.group is None or not pod.growth:
                 del engine.touched[pod]
-        for pod, seen in [(pod, seen) for pod, seen in self._young.items() if at_ns - seen.seen_at_ns > PRIOR_NS]:
-            del self._young[pod]
-            self._moving[pod] = seen
+        if self._young:
+            for pod, seen in [(pod, seen) for pod, seen in self._young.items() if at_ns - seen.seen_at_ns > PRIOR_NS]:
+                del self._young[pod]
+                self._moving[pod] = seen
         if at_ns - self._base_ns > _REBASE_S * NS_PER_S:
             fade = self._fade(at_ns)
             self._base_ns = at_ns
@@ -211,21 +210,21 @@ class Glances:
     ) -> float:
         """As `reserve.left_bytes`; or less, where that is enough not to look again for as long as can be."""
         horizon_s = self._config.reserve.horizon_s
+        sampling = self._config.sampling
+        slow_ns = int(sampling.slow_s * NS_PER_S)
+        if pace.interval_ns(fill, sample, room, sampling) < slow_ns:
+            return self._exactly_left_bytes(room, changed, reaction_s, sample)
         fade = self._fade(sample.at_ns)
         # What was needed only fades, but for those that have changed, and for looks that come later than they did.
         most = self._most_bytes * max(reaction_s / self._most_reaction_s, 1.0)
         for seen in changed.values():
-            prior = prior_rate(seen_growth(seen), sample.at_ns, sample.headroom.capacity_bytes)
+            prior = prior_rate(seen.seen_at_ns, sample.at_ns, sample.headroom.capacity_bytes)
             most += 2 * min(expected_bytes(seen.base_rate * fade, prior, max(horizon_s, reaction_s)), seen.claim)
-        sampling = self._config.sampling
-        if pace.interval_ns(fill, sample, room - most, sampling) < int(sampling.slow_s * NS_PER_S):
-            left = self._exactly_left_bytes(room, changed, reaction_s, sample)
-            most = room - left
-        else:
-            left = room - most
+        if pace.interval_ns(fill, sample, room - most, sampling) < slow_ns:
+            return self._exactly_left_bytes(room, changed, reaction_s, sample)
         self._most_bytes = most
         self._most_reaction_s = reaction_s
-        return left
+        return room - most
 
     def _exactly_left_bytes(
         self, room: float, changed: dict[SimPod, _Seen], reaction_s: float, sample: Sample
@@ -234,44 +233,42 @@ class Glances:
         fade, horizon_s = self._fade(at_ns), self._config.reserve.horizon_s
         forgotten = FORGOTTEN_RATE / fade
         left, largest = room, 0.0
-        fresh = {**self._young, **changed}
-        for seen in fresh.values():
+        for seen in {**self._young, **changed}.values():
             rate = seen.base_rate * fade
             if rate < FORGOTTEN_RATE:
                 rate = 0.0
-            prior = prior_rate(seen_growth(seen), at_ns, capacity_bytes)
+            prior = prior_rate(seen.seen_at_ns, at_ns, capacity_bytes)
             want = min(expected_bytes(rate, prior, horizon_s), seen.claim)
-            if seen.protected or at_ns < seen.settled_at_ns:
+            if at_ns < seen.stoppable_at_ns:
                 left -= want
             else:
                 left -= min(expected_bytes(rate, prior, reaction_s), seen.claim)
                 largest = max(largest, want)
         fade_horizon, fade_reaction = fade * horizon_s, fade * reaction_s
         idle = []
-        for pod, seen in self._moving.items():
-            if pod in changed:
-                continue
+        moving = self._moving.copy()
+        for pod in changed:
+            moving.pop(pod, None)
+        # This loop is most of what a glance costs: no min() and max(), and what need not be computed is not.
+        for seen in moving.values():
             base_rate = seen.base_rate
             if base_rate < forgotten:
-                idle.append(pod)
+                idle.append(seen.pod)
                 continue
-            # Not min() and max(): this loop is what a glance costs.
             claim = seen.claim
             want = base_rate * fade_horizon
-            if want > claim:  # noqa: PLR1730 - as above
-                want = claim
-            if seen.protected or at_ns < seen.settled_at_ns:
-                left -= want
+            if at_ns < seen.stoppable_at_ns:
+                left -= want if want < claim else claim  # noqa: FURB136 - as above
                 continue
             need = base_rate * fade_reaction
             left -= need if need < claim else claim  # noqa: FURB136 - as above
+            if want > claim:  # noqa: PLR1730 - as above
+                want = claim
             if want > largest:  # noqa: PLR1730 - as above
                 largest = want
         for pod in idle:
             self._moving.pop(pod).base_rate = 0.0
-        return left - largest
-
-
-def seen_growth(seen: _Seen) -> Growth:
-    """What `prior_rate` asks for."""
-    return Growth(seen.used, 0, 0.0, seen.seen_at_ns, None, seen.used, 0.0)
+        left -= largest
+        self._most_bytes = room - left
+        self._most_reaction_s = reaction_s
+        return left

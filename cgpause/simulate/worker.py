@@ -64,14 +64,15 @@ def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, work: Wo
         hold = limit_bytes // 2 // PAGE * PAGE
         most = (limit_bytes - OVERHEAD_BYTES) // PAGE * PAGE - hold
         chance = splitmix64(seed)
+        take_unit, compute = take(unit_bytes), Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
         yield take(hold, work.charged_bytes)
         for _ in range(rounds):
             target = next(chance) % (most // PAGE + 1) * PAGE
             held = 0
             while held < target:
                 unit = min(unit_bytes, target - held)
-                yield take(unit)
-                yield Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
+                yield take_unit if unit == unit_bytes else take(unit)
+                yield compute
                 held += unit
             yield Step(free_bytes=held)
 
