@@ -10,7 +10,8 @@ from cgpause.config import Config, Policy
 from cgpause.model import Owner, Sample
 from cgpause.policy import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
-from cgpause.policy.reserve import PAGE, ReserveState
+from cgpause.policy.reserve import ReserveState
+from cgpause.policy.walk import PAGE
 from cgpause.policy.watermark import WatermarkState
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree

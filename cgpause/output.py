@@ -28,7 +28,8 @@ from cgpause.memory_units import mib
 from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
-from cgpause.policy.reserve import Place, room_bytes
+from cgpause.policy.reserve import room_bytes
+from cgpause.policy.walk import Place
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}

@@ -19,7 +19,7 @@ from cgpause.model import (
     QosClass,
     Workload,
 )
-from cgpause.policy.reserve import Place
+from cgpause.policy.walk import Place
 from cgpause.top.screen import Frame
 from cgpause.top.values import (
     Kubepods,

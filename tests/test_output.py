@@ -27,7 +27,7 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.policy import Verdict
-from cgpause.policy.reserve import Place
+from cgpause.policy.walk import Place
 
 GIB = 1 << 30
 MIB = 1 << 20

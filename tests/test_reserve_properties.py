@@ -29,7 +29,8 @@ from cgpause.model import (
     Workload,
 )
 from cgpause.policy import Decision, State, decide, explain
-from cgpause.policy.reserve import Place, room_bytes
+from cgpause.policy.reserve import room_bytes
+from cgpause.policy.walk import Place
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import MIB, Probe, SimPod
 

@@ -13,6 +13,7 @@ from operator import itemgetter
 from cgpause.config import Config, Policy
 from cgpause.model import Action, CgroupId, Freeze, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Sample, Workload
 from cgpause.policy import hold, pace, reserve, watermark
+from cgpause.policy.walk import Place, Walk, describe
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = hold.NS_PER_S
@@ -52,7 +53,7 @@ class Verdict:
     rank: int | None
     what: str
     why: str = ""
-    place: reserve.Place | None = None
+    place: Place | None = None
     """Its numbers under the reserve policy; `why` is these in words."""
 
     @property
@@ -90,9 +91,7 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
     return _decide(state, sample, config)[0]
 
 
-def _decide(
-    state: State, sample: Sample, config: Config, *, everyone: bool = False
-) -> tuple[Decision, reserve.Walk | None]:
+def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = False) -> tuple[Decision, Walk | None]:
     at_ns = sample.at_ns
     fill = pace.learn(state.fill, at_ns, sample.headroom)
     care_bytes = _care_bytes(sample, config)
@@ -127,7 +126,7 @@ def _decide(
             everyone=everyone,
         )
         chosen = step.actions
-        walk: reserve.Walk | None = step.walk
+        walk: Walk | None = step.walk
         room = step.walk.left_bytes
         after = State(reserve=step.state)
     else:
@@ -233,13 +232,17 @@ def _next_ns(
     # Where nothing could be done however often we looked, a node full of protected pods costs nothing.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
         return int(config.sampling.slow_s * hold.NS_PER_S)
+    if not paused:
+        return pace.interval_ns(fill, sample, room, config.sampling)
+    end_ns = min([hold.end_ns(pod, stretches[pod.cgroup], config.hold) for _, pod in paused])
+    return held_next_ns(fill, sample, room, end_ns, config)
+
+
+def held_next_ns(fill: pace.FillRate, sample: Sample, room: float, end_ns: int, config: Config) -> int:
+    """Until the next look while pods are held; at `end_ns` the first of them has been held for long enough."""
     next_ns = pace.interval_ns(fill, sample, room, config.sampling)
-    if paused:
-        next_ns = min(next_ns, _PAUSED_LOOK_NS)
-        for usage in paused:
-            due_ns = hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold) - sample.at_ns
-            next_ns = min(next_ns, max(due_ns, pace.fast_ns(sample, config.sampling)))
-    return next_ns
+    due_ns = max(end_ns - sample.at_ns, pace.fast_ns(sample, config.sampling))
+    return min(next_ns, _PAUSED_LOOK_NS, due_ns)
 
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
@@ -270,12 +273,12 @@ def _words(
     number: int,
     action: Action | None,
     blocked: str | None,
-    place: reserve.Place | None,
+    place: Place | None,
     sample: Sample,
     config: Config,
 ) -> tuple[str, str]:
     """What becomes of a pod, and why."""
-    numbers = "" if place is None else reserve.describe(place)
+    numbers = "" if place is None else describe(place)
     match action:
         case Pause(mechanism=mechanism, reason=reason):
             return f"would pause ({mechanism})", reason

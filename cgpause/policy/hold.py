@@ -46,8 +46,10 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
     for _, pod in pods:
         old = stretches.get(pod.cgroup)
         if pod.paused is not None and paused_by_daemon(pod):
-            # A predecessor's pause counts from its own beginning.
-            followed[pod.cgroup] = Stretch(min(pod.paused.since_ns, at_ns) if old is None else old.start_ns)
+            if old is None or old.released or old.resumed_ns is not None:
+                # A predecessor's pause counts from its own beginning.
+                old = Stretch(min(pod.paused.since_ns, at_ns) if old is None else old.start_ns)
+            followed[pod.cgroup] = old
         elif old is not None:
             if old.resumed_ns is None:
                 # Somebody else's resume is a wish: the budget counts as spent, so the pod runs for min_run_s.

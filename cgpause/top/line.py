@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from cgpause.config import Config, Policy
 from cgpause.model import CgroupId, Sample
 from cgpause.policy import Decision, Verdict
-from cgpause.policy.reserve import Place, room_bytes
+from cgpause.policy.reserve import room_bytes
+from cgpause.policy.walk import Place
 from cgpause.top.values import Levels
 
 _PAGE = 4096

@@ -8,7 +8,7 @@ from enum import Enum
 from cgpause.atwork import Daemon
 from cgpause.config import Policy
 from cgpause.model import CgroupId, CpuMax, Headroom, Mechanism, PauseRecord, Pressure, QosClass, Workload
-from cgpause.policy.reserve import Place
+from cgpause.policy.walk import Place
 
 
 class PodState(Enum):
