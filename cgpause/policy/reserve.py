@@ -170,7 +170,7 @@ def _walk(
     known = state.growths.pods
     places: list[Place] = []
     for usage, seconds in unstoppable:
-        one = demand(usage, known[usage.pod.cgroup], sample, config)
+        one = demand(usage, known[usage.pod.cgroup], sample.at_ns, capacity, config)
         time_s = min(seconds + reaction, horizon_s)
         need = one.need(time_s)
         if everyone:
@@ -178,7 +178,8 @@ def _walk(
         left -= need
     for usage in paused:
         left -= leak_bytes(usage, known[usage.pod.cgroup], capacity, config)
-    demands = [demand(usage, known[usage.pod.cgroup], sample, config) for usage in (*candidates, *paused)]
+    asking = (*candidates, *paused)
+    demands = [demand(usage, known[usage.pod.cgroup], sample.at_ns, capacity, config) for usage in asking]
     demands.sort(reverse=True)
     served = serve(demands, left, capacity, reaction, config, everyone=everyone)
     return Walk(room, (*places, *served.places), served.left_bytes, served.unsafe)

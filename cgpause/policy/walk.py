@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cgpause.config import Config
 from cgpause.memory_units import mib
-from cgpause.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Sample, Workload
+from cgpause.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.growth import Growth, expected_bytes, prior_rate
 
 WANTS_PCT = 0.5
@@ -66,16 +66,13 @@ class Demand(NamedTuple):
     prior: float
     """Bytes per second that are expected of a pod that is new."""
     claim: float
-    takes: float
-    """What it is expected to take within the horizon, whatever its claim."""
+    want: float
+    """Its need for the whole horizon."""
+    wants: bool
+    """Whether it wants memory."""
     is_held: bool
     outgrows: bool
     """See `outgrows`."""
-
-    @property
-    def want(self) -> float:
-        """Its need for the whole horizon."""
-        return min(self.takes, self.claim)
 
     def need(self, seconds: float) -> float:
         """What it can take within so long."""
@@ -89,23 +86,27 @@ class Demand(NamedTuple):
         return Place(self.usage, self.claim, max(self.seen, self.prior), time_s, need, left, runs, first)
 
 
-def demand(usage: PodUsage, growth: Growth, sample: Sample, config: Config) -> Demand:
+def demand(usage: PodUsage, growth: Growth, at_ns: int, capacity_bytes: int, config: Config) -> Demand:
     """What a pod may ask for."""
-    pod = usage.pod
-    capacity_bytes = sample.headroom.capacity_bytes
-    prior = prior_rate(growth.seen_at_ns, sample.at_ns, capacity_bytes)
+    pod, rate = usage.pod, growth.rate
+    is_held = pod.paused is not None
+    prior = prior_rate(growth.seen_at_ns, at_ns, capacity_bytes)
+    takes = expected_bytes(rate, prior, config.reserve.horizon_s)
+    claim = claim_bytes(pod, growth)
     return Demand(
         (pod.priority, pod.workload is Workload.SERVICE),
         _QOS_RANK[pod.qos],
         growth.used_bytes,
         pod.cgroup,
         usage,
-        growth.rate,
+        rate,
         prior,
-        claim_bytes(pod, growth),
-        expected_bytes(growth.rate, prior, config.reserve.horizon_s),
-        pod.paused is not None,
-        outgrows(pod, growth, capacity_bytes, config),
+        claim,
+        min(takes, claim),
+        # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
+        takes > capacity_bytes * WANTS_PCT / 100 and claim >= PAGE,
+        is_held,
+        is_held and outgrows(pod, growth, capacity_bytes, config),
     )
 
 
@@ -159,7 +160,7 @@ def serve(
     demands: Sequence[Demand], left: float, capacity_bytes: int, reaction_s: float, config: Config, *, everyone: bool
 ) -> Served:
     """Serve demands, sorted from first to last, from what is left."""
-    wanting = _wanting(demands, capacity_bytes, reaction_s)
+    wanting = _wanting(demands, reaction_s)
     server = _Server(capacity_bytes, reaction_s, config, everyone=everyone)
     served = server.serve(demands, wanting, left)
     if served is not None:
@@ -169,10 +170,13 @@ def serve(
     return Served(*served, unsafe=True)
 
 
-def _wanting(demands: Iterable[Demand], capacity_bytes: int, reaction_s: float) -> list[Demand]:
-    wants = capacity_bytes * WANTS_PCT / 100
-    # Not by its claim: whoever is nearly at its limit is nearly done, and holds most.
-    wanting = [demand for demand in demands if demand.takes > wants and demand.claim >= PAGE]
+def spare_bytes(capacity_bytes: int, config: Config) -> float:
+    """What must be left beyond its need where a pod is let go."""
+    return config.reserve.resume_pct / 100 * capacity_bytes
+
+
+def _wanting(demands: Iterable[Demand], reaction_s: float) -> list[Demand]:
+    wanting = [demand for demand in demands if demand.wants]
     if not wanting:
         wanting = [demand for demand in demands if demand.need(reaction_s) >= PAGE]
     # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
@@ -196,7 +200,7 @@ class _Server:
         `anyway` goes first even so.
         """
         horizon_s, reaction_s, everyone = self.config.reserve.horizon_s, self.reaction_s, self.everyone
-        spare = self.config.reserve.resume_pct / 100 * self.capacity_bytes
+        spare = spare_bytes(self.capacity_bytes, self.config)
         places: list[Place] = []
         first: Demand | None = None
         group: tuple[int, bool] | None = None
@@ -204,12 +208,13 @@ class _Server:
             is_held = demand.is_held
             if first is None and demand.group != group:
                 group = demand.group
-                rivals = [rival for rival in wanting if rival.group == group]
-                first = next((rival for rival in rivals if rival.want <= left), anyway if anyway in rivals else None)
+                first = _goes_first(wanting, group, left, anyway)
                 if first is not None:
                     if everyone or first.is_held:
                         places.append(first.place(horizon_s, first.want, left, runs=True, first=True))
                     left -= first.want
+                elif wanting and group == wanting[-1].group:
+                    return None
             if demand is first:
                 continue
             need = demand.need(reaction_s)
@@ -219,7 +224,17 @@ class _Server:
                 places.append(demand.place(reaction_s, need, left, runs=runs))
             if runs:
                 left -= need
-        return None if wanting and first is None else (places, left)
+        return places, left
+
+
+def _goes_first(
+    wanting: Sequence[Demand], group: tuple[int, bool], left: float, anyway: Demand | None
+) -> Demand | None:
+    """The first of a group that fits; or `anyway`, the first of all, of which is known that none does."""
+    for rival in wanting:
+        if (rival.want <= left or rival is anyway) and rival.group == group:
+            return rival
+    return None
 
 
 def describe(place: Place) -> str:

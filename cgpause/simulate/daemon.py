@@ -31,6 +31,7 @@ from cgpause.model import (
 from cgpause.policy import Decision, State
 from cgpause.simulate.engine import Engine
 from cgpause.simulate.glance import Glances
+from cgpause.simulate.held import HeldLooks
 from cgpause.simulate.pods import SimPod
 from cgpause.tree import SPARED_S
 
@@ -87,6 +88,7 @@ class SimDaemon:
         self._decide = decide
         self._may_glance = glances and decide is policy.decide
         self._glances: Glances | None = None
+        self._held: HeldLooks | None = None
         self._actuation_s = actuation_s
         self._lateness_s = lateness_s
         self._state = State()
@@ -137,10 +139,11 @@ class SimDaemon:
             self._read_at_ns = self._now_ns()
             for pod in self._engine.pods:
                 self._engine.settle(pod)
-                assert pod.facts is not None
-                pod.facts = replace(
-                    pod.facts, reclaimable_bytes=int(pod.cache_bytes), cpu_usage_usec=int(pod.cpu_s * 1e6)
-                )
+                facts = pod.facts
+                assert facts is not None
+                reclaimable, used_usec = int(pod.cache_bytes), int(pod.cpu_s * 1e6)
+                if used_usec != facts.cpu_usage_usec or reclaimable != facts.reclaimable_bytes:
+                    pod.facts = replace(facts, reclaimable_bytes=reclaimable, cpu_usage_usec=used_usec)
         return is_due
 
     def _now_ns(self) -> int:
@@ -155,7 +158,7 @@ class SimDaemon:
 
     def _look(self) -> None:
         self.decisions += 1
-        next_ns = self._glance()
+        next_ns = self._glance() if self._held is None else self._look_at_held(self._held)
         if next_ns is None:
             next_ns = self._look_closely()
         self._late_s = self._lateness_s * self._random.random()
@@ -178,6 +181,19 @@ class SimDaemon:
         self._close = found.close
         return found.next_ns
 
+    def _look_at_held(self, held: HeldLooks) -> int | None:
+        """The same while pods are held."""
+        self._read_details()
+        next_ns = held.look(self._now_ns(), self._node.headroom, self._read_at_ns, int(self._late_s * _NS))
+        if next_ns is None:
+            self._hand_back()
+        return next_ns
+
+    def _hand_back(self) -> None:
+        if self._held is not None:
+            self._state = self._held.state()
+            self._held = None
+
     def _look_closely(self) -> int:
         """Decide; returns when to look again."""
         if self._close:
@@ -194,13 +210,13 @@ class SimDaemon:
         if decision.actions:
             self._acting_until_s = self._engine.now_s + 2 * self._actuation_s * self._random.random()
             self._engine.at(self._acting_until_s, lambda: self._act(decision.actions))
-        elif (
-            self._may_glance
-            and self.observe is None
-            and decision.next_sample_ns > _CALM_LOOKS * self._fast_ns
-            and Glances.can_take_over(decision.state, self._engine)
-        ):
-            self._glances = Glances(self._engine, self.config, decision.state, sample.at_ns)
+        elif self._may_glance and self.observe is None:
+            if HeldLooks.can_take_over(self.config, decision.state, self._engine):
+                self._held = HeldLooks(self._engine, self.config, decision.state, sample)
+            elif decision.next_sample_ns > _CALM_LOOKS * self._fast_ns and Glances.can_take_over(
+                decision.state, self._engine
+            ):
+                self._glances = Glances(self._engine, self.config, decision.state, sample.at_ns)
         return decision.next_sample_ns
 
     def _act(self, actions: Iterable[Action]) -> None:
@@ -259,6 +275,7 @@ class SimDaemon:
 
     def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
         """Learn that a container was started, or killed."""
+        self._hand_back()
         self._engine.touched[pod] = None
         settle_s = self.config.hold.settle_s
         pod.facts = replace(
