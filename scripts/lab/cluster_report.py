@@ -230,8 +230,9 @@ def _speed(speeds: Sequence[Cell]) -> list[str]:
             f"{far['used_pct']:g} % of their memory {took} {whole_s:.0f} s of CPU time for a simulated hour: {met} "
             f"{TARGET_S:g} s. Memory: {pod_kib:.1f} KiB for each pod more, from {near['pods']} to {far['pods']}. While "
             "nobody is held and there is room, a look of the daemon costs what has changed since the last; it looks "
-            "more often the fuller its node is. Where pods are held, each look is the policy itself over all pods of "
-            "the node, up to twenty times a second, and that is what the row with pauses costs.",
+            "more often the fuller its node is. Where pods are held it looks up to twenty times a second: a look costs "
+            "what the pods do whose memory may change, and one at which somebody is held or let go is the policy "
+            "itself over all pods of the node.",
             118,
         ),
         "",
