@@ -282,7 +282,7 @@ def test_qemu_keeps_the_guest_away_from_network_and_disk() -> None:
 
 
 def test_emulation_leaves_out_the_instruction_it_gets_wrong() -> None:
-    assert "-accel tcg,thread=multi -cpu max,-cx16" in qemu(Machine())
+    assert "-accel tcg,thread=multi -cpu max,-cx16,-erms," in qemu(Machine())
     assert "-accel kvm -cpu host" in qemu(Machine(), accel=KVM)
 
 
