@@ -13,12 +13,18 @@ from pathlib import Path
 
 import pytest
 from lab.kubepods import Kubepods, enable_controllers, remove_tree
-from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Daemon, Node, Start, sandbox
+from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, sandbox
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Probes have timeouts by the clock: they come last, when the other VM of scripts/test is mostly through."""
     items.sort(key=lambda item: item.path.name == "test_probe_kernel.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> None:
+    """A sandbox keeps the daemon from writing byte code, and without it each start would compile every module again."""
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", str(REPO / "cgpause")], check=True)
 
 
 @pytest.fixture
