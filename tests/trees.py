@@ -165,9 +165,14 @@ def records_left(root: Path) -> list[Path]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    """Wait for a callable to become true; the bound is generous because machines are slow."""
+    """Wait for a callable to become true; the bound is generous because machines are slow.
 
+    A condition that starts programs is no cheap one: for as long as it took, it leaves the CPU to what it waits for.
+    """
     deadline = time.monotonic() + timeout_s
+    asked = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {what}"
-        time.sleep(0.01)
+        now = time.monotonic()
+        assert now < deadline, f"waited {timeout_s} s in vain for {what}"
+        time.sleep(min(max(0.01, now - asked), 0.5))
+        asked = time.monotonic()
