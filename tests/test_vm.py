@@ -11,7 +11,7 @@ import pytest
 from lab import vm, vm_image
 from lab.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm_image import PACKAGES, Image, packages_of, recipe_key
+from lab.vm_image import KERNEL, PACKAGES, SUGGESTED, Image, packages_of, recipe_key
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
 from terminals import TerminalProgram
@@ -89,7 +89,12 @@ def test_of_backports_the_kernel_alone_is_taken() -> None:
     found = packages_of("trixie-backports")
 
     assert [name for name in found if "/" in name] == ["linux-image-cloud-amd64/trixie-backports"]
-    assert [name.partition("/")[0] for name in found] == list(PACKAGES)
+    assert [name.partition("/")[0] for name in found] == list(packages_of("trixie"))
+
+
+@pytest.mark.parametrize("suite", ["", "trixie", "trixie-backports"])
+def test_every_debian_has_what_our_package_is_tested_with(suite: str) -> None:
+    assert {*PACKAGES, *SUGGESTED} - {KERNEL} <= set(packages_of(suite))
 
 
 def test_a_suite_other_than_the_hosts_can_be_asked_for() -> None:

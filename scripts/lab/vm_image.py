@@ -53,7 +53,7 @@ PEERS_WANTED = "/run/cgpause-peers"
 # What our metrics are tested with, on the host's own Debian too. Its service is masked: the test runs it itself.
 MONITORING = ("prometheus",)
 
-# What our own Debian package only suggests: metrics are tested as it has them.
+# What our own Debian package only suggests: on every Debian its metrics are tested as they come with it.
 SUGGESTED = ("python3-prometheus-client",)
 
 # What our container image is tested with, on the host's own Debian too.
@@ -294,9 +294,10 @@ def packages_of(suite: str) -> tuple[str, ...]:
     """What is installed for a suite, as apt is told."""
     if not suite:
         return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED, *CONTAINERS, *RUNTIMES)
+    packages = (*PACKAGES, *SUGGESTED)
     if suite.endswith(BACKPORTS):
-        return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in PACKAGES)
-    return PACKAGES
+        return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in packages)
+    return packages
 
 
 def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) -> None:
