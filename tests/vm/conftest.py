@@ -17,7 +17,7 @@ from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, REPO,
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Probes have timeouts by the clock: they come last, when the other VM of scripts/test is mostly through."""
+    """Probes have timeouts by the clock: they come last, when the other VMs of scripts/test are mostly through."""
     items.sort(key=lambda item: item.path.name == "test_probe_kernel.py")
 
 
