@@ -3,13 +3,16 @@
 import contextlib
 import io
 import subprocess
+import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from lab import vm, vm_image
 from lab.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
+from lab.vm_hooks import WHEELS_HOOK
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
 from lab.vm_image import KERNEL, PACKAGES, SUGGESTED, Image, packages_of, recipe_key
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
@@ -69,13 +72,31 @@ def test_a_failing_tool_is_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("FILES", {}), ("MASKED", ()), ("INITRD_HOOK", "true"), ("DISK_SIZE", "1G")],
+    [("FILES", {}), ("MASKED", ()), ("INITRD_HOOK", "true"), ("WHEELS_HOOK", "true"), ("DISK_SIZE", "1G")],
 )
 def test_any_change_of_the_recipe_is_another_image(name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     before = recipe_key("bookworm", "amd64", PACKAGES)
     monkeypatch.setattr(vm_image, name, value)
 
     assert recipe_key("bookworm", "amd64", PACKAGES) != before
+
+
+def test_pip_brings_its_byte_code(tmp_path: Path) -> None:
+    wheels = tmp_path / "usr/share/python-wheels"
+    wheels.mkdir(parents=True)
+    wheel = wheels / "pip-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as content:
+        content.writestr("pip/__init__.py", "VERSION = 1\n")
+        content.writestr("pip/part.py", "from pip import VERSION\n")
+    here = 'chroot() { shift; "$@"; }'
+    hook = WHEELS_HOOK.replace("/usr/share", f"{tmp_path}/usr/share").replace("python3", sys.executable)
+
+    subprocess.run(["sh", "-ec", f"{here}\n{hook}", "sh", str(tmp_path)], check=True)
+
+    code = "import pip.part; print(pip.part.VERSION, pip.__file__, pip.part.__file__)"
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, env={"PYTHONPATH": str(wheel)}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", f"{wheel}/pip/__init__.pyc", f"{wheel}/pip/part.pyc"]
 
 
 def test_recipe_key_names_suite_arch_and_packages() -> None:

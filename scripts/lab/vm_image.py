@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.apt_source import AptSource, apt_options, host_source
+from lab.vm_hooks import INITRD_HOOK, WHEELS_HOOK
 from lab.vm_host import building, run_tool, say
 
 BACKPORTS = "-backports"
@@ -69,19 +70,6 @@ DPKG_OPTIONS = (
     # No udev in the initrd: the modules it needs are listed below, and an emulated CPU saves two seconds.
     "path-exclude=/usr/share/initramfs-tools/*/udev",
 )
-
-# Run inside the root before the packages come: a listed initrd boots faster than one for every machine.
-INITRD_HOOK = """
-mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/usr/share/initramfs-tools/modules.d"
-printf 'MODULES=list\\nCOMPRESS=gzip\\nCOMPRESSLEVEL=1\\nRESUME=none\\n' >"$1/etc/initramfs-tools/conf.d/vm"
-printf '%s\\n' ext4 crc32c crc32c_generic virtio_pci virtio_blk virtio_net \\
-    >"$1/usr/share/initramfs-tools/modules.d/vm"
-# What udev's own script would do: hand the kernel's /dev on to the real root.
-bottom=$1/etc/initramfs-tools/scripts/init-bottom
-mkdir -p "$bottom"
-printf '#!/bin/sh\\n[ "$1" = prereqs ] || mount -n -o move /dev "$rootmnt/dev"\\n' >"$bottom/vm"
-chmod 755 "$bottom/vm"
-"""
 
 UNUSED_MODULES = (
     "aesni_intel",
@@ -267,7 +255,7 @@ class Image:
 def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:
     """What an image is called: two recipes that differ anywhere never share a name."""
     recipe = [RECIPE_VERSION, suite, arch, list(packages), DPKG_OPTIONS, INITRD_HOOK, FILES, FOLDERS, LINKS, MASKED]
-    recipe += [MKFS, DISK_SIZE]
+    recipe += [MKFS, DISK_SIZE, WHEELS_HOOK]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     return f"image-{suite}-{arch}-{digest[:12]}"
 
@@ -306,9 +294,11 @@ def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) ->
     os.chmod(work.parent, 0o755)  # noqa: S103 - in unshare mode another uid has to look in
     with tempfile.TemporaryDirectory(prefix="cgpause-image-") as scratch:
         tarball = Path(scratch) / "root.tar"
-        hook = Path(scratch) / "initrd-hook"
-        hook.write_text(f"#!/bin/sh\nset -e{INITRD_HOOK}")
-        hook.chmod(0o755)
+        hooks = {"essential": INITRD_HOOK, "customize": WHEELS_HOOK}
+        for name, script in hooks.items():
+            hook = Path(scratch) / name
+            hook.write_text(f"#!/bin/sh\nset -e{script}")
+            hook.chmod(0o755)
         os.chmod(scratch, 0o755)  # noqa: S103
         config = run_tool(["apt-config", "dump"])
         run_tool(
@@ -321,7 +311,7 @@ def _build(work: Path, source: AptSource, arch: str, packages: Iterable[str]) ->
                 f"--include={','.join(packages)}",
                 *(f"--aptopt={line}" for line in apt_options(config)),
                 *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
-                f"--essential-hook={hook}",
+                *(f"--{name}-hook={Path(scratch) / name}" for name in hooks),
                 base.suite,
                 tarball,
                 *dict.fromkeys((base.line(), source.line())),
