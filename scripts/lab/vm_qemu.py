@@ -26,9 +26,10 @@ COUNTED = ("-icount", "shift=0", "-accel", "tcg,thread=single", "-cpu", _EMULATE
 KVM_PROBE_SECONDS = 5
 
 # net.ifnames, mitigations, fsck, expedited RCU: boot time. panic=-1 with -no-reboot: a panic ends QEMU at once.
+# no_timer_check: on a host so busy that no tick comes within the few ms of that check, the kernel panics.
 KERNEL_COMMAND_LINE = (
     "root=/dev/vda rw rootfstype=ext4 console=ttyS0 quiet panic=-1 psi=1 net.ifnames=0 mitigations=off "
-    "fsck.mode=skip nowatchdog rcupdate.rcu_expedited=1 apparmor=0 audit=0 systemd.show_status=0"
+    "fsck.mode=skip nowatchdog rcupdate.rcu_expedited=1 apparmor=0 audit=0 systemd.show_status=0 no_timer_check"
 )
 
 
