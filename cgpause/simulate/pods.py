@@ -18,9 +18,10 @@ FILL_BYTES_PER_S = 2246 * MIB
 
 
 class Step(NamedTuple):
-    """What a container does next: give back, then compute (growing evenly meanwhile), then sleep."""
+    """What a container does next: give back, then compute (growing or shrinking evenly meanwhile), then sleep."""
 
     free_bytes: float = 0.0
+    """Less than 0: it has so much more at once."""
     cpu_s: float = 0.0
     grow_bytes: float = 0.0
     cache_bytes: float = 0.0
