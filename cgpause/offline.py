@@ -192,8 +192,11 @@ def replay(
 
 def tune(
     context: typer.Context,
-    workload: Annotated[
-        str | None, typer.Argument(metavar="[WORKLOAD.toml]", help="The nodes and jobs to tune on.")
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TRACE|WORKLOAD.toml]", help="What to tune on: a recording of a node, or nodes and jobs."
+        ),
     ] = None,
     preset: Annotated[
         str | None,
@@ -237,26 +240,25 @@ def tune(
 ) -> None:
     """Look for better constants of a policy, in a simulation.
 
-    They are judged on jobs that the search has not seen. A configuration file with the evidence in it, JSON, Markdown
-    and a picture are written. Needs the extra `tune`.
+    They are judged on jobs that the search has not seen. Of a recording these are its pods, moved in time and drawn
+    anew. A configuration file with the evidence in it, JSON, Markdown and a picture are written. Needs the extra
+    `tune`.
     """
-    from cgpause import parallel  # noqa: PLC0415
-    from cgpause.simulate import command as simulation  # noqa: PLC0415 - no other command needs them
-    from cgpause.tune.subject import LoadSubject  # noqa: PLC0415
+    from cgpause import parallel  # noqa: PLC0415 - no other command needs them
+    from cgpause.tune.choose import choose  # noqa: PLC0415
+    from cgpause.tune.subject import TraceSubject  # noqa: PLC0415
 
     given: Globals = context.obj
     with exits():
         try:
-            loads = simulation.choose([] if workload is None else [workload], [] if preset is None else [preset])
+            subject = choose(source, preset)
         except ValueError as e:
             fail(str(e), Exit.USAGE)
-        if len(loads) > 1:
-            fail(f"tune takes one workload, not {len(loads)}", Exit.USAGE)
         base = given.config()
-        from cgpause.tune import command, study, table  # noqa: PLC0415 - and they need an extra
+        from cgpause.tune import command, report, study, table  # noqa: PLC0415 - and they need an extra
 
         plan = study.Plan(policy or base.policy, trials, seeds, seed)
-        about = {"config": given.config_path, "preset": preset is not None}
-        subject = LoadSubject(loads[0])
+        recorded = report.about(subject.recording) if isinstance(subject, TraceSubject) else None
+        about = {"config": given.config_path, "preset": preset is not None, "trace": recorded}
         values, where = command.tune(subject, base, plan, jobs=jobs or parallel.cpus(), to=to, about=about)
     table.print_tuning(values, where)

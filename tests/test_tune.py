@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from cgpause.config import Config, Policy, WatermarkConfig, parse_config
 from cgpause.model import Mechanism
 from cgpause.options import entries
+from cgpause.simulate.recorded import AS_RECORDED
 from cgpause.tune import plot, report, study
 from cgpause.tune.command import changed_options
 from cgpause.tune.gain import Gain, Interval, Verdict, gain, mean_interval, t_quantile, t_within
@@ -167,7 +168,7 @@ def tuned(plan: Plan = PLAN, jobs: int = 1, base: Config | None = None) -> dict[
     with workers([Hill()], jobs, lambda: told.append(None)) as run_all:
         values = study.tune("a hill", base or Config(), plan, run_all)
     assert len(told) == plan.runs, "the progress ends where it should"
-    return values | {"config": None, "preset": False, "configured": changed_options(base or Config())}
+    return values | {"config": None, "preset": False, "trace": None, "configured": changed_options(base or Config())}
 
 
 def test_the_search_finds_what_is_there_to_find() -> None:
@@ -188,6 +189,8 @@ def test_seeds_that_judge_are_none_of_those_tuned_on() -> None:
     plans = [Plan(Policy.RESERVE, 1, seeds, seed) for seeds in (2, study.MAX_SEEDS) for seed in (0, 1, 2)]
     for plan in plans:
         assert not set(plan.training) & set(plan.held_out)
+        assert plan.training[0] % AS_RECORDED == 0, "a recording is tuned on as it was"
+        assert not [seed for seed in plan.held_out if seed % AS_RECORDED == 0]
     used = [{*plan.training, *plan.held_out} for plan in plans[3:]]
     assert not used[0] & used[1] | used[1] & used[2]
 

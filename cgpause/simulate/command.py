@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from cgpause.config import Config
+from cgpause.errors import printable
 from cgpause.progress import bars, counted
 from cgpause.simulate import Arm
 from cgpause.simulate.load import Load
@@ -17,6 +18,7 @@ from cgpause.simulate.presets import PRESETS
 from cgpause.simulate.run import Outcome
 from cgpause.simulate.runs import Simulation, run_all
 from cgpause.simulate.workload import load_workload, make_load
+from cgpause.trace.read import is_trace
 
 _DIGITS = 3
 _NAMES = ("name", "kind", "priority")
@@ -33,6 +35,10 @@ def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
     """
     if not paths and not presets:
         raise ValueError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
+    for path in paths:
+        if is_trace(path):
+            found = f"{printable(path)} is a recording of a node, no workload"
+            raise ValueError(f"{found}; cgpause replay says what each policy would have done there, and tune takes it")
     names = dict.fromkeys(name for preset in presets for name in _presets(preset))
     return [
         *(load_workload(path) for path in dict.fromkeys(paths)),

@@ -81,7 +81,7 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
     """
     results = []
     with folder.filled(to) as files, bars() as begin:
-        trace = load_trace(path, _reading(begin("reading", 1.0)))
+        trace = load_trace(path, reading(begin("reading", 1.0)))
         for policy in policies:
             chosen = replace(config, policy=policy)
             move = begin(policy, 2 * trace.samples)
@@ -95,7 +95,7 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
     return found, "" if to is None else folder.wrote(to, files)
 
 
-def _reading(move: Move) -> Callable[[int, int], None]:
+def reading(move: Move) -> Callable[[int, int], None]:
     """Move a bar with each piece of a file: it is told of each line."""
     last = -1
 
@@ -108,9 +108,9 @@ def _reading(move: Move) -> Callable[[int, int], None]:
     return on_bytes
 
 
-def every(move: Move, before: int) -> Callable[[int], None]:
+def every(move: Move, before: int, what: str = "decisions") -> Callable[[int], None]:
     """Move a bar now and then: to draw one takes longer than to decide."""
-    return lambda done: None if done % 100 else move(before + done, f"{before + done} decisions")
+    return lambda done: None if done % 100 else move(before + done, f"{before + done} {what}")
 
 
 def show(found: dict[str, Any]) -> None:

@@ -64,6 +64,20 @@ def segment(path: str, number: int) -> str:
     return f"{path}.{number}" if number else path
 
 
+def is_trace(path: str) -> bool:
+    """Whether a file is meant to be a trace, by how it begins: packed, or with a JSON object, which TOML never has."""
+    name = next((name for number in range(SEGMENTS) if os.path.lexists(name := segment(path, number))), path)
+    try:
+        fd = _open(name)
+    except TraceError:
+        return False
+    try:
+        begin = os.pread(fd, _PIECE, 0)
+    finally:
+        os.close(fd)
+    return begin.startswith(GZIP) or begin.lstrip().startswith(b"{")
+
+
 def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None) -> Trace:
     """Read a trace, and check all that is in it.
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
+from cgpause import durations
 from cgpause.errors import printable
+from cgpause.simulate.recorded import AS_RECORDED, SHIFT_S, Recording
 from cgpause.tune.study import RESERVE, TUNED, UNTUNED
 
 _WIDTH = 110
@@ -77,11 +79,22 @@ def markdown(values: dict[str, Any], picture: str | None) -> str:
     return "\n".join([*lines, ""])
 
 
+def about(recording: Recording) -> dict[str, Any]:
+    """What is to be said of a recording that was tuned on, JSON-ready."""
+    return {
+        "seconds": round(recording.length_s, 3),
+        "pods": len(recording.lives),
+        "oom_kills": recording.oom_kills,
+        "pods_held": recording.held,
+        "stretches": recording.stretches,
+    }
+
+
 def advice(values: dict[str, Any]) -> str:
     """What to do with it, in a sentence or two."""
     gained = values["gains"][UNTUNED]
     figures = [number for one in ("unfinished", "restarts", "time_pct") for number in gained[one].values()]
-    unseen = "on jobs it was not tuned on"
+    unseen = f"on {'variations of the recording' if values['trace'] else 'jobs'} it was not tuned on"
     if gained["verdict"] == "better":
         said = f"Better than untuned {unseen}: {_gain(gained)}."
     elif gained["verdict"] == "worse":
@@ -136,9 +149,30 @@ def _origin(values: dict[str, Any]) -> Iterator[str]:
         + " to ".join(map(str, values["held_out_seeds"]))
         + "."
     )
+    if values["trace"]:
+        yield from _recorded(values["trace"])
     if values["configured"]:
         changed = ", ".join(f"{name} = {value}" for name, value in values["configured"].items())
         yield f"The configuration was not the default: {printable(changed)}."
+
+
+def _recorded(trace: dict[str, Any]) -> Iterator[str]:
+    """What a recording is, and what is assumed of it."""
+    parts = f" (the longest of {trace['stretches']} without a gap)" if trace["stretches"] > 1 else ""
+    yield (
+        f"That is a recording of {durations.shown(trace['seconds'])}{parts}: {trace['pods']} pods, "
+        f"{trace['oom_kills']} killed for want of room, {trace['pods_held']} held meanwhile."
+    )
+    yield (
+        f"A seed that {AS_RECORDED} divides is the recording as it was. In all others pods come up to {SHIFT_S:g} s "
+        "earlier or later, each with the curve of a pod of its kind and limit."
+    )
+    yield (
+        "Assumed: a pod that is held does later what it did, one that is killed begins anew at zero, and the others "
+        "are no quicker for either. What pods did while they were held in the recording is taken out. Of a pod that "
+        "was killed the longest life is known, and no more. Other days, with other pods, are in no interval here. "
+        "Total time is that of all pods, added up. More: docs/trace.md of cgpause."
+    )
 
 
 def _name(values: dict[str, Any]) -> str:

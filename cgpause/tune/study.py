@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cgpause import __version__
 from cgpause.config import Config, Policy
+from cgpause.simulate.recorded import AS_RECORDED
 from cgpause.tune.gain import CONFIDENCE, Gain, gain
 from cgpause.tune.search import OPTIMISER, search
 from cgpause.tune.space import SPACES, Point, Values, with_values
@@ -16,7 +17,8 @@ from cgpause.tune.subject import Cost, number
 from cgpause.tune.workers import Run, Runner
 
 MAX_SEEDS: Final = 300
-_SEEDS_APART: Final = 1000
+_SEEDS_APART: Final = AS_RECORDED
+"""So a recording as it was is the first that is tuned on, and judges nothing."""
 HELD_OUT_FOR_EACH: Final = 2
 """Seeds are held out for each that is tuned on: they cost little, and intervals become narrower."""
 TUNED, UNTUNED, NONE, RESERVE = "tuned", "untuned", "none", "untuned reserve"

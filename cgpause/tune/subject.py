@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from cgpause.config import Config
 from cgpause.simulate.load import Load
+from cgpause.simulate.recorded import Recording, simulate_recording
 from cgpause.simulate.run import simulate
 
 
@@ -47,6 +48,23 @@ class LoadSubject:
         """Simulate it."""
         outcome = simulate(self.load, config, seed)
         return Cost(outcome.jobs - outcome.finished, outcome.restarts, outcome.total_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSubject:
+    """A node that was recorded; the seed says how its pods are drawn anew."""
+
+    recording: Recording
+
+    @property
+    def name(self) -> str:
+        """The file."""
+        return self.recording.name
+
+    def cost(self, config: Config | None, seed: int) -> Cost:
+        """Go through it again."""
+        outcome = simulate_recording(self.recording, config, seed)
+        return Cost(outcome.pods - outcome.through, outcome.restarts, outcome.total_s)
 
 
 def number(costs: Sequence[Cost], yardstick: Sequence[Cost]) -> float:
