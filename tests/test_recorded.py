@@ -95,6 +95,7 @@ def test_without_a_daemon_it_goes_as_it_was_recorded(room_mib: int, tmp_path: Pa
 def test_restarts_are_about_those_of_the_node_under_that_policy(
     recorded: Config | None, config: Config | None, tmp_path: Path
 ) -> None:
+    """Under the reserve only leaps quicker than a sample are left, which no recording has: there are rather fewer."""
     truth = again = 0
     for seed in range(0, 600, 100):
         recording = load_recording(write(tmp_path / "x", record(node(1500, crowd(seed), recorded), 80)))
@@ -104,7 +105,9 @@ def test_restarts_are_about_those_of_the_node_under_that_policy(
         truth += sum(pod.restarts for pod in there.all_pods)
 
     assert truth > 3
-    assert 0.65 * truth <= again <= 1.35 * truth
+    assert again <= 1.35 * truth
+    if config is None or config.policy is Policy.WATERMARK:
+        assert again >= 0.65 * truth
 
 
 def test_page_cache_is_no_memory_that_is_held(tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def _recorded(trace: dict[str, Any]) -> Iterator[str]:
     yield (
         "Assumed: a pod that is held does later what it did, one that is killed begins anew at zero, and the others "
         "are no quicker for either. What pods did while they were held in the recording is taken out. Of a pod that "
-        "was killed the longest life is known, and no more. Other days, with other pods, are in no interval here. "
+        "was killed the longest life is known, and no more. Leaps quicker than a sample are smoothed, so margins found "
+        "here are rather too thin. Other days, with other pods, are in no interval here. "
         "Total time is that of all pods, added up. More: docs/trace.md of cgpause."
     )
 
