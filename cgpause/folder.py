@@ -34,10 +34,10 @@ def filled(folder: str | None) -> Iterator[dict[str, bytes]]:
     if folder is None:
         yield files
         return
-    where = os.path.abspath(folder)
-    stage = os.path.join(where, UNFINISHED)
     with ExitStack() as undo:
         with _refused(folder):
+            where = os.path.abspath(folder)  # there is none in a current folder that was removed
+            stage = os.path.join(where, UNFINISHED)
             for path in _missing(where):
                 os.mkdir(path)
                 undo.callback(_remove, os.rmdir, path)

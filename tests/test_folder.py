@@ -52,6 +52,19 @@ def test_nowhere_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_in_a_current_folder_that_was_removed_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with (
+        pytest.raises(CgpauseError, match="--output out: No such file or directory; name another folder"),
+        filled("out"),
+    ):
+        pytest.fail("there is no such folder")
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("how", [KeyboardInterrupt, CgpauseError, OSError])
 def test_a_body_that_fails_leaves_what_was_there_before(how: type[BaseException], tmp_path: Path) -> None:
 
