@@ -51,8 +51,10 @@ A load is a queue of jobs, each a pod with a memory limit of 1/16, 1/8 or 1/4 of
 their limits add up to 100 to 180 % of the capacity: the oversubscription. A job goes up to its limit and back several
 times, with 200 ms of CPU work for each unit of memory (1/8 of the limit) and 40 µs for each page: one job alone would
 fill the capacity in 4 s. There is no swap. A container that is OOM-killed starts again from nothing
-after kubelet's back-off, scaled. In the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as
-kubelet sets it; in the setting `node` there is no such limit, and memory ends where the machine's does.
+after kubelet's back-off, scaled. cgpause's own times are a node's, except settle_s: what it reserves half a second
+ahead (`ahead_s`) is here what a job takes in an eighth of those 4 s. In the setting `kubepods` the capacity is
+`memory.max` of the kubepods cgroup, as kubelet sets it; in the setting `node` there is no such limit, and memory ends
+where the machine's does.
 
 Each load is run with every arm, on the same sets of jobs (seeds). Arms are compared where what they run on is the
 same, and variants of `reserve` where the same code of cgpause ran them; which commit ran what is in the tables. A run
@@ -362,12 +364,16 @@ def headline(results: Results) -> str:
     return (
         f"On {extent} of its {len(cells)} loads ({seeds} of {len(cells) * len(SEEDS)} runs, {percent(1)} to "
         f"{percent(max(OVERSUBSCRIPTIONS))} oversubscription) containers restart {without:.0f} times without control, "
-        f"{freeze:.0f} times with `reserve` and `freeze`, {throttle:.0f} times with `reserve` and `throttle`. Where "
+        f"{_times(freeze)} with `reserve` and `freeze`, {_times(throttle)} with `reserve` and `throttle`. Where "
         f"they restart without control, these two take {percent(saved[JUDGED[0]].time[0])} and "
         f"{percent(saved[JUDGED[1]].time[0])} less time in all. The paper's own algorithm (`watermark`) saves "
         f"{percent(saved[WATERMARK].restarts[0])} of the restarts and {percent(saved[WATERMARK].time[0])} of the time "
         f"here; the paper says {percent(PAPER_RESTARTS_SAVED[0])} and {percent(PAPER_TIME_SAVED[0])}."
     )
+
+
+def _times(restarts: float) -> str:
+    return "once" if restarts == 1 else f"{restarts:.0f} times"
 
 
 def plots(measured: Sequence[Result]) -> list[Plot]:
