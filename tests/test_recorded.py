@@ -426,3 +426,24 @@ def test_whatever_was_recorded_a_run_comes_to_an_end(
 
     assert 0 <= outcome.through <= outcome.pods
     assert outcome.total_s > 0
+
+
+def test_there_is_room_for_what_pods_held_though_the_host_took_much_at_another_time(tmp_path: Path) -> None:
+    """Never is memory close: the host takes 8000 MiB at first, and when it has given them back a pod takes 5000."""
+    pod = Pod(
+        CgroupId("kubepods/podx", 7), "x", QosClass.BURSTABLE, "default", "x", None, None, workload=Workload.BATCH
+    )
+    moments = []
+    for at_s, left_mib, held_mib in ((0, 10_000, 100), (1, 10_000, 100), (2, 9000, 5000), (3, 13_900, 100)):
+        headroom = Headroom(16_000 * MIB, left_mib * MIB, None, held_mib * MIB)
+        moments.append(Moment(Sample(at_s * S, headroom, (PodUsage(held_mib * MIB, pod),), at_s * S)))
+    recording = load_recording(write(tmp_path / "trace", moments))
+    assert recording.node_total_bytes - recording.system_bytes >= 5000 * MIB
+    assert simulate_recording(recording, None, 0).restarts == 0
+
+
+def test_where_the_rest_of_the_node_is_below_the_threshold_nobody_need_be_there_to_be_evicted() -> None:
+    late = SimPod("late", service(10 * MIB), limit_bytes=40 * MIB, start_s=30)
+    crowded = SimNode([late], config=None, kubepods_max_bytes=100 * MIB, eviction_bytes=200 * MIB)
+    crowded.run(60)
+    assert crowded.evicted == [late]

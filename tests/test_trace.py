@@ -17,7 +17,7 @@ from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, Q
 from cgpause.trace.decode import BadLineError, Decoder
 from cgpause.trace.encode import Encoder, hasher
 from cgpause.trace.estimate import estimate
-from cgpause.trace.read import SEGMENTS, Trace, load_trace, segment
+from cgpause.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
 from cgpause.trace.replay import replay
 from cgpause.trace.values import QUANTUM_BYTES, Header, Moment, Stall, TraceError, pause_seen, pod_id
 from cgpause.trace.write import LEAST_BYTES, TraceFiles
@@ -300,11 +300,23 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
         pytest.param("absent", "cannot read .*absent: No such file", id="absent"),
         pytest.param(".", "no regular file", id="folder"),
         pytest.param("/dev/null", "no regular file", id="device"),
+        pytest.param("/proc/self/mem", "cannot read /proc/self/mem: Input/output error", id="unreadable"),
     ],
 )
 def test_what_is_no_file_is_said(path: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=said):
         load_trace(str(tmp_path / path))
+
+
+def test_a_trace_is_one_by_any_of_its_files(tmp_path: Path) -> None:
+    """The newest is empty where the disk was full when it was begun."""
+    path = str(tmp_path / "x")
+    assert not is_trace(path)
+    Path(path).touch()
+    assert not is_trace(path)
+    assert not is_trace("/proc/self/mem")
+    Path(segment(path, 1)).write_text('{"cgpause_trace"')
+    assert is_trace(path)
 
 
 LINES = some(2)

@@ -323,7 +323,8 @@ class SimNode:
             self.kill(pod, "its containers changed")
 
     def _look_for_eviction(self) -> None:
-        if self._engine.room_bytes - self._engine.held_bytes < self.eviction_bytes:
+        # Where the rest of the node leaves less than that by itself, nobody need be there.
+        if self.pods and self._engine.room_bytes - self._engine.held_bytes < self.eviction_bytes:
             pod = max(self.pods, key=lambda pod: (_OOM_SCORE_ADJ[pod.qos], self._engine.held(pod)))
             self.evicted.append(pod)
             self._leave(pod)

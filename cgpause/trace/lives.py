@@ -67,7 +67,7 @@ class _Stretch:
         self._tightest_held = sum(map(_held, first.sample.pods))
         """What pods held then."""
         self._most_held = 0
-        """What they held at the most, while memory was close: then page cache is read often enough to tell."""
+        """What they held at the most, where page cache had just been read."""
         self._kills = 0
         self.length_s = 0.0
 
@@ -97,7 +97,7 @@ class _Stretch:
             for key in [key for key in self._tracks if key not in there]:
                 self._all[self._places.pop(key)][1].extend(self._tracks.pop(key).end(at_s))
         self.length_s, self._last = at_s, sample
-        if is_close(sample.headroom):
+        if was_read or is_close(sample.headroom):  # where it is close page cache is read often enough
             held = sum(map(_held, sample.pods))
             self._most_held = max(self._most_held, held)
             if sample.headroom.available_bytes < self._tightest.available_bytes:

@@ -65,14 +65,22 @@ def segment(path: str, number: int) -> str:
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file is meant to be a trace, by how it begins: packed, or with a JSON object, which TOML never has."""
-    name = next((name for number in range(SEGMENTS) if os.path.lexists(name := segment(path, number))), path)
+    """Whether a file is meant to be a trace, by how it begins: packed, or with a JSON object, which TOML never has.
+
+    Any of its files tells: the newest is empty where the disk was full when it was begun.
+    """
+    return any(_begins_a_trace(segment(path, number)) for number in range(SEGMENTS))
+
+
+def _begins_a_trace(name: str) -> bool:
     try:
         fd = _open(name)
     except TraceError:
         return False
     try:
         begin = os.pread(fd, _PIECE, 0)
+    except OSError:  # a bad disk: whoever reads on will say so
+        return False
     finally:
         os.close(fd)
     return begin.startswith(GZIP) or begin.lstrip().startswith(b"{")
@@ -91,6 +99,8 @@ def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None
     try:
         total = sum(os.fstat(fd).st_size for fd in fds)
         return _load(path, files, fds, lambda done: on_bytes(done, total))
+    except OSError as e:  # a bad disk
+        raise TraceError(f"cannot read {printable(path)}: {e.strerror}") from e
     finally:
         for fd in fds:
             os.close(fd)
