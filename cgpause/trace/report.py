@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -51,6 +52,8 @@ def summary(trace: Trace) -> dict[str, Any]:
     """What is in a trace, policies apart."""
     lowest, gaps, times = None, 0, []
     held: set[object] = set()
+    free: set[object] = set()
+    protected: dict[object, str] = {}
     for number, moment in enumerate(trace.moments()):
         headroom = moment.sample.headroom
         lowest = headroom.available_bytes if lowest is None else min(lowest, headroom.available_bytes)
@@ -59,6 +62,8 @@ def summary(trace: Trace) -> dict[str, Any]:
         held |= {
             pod.cgroup for _, pod in moment.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON
         }
+        free |= {pod.cgroup for _, pod in moment.sample.pods if pod.protected is None}
+        protected |= {pod.cgroup: pod.protected for _, pod in moment.sample.pods if pod.protected is not None}
     last = trace.headers[-1]
     return {
         "file": os.path.basename(trace.path),
@@ -76,6 +81,7 @@ def summary(trace: Trace) -> dict[str, Any]:
         "capacity_bytes": headroom.capacity_bytes,
         "lowest_headroom_bytes": lowest,
         "pods_held_by_a_daemon": len(held),
+        "pods_protected": dict(Counter(why for cgroup, why in protected.items() if cgroup not in free)),
     }
 
 
@@ -175,9 +181,17 @@ def about(found: dict[str, Any]) -> list[str]:
     if trace["pods_held_by_a_daemon"]:
         many = _many(trace["pods_held_by_a_daemon"], "pod")
         lines.append(f"cgpause held {many} while this was recorded: what they would have taken is not in it")
+    if trace["pods_protected"]:
+        lines.append(never_paused(trace["pods_protected"], trace["pods"]))
     if trace["gaps"] or trace["torn_lines"]:
         lines.append(f"{_many(trace['gaps'], 'gap')}; {_many(trace['torn_lines'], 'line')} cut off, and passed over")
     return lines
+
+
+def never_paused(protected: Mapping[str, int], pods: int) -> str:
+    """That no policy pauses the protected ones, with how many are for which reason."""
+    reasons = ", ".join(f"{printable(why)}: {count}" for why, count in sorted(protected.items()))
+    return f"{sum(protected.values())} of {_many(pods, 'pod')} are protected, so no policy pauses them ({reasons})"
 
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:

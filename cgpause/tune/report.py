@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from cgpause import durations
 from cgpause.errors import printable
 from cgpause.simulate.recorded import AS_RECORDED, SHIFT_S, Recording
+from cgpause.trace.report import never_paused
 from cgpause.tune.study import RESERVE, TUNED, UNTUNED
 
 _WIDTH = 110
@@ -86,6 +88,7 @@ def about(recording: Recording) -> dict[str, Any]:
         "pods": len(recording.lives),
         "oom_kills": recording.oom_kills,
         "pods_held": recording.held,
+        "pods_protected": dict(Counter(life.protected for life in recording.lives if life.protected is not None)),
         "stretches": recording.stretches,
     }
 
@@ -103,6 +106,9 @@ def advice(values: dict[str, Any]) -> str:
         said = f"Keep what you have: {unseen} the difference may be chance: {_gain(gained)}."
     else:
         said = f"Keep what you have: {unseen} there is no difference."
+    trace = values["trace"]
+    if trace and sum(trace["pods_protected"].values()) == trace["pods"]:
+        said += f" {never_paused(trace['pods_protected'], trace['pods'])}."
     beside = values["gains"].get(RESERVE)
     if beside is None:
         return said
@@ -162,6 +168,7 @@ def _recorded(trace: dict[str, Any]) -> Iterator[str]:
     yield (
         f"That is a recording of {durations.shown(trace['seconds'])}{parts}: {trace['pods']} pods, "
         f"{trace['oom_kills']} killed for want of room, {trace['pods_held']} held meanwhile."
+        + (f" {never_paused(trace['pods_protected'], trace['pods'])}." if trace["pods_protected"] else "")
     )
     yield (
         f"A seed that {AS_RECORDED} divides is the recording as it was. In all others pods come up to {SHIFT_S:g} s "

@@ -57,9 +57,11 @@ def test_the_same_command_writes_the_same_bytes_with_one_process_and_with_two(wo
     assert (checked.exit_code, checked.stdout) == (0, f"{folders[0] / 'tuned.toml'}: valid\n")
 
 
-def recording(path: Path, hide: Hide | None = None) -> str:
+def recording(path: Path, hide: Hide | None = None, protected: str | None = None) -> str:
     """A node that was too small for its pods."""
     pods = [SimPod(f"job-{n}", worker(300 * MIB, seed=n), limit_bytes=300 * MIB, start_s=1 + 2 * n) for n in range(5)]
+    for pod in pods:
+        pod.protected = protected
     write(path, record(SimNode(pods, config=None, kubepods_max_bytes=700 * MIB, cpus=8), 30), hide=hide)
     return str(path)
 
@@ -84,6 +86,16 @@ def test_a_trace_is_tuned_on_alike_with_one_process_and_with_two(tmp_path: Path)
         assert "variations of the recording" in text
         assert "5 pods" in text
         assert "Assumed: a pod that is held does later what it did" in text
+
+
+def test_it_is_said_where_no_policy_can_pause_anybody(tmp_path: Path) -> None:
+    trace = recording(tmp_path / "node.trace", protected="its name is not known")
+    said = "5 of 5 pods are protected, so no policy pauses them (its name is not known: 5)"
+    result = invoke("tune", trace, "--trials", "1", "--seeds", "2", "--output", str(tmp_path / "out"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert said in " ".join(result.stdout.split())
+    assert said in " ".join((tmp_path / "out/tune.md").read_text().split())
+    assert said in invoke("replay", trace).stdout
 
 
 def test_of_a_trace_with_hashes_no_name_is_needed(tmp_path: Path) -> None:
