@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from nodes import START_NS, S, pod, record
 
 from cgpause.config import HoldConfig
-from cgpause.model import Owner, PodUsage, Result, Workload
-from cgpause.policy.hold import Stretch, end_ns, follow, is_spent, must_end, must_run, spent_text
+from cgpause.model import Owner, Pod, PodUsage, Result, Workload
+from cgpause.policy.hold import (
+    STARTING_PAUSE_S,
+    Stretch,
+    end_ns,
+    follow,
+    is_only_new,
+    is_spent,
+    is_turn,
+    max_pause_s,
+    must_end,
+    must_run,
+    must_run_s,
+    spent_text,
+)
 
 HOLD = HoldConfig(max_pause_s=15, min_run_s=12, settle_s=5)
 NOW = START_NS
@@ -135,3 +149,155 @@ def test_a_new_pod_is_left_alone(left_ns: int, new: bool) -> None:  # noqa: FBT0
 def test_within_its_budget_a_pod_may_be_paused_again(age_ns: int, blocked: bool) -> None:  # noqa: FBT001 - a table
     stretch = Stretch(NOW - age_ns, resumed_ns=NOW - S, released=True)
     assert (must_run(pod("a"), stretch, NOW, HOLD) is not None) is blocked
+
+
+@pytest.mark.parametrize(
+    ("workload", "hold", "seconds"),
+    [
+        (Workload.SERVICE, HOLD, 15),
+        (Workload.BATCH, HOLD, 600),
+        (Workload.STARTING, HOLD, 18),
+        (Workload.STARTING, replace(HOLD, batch_max_pause_s=17), 17),
+        (Workload.STARTING, replace(HOLD, batch_max_pause_s=19), 18),
+    ],
+)
+def test_the_longest_pause_depends_on_what_the_pod_does(workload: Workload, hold: HoldConfig, seconds: float) -> None:
+    assert max_pause_s(pod("a", workload=workload), hold) == seconds
+    assert end_ns(pod("a", workload=workload), Stretch(NOW), hold) == NOW + int(seconds * S)
+    assert STARTING_PAUSE_S == 18
+
+
+def test_a_pod_that_turns_out_to_be_batch_may_be_paused_for_longer() -> None:
+    held = pod("a", paused=record(NOW - 18 * S), workload=Workload.STARTING)
+    stretch = Stretch(NOW - 18 * S)
+    assert is_spent(held, stretch, NOW, HOLD)
+    assert not is_spent(held, stretch, NOW - 1, HOLD)
+    assert not is_spent(replace(held, workload=Workload.BATCH), stretch, NOW, HOLD)
+    assert is_spent(replace(held, workload=Workload.SERVICE), stretch, NOW, HOLD)
+
+
+def test_a_pause_without_a_stretch_is_not_spent() -> None:
+    assert not is_spent(pod("a", paused=record(0)), None, NOW, HOLD)
+    assert not is_spent(pod("a"), Stretch(0), NOW, HOLD)
+
+
+@pytest.mark.parametrize(
+    ("made", "stretch", "seconds"),
+    [
+        pytest.param(pod("a", protected="rule 1"), None, math.inf, id="protected"),
+        pytest.param(pod("a", distress="dying"), None, math.inf, id="distress"),
+        pytest.param(pod("a", settled_at_ns=NOW + 3 * S // 2), None, 1.5, id="new"),
+        pytest.param(pod("a", settled_at_ns=NOW), None, None, id="settled"),
+        pytest.param(pod("a"), Stretch(NOW - 20 * S, NOW - 5 * S), 7, id="runs-for-min-run"),
+        pytest.param(pod("a"), Stretch(NOW - 14 * S, NOW - 5 * S), None, id="budget-left"),
+        pytest.param(pod("a"), Stretch(NOW - 20 * S), None, id="never-resumed"),
+    ],
+)
+def test_how_long_a_pod_has_to_run(made: Pod, stretch: Stretch | None, seconds: float | None) -> None:
+    assert must_run_s(made, stretch, NOW, HOLD) == seconds
+
+
+@pytest.mark.parametrize(
+    ("workload", "stretch", "turn"),
+    [
+        pytest.param(Workload.SERVICE, None, False, id="no-stretch"),
+        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S), False, id="paused"),
+        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S, NOW, released=True), True, id="service"),
+        pytest.param(Workload.SERVICE, Stretch(NOW - 15 * S + 1, NOW, released=True), False, id="service-before"),
+        pytest.param(Workload.STARTING, Stretch(NOW - 18 * S, NOW, released=True), True, id="starting"),
+        pytest.param(Workload.STARTING, Stretch(NOW - 18 * S + 1, NOW, released=True), False, id="starting-before"),
+        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW, released=True), False, id="batch-resumed-for-memory"),
+        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW, released=True, turn=True), True, id="batch-in-turn"),
+        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S, NOW), True, id="batch-by-an-operator"),
+        pytest.param(Workload.BATCH, Stretch(NOW - 600 * S + 1, NOW, turn=True), False, id="batch-before"),
+    ],
+)
+def test_a_pod_whose_budget_is_spent_runs_in_its_turn(workload: Workload, stretch: Stretch | None, turn: bool) -> None:  # noqa: FBT001 - a table
+    assert is_turn(pod("a", workload=workload), stretch, NOW, HOLD) is turn
+
+
+NEW = pod("a", settled_at_ns=NOW + 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "stretch", "only_new"),
+    [
+        pytest.param(NEW, None, True, id="new"),
+        pytest.param(replace(NEW, settled_at_ns=NOW), None, False, id="settled"),
+        pytest.param(replace(NEW, spared_until_ns=NOW), None, True, id="no-longer-spared"),
+        pytest.param(replace(NEW, spared_until_ns=NOW + 1), None, False, id="spared"),
+        pytest.param(replace(NEW, protected="rule 1"), None, False, id="protected"),
+        pytest.param(replace(NEW, distress="dying"), None, False, id="distress"),
+        pytest.param(NEW, Stretch(NOW - 15 * S, NOW, released=True), False, id="its-turn"),
+        pytest.param(NEW, Stretch(NOW - 14 * S, NOW, released=True), True, id="budget-left"),
+    ],
+)
+def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
+    made: Pod,
+    stretch: Stretch | None,
+    only_new: bool,  # noqa: FBT001 - a table
+) -> None:
+    assert is_only_new(made, stretch, NOW, HOLD) is only_new
+
+
+def test_what_is_said_of_a_pod_that_has_to_run() -> None:
+    assert must_run(replace(NEW, settled_at_ns=NOW + 2 * S), None, NOW, HOLD) == "too new: left alone for 2.0 s more"
+    both = must_run(replace(NEW, settled_at_ns=NOW), Stretch(NOW - 15 * S, NOW), NOW, HOLD)
+    assert both == "was held long enough: runs for 12.0 s more"
+
+
+def test_a_stretch_is_kept_while_the_pod_is_paused_and_begins_anew_after_one_that_ended() -> None:
+    assert followed(Stretch(NOW - 5 * S), paused=True) == Stretch(NOW - 5 * S)
+    assert followed(Stretch(NOW - 5 * S, released=True), paused=True) == Stretch(NOW - 5 * S), "a resume that failed"
+
+
+def test_a_record_from_the_future_counts_from_now() -> None:
+    adopted = pod("a", paused=record(NOW + 10 * S))
+    assert follow({}, (PodUsage(1, adopted),), NOW, HOLD) == {CGROUP: Stretch(NOW)}
+
+
+def test_an_operators_pause_of_a_pod_with_a_stretch_is_running_time_for_the_stretch() -> None:
+    manual = pod("a", paused=record(NOW, Owner.MANUAL))
+    old = Stretch(NOW - 5 * S, NOW - S, released=True)
+    assert follow({CGROUP: old}, (PodUsage(1, manual),), NOW, HOLD) == {CGROUP: old}
+
+
+# --- a pod whose kind is not known ---------------------------------------------------------------------------------
+
+
+def follow_starting(old: Stretch | None, workload: Workload, *, paused: bool) -> Stretch | None:
+    now = pod("a", paused=record(NOW) if paused else None, workload=workload)
+    return follow({} if old is None else {CGROUP: old}, (PodUsage(1, now),), NOW, HOLD).get(CGROUP)
+
+
+def test_a_stretch_remembers_that_the_kind_was_not_known() -> None:
+    assert follow_starting(None, Workload.STARTING, paused=True) == Stretch(NOW, starting=True)
+    known = Stretch(NOW - S, starting=True)
+    for workload in Workload:
+        assert follow_starting(known, workload, paused=True) == known
+    assert follow_starting(Stretch(NOW - S), Workload.STARTING, paused=True) == known
+    assert follow_starting(None, Workload.BATCH, paused=True) == Stretch(NOW)
+    assert follow_starting(None, Workload.STARTING, paused=False) is None
+
+
+@pytest.mark.parametrize(
+    ("starting", "min_run_s", "run_s"),
+    [(False, 12, 12), (True, 12, 30), (True, 40, 40), (True, 29, 30)],
+    ids=["known", "time-to-start", "longer-anyway", "just-less"],
+)
+def test_a_pod_that_could_not_start_gets_time_to(
+    starting: bool,  # noqa: FBT001 - a table
+    min_run_s: float,
+    run_s: int,
+) -> None:
+    hold = replace(HOLD, min_run_s=min_run_s)
+    made = PodUsage(1, pod("a"))
+    old = Stretch(NOW - 100 * S, NOW, released=True, starting=starting)
+
+    assert must_run_s(made.pod, old, NOW, hold) == run_s
+    assert follow({CGROUP: old}, (made,), NOW + run_s * S - 1, hold) == {CGROUP: old}
+    assert follow({CGROUP: old}, (made,), NOW + run_s * S, hold) == {}
+
+
+def test_an_operators_resume_spends_exactly_the_budget() -> None:
+    assert followed(Stretch(NOW - 3 * S), paused=False) == Stretch(NOW - 15 * S, NOW)

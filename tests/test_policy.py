@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from nodes import MS, START_NS, Node, S, names, pod, record
 
 from cgpause.config import Config, HoldConfig, Policy, SamplingConfig, WatermarkConfig
-from cgpause.model import Owner, Pause, Pod, PodUsage, Resume, Sacrifice
+from cgpause.model import Owner, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Workload
 from cgpause.policy import Decision, State, decide, explain, rank
+from cgpause.policy.reserve import with_peaks
 
 MAX_PAUSE_S, MIN_RUN_S = 15, 12
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
@@ -334,6 +335,49 @@ def test_an_expired_manual_pause_is_resumed_whatever_the_memory() -> None:
     node = Node(WATERMARK)
     node.add(pod("a", paused=record(START_NS - 10 * S, Owner.MANUAL, expires_ns=START_NS)))
     assert names(node.step(99).actions, Resume) == ["a"]
+
+
+@pytest.mark.parametrize("used_pct", [10, 85, 99])
+def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> None:
+    node = Node(WATERMARK)
+    node.add(pod("a"))
+    assert node.step(used_pct).quiet is None
+    assert node.step(used_pct).quiet is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "held_s", "resumed"),
+    [
+        (Workload.SERVICE, 14.9, []),
+        (Workload.SERVICE, 15, ["a"]),
+        (Workload.STARTING, 17.9, []),
+        (Workload.STARTING, 18, ["a"]),
+        (Workload.BATCH, 599.9, []),
+        (Workload.BATCH, 600, ["a"]),
+    ],
+)
+@pytest.mark.parametrize("policy", Policy)
+def test_no_pod_is_paused_for_longer_than_allowed(
+    policy: Policy, workload: Workload, held_s: float, resumed: list[str]
+) -> None:
+    node = Node(Config(policy=policy, hold=replace(HOLD, batch_max_pause_s=600)))
+    # Its limit leaves it much, and without any headroom another one goes first.
+    held = replace(pod("a", workload=workload), memory_max_bytes=500 << 20)
+    node.add(replace(held, paused=record(START_NS - int(held_s * S))))
+    node.add(replace(pod("b", paused=record(START_NS), workload=Workload.BATCH), memory_max_bytes=400 << 20))
+    actions = node.step(99.5).actions
+    assert [name for name in names(actions, Resume) if name == "a"] == resumed
+    if resumed:
+        assert next(action.result for action in actions if isinstance(action, Resume)) is Result.TIME
+
+
+@pytest.mark.parametrize("used_pct", [10, 99], ids=["nothing-to-do", "pauses"])
+def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(used_pct: float) -> None:
+    node = Node(WATERMARK)
+    node.add(pod("a"))
+    known = {"default/job": (1, 2)}
+    decision = decide(State(reserve=with_peaks(known)), node.sample(used_pct), WATERMARK)
+    assert decision.state.reserve.growths.peaks == known
 
 
 def test_the_first_state_is_empty() -> None:

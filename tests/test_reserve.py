@@ -1,54 +1,74 @@
-"""The reserve policy: one walk at a time, by the numbers."""
+"""The reserve policy: one decision at a time, by the numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from nodes import MS, START_NS, S, pod, record
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from nodes import MIB, MS, START_NS, S, growth, pod, record
 
-from cgpause.config import Config, HoldConfig, Policy, ReserveConfig, SamplingConfig, ThrottleConfig
+from cgpause.config import Config, HoldConfig, HowPaused, Policy, ReserveConfig, SamplingConfig, ThrottleConfig
 from cgpause.model import (
     CgroupId,
     Freeze,
     Headroom,
     Mechanism,
+    Owner,
     Pause,
     PauseRecord,
     Pod,
     PodUsage,
     QosClass,
     Resume,
-    Sacrifice,
     Sample,
     Workload,
 )
-from cgpause.policy import State, decide, explain
+from cgpause.policy import Decision, Quiet, State, decide, explain
+from cgpause.policy.demand import Basis, Demand, Terms
 from cgpause.policy.growth import Growth, Growths
-from cgpause.policy.reserve import ReserveState
+from cgpause.policy.reserve import (
+    BACKOFF_S,
+    FACTOR,
+    PATIENCE,
+    ReserveState,
+    Step,
+    admit_all,
+    late_s,
+    left_bytes,
+    look,
+    reaction_s,
+    room_bytes,
+    step,
+)
+from cgpause.policy.serving import Forecast, Served, serve
 
-MIB = 1 << 20
 TOTAL = 1000 * MIB
 NOW = START_NS + 100 * S
 CONFIG = Config(
-    reserve=ReserveConfig(margin_pct=1.0, horizon_s=10.0, ahead_s=0.0, resume_pct=2.0, sacrifice=False),
+    mechanism=HowPaused.THROTTLE,
+    reserve=ReserveConfig(sacrifice=False),
     sampling=SamplingConfig(fast_ms=50, slow_s=2),
     hold=HoldConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
 )
-"""Nothing is reserved beyond one reaction, which is 0.1 s; the margin is 10 MiB, what a resume must leave 20 MiB, and
-wanting begins at 5 MiB in 10 s.
-"""
+"""A reaction takes 0.1 s; the margin is 10 MiB, and a surge that matters is larger than 5 MiB."""
+SACRIFICE = replace(CONFIG, reserve=ReserveConfig(sacrifice=True))
+IDLE = Terms(NOW, TOTAL, 0.1, 1, 1.0)
+BUSY = replace(IDLE, idle_share=0.0)
 
 
 class Node:
     """Pods with a past, on a node of 1000 MiB with `free` MiB available."""
 
-    def __init__(self, free: float, config: Config = CONFIG) -> None:
+    def __init__(self, free: float, config: Config = CONFIG, *, idle_cpus: float = 1.0) -> None:
         self.config = config
         self.free = free
         self.pods: list[PodUsage] = []
         self.growths: dict[CgroupId, Growth] = {}
-        self.unsafe_since_ns: int | None = None
+        self.memory = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=idle_cpus)
 
     def add(
         self,
@@ -58,110 +78,197 @@ class Node:
         claim: float | None = None,
         rate: float = 0.0,
         workload: Workload = Workload.BATCH,
-        held: float | None = None,
+        held_s: float | None = None,
+        known: Mapping[str, object] | None = None,
         **facts: object,
     ) -> Node:
-        """A pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused at `held` MiB."""
+        """A pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `held_s` ago."""
         made: Pod = replace(
-            pod(name, workload=workload, paused=None if held is None else record(NOW - S)),
+            pod(name, workload=workload, paused=None if held_s is None else record(NOW - int(held_s * S))),
             cgroup=CgroupId(f"kubepods/pod{name}", len(self.pods) + 1),
             memory_max_bytes=None if claim is None else int((used + claim) * MIB),
             **facts,  # type: ignore[arg-type]
         )
-        self.pods.append(PodUsage(int(used * MIB), made))
-        held_bytes = None if held is None else int(held * MIB)
-        cached = made.reclaimable_bytes
-        anonymous = int(used * MIB) - cached
-        self.growths[made.cgroup] = Growth(anonymous, cached, rate * MIB, 0, held_bytes, anonymous, rate * MIB)
+        self.pods.append(PodUsage(int(used * MIB) + made.reclaimable_bytes, made))
+        held_bytes = None if held_s is None else int(used * MIB)
+        self.growths[made.cgroup] = growth(
+            used,
+            **{"rate": rate * MIB, "reclaimable": made.reclaimable_bytes, "held_bytes": held_bytes, **(known or {})},
+        )
         return self
 
     def sample(self) -> Sample:
-        return Sample(NOW, Headroom(TOTAL, int(self.free * MIB), None, 0), tuple(self.pods), NOW - S)
+        headroom = Headroom(TOTAL, int(self.free * MIB), None, 0)
+        return Sample(NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus)
 
     def state(self) -> State:
-        reserve = ReserveState(Growths(self.growths, NOW - 50 * MS, NOW - S), 0.0, NOW - 50 * MS, self.unsafe_since_ns)
-        return State(reserve=reserve)
+        """So short before the sample that no rate changes with it."""
+        return State(reserve=replace(self.memory, growths=Growths(self.growths, NOW - 5 * MS, NOW - S)))
+
+    def decide(self) -> Decision:
+        return decide(self.state(), self.sample(), self.config)
 
     def does(self) -> dict[str, str]:
-        """What is decided for whom."""
-        decision = decide(self.state(), self.sample(), self.config)
-        return {action.pod.uid: type(action).__name__.lower() for action in decision.actions}
+        """What is decided for which pod."""
+        return {action.pod.uid: type(action).__name__.lower() for action in self.decide().actions}
 
     def says(self, name: str) -> str:
         """What explain says of a pod."""
         _, verdicts = explain(self.state(), self.sample(), self.config)
         return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
 
+    def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> Step:
+        """The policy's own part of a decision."""
+        sample = self.sample()
+        looked = look(self.state().reserve, sample)
+        return step(
+            looked,
+            sample,
+            candidates=[
+                usage
+                for usage in self.pods
+                if usage.pod.paused is None and all(usage is not one for one, _ in unstoppable)
+            ],
+            paused=[usage for usage in self.pods if usage.pod.paused is not None],
+            unstoppable=unstoppable,
+            config=self.config,
+            elapsed_s=elapsed_s,
+        )
 
-def test_everybody_runs_while_everything_fits() -> None:
-    # first: 40 of 80; b and c: 100 MiB/s for 0.1 s each
-    node = Node(free=90).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, rate=100)
-    assert node.add("c", 100, claim=100, rate=100).does() == {}
+
+# What is left if every pod takes all it may
 
 
-def test_the_whole_claim_of_the_first_is_reserved_and_who_does_not_fit_is_paused() -> None:
-    # 90 - 10 margin - 65 for a = 15: b's 10 fit, c's 10 do not fit into the 5 that are left (rates a little decayed)
-    node = Node(free=85.1).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
+@pytest.mark.parametrize(
+    ("facts", "taken"),
+    [
+        pytest.param({"claim": 40}, 0, id="stands-still"),
+        pytest.param({"claim": 40, "rate": 1}, 40, id="limit"),
+        pytest.param({"rate": 1}, 300, id="no-limit"),
+        pytest.param({"rate": 4000}, 400, id="no-limit-and-fast"),
+        pytest.param({"rate": 1, "controller": "default/job"}, 50, id="a-known-peak"),
+        pytest.param({"rate": 1, "controller": "default/other"}, 300, id="another-workload's-peak"),
+        pytest.param({"rate": 1, "controller": "default/job", "claim": 40}, 40, id="limit-and-peak"),
+        pytest.param({"claim": 40, "known": {"admitted": False}}, 40, id="newcomer"),
+    ],
+)
+def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken: float) -> None:
+    node = Node(free=510).add("a", 300, **facts)
+    sample = node.sample()
+    known = node.state().reserve
+    known = replace(known, growths=replace(known.growths, peaks={"default/job": (350 * MIB,)}))
+    assert left_bytes(look(known, sample), sample, CONFIG) == (500 - taken) * MIB
+
+
+@pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
+def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free: float, paused: bool) -> None:  # noqa: FBT001 - a table
+    """Where exactly nothing is left they are, and all run."""
+    node = Node(free=free).add("a", 300, claim=40, rate=900).add("b", 200, claim=100, rate=1000)
+    assert node.does() == ({"b": "pause"} if paused else {})
+    assert (node.decide().state.reserve.nearest is not None) is True
+    assert Node(free=free + 2).add("a", 300, claim=40, rate=900).decide().state.reserve.nearest is None
+
+
+# Rule 1, safe: the first pod's worst demand is reserved
+
+
+def test_all_pods_run_while_all_worst_demands_fit() -> None:
+    node = Node(free=151).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, rate=100)
+    decision = node.decide()
+    assert decision.actions == ()
+    assert decision.quiet is not None
+    assert decision.quiet.holds(150 * MIB, node.sample().at_ns)
+    assert left_bytes(look(node.state().reserve, node.sample()), node.sample(), CONFIG) == MIB
+
+
+def test_the_worst_demand_of_the_first_is_reserved_and_pods_whose_need_does_not_fit_are_paused() -> None:
+    # 90 - 10 margin - 65 for a = 15: b's 10 fit, c's 10 do not fit into the 5 that are left
+    node = Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
     node.add("c", 100, claim=100, rate=100)
     assert node.does() == {"c": "pause"}
-    assert node.says("a") == "runs first: needs 65.0Mi (claim 65.0Mi, 99.7Mi/s for 10 s) of 75.1Mi left"
-    assert node.says("b") == "runs: needs 10.0Mi (claim 100.0Mi, 99.7Mi/s for 0.1 s) of 10.1Mi left"
-    assert node.says("c").startswith("would pause (throttle): needs 10.0Mi (claim 100.0Mi, ")
+    assert node.says("a") == "runs first: needs 65.0Mi (by limit), 80.0Mi left"
+    assert node.says("b") == "runs: needs 10.0Mi (by limit), 15.0Mi left"
+    assert node.says("c") == "would pause (throttle): needs 10.0Mi (by limit), 5.0Mi left"
 
 
-def test_a_claim_is_reserved_only_as_far_as_it_can_be_taken_within_the_horizon() -> None:
-    node = Node(free=80).add("a", 300, claim=10_000, rate=2).add("b", 200, claim=100, rate=100)
-    assert node.does() == {}
-    assert "needs 19.9Mi (claim 10000.0Mi, 2.0Mi/s for 10 s)" in node.says("a")
+@pytest.mark.parametrize(("free", "paused"), [(85, False), (84.99, True)], ids=["fits", "does-not"])
+def test_a_need_that_fits_exactly_runs(free: float, paused: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(free=free).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
+    assert node.does() == ({"b": "pause"} if paused else {})
 
 
-def test_a_pod_without_a_limit_is_bounded_by_its_growth_alone() -> None:
-    node = Node(free=80).add("a", 300, rate=4).add("b", 200, claim=100, rate=100)
-    assert node.does() == {}
-    assert "(no limit, 4.0Mi/s for 10 s)" in node.says("a")
-
-
-def test_the_first_is_the_largest_that_fits() -> None:
-    # a could not get its 200, but b can get its 50: b finishes, and a waits.
+def test_the_first_is_the_pod_with_the_smallest_worst_demand_that_fits() -> None:
     node = Node(free=80).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
     assert node.does() == {"a": "pause"}
     assert node.says("b").startswith("runs first")
 
 
-def test_when_nobody_fits_the_largest_runs_alone() -> None:
+def test_where_no_worst_demand_fits_the_smallest_expected_one_goes_on_alone() -> None:
     node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
+    assert node.does() == {"a": "pause"}
+    assert node.decide().state.reserve.nearest == node.pods[1].pod.cgroup
+    assert node.decide().quiet is None
+
+
+def test_the_pod_that_goes_on_alone_stays_the_same_one() -> None:
+    node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
+    node.memory = replace(node.memory, nearest=node.pods[0].pod.cgroup)
     assert node.does() == {"b": "pause"}
-    assert node.says("a").startswith("runs first")
+    assert node.decide().state.reserve.nearest == node.pods[0].pod.cgroup
 
 
-def test_where_nobody_of_a_priority_fits_one_of_a_lower_one_goes_first() -> None:
-    # a's 200 do not fit, so it has to wait for b, which can finish and give back: no unsafe state.
-    config = replace(CONFIG, reserve=replace(CONFIG.reserve, sacrifice=True))
-    node = Node(80, config).add("a", 300, claim=200, rate=900, priority=1, cpu_usage_usec=1)
+def test_the_pod_that_goes_on_alone_is_resumed_at_once() -> None:
+    node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300, held_s=1)
+    assert node.does() == {"a": "pause", "b": "resume"}
+    assert [type(action) for action in node.decide().actions] == [Pause, Resume], "a pause makes the room"
+
+
+def test_where_no_demand_of_a_priority_fits_a_pod_of_a_lower_one_goes_first() -> None:
+    node = Node(80, SACRIFICE).add("a", 300, claim=200, rate=900, priority=1, cpu_usage_usec=1)
     node.add("b", 200, claim=50, rate=300, cpu_usage_usec=1)
-    node.unsafe_since_ns = NOW - 5 * S
+    node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S)
     assert node.does() == {"a": "pause"}
     assert node.says("b").startswith("runs first")
 
 
-def test_a_pod_that_never_gives_back_does_not_go_first_for_ever() -> None:
-    # a leaked up to 300 MiB long ago and stands still; b wants memory and can finish.
-    node = Node(free=70).add("a", 300, claim=500, rate=0).add("b", 200, claim=50, rate=300)
+def test_pausing_a_pod_that_does_not_grow_would_help_no_other() -> None:
+    node = Node(free=5).add("a", 300, claim=100, rate=100).add("b", 200, claim=100)
     assert node.does() == {}
-    assert node.says("b").startswith("runs first")
-    assert node.says("a").startswith("runs: needs 0.0Mi")
+    assert node.says("b") == "runs: needs 0.0Mi (by nothing: it does not grow), 0.0Mi left"
 
 
-def test_holding_who_does_not_grow_would_help_nobody() -> None:
-    node = Node(free=5).add("a", 300, claim=100, rate=100).add("b", 200, claim=100, rate=0)
+def test_a_need_within_noise_is_never_worth_a_pause() -> None:
+    # 1/1024 of the capacity is a little less than an MiB
+    node = Node(free=5).add("a", 300, claim=100, rate=100).add("b", 200, claim=100, rate=1000 / 1024 * 10)
     assert node.does() == {}
+    node = Node(free=5).add("a", 300, claim=100, rate=100).add("b", 200, claim=100, rate=1001 / 1024 * 10)
+    assert node.does() == {"b": "pause"}
+
+
+@pytest.mark.parametrize("cpus", [2, 8, 64])
+def test_idle_pods_are_never_paused_and_none_of_them_goes_first(cpus: int) -> None:
+    """For hours, on a full node, whatever the charge batches of their CPUs do."""
+    pods = [replace(pod(f"pod{number}", workload=Workload.BATCH), memory_max_bytes=400 * MIB) for number in range(20)]
+    state = State()
+    for number in range(2000):
+        wobbled = [
+            PodUsage(50 * MIB + (number * 7919 + place * 104729) % (cpus * (256 << 10) + 1), one)
+            for place, one in enumerate(pods)
+        ]
+        headroom = Headroom(TOTAL, (number % 7 - 3) * MIB, None, 0)
+        sample = Sample(NOW + number * 5 * S, headroom, tuple(wobbled), cpus=cpus, idle_cpus=float(number % 2))
+        decision = decide(state, sample, CONFIG)
+        assert decision.actions == ()
+        assert decision.state.reserve.nearest is None
+        assert decision.state.reserve.growths.moving == (tuple(wobbled) if number == 0 else ())
+        state = decision.state
 
 
 def test_page_cache_is_room_and_no_size() -> None:
-    cached = Node(free=70).add("a", 300, claim=10, rate=100, reclaimable_bytes=280 * MIB)
+    cached = Node(free=70).add("a", 20, claim=290, rate=100, reclaimable_bytes=280 * MIB)
     cached.add("b", 200, claim=55, rate=100)
-    assert cached.says("b").startswith("runs first")  # 200Mi that cannot be reclaimed, against 20
-    assert "claim 290.0Mi" in cached.says("a")
+    assert cached.says("b").startswith("runs first")
+    assert cached.says("a") == "would pause (throttle): needs 10.0Mi (by limit), 5.0Mi left"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +277,8 @@ def test_page_cache_is_room_and_no_size() -> None:
         pytest.param(({}, {}), "b", id="the-smaller"),
         pytest.param(({"qos": QosClass.BEST_EFFORT}, {}), "a", id="besteffort-before-burstable"),
         pytest.param(({}, {"workload": Workload.SERVICE}), "a", id="batch-before-services"),
-        pytest.param(
-            ({"workload": Workload.SERVICE}, {"priority": 1}), "a", id="the-operators-priority-before-everything"
-        ),
+        pytest.param(({"workload": Workload.STARTING}, {"workload": Workload.SERVICE}), "a", id="starting-is-batch"),
+        pytest.param(({"workload": Workload.SERVICE}, {"priority": 1}), "a", id="the-operator's-priority-before-all"),
         pytest.param(({"priority": -1}, {"qos": QosClass.BEST_EFFORT}), "a", id="priority-before-qos"),
     ],
 )
@@ -184,12 +290,11 @@ def test_priority_before_size(facts: tuple[dict[str, object], dict[str, object]]
 
 
 def test_services_are_served_before_the_batch_pod_that_goes_first() -> None:
-    node = Node(free=75).add("job", 300, claim=60, rate=100)
-    node.add("web", 50, claim=100, rate=100, workload=Workload.SERVICE)
+    node = Node(free=80).add("job", 300, claim=60, rate=100)
+    node.add("web", 50, claim=40, rate=100, workload=Workload.SERVICE)
     assert node.does() == {}
     assert node.says("job").startswith("runs first")
-    assert "of 65.0Mi left" in node.says("web")
-    assert "of 55.0Mi left" in node.says("job")
+    assert node.says("web").endswith("10.0Mi left")
 
 
 def test_with_services_alone_one_of_them_goes_first() -> None:
@@ -199,137 +304,312 @@ def test_with_services_alone_one_of_them_goes_first() -> None:
     assert node.does() == {"b": "pause"}
 
 
-def test_what_cannot_be_paused_is_reserved_for_first() -> None:
+# Pods that run whatever is decided
+
+
+def test_what_cannot_be_paused_is_reserved_for_before_all_others() -> None:
     node = Node(free=80).add("a", 300, claim=50, rate=100).add("b", 200, claim=100, rate=100)
     assert node.does() == {}
     node.add("system", 10, claim=40, rate=100, protected="namespace kube-system (protect.namespaces)")
     assert node.does() == {"b": "pause"}
-    assert node.says("system").startswith("runs, protected: namespace kube-system (protect.namespaces): needs 40.0Mi")
+    assert node.says("system") == (
+        "runs, protected: namespace kube-system (protect.namespaces): needs 40.0Mi (by limit), 70.0Mi left"
+    )
 
 
-def test_a_new_pod_is_reserved_for_until_it_may_be_paused() -> None:
-    node = Node(free=85).add("a", 300, claim=20, rate=100)
-    node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
-    assert "(claim 90.0Mi, 49.8Mi/s for 1 s)" in node.says("new")
-    assert node.does() == {}
+def test_a_pod_that_runs_for_a_while_is_reserved_for_as_long() -> None:
+    node = Node(free=200).add("a", 300, claim=90, rate=100).add("b", 200, claim=150, rate=100)
+    spared = node.pods[0]
+    walk = node.step(unstoppable=[(spared, 0.4)]).walk
+    assert walk.left_bytes == pytest.approx((190 - 50 - 150) * MIB), "0.4 s and a reaction"
+    assert node.step(unstoppable=[(spared, float("inf"))]).walk.left_bytes == pytest.approx(
+        (190 - 90 - 150) * MIB, abs=1
+    )
 
 
-def test_others_are_paused_for_a_new_pod() -> None:
-    node = Node(free=85).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
-    node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
-    assert node.does() == {"b": "pause"}
-
-
-def test_a_new_pod_is_paused_where_nothing_else_helps() -> None:
-    node = Node(free=50).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
-    node.add("new", 10, claim=90, rate=150, settled_at_ns=NOW + 900 * MS)
-    assert node.does() == {"new": "pause"}  # and b may run then
-
-
-def test_a_new_pod_that_could_be_paused_now_but_need_not_be_has_its_place_in_line() -> None:
+def test_a_new_pod_has_its_place_in_the_line() -> None:
     node = Node(free=50).add("a", 300, claim=20, rate=100)
     node.add("new", 10, claim=90, rate=50, settled_at_ns=NOW + 900 * MS)
     assert node.does() == {}
     assert node.says("new").startswith("runs: needs 5.0Mi")
+    node.add("newer", 9, claim=90, rate=160, settled_at_ns=NOW + 900 * MS)
+    assert node.does() == {"newer": "pause"}
 
 
-def test_a_pod_whose_containers_were_made_just_now_is_not_paused_even_so() -> None:
+def test_a_pod_whose_containers_were_made_just_now_is_not_paused() -> None:
     node = Node(free=50).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
     node.add("new", 10, claim=90, rate=150, settled_at_ns=NOW + 900 * MS, spared_until_ns=NOW + 1)
     assert node.does() == {"b": "pause"}
     assert node.says("new").startswith("runs, too new: left alone for 0.9 s more")
 
 
-def test_an_unknown_pod_is_expected_to_grow() -> None:
-    node = Node(free=30).add("a", 300, claim=15, rate=100).add("b", 200, claim=100)
-    del node.growths[node.pods[1].pod.cgroup]
-    assert "20.0Mi/s for 0.1 s" in node.says("b")  # 2 % of the capacity a second
-
-
-@pytest.mark.parametrize(("free", "resumed"), [(79.9, False), (80.5, True)], ids=["too-little-to-spare", "enough"])
-def test_a_pod_is_resumed_with_something_to_spare(free: float, resumed: bool) -> None:  # noqa: FBT001 - a table
-    # margin 10 + first 40 + need 10 + spare 20 = 80
-    node = Node(free=free).add("a", 300, claim=40, rate=100)
-    node.add("b", 200, claim=100, rate=100, held=200, cpu_usage_usec=1)
-    node.pods[1] = PodUsage(200 * MIB, replace(node.pods[1].pod, paused=frozen()))
-    assert node.does() == ({"b": "resume"} if resumed else {})
-
-
-def test_who_goes_first_is_resumed_at_once() -> None:
-    node = Node(free=20).add("a", 300, claim=200, rate=300, held=300).add("b", 200, claim=50, rate=300)
-    assert node.does() == {"a": "resume", "b": "pause"}
-
-
-def test_pauses_come_before_resumes() -> None:
-    node = Node(free=20).add("a", 300, claim=200, rate=300, held=300).add("b", 200, claim=50, rate=300)
-    decision = decide(node.state(), node.sample(), CONFIG)
-    assert [type(action) for action in decision.actions] == [Pause, Resume]
-
-
-@pytest.mark.parametrize(
-    ("grown", "enabled", "froze"), [(0.4, True, False), (0.6, True, True), (50, False, False)], ids=str
-)
-def test_a_throttled_pod_that_goes_on_growing_is_frozen(grown: float, enabled: bool, froze: bool) -> None:  # noqa: FBT001 - a table
-    config = replace(CONFIG, reserve=replace(CONFIG.reserve, freeze_growing=enabled))
-    node = Node(20, config).add("a", 300, claim=200, rate=300)
-    node.add("b", 200 + grown, claim=50, rate=300, held=200)
-    decision = decide(node.state(), node.sample(), config)
-    assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
-    if froze:
-        assert decision.actions[0].reason == "grew by 0.6Mi although throttled"
-
-
 def test_what_a_throttled_pod_leaks_is_reserved() -> None:
-    throttled = Node(60).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=4, held=200)
-    frozen_one = Node(60).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=4, held=200)
-    frozen_one.pods[1] = PodUsage(200 * MIB, replace(frozen_one.pods[1].pod, paused=frozen()))
-    assert "of 50.0Mi left" in frozen_one.says("a")
-    assert "of 49.6Mi left" in throttled.says("a")  # 1 % of 4Mi/s for 10 s
+    node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=400, rate=4, held_s=1)
+    assert node.step().walk.left_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
+    node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=2000, period_us=200_000))
+    assert node.step().walk.left_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
+    node.pods[1] = PodUsage(
+        200 * MIB, replace(node.pods[1].pod, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
+    )
+    assert node.step().walk.left_bytes == 30 * MIB
+
+
+def test_kubelets_eviction_threshold_and_a_margin_are_never_given_away() -> None:
+    sample = Node(free=100).sample()
+    assert room_bytes(sample) == 90 * MIB
+    assert room_bytes(replace(sample, headroom=replace(sample.headroom, eviction_bytes=30 * MIB))) == 60 * MIB
+
+
+# Rule 2, gated: pods that would begin
+
+
+def test_a_paused_pod_is_resumed_if_its_expected_demand_fits_beside_the_first() -> None:
+    # margin 10 + first 40 + 60 % of 100 = 110
+    for free, resumed in ((110, True), (109.9, False)):
+        node = Node(free=free).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=1)
+        assert node.does() == ({"b": "resume"} if resumed else {})
+    assert node.says("b") == "stays paused by the daemon (test): needs 60.0Mi (by limit), 59.9Mi left"
+
+
+def test_where_cpus_are_busy_a_paused_pod_waits_for_its_worst_demand() -> None:
+    for free, resumed in ((150, True), (149.9, False)):
+        node = Node(free=free, idle_cpus=0).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=1)
+        assert node.does() == ({"b": "resume"} if resumed else {})
+
+
+def test_what_the_first_gives_back_at_its_peak_is_there_for_the_next() -> None:
+    # At a's peak: 40 for a, and of b's 60 what it takes in the same time, 24; later a has given back 64.
+    for free, resumed in ((74.1, True), (73.9, False)):
+        node = Node(free=free).add("a", 300, claim=40, rate=100, known={"base": 260 * MIB})
+        node.add("b", 200, claim=100, held_s=1)
+        assert node.does() == ({"b": "resume"} if resumed else {})
+
+
+def test_a_newcomer_begins_if_it_fits_and_is_admitted_then() -> None:
+    for free, admitted in ((126, True), (124, False)):
+        node = Node(free=free).add("a", 300, claim=40, rate=100)
+        node.add("new", 0, claim=100, known={"admitted": False})
+        assert node.does() == ({} if admitted else {"new": "pause"})
+        after = node.decide().state.reserve.growths.pods
+        assert after[node.pods[1].pod.cgroup].admitted is admitted
+    node = Node(free=900).add("a", 300, claim=40).add("new", 0, claim=100, known={"admitted": False})
+    assert node.decide().state.reserve.growths.pods[node.pods[1].pod.cgroup].admitted
+
+
+def test_quiet_nodes_admit_all() -> None:
+    known = {"admitted": False}
+    node = Node(free=900).add("a", 300).add("b", 0, known=known).add("c", 0, known=known)
+    state = look(node.state().reserve, node.sample())
+    assert all(one.admitted for one in admit_all(state).growths.pods.values())
+    assert admit_all(admit_all(state)) == admit_all(state)
+    still = look(Node(free=900).add("a", 300).state().reserve, node.sample())
+    assert replace(admit_all(still), growths=still.growths) == still
+
+
+def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -> None:
+    """No worst demand fits beside another, so that only one of three may begin."""
+    new = [
+        replace(
+            pod(f"new{number}", workload=Workload.BATCH),
+            cgroup=CgroupId(f"kubepods/new{number}", number),
+            memory_max_bytes=200 * MIB,
+        )
+        for number in range(3)
+    ]
+    state = State()
+    paused: dict[str, PauseRecord] = {}
+    for number in range(8):
+        now = [replace(one, paused=paused.get(one.uid)) for one in new] if number else []
+        pods = tuple(PodUsage(MIB, one) for one in now)
+        sample = Sample(NOW + number * 50 * MS, Headroom(TOTAL, 260 * MIB, None, 0), pods)
+        decision = decide(state, sample, CONFIG)
+        state = decision.state
+        for action in decision.actions:
+            if isinstance(action, Pause):
+                paused[action.pod.uid] = record(sample.at_ns)
+            else:
+                del paused[action.pod.uid]
+    assert len(paused) == 2
+
+
+@pytest.mark.parametrize("held_s", [None, 1])
+def test_the_only_pod_that_wants_memory_is_never_paused_for_it(held_s: float | None) -> None:
+    node = Node(free=14).add("a", 94, claim=6, rate=100, held_s=held_s)
+    assert node.does() == ({} if held_s is None else {"a": "resume"})
+
+
+# Rule 3, bounded: the pod that is excused
+
+
+def waiting(
+    cost_s: float, *, claim: float = 100, free: float = 109.9, ran_s: float = 0.0, idle_cpus: float = 1.0
+) -> Node:
+    """A first pod that runs, and a paused one that waits for it."""
+    node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": 500 * S})
+    node.add("b", 200, claim=claim, held_s=1, known={"ran_ns": int(ran_s * S)})
+    node.memory = replace(node.memory, cost_s=cost_s)
+    return node
+
+
+EXCUSED = "pauses have cost more idle CPU time than a restart would"
 
 
 @pytest.mark.parametrize(
-    ("enabled", "since_s", "free", "killed"),
+    ("cost_s", "ran_s", "claim", "excused"),
     [
-        pytest.param(False, 5, 5, None, id="not-allowed"),
-        pytest.param(True, 0.5, 5, None, id="not-yet"),
-        pytest.param(True, 5, 15, None, id="some-headroom-left"),
-        pytest.param(True, 5, 5, "b", id="least-cpu-time"),
+        pytest.param(FACTOR * BACKOFF_S - 0.001, 0, 100, False, id="just-below"),
+        pytest.param(FACTOR * BACKOFF_S, 0, 100, True, id="at"),
+        pytest.param(FACTOR * (BACKOFF_S + 7) - 0.001, 7, 100, False, id="a-restart-loses-work-too-below"),
+        pytest.param(FACTOR * (BACKOFF_S + 7), 7, 100, True, id="a-restart-loses-work-too"),
+        pytest.param(FACTOR * BACKOFF_S, 0, 170, False, id="does-not-fit"),
+        pytest.param(PATIENCE * BACKOFF_S - 0.001, 0, 170, False, id="does-not-fit-just-below"),
+        pytest.param(PATIENCE * BACKOFF_S, 0, 170, True, id="does-not-fit-at"),
     ],
 )
-def test_sacrifice(enabled: bool, since_s: float, free: float, killed: str | None) -> None:  # noqa: FBT001 - a table
-    config = replace(CONFIG, reserve=replace(CONFIG.reserve, sacrifice=enabled))
-    node = Node(free, config).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
-    node.add("b", 200, claim=50, rate=300, held=200, cpu_usage_usec=2_000_000)
-    node.add("c", 100, claim=50, rate=300, held=100, cpu_usage_usec=3_000_000)
-    node.unsafe_since_ns = NOW - int(since_s * S)
-    decision = decide(node.state(), node.sample(), config)
-    victims = [action for action in decision.actions if isinstance(action, Sacrifice)]
-    assert [victim.pod.uid for victim in victims] == ([killed] if killed else [])
-    if killed:
-        assert "it loses least (2.0 s of CPU time, priority 0)" in victims[0].reason
+def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
+    cost_s: float,
+    ran_s: float,
+    claim: float,
+    excused: bool,  # noqa: FBT001 - a table
+) -> None:
+    node = waiting(cost_s, claim=claim, ran_s=ran_s)
+    done = node.step()
+    assert [(type(action), action.pod.uid) for action in done.actions] == ([(Resume, "b")] if excused else [])
+    assert done.state.growths.pods[node.pods[1].pod.cgroup].excused is excused
+    assert done.state.cost_s == (0 if excused else cost_s)
+    if excused:
+        assert done.actions[0].reason == EXCUSED
+        assert [place.excused for place in done.walk.places if place.usage.pod.uid == "b"] == [True]
 
 
-def test_a_lower_priority_is_sacrificed_first() -> None:
-    config = replace(CONFIG, reserve=replace(CONFIG.reserve, sacrifice=True))
-    node = Node(5, config).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000, priority=-1)
-    node.add("b", 200, claim=50, rate=300, held=200, cpu_usage_usec=2_000_000)
-    node.unsafe_since_ns = NOW - 5 * S
-    assert node.does()["a"] == "sacrifice"
+def test_a_pod_fits_if_its_expected_demand_is_all_the_room() -> None:
+    assert waiting(30, free=70).does() == {"b": "resume"}
+    assert waiting(30, free=69.9).does() == {}
 
 
-def test_who_holds_next_to_nothing_is_not_sacrificed_and_services_are_last() -> None:
-    config = replace(CONFIG, reserve=replace(CONFIG.reserve, sacrifice=True))
-    node = Node(5, config).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
-    node.add("idle", 5, claim=50, cpu_usage_usec=1000)
-    node.add("cached", 105, claim=50, reclaimable_bytes=100 * MIB, cpu_usage_usec=1000)
-    node.add("web", 100, claim=50, rate=300, held=100, cpu_usage_usec=1000, workload=Workload.SERVICE)
-    node.unsafe_since_ns = NOW - 5 * S
-    assert node.does() == {"a": "sacrifice"}
-    node.pods.pop(0)
-    assert node.does() == {"web": "sacrifice"}
+def test_the_thresholds_of_the_excuse() -> None:
+    assert (FACTOR, PATIENCE, BACKOFF_S) == (3, 8, 10)
 
 
-def test_at_the_first_look_nobody_is_held_for_what_is_not_known_of_them() -> None:
+def test_the_pod_nearest_to_its_peak_is_excused_and_a_higher_priority_before_it() -> None:
+    node = waiting(79, free=100)
+    node.add("c", 200, claim=90, held_s=1)
+    assert node.does() == {"c": "resume"}
+    node.add("d", 200, claim=100, held_s=1, priority=1)
+    node.free = 70
+    assert node.does() == {"d": "resume"}
+
+
+def test_what_pauses_cost_is_idle_cpu_time_of_pods_that_wait() -> None:
+    assert waiting(7).step(0.5).state.cost_s == 7.5
+    assert waiting(7, idle_cpus=0.25).step(2).state.cost_s == 7.5
+    assert waiting(7, idle_cpus=8).step(0.5).state.cost_s == 7.5, "one pod waits, and uses one CPU"
+    assert waiting(7, idle_cpus=8).add("c", 100, claim=200, held_s=1).step(0.5).state.cost_s == 8
+    assert waiting(7, free=300).step(0.5).state.cost_s == 0, "it is resumed"
+    assert waiting(7, claim=1).step(0.5).state.cost_s == 0, "it waits for nothing"
+
+
+def test_an_excused_pod_runs_whatever_the_memory_and_all_it_may_take_is_reserved() -> None:
+    node = Node(free=90).add("a", 300, claim=65, rate=100)
+    node.add("b", 200, claim=100, rate=100, known={"excused": True}).add("c", 100, claim=100, rate=100)
+    assert node.does() == {"c": "pause"}
+    assert node.step().walk.left_bytes == (80 - 65 - 60) * MIB
+    node.growths[node.pods[1].pod.cgroup] = growth(200, rate=10.0 * MIB)
+    assert node.does() == {}
+
+
+# Actions
+
+
+@pytest.mark.parametrize(("grown", "froze"), [(512, False), (513, True)], ids=["little", "more"])
+def test_a_throttled_pod_that_goes_on_growing_is_frozen(grown: int, froze: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(20).add("a", 300, claim=20, rate=300)
+    node.add("b", 200, claim=50, rate=300, held_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
+    decision = node.decide()
+    assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
+    if froze:
+        assert decision.actions[0].reason == "grew by 0.5Mi although throttled"
+
+
+@pytest.mark.parametrize(("held_s", "froze"), [(1.4, False), (1.5, True)])
+def test_a_batch_pod_that_waits_is_frozen_after_a_while(held_s: float, froze: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(20, replace(CONFIG, mechanism=HowPaused.AUTO)).add("a", 300, claim=20, rate=300)
+    node.add("b", 200, claim=50, rate=300, held_s=held_s)
+    assert node.does() == ({"b": "freeze"} if froze else {})
+
+
+def test_a_pause_is_made_as_configured() -> None:
+    node = Node(20, replace(CONFIG, mechanism=HowPaused.FREEZE)).add("a", 300, claim=200, rate=300)
+    node.add("b", 200, claim=50, rate=300)
+    assert [(a.mechanism, a.memory_current_bytes) for a in node.decide().actions if isinstance(a, Pause)] == [
+        (Mechanism.FREEZE, 300 * MIB)
+    ]
+
+
+def test_what_an_operator_paused_stays_paused() -> None:
+    node = Node(500).add("a", 300, claim=200, held_s=1000)
+    manual = record(NOW - 1000 * S, Owner.MANUAL)
+    node.pods[0] = PodUsage(300 * MIB, replace(node.pods[0].pod, paused=manual))
+    assert node.does() == {}
+    node.free = 5
+    assert node.does() == {}
+
+
+# What is learned at each sample
+
+
+def test_idle_cpus_are_averaged_over_about_a_second() -> None:
+    sample = replace(Node(900).sample(), idle_cpus=4.0)
+    first = look(ReserveState(idle_cpus=99), sample)
+    assert first.idle_cpus == 4
+    assert first.sampled_at_ns == NOW
+    assert look(first, replace(sample, at_ns=NOW + S, idle_cpus=0)).idle_cpus == 2
+    assert look(first, replace(sample, at_ns=NOW - S, idle_cpus=0)).idle_cpus == 4, "a clock that went back"
+
+
+def test_a_look_keeps_what_was_decided() -> None:
+    cgroup = pod("a").cgroup
+    state = ReserveState(cost_s=7, unsafe_since_ns=8, nearest=cgroup)
+    looked = look(state, Node(900).sample())
+    assert (looked.cost_s, looked.unsafe_since_ns, looked.nearest) == (7, 8, cgroup)
+
+
+def test_lateness_is_remembered_and_halved_in_10_s() -> None:
+    sample = replace(Node(900).sample(), late_ns=S // 2)
+    assert late_s(ReserveState(), sample) == 0.5
+    assert late_s(ReserveState(), replace(sample, late_ns=3 * S)) == 1, "no more than a second"
+    known = ReserveState(late_s=0.8, sampled_at_ns=NOW - 10 * S)
+    assert late_s(known, sample) == 0.5
+    assert late_s(known, replace(sample, late_ns=0)) == 0.4
+    assert late_s(known, replace(sample, late_ns=3 * S)) == 1
+    assert late_s(replace(known, sampled_at_ns=NOW + S), replace(sample, late_ns=0)) == 0.8
+
+
+def test_a_reaction_takes_two_samples_and_what_they_are_late() -> None:
+    sample = Node(900).sample()
+    assert reaction_s(0.25, sample, CONFIG) == 0.35
+    assert reaction_s(0, replace(sample, cost_ns=5 * MS), CONFIG) == 0.2, (
+        "samples that are expensive are taken less often"
+    )
+
+
+def test_lateness_is_part_of_the_need() -> None:
+    node = Node(free=130).add("a", 300, claim=20, rate=100).add("b", 200, claim=110, rate=100)
+    assert node.does() == {}
+    node.memory = replace(node.memory, late_s=0.9)
+    assert node.does() == {}, "0.9 s later it has taken 100 MiB"
+    node.memory = replace(node.memory, late_s=1.0)
+    assert node.does() == {"b": "pause"}
+
+
+def test_a_node_without_growth_forgets_what_was_decided() -> None:
+    node = Node(free=900).add("a", 300, claim=40)
+    node.memory = replace(node.memory, cost_s=7, unsafe_since_ns=8, nearest=node.pods[0].pod.cgroup)
+    after = node.decide().state.reserve
+    assert (after.cost_s, after.unsafe_since_ns, after.nearest) == (0, None, None)
+
+
+def test_at_the_first_sample_no_pod_is_paused_for_what_is_not_known_of_it() -> None:
     """All pods of a node at once, among them some that cannot be paused and have no limit."""
     node = Node(free=500)
     for number in range(5):
@@ -341,73 +621,402 @@ def test_at_the_first_look_nobody_is_held_for_what_is_not_known_of_them() -> Non
     assert (first.actions, second.actions) == ((), ())
 
 
-def test_a_new_pod_without_limit_that_cannot_be_paused_is_not_expected_to_fill_the_node() -> None:
-    node = Node(free=60).add("system", 10, protected="namespace kube-system (protect.namespaces)")
-    del node.growths[node.pods[0].pod.cgroup]
-    assert "needs 14.4Mi (no limit, 20.0Mi/s for 10 s)" in node.says("system")
+def test_the_first_decision_costs_nothing_and_later_ones_the_time_since() -> None:
+    node = waiting(7)
+    later = replace(node.sample(), at_ns=NOW + S)
+    state = decide(node.state(), node.sample(), CONFIG).state
+    assert decide(state, later, CONFIG).state.reserve.cost_s - state.reserve.cost_s == pytest.approx(1)
+    unsampled = State(reserve=replace(node.state().reserve, sampled_at_ns=None))
+    assert decide(unsampled, node.sample(), CONFIG).state.reserve.cost_s == 7
 
 
-def test_what_a_pod_leaks_follows_its_quota() -> None:
-    config = replace(CONFIG, throttle=ThrottleConfig(quota_us=20_000, period_us=100_000))
-    node = Node(60, config).add("a", 300, claim=20, rate=100).add("b", 200, claim=50, rate=0.1, held=200)
-    assert "of 49.8Mi left" in node.says("a")  # 20 % of 0.1Mi/s for 10 s
-
-
-def test_a_walk_below_the_mark_begins_before_it_under_watermark_too() -> None:
-    config = replace(CONFIG, policy=Policy.WATERMARK, watermark=replace(CONFIG.watermark, upper_pct=60, lower_pct=50))
-    node = Node(free=600, config=config).add("a", 300)
-    assert decide(node.state(), node.sample(), config).care_bytes == 650 * MIB
-
-
-def test_lateness_is_part_of_the_reaction() -> None:
-    node = Node(free=200).add("a", 300, claim=20, rate=100).add("b", 200, claim=100, rate=100)
-    late = replace(node.sample(), late_ns=300 * MS)
-    _, verdicts = explain(node.state(), late, CONFIG)
-    assert "for 0.4 s" in verdicts[1].text
-
-
-def test_who_could_be_stopped_in_time_is_held_all_the_same_where_more_is_looked_ahead() -> None:
-    """Of 50 MiB the first may take 20, and of the other 30 the second takes 10 in a reaction and 100 in a second."""
-    node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=300, rate=100)
-    assert node.does() == {}
-    ahead = replace(CONFIG, reserve=replace(CONFIG.reserve, ahead_s=1.0))
-    decision = decide(node.state(), node.sample(), ahead)
-    assert [(action.pod.uid, "for 1 s" in action.reason) for action in decision.actions] == [("b", True)]
-
-
-def test_kubelets_eviction_threshold_is_never_given_away() -> None:
-    node = Node(free=85.1).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
-    assert node.does() == {}
-    headroom = replace(node.sample().headroom, eviction_bytes=5 * MIB)
-    decision = decide(node.state(), replace(node.sample(), headroom=headroom), CONFIG)
-    assert [action.pod.uid for action in decision.actions] == ["b"]
+# Turns, closeness, quiet
 
 
 def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
     node = Node(free=5)
     for number, name in enumerate("abc"):
-        node.add(name, 100, claim=100, rate=100, held=100)
-        paused = replace(frozen(), since_ns=NOW - (700 + number) * S)
-        node.pods[number] = PodUsage(100 * MIB, replace(node.pods[number].pod, paused=paused))
-    decision = decide(node.state(), node.sample(), CONFIG)
-    resumed = [action for action in decision.actions if "it is its turn" in action.reason]
+        node.add(name, 100, claim=100, rate=100, held_s=700 + number)
+    resumed = [action for action in node.decide().actions if "it is its turn" in action.reason]
     assert [action.pod.uid for action in resumed] == ["c"]  # held longest
 
 
-def test_closeness_and_the_next_look() -> None:
-    far = decide(*_parts(Node(free=900).add("a", 10, claim=100, rate=1)))
+def test_closeness_and_the_next_sample() -> None:
+    far = Node(free=900).add("a", 10, claim=100, rate=1).decide()
     assert not far.close
     assert far.next_sample_ns > 500 * MS
-    near = decide(*_parts(Node(free=200).add("a", 10, claim=100, rate=1)))
+    near = Node(free=200).add("a", 10, claim=100, rate=1).decide()
     assert near.close
     assert near.care_bytes == 260 * MIB  # margin and a quarter of the capacity
-    tight = decide(*_parts(Node(free=30).add("a", 10, claim=100, rate=100)))
-    assert tight.next_sample_ns == 50 * MS
+    assert Node(free=260).decide().close is False
+    assert Node(free=259.9).decide().close is True
+    assert Node(free=30).add("a", 10, claim=100, rate=100).decide().next_sample_ns == 50 * MS
 
 
-def _parts(node: Node) -> tuple[State, Sample, Config]:
-    return node.state(), node.sample(), node.config
+def test_a_watermark_has_its_own_closeness() -> None:
+    config = replace(CONFIG, policy=Policy.WATERMARK, watermark=replace(CONFIG.watermark, upper_pct=60, lower_pct=50))
+    assert Node(free=600, config=config).add("a", 300).decide().care_bytes == 650 * MIB
 
 
-def frozen() -> PauseRecord:
-    return replace(record(NOW - S), mechanism=Mechanism.FREEZE, written=None)
+def test_quiet_lasts_until_half_of_what_is_left_is_taken() -> None:
+    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=1)
+    decision = node.decide()
+    assert decision.actions == ()
+    quiet = decision.quiet
+    assert quiet is not None
+    available = node.sample().headroom.available_bytes
+    assert quiet[:3] == (available - 59.5 * MIB / 2, available + 2 * MIB, NOW + S)
+
+
+def test_quiet_ends_with_the_first_pause() -> None:
+    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=599.5)
+    quiet = node.decide().quiet
+    assert quiet is not None
+    assert quiet.until_ns == NOW + S // 2
+
+
+def test_after_an_action_nothing_is_quiet() -> None:
+    assert Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=200).decide().quiet is None
+    exactly = Node(free=75).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, held_s=1)
+    assert exactly.does() == {}
+    quiet = exactly.decide().quiet
+    assert quiet is not None
+    assert quiet.holds(74 * MIB, exactly.sample().at_ns), "nothing is left, but so little growth is not worth a read"
+    assert not quiet.holds(72 * MIB, exactly.sample().at_ns)
+
+
+def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
+    """Its worst demand does not fit, and it goes on: the others are read once the headroom has moved, or a second."""
+    node = Node(free=50).add("a", 300, claim=200, rate=100).add("b", 200)
+    decision = node.decide()
+    assert decision.actions == ()
+    assert decision.quiet is not None
+    at_ns = node.sample().at_ns
+    assert decision.quiet.holds(49 * MIB, at_ns + 900 * MS)
+    assert not decision.quiet.holds(47 * MIB, at_ns)
+    assert not decision.quiet.holds(49 * MIB, at_ns + S)
+
+
+@pytest.mark.parametrize(
+    ("available", "at_ns", "holds"),
+    [(11, 9, True), (19, 9, True), (10, 9, False), (20, 9, False), (15, 10, False)],
+)
+def test_the_bounds_of_quiet(available: int, at_ns: int, holds: bool) -> None:  # noqa: FBT001 - a table
+    quiet = Quiet(low_bytes=10, high_bytes=20, until_ns=10, next_sample_ns=1)
+    assert quiet.holds(available, at_ns) is holds
+
+
+# Serving demands
+
+
+def want(
+    name: str,
+    worst: float,
+    expected: float | None = None,
+    *,
+    need: float = 0.0,
+    returns: float = 0.0,
+    noise: float = 0.0,
+    paused_s: float | None = None,
+    **facts: object,
+) -> Demand:
+    """An active demand, in MiB, that is expected as it is at worst."""
+    expected = worst if expected is None else expected
+    made = replace(pod(name), paused=None if paused_s is None else record(NOW - int(paused_s * S)))
+    still = Demand(
+        group=(0, False),
+        usage=PodUsage(100 * MIB, made),
+        used=100 * MIB,
+        worst=worst * MIB,
+        expected=expected * MIB,
+        need=need * MIB,
+        active=True,
+        newcomer=False,
+        at_base=False,
+        returns=returns * MIB,
+        time_s=10.0,
+        rate=0.0,
+        basis=Basis.LIMIT,
+        noise=int(noise * MIB),
+        grows=False,
+        is_paused=paused_s is not None,
+        is_overdue=paused_s is not None and paused_s > 20,
+        cost_s=0.0,
+        excused=False,
+    )
+    return still._replace(**facts)  # type: ignore[arg-type]
+
+
+def served(
+    left: float, *demands: Demand, nearest: Demand | None = None, terms: Terms = IDLE, everyone: bool = True
+) -> Served:
+    cgroup = None if nearest is None else nearest.usage.pod.cgroup
+    return serve(demands, left * MIB, 10 * MIB, terms, cgroup, everyone)
+
+
+def running(left: float, *demands: Demand, terms: Terms = IDLE) -> str:
+    """The names of the pods that run; the first one's in capitals."""
+    places = served(left, *demands, terms=terms).places
+    assert [place.usage.pod.uid for place in places] == [one.usage.pod.uid for one in demands], "in their order"
+    return "".join(
+        place.usage.pod.uid.upper() if place.first else place.usage.pod.uid for place in places if place.runs
+    )
+
+
+def first(left: float, *demands: Demand, nearest: Demand | None = None) -> tuple[str | None, bool]:
+    """The first pod, and whether it is unsafe."""
+    found = served(left, *demands, nearest=nearest)
+    names = [place.usage.pod.uid for place in found.places if place.first]
+    cgroups = [place.usage.pod.cgroup for place in found.places if place.first]
+    assert found.nearest == (cgroups[0] if cgroups else None)
+    return (names[0] if names else None), found.unsafe
+
+
+@pytest.mark.parametrize(
+    ("left", "demands", "expected"),
+    [
+        pytest.param(50, (), (None, False), id="no-pods"),
+        pytest.param(-50, (want("a", 30, active=False),), (None, False), id="none-active"),
+        pytest.param(50, (want("a", 30), want("b", 20)), ("b", False), id="smallest-worst"),
+        pytest.param(50, (want("a", 50, 10), want("b", 51, 5)), ("a", False), id="that-fits"),
+        pytest.param(49, (want("a", 50, 10), want("b", 51, 5)), ("b", True), id="none-fits-smallest-expected"),
+        pytest.param(50, (want("a", 30), want("b", 20, newcomer=True)), ("a", False), id="newcomers-last"),
+        pytest.param(5, (want("a", 30), want("b", 20, newcomer=True)), ("a", True), id="newcomers-last-if-unsafe"),
+        pytest.param(50, (want("a", 60), want("b", 20, newcomer=True)), ("b", False), id="unless-it-fits"),
+        pytest.param(50, (want("a", 20, group=(0, True)), want("b", 30)), ("b", False), id="batch-before-services"),
+        pytest.param(25, (want("a", 20, group=(0, True)), want("b", 30)), ("b", True), id="even-if-unsafe"),
+        pytest.param(50, (want("a", 20, group=(0, True)),), ("a", False), id="services-alone"),
+        pytest.param(50, (want("a", 20, paused_s=1), want("b", 30)), ("a", False), id="paused"),
+    ],
+)
+def test_the_first(left: float, demands: tuple[Demand, ...], expected: tuple[str | None, bool]) -> None:
+    assert first(left, *demands) == expected
+
+
+def test_the_first_stays_while_no_other_fits() -> None:
+    a, b = want("a", 60, 30), want("b", 70, 20)
+    assert first(50, a, b) == ("b", True)
+    assert first(50, a, b, nearest=a) == ("a", False), "the margin is there for this"
+    assert first(50, want("a", 60.1, 30), b, nearest=a) == ("a", True)
+    assert first(50, a._replace(active=False), b, nearest=a) == ("b", True)
+    assert first(50, a, b, want("c", 50), nearest=a) == ("c", False)
+
+
+def test_the_first_runs_and_what_it_may_take_is_reserved() -> None:
+    found = served(50, want("a", 30, need=20), want("b", 100, need=20), want("c", 100, need=1))
+    assert [place.runs for place in found.places] == [True, True, False]
+    assert found.left_bytes == 0
+    assert [(place.need, place.left) for place in found.places] == [
+        (30 * MIB, 50 * MIB),
+        (20 * MIB, 20 * MIB),
+        (MIB, 0),
+    ]
+
+
+def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_for() -> None:
+    demands = [
+        want("a", 5, 5, need=1),
+        want("b", 100, 10, need=20),
+        want("c", 100, need=90),
+        want("d", 100, paused_s=1),
+        want("e", 10, paused_s=2),
+    ]
+    found = served(50, *demands, everyone=False)
+    assert [(place.usage.pod.uid, place.runs) for place in found.places] == [("c", False), ("d", False), ("e", True)]
+    assert not found.places[0].first
+
+
+def test_of_many_growing_pods_not_all_grow_at_their_fastest() -> None:
+    demands = [want(name, 500, need=10) for name in "abcd"]
+    # The first needs its own, two more 10 MiB each, the next a quarter.
+    small = want("f", 1)
+    assert running(1 + 10 + 10 + 2.5 + 2.5, small, *demands) == "Fabcd"
+    assert running(1 + 10 + 10 + 2.5 + 2.4, small, *demands) == "Fabc"
+    growing = [one._replace(grows=True) for one in demands]
+    assert running(1 + 39, small, *growing) == "Fabc"
+    assert running(1 + 40, small, *growing) == "Fabcd"
+    still = [one._replace(need=0.0) for one in demands[:2]]
+    assert running(1 + 19, small, *still, *demands[2:]) == "Fabc", "pods that do not grow do not count"
+
+
+def test_needs_within_noise_run_always() -> None:
+    assert running(10, want("a", 10), want("b", 99, need=2, noise=2)) == "Ab"
+    assert running(10, want("a", 10), want("b", 99, need=2.1, noise=2)) == "A"
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [{"paused_s": 1}, {"newcomer": True}],
+    ids=["paused", "newcomer"],
+)
+@pytest.mark.parametrize(("left", "runs"), [(70, "Ab"), (69.9, "A")], ids=["fits", "does-not"])
+def test_pods_that_begin_are_gated(begins: dict[str, Any], left: float, runs: str) -> None:
+    b = want("b", 90, 60, **begins)
+    assert running(left, want("a", 10), b) == runs
+    found = served(left, want("a", 10), b)
+    if b.newcomer:
+        assert (b.usage.pod.cgroup in found.admitted) == ("b" in runs)
+
+
+def test_the_need_of_a_pod_that_begins_has_to_fit_too() -> None:
+    """Between peaks the forecast has much, but now there is little."""
+    assert running(50, want("a", 30, time_s=1.0, returns=100), want("b", 90, 30, need=20, paused_s=1)) == "Ab"
+    assert running(50, want("a", 30, time_s=1.0, returns=100), want("b", 90, 30, need=20.1, paused_s=1)) == "A"
+
+
+@pytest.mark.parametrize(
+    ("terms", "facts", "runs"),
+    [
+        pytest.param(IDLE, {}, "Ab", id="idle"),
+        pytest.param(BUSY, {}, "A", id="busy"),
+        pytest.param(replace(IDLE, idle_share=0.5), {}, "Ab", id="half-busy"),
+        pytest.param(replace(IDLE, idle_share=0.49), {}, "A", id="mostly-busy"),
+        pytest.param(BUSY, {"at_base": False}, "Ab", id="not-at-its-base"),
+    ],
+)
+def test_a_pod_that_has_just_given_back_is_gated_where_cpus_are_busy(
+    terms: Terms, facts: dict[str, Any], runs: str
+) -> None:
+    b = want("b", 90, 60, **{"need": 5, "at_base": True, **facts})
+    assert running(50, want("a", 10), b, terms=terms) == runs
+
+
+def test_a_pod_at_its_base_is_gated_where_a_higher_priority_wants_memory() -> None:
+    base = want("c", 90, 60, need=5, at_base=True)
+    assert running(50, want("a", 10), want("b", 80, need=1, group=(0, False)), base) == "Abc"
+    assert running(50, want("a", 10), want("b", 80, need=1, group=(1, False)), base) == "Ab"
+    assert running(50, want("a", 10), want("b", 80, need=1, group=(1, False), active=False), base) == "Abc"
+    assert running(50, want("a", 10, group=(1, False)), base) == "A", "the first one's priority counts"
+
+
+def test_pods_of_lower_priority_that_run_are_in_the_forecast_of_higher_ones() -> None:
+    low = want("c", 50, 40, need=1)
+    high = want("b", 90, 60, paused_s=1, group=(1, False))
+    assert running(109, want("a", 10), high, low) == "Ac"
+    assert running(110, want("a", 10), high, low) == "Abc"
+
+
+def test_pods_of_the_same_priority_that_run_are_in_the_forecast_of_those_after_them() -> None:
+    beside = want("b", 90, 40, need=1)
+    assert running(109, want("a", 10), beside, want("c", 90, 60, paused_s=1)) == "Ab"
+    assert running(110, want("a", 10), beside, want("c", 90, 60, paused_s=1)) == "Abc"
+    assert running(70.5, want("a", 10), want("c", 90, 60, paused_s=1), beside) == "Acb"
+
+
+def test_a_demand_that_is_not_active_is_taken_from_the_forecast() -> None:
+    still = want("b", 5, 5, need=5, active=False)
+    assert running(75, want("a", 10), still, want("c", 90, 60, paused_s=1)) == "Abc"
+    assert running(74.9, want("a", 10), still, want("c", 90, 60, paused_s=1)) == "Ab"
+
+
+def test_what_one_gives_back_at_its_peak_is_there_for_a_slower_one() -> None:
+    quick = want("a", 40, time_s=10.0, returns=50)
+    slow = want("b", 90, 60, time_s=30.0, paused_s=1)
+    # at the first peak: 40 and 20; at the second 40 less 50, and 60
+    assert running(60, quick, slow) == "Ab"
+    assert running(59.9, quick, slow) == "A"
+
+
+def test_the_first_is_forecast_at_its_worst() -> None:
+    assert running(100, want("a", 40, 20), want("b", 90, 60, paused_s=1)) == "Ab"
+    assert running(99.9, want("a", 40, 20), want("b", 90, 60, paused_s=1)) == "A"
+
+
+def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
+    a, b = want("a", 10), want("b", 90, 20, paused_s=10)
+    assert running(60, a, b, want("c", 90, 60, paused_s=20)) == "Ab"
+    overdue = want("c", 90, 60, paused_s=21)
+    assert running(60, a, b, overdue) == "A"
+    assert running(70, a, b, overdue) == "Ac", "it runs as soon as it fits"
+    assert running(90, a, b, overdue) == "Abc"
+    assert running(60, a, b, overdue._replace(active=False, is_overdue=True)).startswith("Ab")
+
+
+def test_of_several_overdue_pods_the_one_paused_longest_is_waited_for() -> None:
+    a = want("a", 10)
+    b, c = want("b", 90, 60, paused_s=25), want("c", 90, 60, paused_s=30)
+    assert running(70, a, b, c) == "Ac"
+    assert running(70, a, b._replace(usage=c.usage), c._replace(usage=b.usage))[0] == "A"
+
+
+def test_an_overdue_pod_that_is_first_is_not_waited_for() -> None:
+    assert running(70, want("a", 10, paused_s=50), want("b", 90, 60, paused_s=21)) == "Ab"
+
+
+def test_an_excused_pod_runs_and_what_is_expected_of_it_is_reserved() -> None:
+    a, b = want("a", 10), want("b", 90, 30, need=40, excused=True, paused_s=50)
+    assert running(0, a, b) == "Ab"
+    assert served(100, a, b).left_bytes == 50 * MIB
+    assert served(100, a, b._replace(need=20.0 * MIB)).left_bytes == 60 * MIB
+    assert running(100, a, b, want("c", 90, 60, paused_s=1)) == "Abc"
+    assert running(99, a, b, want("c", 90, 60, paused_s=1)) == "Ab", "it is in the forecast"
+    assert served(0, a, b).places[1].need == 90 * MIB
+    assert served(0, a, b, everyone=False).places[-1].usage.pod.uid == "b"
+
+
+# The forecast
+
+
+@pytest.mark.parametrize(
+    ("left", "demands", "fits"),
+    [
+        pytest.param(0, (), True, id="nothing"),
+        pytest.param(50, (want("a", 50),), True, id="one"),
+        pytest.param(49, (want("a", 50),), False, id="one-too-large"),
+        pytest.param(99, (want("a", 50), want("b", 50)), False, id="peaks-at-the-same-time"),
+        pytest.param(75, (want("a", 50, returns=50), want("b", 50, time_s=20.0)), True, id="one-after-the-other"),
+        pytest.param(74, (want("a", 50, returns=50), want("b", 50, time_s=20.0)), False, id="half-of-the-second"),
+        pytest.param(100, (want("a", 50), want("b", 50, time_s=20.0)), True, id="nothing-given-back"),
+        pytest.param(99, (want("a", 50), want("b", 50, time_s=20.0)), False, id="nothing-given-back-too-large"),
+        pytest.param(100, (want("a", 50, time_s=0.0), want("b", 50, time_s=0.0)), True, id="at-once"),
+        pytest.param(99, (want("a", 50, time_s=0.0), want("b", 50, time_s=0.0)), False, id="at-once-too-large"),
+    ],
+)
+def test_forecast(left: float, demands: tuple[Demand, ...], fits: bool) -> None:  # noqa: FBT001 - a table
+    for kept in range(len(demands) + 1):
+        forecast = Forecast(left * MIB)
+        for one in demands[:kept]:
+            forecast.add(one)
+        assert forecast.fits(*demands[kept:]) is fits
+
+
+fluids = st.builds(
+    lambda expected, returns, time_s: want("a", expected, returns=returns, time_s=float(time_s)),
+    st.integers(0, 100),
+    st.integers(0, 150),
+    st.integers(0, 20),
+)
+
+
+def highest(demands: list[Demand]) -> float:
+    """The largest sum of all uses, by simulation in steps of half a second.
+
+    Each pod takes its demand evenly until its peak, and gives back just after it.
+    """
+    found = float("-inf")
+    for half_s in range(41):
+        at_s = half_s / 2
+        use = 0.0
+        for one in demands:
+            if at_s > one.time_s:
+                use += one.expected - one.returns
+            elif one.time_s:
+                use += one.expected * at_s / one.time_s
+            else:
+                use += one.expected
+        if any(at_s <= one.time_s for one in demands):
+            found = max(found, use)
+    return found
+
+
+@given(st.lists(fluids, min_size=1, max_size=6), st.integers(0, 6), st.integers(-50, 400))
+def test_the_forecast_is_that_of_a_simulation(demands: list[Demand], kept: int, left: int) -> None:
+    top = highest(demands)
+    assume(top < 0 or abs(top - left * MIB) > 1)
+    forecast = Forecast(left * MIB)
+    for one in demands[:kept]:
+        forecast.add(one)
+    assert forecast.fits(*demands[kept:]) == (top <= left * MIB)
+    for margin in (1, -1):
+        exactly = Forecast(top + margin)
+        assert exactly.fits(*demands) == (margin > 0)

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab import stage
+from simpods import service
 from trees import wait_until
 
-from cgpause.config import Config, Policy
-from cgpause.model import Mechanism, Sacrifice, Sample
+from cgpause.config import Config, HowPaused, Policy, ThrottleConfig
+from cgpause.model import Sacrifice, Sample
 from cgpause.policy import Decision, State
 from cgpause.simulate.cluster import Cluster, Place
 from cgpause.simulate.engine import START_S
@@ -123,7 +124,7 @@ def test_nobody_is_hurried_or_killed_where_limits_fit() -> None:
 
 def test_oversubscribed_jobs_are_killed_without_a_policy_and_not_with_the_reserve() -> None:
     without = simulate(SMALL, None, seed=1)
-    reserve = simulate(SMALL, Config(mechanism=Mechanism.FREEZE), seed=1)
+    reserve = simulate(SMALL, Config(mechanism=HowPaused.FREEZE), seed=1)
     assert without.restarts == without.oom_kills > 0
     assert without.lost_cpu_s > 0
     assert reserve.restarts == 0
@@ -137,6 +138,13 @@ def test_the_same_seed_gives_the_same_outcome(config: Config | None) -> None:
     load = replace(SMALL, nodes=2)
     assert simulate(load, config, seed=5) == simulate(load, config, seed=5)
     assert simulate(load, config, seed=5) != simulate(load, config, seed=6)
+
+
+def test_the_quota_of_a_throttled_pod_is_that_of_the_configuration() -> None:
+    quotas = (1001, 20_000, 80_000)
+    outcomes = [simulate(SMALL, Config(throttle=ThrottleConfig(quota_us=quota)), seed=1) for quota in quotas]
+    assert len({outcome.total_s for outcome in outcomes}) == len(quotas)
+    assert all(outcome.pauses for outcome in outcomes)
 
 
 def test_a_run_that_is_given_up_counts_what_has_run_so_far() -> None:
@@ -164,6 +172,13 @@ def test_in_back_off_there_is_nothing_to_sacrifice() -> None:
     node = SimNode([pod], config=Config(), decide=kill_who_holds_nothing)
     node.run(9)
     assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (1, 0, 10)
+
+
+def test_eviction_waits_until_there_is_a_pod_to_evict() -> None:
+    late = SimPod("late", service(10 * MIB), limit_bytes=40 * MIB, start_s=30)
+    crowded = SimNode([late], config=None, kubepods_max_bytes=100 * MIB, eviction_bytes=200 * MIB)
+    crowded.run(60)
+    assert crowded.evicted == [late]
 
 
 def test_the_daemon_does_not_import_the_simulation() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
 
-from cgpause.config import Config, HoldConfig, Policy, WatermarkConfig
+from cgpause.config import Config, HoldConfig, HowPaused, Policy, WatermarkConfig
 from cgpause.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
 from cgpause.policy.watermark import WatermarkState, step, verdict
 
@@ -103,7 +103,7 @@ def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:  #
 
 
 def test_a_pause_says_why_with_its_numbers_and_mechanism() -> None:
-    config = replace(CONFIG, mechanism=Mechanism.FREEZE)
+    config = replace(CONFIG, mechanism=HowPaused.FREEZE)
     _, actions = step(
         WatermarkState(), sample(NOW, 91.5), candidates=running(5, 6, 7), paused=[], all_paused=False, config=config
     )

@@ -6,18 +6,26 @@ for the rest. The daemon, `explain`, `--dry-run` and the tests run this same fun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from cgpause.config import Config, Policy
 from cgpause.model import Action, CgroupId, Freeze, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Sample, Workload
 from cgpause.policy import hold, pace, reserve, watermark
-from cgpause.policy.walk import Place, Walk, describe
+from cgpause.policy.demand import describe
+from cgpause.policy.reserve import Walk
+from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = hold.NS_PER_S
 """While a pod is paused, look at least this often: its termination does not wait for memory."""
+_FAR_LOOK_NS = 60 * hold.NS_PER_S
+"""Read all pods at least this often while memory is far from tight."""
+_QUIET_PCT = 0.2
+"""Headroom that has to come or go, in percent of the capacity, before it is worth reading which pod it was."""
 CARE_PCT = 25.0
 """The daemon stays awake while less than this is left of what the policy has to give."""
 
@@ -32,6 +40,25 @@ class State:
     fill: pace.FillRate = field(default_factory=pace.FillRate)
 
 
+class Quiet(NamedTuple):
+    """While headroom stays within these bounds no pod that runs has to be stopped: one read of kubepods will do.
+
+    A pod at its base might be paused a little earlier, and a paused one resumed, by a decision made in between.
+    """
+
+    low_bytes: float
+    """`Headroom.available_bytes` below which pods have taken more than was left to them."""
+    high_bytes: float
+    """Above which a paused pod might be resumed."""
+    until_ns: int
+    next_sample_ns: int
+    """How long after a sample the next one is due."""
+
+    def holds(self, available_bytes: int, at_ns: int) -> bool:
+        """Return True if the pods need not be read."""
+        return at_ns < self.until_ns and self.low_bytes < available_bytes < self.high_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now, and how long to wait until the next sample."""
@@ -43,6 +70,8 @@ class Decision:
     """Whether somebody is held or soon could be: time to be awake, to know each pod better, and for the airbag."""
     care_bytes: int
     """`Headroom.available_bytes` below which it is close."""
+    quiet: Quiet | None = None
+    """Until when, and for which headroom, the next decision would be the same; None: that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +101,6 @@ class _Sorted:
     """The daemon's pauses that may go on."""
     unstoppable: list[tuple[PodUsage, float]]
     """Running whatever we decide, with the seconds until they could be paused."""
-    new: list[tuple[PodUsage, float]]
-    """The same for those that are too new, and could be paused now if they had to be."""
     turn: CgroupId | None = None
     """Whose turn begins now."""
 
@@ -106,10 +133,16 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             room = _room_below_mark(sample, config)
         if room > 0:
             next_ns = _next_ns(fill, sample, room, [], {}, config)
-            if looked.unsafe_since_ns is not None:
-                looked = replace(looked, unsafe_since_ns=None)
+            looked = reserve.admit_all(replace(looked, unsafe_since_ns=None, nearest=None, cost_s=0.0))
             after = State(reserve=looked, fill=fill)
-            return Decision(after, (), next_ns, close, care_bytes), None
+            quiet = None
+            if config.policy is Policy.RESERVE:
+                quiet = _quiet(room, [], {}, sample, next_ns, config)
+            if quiet is not None and not close:
+                # As while the daemon sleeps: what pods take far from the limit tells little of what they do near it.
+                low = max(quiet.low_bytes, care_bytes)
+                quiet = Quiet(low, math.inf, at_ns + _FAR_LOOK_NS, next_ns)
+            return Decision(after, (), next_ns, close, care_bytes, quiet), None
     if everyone or config.reserve.sacrifice:  # which may choose one that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
@@ -121,8 +154,8 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             candidates=parts.candidates,
             paused=parts.paused,
             unstoppable=parts.unstoppable,
-            new=parts.new,
             config=config,
+            elapsed_s=_elapsed_s(state.reserve, at_ns),
             everyone=everyone,
         )
         chosen = step.actions
@@ -131,8 +164,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         after = State(reserve=step.state)
     else:
         parts.paused.sort(key=_paused_since)
-        running = (*parts.unstoppable, *parts.new)
-        all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in running)
+        all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in parts.unstoppable)
         watermark_state, chosen = watermark.step(
             state.watermark,
             sample,
@@ -143,8 +175,9 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         )
         walk = None
         room = _room_below_mark(sample, config)
-        after = State(watermark=watermark_state)
-    actions = (*parts.ended, *chosen)
+        after = State(watermark=watermark_state, reserve=reserve.with_peaks(state.reserve.growths.peaks))
+    late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
+    actions = (*parts.ended, *late, *chosen)
     for action in actions:
         # A pod in distress is not released but let go: its budget is spent, so that it runs for min_run_s, through its
         # termination or until what was killed has freed its memory.
@@ -155,7 +188,54 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     after = replace(after, stretches=stretches, fill=fill)
     close = close or bool(parts.paused) or bool(chosen)
-    return Decision(after, actions, next_ns, close, care_bytes), walk
+    # Where one pod goes on alone there is no other to be stopped; where several do, each sample may stop one of them.
+    runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
+    is_settled = walk is not None and not actions and (runs_alone or (room > 0 and not walk.unsafe))
+    quiet = _quiet(room, parts.paused, stretches, sample, next_ns, config) if is_settled else None
+    return Decision(after, actions, next_ns, close, care_bytes, quiet), walk
+
+
+def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config: Config) -> list[Action]:
+    """Return the freezes of batch pods that have been throttled for long enough, unless something else is `decided`.
+
+    The reason of the pause stays: it is one pause.
+    """
+    found: list[Action] = []
+    for _, pod in paused:
+        due_ns = hold.freeze_ns(pod, config.mechanism)
+        if due_ns is not None and at_ns >= due_ns and pod.cgroup not in decided and pod.paused is not None:
+            found.append(Freeze(pod, pod.paused.reason))
+    return found
+
+
+def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
+    """Return when a paused pod is to be resumed or frozen, whatever the memory."""
+    freeze_ns = hold.freeze_ns(pod, config.mechanism)
+    end_ns = hold.end_ns(pod, stretch, config.hold)
+    # A freeze that is overdue has failed, and is tried again at the pace of the samples.
+    return end_ns if freeze_ns is None or freeze_ns <= at_ns else min(end_ns, freeze_ns)
+
+
+def _elapsed_s(state: reserve.ReserveState, at_ns: int) -> float:
+    """Return the seconds since the last decision; 0 for the first."""
+    return 0.0 if state.sampled_at_ns is None else max(at_ns - state.sampled_at_ns, 0) / hold.NS_PER_S
+
+
+def _quiet(
+    left_bytes: float,
+    paused: list[PodUsage],
+    stretches: Mapping[CgroupId, hold.Stretch],
+    sample: Sample,
+    next_ns: int,
+    config: Config,
+) -> Quiet:
+    """Return the headroom within which nothing changes after a decision that changed nothing."""
+    available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
+    little = capacity * _QUIET_PCT / 100
+    until_ns = sample.at_ns + _PAUSED_LOOK_NS
+    for _, pod in paused:
+        until_ns = min(until_ns, _due_ns(pod, stretches[pod.cgroup], sample.at_ns, config))
+    return Quiet(available - max(left_bytes / 2, little), available + little, until_ns, next_ns)
 
 
 def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
@@ -168,7 +248,7 @@ def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tu
 
 
 def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], at_ns: int, config: Config) -> _Sorted:
-    parts = _Sorted([], [], [], [], [])
+    parts = _Sorted([], [], [], [])
     due: list[PodUsage] = []
     turn_taken = False
     for usage in rank(pods):
@@ -189,10 +269,10 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
                 parts.paused.append(usage)
             continue
         running_s = hold.must_run_s(pod, stretch, at_ns, config.hold)
-        if running_s is None:
+        if running_s is None or (
+            config.policy is Policy.RESERVE and hold.is_only_new(pod, stretch, at_ns, config.hold)
+        ):
             parts.candidates.append(usage)
-        elif hold.is_only_new(pod, stretch, at_ns, config.hold):
-            parts.new.append((usage, running_s))
         else:
             parts.unstoppable.append((usage, running_s))
             turn_taken |= stretch is not None and stretch.turn
@@ -213,7 +293,7 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
 def _care_bytes(sample: Sample, config: Config) -> int:
     headroom = sample.headroom
     is_reserve = config.policy is Policy.RESERVE
-    room = reserve.room_bytes(sample, config) if is_reserve else _room_below_mark(sample, config)
+    room = reserve.room_bytes(sample) if is_reserve else _room_below_mark(sample, config)
     return int(headroom.available_bytes - room + headroom.capacity_bytes * CARE_PCT / 100)
 
 
@@ -234,15 +314,15 @@ def _next_ns(
         return int(config.sampling.slow_s * hold.NS_PER_S)
     if not paused:
         return pace.interval_ns(fill, sample, room, config.sampling)
-    end_ns = min([hold.end_ns(pod, stretches[pod.cgroup], config.hold) for _, pod in paused])
-    return held_next_ns(fill, sample, room, end_ns, config)
+    due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
+    return held_next_ns(fill, sample, room, due_ns, config)
 
 
-def held_next_ns(fill: pace.FillRate, sample: Sample, room: float, end_ns: int, config: Config) -> int:
-    """Until the next look while pods are held; at `end_ns` the first of them has been held for long enough."""
+def held_next_ns(fill: pace.FillRate, sample: Sample, room: float, due_ns: int, config: Config) -> int:
+    """Until the next look while pods are held; at `due_ns` the first of them is to be resumed, or frozen."""
     next_ns = pace.interval_ns(fill, sample, room, config.sampling)
-    due_ns = max(end_ns - sample.at_ns, pace.fast_ns(sample, config.sampling))
-    return min(next_ns, _PAUSED_LOOK_NS, due_ns)
+    wait_ns = max(due_ns - sample.at_ns, pace.fast_ns(sample, config.sampling))
+    return min(next_ns, _PAUSED_LOOK_NS, wait_ns)
 
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
@@ -278,7 +358,7 @@ def _words(
     config: Config,
 ) -> tuple[str, str]:
     """What becomes of a pod, and why."""
-    numbers = "" if place is None else describe(place)
+    numbers = "" if place is None else describe(place.need, place.basis, place.left)
     match action:
         case Pause(mechanism=mechanism, reason=reason):
             return f"would pause ({mechanism})", reason

@@ -1,176 +1,278 @@
-"""What each pod can still take, and how fast it was seen to take it; pure.
+"""How each pod's memory use has moved: its growth rate, its last low and high, and the peaks of its workload; pure.
 
-A pod's growth rate is the largest seen lately, so that a burst is expected again for a while. A pod that is held shows
-nothing, so it keeps the rate it had.
+Growth is growth above noise. `memory.current` moves in steps of the kernel's charge batch, 64 pages on each CPU
+(MEMCG_CHARGE_BATCH, mm/memcontrol.c), and programs take and give back small amounts all the time. So only memory beyond
+the highest use since the last large drop counts as growth, and only where it exceeds `noise_bytes`.
 
-memory.current counts page cache, and how much of it that is (memory.stat) is read once a second at most. So what is
-learned in between is learned on suspicion, and given up when the next reading says that most of it was cache; a pod of
-which much is cache shows its growth only from reading to reading.
+`memory.current` counts page cache, and how much of it that is (memory.stat) is read once a second at most. Growth seen
+between two readings is taken for anonymous memory until the next reading says otherwise.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
-from cgpause.model import CgroupId, PodUsage, Sample
+from cgpause.model import CgroupId, Pod, PodUsage, Sample
 from cgpause.policy.hold import NS_PER_S
 
 HALF_LIFE_S = 10.0
-"""A burst is expected again for a while, and less and less."""
-PRIOR_PCT_PER_S = 2.0
-"""A pod of which nothing is known is expected to grow by this much of the capacity a second ..."""
-PRIOR_HALF_LIFE_S = 0.5
-"""... until it has been watched for a few times this long."""
-PRIOR_LASTS_S = PRIOR_HALF_LIFE_S / math.log(2)
-"""The area below the fading prior: what it expects a new pod to take in the end is its rate for so long."""
-PRIOR_NS = int(20 * PRIOR_HALF_LIFE_S * NS_PER_S)
+"""A growth rate is expected again for a while, and is halved in this time."""
 SHORTEST_NS = 10_000_000
-"""Over less than this, one burst of page faults would look like gigabytes a second."""
+"""Two samples closer than this tell no rate: one burst of page faults would look like gigabytes a second."""
+YOUNG_NS = 2 * NS_PER_S
+"""A container that has run for less may yet take its first memory."""
 FORGOTTEN_RATE = 1024.0
+"""Rates below this many bytes per second are zero."""
+CHARGE_BATCH_BYTES = 64 * 4096
+"""The kernel charges memory to a cgroup in batches of this size, one batch per CPU."""
+KEPT_PEAKS = 16
+"""Peaks remembered per workload."""
+KEPT_WORKLOADS = 1000
+"""Workloads with remembered peaks."""
+_KILLED_FACTOR = 1.1
+"""A container that was killed wanted more than it had."""
 
 
 class Growth(NamedTuple):
-    """One pod."""
+    """What the samples have shown of one pod; amounts in bytes, times in ns of the sample's clock."""
 
-    used_bytes: int
-    """What it held at the last look and reclaim cannot take back, as far as is known."""
-    reclaimable_bytes: int
+    used: int
+    """Use that reclaim cannot take back, as far as is known."""
+    reclaimable: int
+    top: int
+    """Highest use since the last large drop."""
+    low: int
+    """Lowest use since then: where the present surge began."""
+    low_ran_ns: int
+    """Time the pod had run until `low`."""
+    base: int | None
+    """Use after the last large drop; None before the first."""
     rate: float
-    """Largest growth seen lately, in bytes per second."""
-    seen_at_ns: int
-    """First look; 0 where it was there before us, so that nothing is suspected of it."""
+    """Largest growth rate seen lately, in bytes per second."""
+    started_ns: int
+    """First sample of its containers; 0 for a pod that was there before the first sample."""
+    ran_ns: int
+    """Time it has run, without pauses."""
+    at_ns: int
+    """Sample up to which `ran_ns` is counted."""
     held_bytes: int | None
-    """`used_bytes` when it was first seen paused; None while it runs."""
-    read_used_bytes: int
-    """`used_bytes` when its page cache was last read ..."""
+    """`used` when it was first seen paused; None while it runs."""
+    read_used: int
+    """`used` when its page cache was last read ..."""
     read_rate: float
-    """... and `rate` at that time."""
+    """... and `rate` then."""
+    admitted: bool
+    """Whether it was allowed to take its first memory."""
+    grew: bool
+    """Whether it grew by more than noise in the last sample."""
+    excused: bool
+    """Whether it runs whatever the memory until it gives back, because pausing it had cost too much."""
+
+    def is_young(self) -> bool:
+        """Return True if its containers have hardly run: they may yet take their first memory."""
+        return bool(self.started_ns) and self.ran_ns < YOUNG_NS
+
+    def surge(self) -> int:
+        """Return the bytes taken since the last low."""
+        return self.used - self.low
+
+    def mean_rate(self) -> float:
+        """Return the growth per second of running time since the last low."""
+        return (self.used - self.low) / max((self.ran_ns - self.low_ran_ns) / NS_PER_S, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
 class Growths:
-    """All pods of the last sample."""
+    """All pods of the last sample, and the peaks of their workloads."""
 
     pods: Mapping[CgroupId, Growth] = field(default_factory=dict)
     at_ns: int = 0
-    """When the last look was that anything could be learned from; 0: there was none."""
+    """The last sample that rates were taken from; 0 before the first."""
     read_at_ns: int = 0
     """When page cache was read last; 0: never."""
     moving: tuple[PodUsage, ...] = ()
-    """Pods of the last look that may be expected to take memory, or are held; all others have a rate of zero."""
+    """Pods of the last sample that may take memory or are paused; all others stand still."""
+    still: tuple[PodUsage | None, ...] = ()
+    """The pods of the last sample, in its order, that stood still; None in the place of all others."""
+    peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The last peaks in bytes of each workload's pods, oldest first."""
+    controllers: Mapping[CgroupId, str] = field(default_factory=dict)
+    """The workload of each pod that has one."""
+
+    def peaks_of(self, pod: Pod) -> tuple[int, ...]:
+        """Return the known peaks of a pod's workload."""
+        return () if pod.controller is None else self.peaks.get(pod.controller, ())
 
 
-def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR0915 - a call for each pod costs
-    """Take one more sample in; pods that are not in it are forgotten.
+def noise_bytes(cpus: int) -> int:
+    """Return the size of a step in `memory.current` that tells nothing: one charge batch on each CPU."""
+    return cpus * CHARGE_BATCH_BYTES
 
-    This is the tick, so it is written for speed: most pods of a node stand still, and cost a comparison.
-    """
+
+def large_bytes(top: int, capacity_bytes: int, noise: int) -> int:
+    """Return how large a drop from `top` has to be to end a surge: 1/16 of it, at most 1/1000 of the capacity."""
+    return max(2 * noise, min(top >> 4, capacity_bytes >> 10))
+
+
+def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR0915 - one loop over all pods, each tick
+    """Return the growths after one more sample; pods that are not in it are forgotten, their peaks are kept."""
     at_ns, pods = sample.at_ns, sample.pods
+    capacity, noise = sample.headroom.capacity_bytes, noise_bytes(sample.cpus)
     learned = dict(growths.pods)
     elapsed_ns = at_ns - growths.at_ns
     can_learn = elapsed_ns >= SHORTEST_NS
-    decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and growths.at_ns else 1.0
+    is_first = not growths.at_ns
+    decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0
     is_read = can_learn and sample.read_at_ns > growths.read_at_ns
-    new, growth, find = tuple.__new__, Growth, learned.get
-    young_ns = at_ns - PRIOR_NS
+    find = learned.get
     moving: list[PodUsage] = []
-    for usage in pods:
+    still: list[PodUsage | None] = []
+    peaks: list[tuple[str, int]] = []
+    controllers: dict[CgroupId, str] | None = None
+    for usage, before in zip_longest(pods, growths.still[: len(pods)]):
+        still.append(before)
+        if usage == before:  # most pods of a node
+            continue
+        still[-1] = None
         current, pod = usage
         reclaimable = pod.reclaimable_bytes
         used = current - reclaimable if current > reclaimable else 0
         key = pod.cgroup
         old = find(key)
         if old is None:
-            # Of what runs when we come nothing is suspected: all pods of a node at once would pause each other.
-            seen_at_ns = 0 if not growths.at_ns and pod.paused is None else at_ns
+            # Pods that run when the daemon starts are not newcomers: all of them at once would pause each other.
+            was_here = is_first and pod.paused is None
+            started_ns = 0 if was_here else at_ns
             held = None if pod.paused is None else used
-            learned[key] = Growth(used, reclaimable, 0.0, seen_at_ns, held, used, 0.0)
+            learned[key] = Growth(
+                used=used,
+                reclaimable=reclaimable,
+                top=used,
+                low=used,
+                low_ran_ns=0,
+                base=None,
+                rate=0.0,
+                started_ns=started_ns,
+                ran_ns=0,
+                at_ns=at_ns,
+                held_bytes=held,
+                read_used=used,
+                read_rate=0.0,
+                admitted=is_first,
+                grew=False,
+                excused=False,
+            )
             moving.append(usage)
-            continue
-        old_used, old_reclaimable, rate, seen_at_ns, held, read_used, read_rate = old
-        moves = rate or pod.paused is not None or seen_at_ns >= young_ns
-        if moves:
-            moving.append(usage)
-        if pod.paused is not None:
-            if used != old_used or held is None:
-                held = used if held is None else held
-                learned[key] = Growth(used, reclaimable, rate, seen_at_ns, held, read_used, read_rate)
-            continue
-        if held is not None:  # its growth starts now, not when it was paused
-            learned[key] = Growth(used, reclaimable, rate, seen_at_ns, None, used, rate)
+            if pod.controller is not None:
+                controllers = dict(growths.controllers) if controllers is None else controllers
+                controllers[key] = pod.controller
             continue
         if not can_learn:
+            if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
+                moving.append(usage)
             continue
+        was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns = old[:10]
+        held, read_used, read_rate, admitted, _, excused = old[10:]
+        is_paused = pod.paused is not None
+        # A pod that stands still costs this comparison, and while its usage is the same not even that.
+        if (
+            not rate
+            and admitted
+            and not is_paused
+            and not excused
+            and not old.is_young()
+            and held is None
+            and used <= top
+            and used + noise > top
+            and not (is_read and reclaimable != old_reclaimable)
+        ):
+            still[-1] = usage
+            continue
+        if not is_paused and held is None:
+            ran_ns += at_ns - then_ns
+        large = large_bytes(top, capacity, noise)
+        grew = False
+        # Between two readings a pod with much page cache may have given back cache, or taken it: nothing is known.
+        is_cached = reclaimable > current >> 3
+        if is_cached and not is_read:
+            used = was
+        was_read = growths.read_at_ns > started_ns
+        if is_read and (is_cached or reclaimable != old_reclaimable) and (used >= read_used - large or not was_read):
+            # What was concluded since the last reading may be wrong, and both readings are exact.
+            since_ns = max(sample.read_at_ns - max(growths.read_at_ns, started_ns), SHORTEST_NS)
+            if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0):
+                rate = read_rate * 0.5 ** (since_ns / (HALF_LIFE_S * NS_PER_S))
+                if growths.read_at_ns and used - read_used > noise:
+                    rate = max(rate, (used - read_used) * NS_PER_S / since_ns)
+            else:
+                rate *= decay
+                if used - was > noise:
+                    rate = max(rate, (used - was) * NS_PER_S / elapsed_ns)
+            rate = rate if rate >= FORGOTTEN_RATE else 0.0
+            low = min(low, used)
+            top = used
+        elif used < top - large:
+            restarted = pod.settled_at_ns > at_ns and pod.settled_at_ns > then_ns
+            if pod.controller is not None:
+                peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
+            if restarted and used < was - large:
+                base, admitted, ran_ns, started_ns, rate = None, False, 0, at_ns, 0.0
+            else:
+                base = used
+            top = low = used
+            low_ran_ns, excused = ran_ns, False
+        else:
+            if used < low:
+                low, low_ran_ns = used, ran_ns
+            if base is not None and used < base:
+                base = used
+            if not is_paused:
+                rate *= decay
+                if held is None:
+                    grown = used - max(was, top)
+                    if grown > noise:
+                        rate = max(rate, grown * NS_PER_S / elapsed_ns)
+                        grew = True
+                    elif grown > 0 and used - low > noise:
+                        rate = max(rate, (used - low - noise) * NS_PER_S / max(ran_ns - low_ran_ns, NS_PER_S))
+                if rate < FORGOTTEN_RATE:
+                    rate = 0.0
+            top = max(top, used)
+        held = (used if held is None else held) if is_paused else None
         if is_read:
-            if not rate and used == read_used and reclaimable == old_reclaimable:
-                continue
-            one = _after_reading(old, used, reclaimable, current, growths, sample, decay)
-            if one.rate and not moves:
-                moving.append(usage)
-            learned[key] = one
-            continue
-        if reclaimable > current >> 3:
-            if rate:
-                learned[key] = new(
-                    growth, (old_used, old_reclaimable, rate * decay, seen_at_ns, None, read_used, read_rate)
-                )
-            continue
-        grown = used - old_used
-        if not grown and not rate:
-            continue
-        rate *= decay
-        if grown > 0:
-            rate = max(rate, grown * NS_PER_S / elapsed_ns)
-            if not moves:
-                moving.append(usage)
-        elif rate < FORGOTTEN_RATE:
-            rate = 0.0
-        learned[key] = new(growth, (used, reclaimable, rate, seen_at_ns, None, read_used, read_rate))
+            read_used, read_rate = used, rate
+        learned[key] = Growth(
+            used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
+            admitted, grew, excused,
+        )  # fmt: skip
+        is_young = bool(started_ns) and ran_ns < YOUNG_NS
+        if rate or is_paused or not admitted or excused or is_young:
+            moving.append(usage)
+    known = growths.controllers if controllers is None else controllers
     if len(learned) > len(pods):
         there = {pod.cgroup for _, pod in pods}
+        peaks += [(known[key], one.top) for key, one in learned.items() if key not in there and key in known]
         learned = {key: one for key, one in learned.items() if key in there}
+        known = {key: name for key, name in known.items() if key in there}
     return Growths(
         learned,
         at_ns if can_learn else growths.at_ns,
         sample.read_at_ns if is_read else growths.read_at_ns,
         tuple(moving),
+        tuple(still),
+        _with_peaks(growths.peaks, peaks) if peaks else growths.peaks,
+        known,
     )
 
 
-def _after_reading(
-    old: Growth, used: int, reclaimable: int, current: int, growths: Growths, sample: Sample, decay: float
-) -> Growth:
-    """One pod whose page cache has just been read: how much of what it took was cache is known now."""
-    rate = old.rate * decay
-    grown = used - old.read_used_bytes
-    cached = reclaimable - old.reclaimable_bytes
-    if cached > max(grown, 0) or reclaimable > current >> 3:
-        # What was seen in between was mostly cache, or cannot be told from it.
-        since_ns = sample.read_at_ns - max(growths.read_at_ns, old.seen_at_ns)
-        rate = old.read_rate * 0.5 ** (since_ns / (HALF_LIFE_S * NS_PER_S))
-        if growths.read_at_ns:
-            rate = max(rate, grown * NS_PER_S / max(since_ns, SHORTEST_NS))
-    elif used > old.used_bytes:
-        rate = max(rate, (used - old.used_bytes) * NS_PER_S / (sample.at_ns - growths.at_ns))
-    if rate < FORGOTTEN_RATE:
-        rate = 0.0
-    return Growth(used, reclaimable, rate, old.seen_at_ns, None, used, rate)
-
-
-def prior_rate(seen_at_ns: int, at_ns: int, capacity_bytes: int) -> float:
-    """Bytes per second that a pod is expected to take while little was seen of it, for PRIOR_LASTS_S at most."""
-    watched_ns = at_ns - seen_at_ns
-    if watched_ns > PRIOR_NS:
-        return 0.0
-    halvings = watched_ns / (PRIOR_HALF_LIFE_S * NS_PER_S)
-    rate: float = capacity_bytes * PRIOR_PCT_PER_S / 100 * 0.5**halvings
-    return rate
-
-
-def expected_bytes(rate: float, prior: float, seconds: float) -> float:
-    """What a pod is expected to take within so long at most: at the rate that was seen, or else by the prior."""
-    seen = rate * seconds
-    return max(seen, prior * min(seconds, PRIOR_LASTS_S)) if prior else seen
+def _with_peaks(known: Mapping[str, tuple[int, ...]], new: list[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
+    """Return the remembered peaks with new ones; the workloads seen longest ago go first."""
+    peaks = dict(known)
+    for controller, peak in new:
+        peaks[controller] = (*peaks.pop(controller, ()), peak)[-KEPT_PEAKS:]
+    while len(peaks) > KEPT_WORKLOADS:
+        del peaks[next(iter(peaks))]
+    return peaks

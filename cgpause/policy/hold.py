@@ -14,10 +14,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cgpause.config import HoldConfig
-from cgpause.model import CgroupId, Owner, Pod, PodUsage, Result, Workload
+from cgpause.config import HoldConfig, HowPaused
+from cgpause.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result, Workload
 
 NS_PER_S = 1_000_000_000
+STARTING_PAUSE_S = 18.0
+"""Longest time a pod is held while its kind is not known: a service that needs as long to start as its probe's initial
+delay allows has 20 s to spare, for two probes 10 s apart may fail (Kubernetes' defaults) before the third kills."""
+STARTING_RUN_S = 30.0
+"""Then it runs for at least this long, so that it can start."""
+
+FREEZE_AFTER_S = 1.5
+"""A throttled batch pod is frozen after this time. An idle process takes a signal even at 1 % of a CPU and then cannot
+finish its handler; frozen, it leaves the signal pending, and the daemon sees that within a second. The second before
+keeps pauses that end at once as cheap as they were: to the pod, freezing is the same as being stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,8 @@ class Stretch:
     """Whether we ordered the last resume; otherwise an operator did."""
     turn: bool = False
     """Whether that resume was its turn."""
+    starting: bool = False
+    """Whether the pod's kind was not known when it was paused."""
 
 
 Stretches = Mapping[CgroupId, Stretch]
@@ -49,13 +61,15 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
             if old is None or old.released or old.resumed_ns is not None:
                 # A predecessor's pause counts from its own beginning.
                 old = Stretch(min(pod.paused.since_ns, at_ns) if old is None else old.start_ns)
+            if pod.workload is Workload.STARTING and not old.starting:
+                old = replace(old, starting=True)
             followed[pod.cgroup] = old
         elif old is not None:
             if old.resumed_ns is None:
                 # Somebody else's resume is a wish: the budget counts as spent, so the pod runs for min_run_s.
                 start_ns = old.start_ns if old.released else min(old.start_ns, at_ns - _ns(max_pause_s(pod, hold)))
                 old = replace(old, start_ns=start_ns, resumed_ns=at_ns)
-            if at_ns - (old.resumed_ns or 0) < _ns(hold.min_run_s):
+            if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold):
                 followed[pod.cgroup] = old
     return followed
 
@@ -73,6 +87,19 @@ def must_end(pod: Pod, at_ns: int) -> tuple[Result, str] | None:
     if pod.protected is not None:
         return Result.PROTECTED, f"now protected: {pod.protected}"
     return None
+
+
+def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
+    """Return when a throttled pod is to be frozen; None if it is to stay as it is.
+
+    A service, and a pod that may become one, stays throttled, so that it can answer its probes.
+    """
+    paused = pod.paused
+    if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None:
+        return None
+    if paused.owner is not Owner.DAEMON or paused.mechanism is not Mechanism.THROTTLE:
+        return None
+    return paused.since_ns + _ns(FREEZE_AFTER_S)
 
 
 def is_spent(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
@@ -106,7 +133,7 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
     if stretch is not None and stretch.resumed_ns is not None and is_turn(pod, stretch, at_ns, hold):
-        return (stretch.resumed_ns + _ns(hold.min_run_s) - at_ns) / NS_PER_S
+        return (stretch.resumed_ns + _run_ns(stretch, hold) - at_ns) / NS_PER_S
     return None
 
 
@@ -122,7 +149,7 @@ def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> 
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
         return False
     # Batch whose stretches began together would all become unstoppable together: only its own turn counts.
-    return pod.workload is Workload.SERVICE or stretch.turn or not stretch.released
+    return pod.workload is not Workload.BATCH or stretch.turn or not stretch.released
 
 
 def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
@@ -132,7 +159,18 @@ def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
 
 def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
     """Longest time a pod may be held at a stretch."""
-    return hold.max_pause_s if pod.workload is Workload.SERVICE else hold.batch_max_pause_s
+    match pod.workload:
+        case Workload.BATCH:
+            return hold.batch_max_pause_s
+        case Workload.STARTING:
+            return min(STARTING_PAUSE_S, hold.batch_max_pause_s)
+        case Workload.SERVICE:
+            return hold.max_pause_s
+
+
+def _run_ns(stretch: Stretch, hold: HoldConfig) -> int:
+    """Return how long a pod runs after a stretch before the next one can begin."""
+    return _ns(max(hold.min_run_s, STARTING_RUN_S) if stretch.starting else hold.min_run_s)
 
 
 def _ns(seconds: float) -> int:

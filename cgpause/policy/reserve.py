@@ -1,54 +1,57 @@
-"""The reserve policy: everybody runs while what they can take before the next look still fits; pure.
+"""The reserve policy: pods run while their demands fit into the headroom; pure.
 
-A banker's argument on the kernel's own numbers (design: policies; Dijkstra 1965 for the argument). Every pod has
+It keeps three rules (docs/policies.md has the argument and the measurements):
 
-    claim   what it may still take: memory.max - (memory.current - reclaimable); unbounded without a limit
-    rate    the largest growth seen lately (policy.growth)
-    need    what it can take before we could stop it: min(claim, rate * time), where time is one reaction for a pod that
-            can be paused (or `ahead_s`, where that is more), and `horizon_s` for one that cannot, or that goes first
+safe      One pod, the one with the smallest worst demand that fits, has all of it reserved. So one pod can always reach
+          its peak and give memory back (the banker's algorithm, Dijkstra 1965). Every other pod runs only while what it
+          may take until it could be stopped fits into what is left beside that.
+gated     A pod that is new, or paused, or (where CPUs are busy) has just given back begins to take memory only if the
+          forecast stays within the headroom: each pod that runs takes its expected demand at its own pace, and gives
+          back at its peak. A pod paused half-way keeps what it took; a pod that has not begun leaves it to others.
+bounded   A pause costs the idle CPU time that the pod could have used. Once this cost has reached what the cheapest
+          restart would cost, the pod that is nearest to its peak runs whatever the memory, until it gives back (the
+          ski-rental rule, Karlin et al. 1988).
 
-and the needs are served from the headroom, less a margin above kubelet's eviction threshold, in this order: pods that
-cannot be paused; then by the operator's priority, services before batch; then Burstable before BestEffort, then the
-larger before the smaller. One pod goes first within its priority: the first in this order (batch, where there is any)
-that wants memory and whose need for the whole horizon fits, so that somebody can finish and give memory back. Whoever's
-need fits runs; whoever's does not is paused. Resuming is the same walk, with `resume_pct` to spare.
-
-It cannot deadlock: the pod that goes first always runs, also when nothing fits. It gets all of its claim if it takes it
-within the horizon; one that grows slower is given so many seconds of growth, for a limit is not a plan, and to hold all
-others for what it may never take would be worse. When no pod's need fits (an unsafe state) pausing cannot help any
-more.
+Where no worst demand fits, the pod with the smallest expected one goes on alone: its limit is not its need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cgpause.config import Config
 from cgpause.memory_units import mib
-from cgpause.model import Action, Freeze, Pause, PodUsage, Resume, Sacrifice, Sample, Workload
-from cgpause.policy.growth import Growths, expected_bytes, learn, prior_rate
-from cgpause.policy.hold import NS_PER_S
-from cgpause.policy.pace import fast_ns
-from cgpause.policy.walk import (
-    PAGE,
-    Place,
-    Walk,
-    claim_bytes,
+from cgpause.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sample
+from cgpause.policy.demand import (
+    Demand,
+    Terms,
     demand,
     describe,
     grown_bytes,
     leak_bytes,
     outgrows,
-    serve,
+    reserved_bytes,
+    unbounded_bytes,
 )
+from cgpause.policy.growth import Growth, Growths, learn
+from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.pace import fast_ns
+from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
+from cgpause.policy.serving import Place, place_of, serve
 
-REACTION_LOOKS = 2
-"""A pod that starts to grow just after a look is seen at the next one and stopped before the one after that."""
-WORTH_PCT = 0.5
-"""Nobody is sacrificed for less than this much of the capacity."""
-UNSAFE_S = 1.0
-"""Nobody is sacrificed for a moment's shortage."""
+MARGIN_PCT = 1.0
+"""Memory that is never given away, in percent of the capacity, on top of kubelet's hard eviction threshold."""
+REACTION_SAMPLES = 2
+"""A pod that starts to grow just after a sample is seen at the next one and stopped before the one after that."""
+BACKOFF_S = 10.0
+"""kubelet's first back-off: what every restart costs besides the work that is lost."""
+FACTOR = 3.0
+"""A pod is excused once pauses have cost so many times the cheapest restart, if its expected demand fits; at 1 some
+loads have restarts that they need not have (docs/policy-bed.md)."""
+PATIENCE = 8.0
+"""The same if it does not fit."""
+_IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
 
@@ -59,10 +62,30 @@ class ReserveState:
 
     growths: Growths = field(default_factory=Growths)
     late_s: float = 0.0
-    """How late looks come, the worst of late."""
-    looked_at_ns: int | None = None
-    """When the last look was."""
+    """How late samples come, the worst of late."""
+    sampled_at_ns: int | None = None
+    idle_cpus: float = 0.0
+    """Idle CPUs, averaged over about a second."""
+    cost_s: float = 0.0
+    """Idle CPU time that pauses have cost since the last pod was excused."""
     unsafe_since_ns: int | None = None
+    killed: Mapping[CgroupId, int] = field(default_factory=dict)
+    """What each sacrificed pod could have freed, in bytes; without those whose use fell after it."""
+    nearest: CgroupId | None = None
+    """The pod that goes on alone while no worst demand fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The outcome of serving all demands."""
+
+    room_bytes: float
+    """Headroom less margin and eviction threshold."""
+    places: tuple[Place, ...]
+    left_bytes: float
+    """What may be taken before a pod that runs has to be stopped."""
+    unsafe: bool
+    """Whether no worst demand fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +97,48 @@ class Step:
     walk: Walk
 
 
+def with_peaks(peaks: Mapping[str, tuple[int, ...]]) -> ReserveState:
+    """Return a state that remembers the peaks of workloads and nothing else."""
+    return ReserveState(Growths(peaks=peaks))
+
+
 def look(state: ReserveState, sample: Sample) -> ReserveState:
-    """Take a sample in; `step` and `left_bytes` then decide on it."""
-    growths = learn(state.growths, sample)
-    return ReserveState(growths, late_s(state, sample), sample.at_ns, state.unsafe_since_ns)
+    """Return the state after one more sample; `left_bytes` and `step` decide on it."""
+    elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
+    kept: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
+    idle_cpus = kept * state.idle_cpus + (1 - kept) * sample.idle_cpus
+    return ReserveState(
+        learn(state.growths, sample),
+        late_s(state, sample),
+        sample.at_ns,
+        idle_cpus,
+        state.cost_s,
+        state.unsafe_since_ns,
+        without_effect(state.killed, sample),
+        state.nearest,
+    )
 
 
 def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
-    """What is left, at least, when everybody runs; where that is nothing, only `step` can tell.
-
-    Nobody may be paused. For most ticks this is all: no order, and no look at pods that stand still.
-    """
-    at_ns, known = sample.at_ns, state.growths.pods
-    reaction, horizon_s = reaction_s(state.late_s, sample, config), config.reserve.horizon_s
-    capacity = sample.headroom.capacity_bytes
-    left, largest = room_bytes(sample, config), 0.0
-    for _, pod in state.growths.moving:
-        growth = known[pod.cgroup]
-        claim = claim_bytes(pod, growth)
-        prior = prior_rate(growth.seen_at_ns, at_ns, capacity)
-        want = min(expected_bytes(growth.rate, prior, horizon_s), claim)
-        if pod.protected is not None or at_ns < pod.settled_at_ns:
-            left -= want
+    """Return what is left if every pod takes its worst demand; where that is positive, no pod has to be paused."""
+    reaction = reaction_s(state.late_s, sample, config)
+    growths = state.growths
+    left = room_bytes(sample)
+    for usage in growths.moving:
+        pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
+        limit = pod.memory_max_bytes
+        if limit is None:
+            left -= unbounded_bytes(growth, growths.peaks_of(pod), reaction)
         else:
-            left -= min(expected_bytes(growth.rate, prior, reaction), claim)
-            largest = max(largest, want)
-    return left - largest
+            left -= max(limit - growth.used, 0)
+    return left
+
+
+def admit_all(state: ReserveState) -> ReserveState:
+    """Return the state with every newcomer admitted: there is room for all of them."""
+    growths = state.growths
+    new = {usage.pod.cgroup for usage in growths.moving if not growths.pods[usage.pod.cgroup].admitted}
+    return replace(state, growths=_marked(growths, new, ())) if new else state
 
 
 def step(
@@ -109,134 +148,148 @@ def step(
     candidates: Sequence[PodUsage],
     paused: Sequence[PodUsage],
     unstoppable: Sequence[tuple[PodUsage, float]],
-    new: Sequence[tuple[PodUsage, float]] = (),
     config: Config,
+    elapsed_s: float,
     everyone: bool = False,
 ) -> Step:
-    """Decide once, on a sample that was looked at.
+    """Decide once, on a sample that `look` has taken in.
 
     `candidates` run and may be paused now; `paused` are the daemon's pauses that may go on; `unstoppable` run whatever
-    we decide, each with the seconds until it could be paused (infinite: never); `new` are left alone as well, unless
-    more is needed then than there is. Pods that stand still may be left out: they need nothing. `everyone` is for
-    `explain`: the walk then shows also those whose state does not change.
+    is decided, each with the seconds until it could be paused (infinite: never). `elapsed_s` is the time since the last
+    decision. With `everyone` the outcome has the places of all pods, as `explain` wants, else of those that change.
     """
-    at_ns, growths = sample.at_ns, state.growths
     everyone = everyone or config.reserve.sacrifice
-    left_alone = [*unstoppable, *new]
-    walk = _walk(state, sample, candidates, paused, left_alone, config, everyone=everyone)
-    if new and (walk.unsafe or walk.left_bytes < 0):
-        stoppable = [*candidates, *(usage for usage, _ in new)]
-        walk = _walk(state, sample, stoppable, paused, unstoppable, config, everyone=everyone)
+    capacity, growths = sample.headroom.capacity_bytes, state.growths
+    terms = _terms(state, sample, config)
+    room = left = room_bytes(sample)
+    places: list[Place] = []
+    for usage, seconds in unstoppable:
+        one = _demand(usage, growths, terms)
+        reserved = reserved_bytes(one, seconds + terms.reaction_s)
+        if everyone:
+            places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
+        left -= reserved
+    throttle = config.throttle
+    for usage in paused:
+        growth = growths.pods[usage.pod.cgroup]
+        left -= leak_bytes(usage, growth, capacity, throttle.quota_us / throttle.period_us)
+    demands = [_demand(usage, growths, terms) for usage in (*candidates, *paused)]
+    demands.sort(key=Demand.order, reverse=True)
+    served = serve(demands, left, sample.headroom.capacity_bytes * MARGIN_PCT / 100, terms, state.nearest, everyone)
+    places += served.places
+    resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
+    waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
+    cost_s = state.cost_s + min(state.idle_cpus, len(waiting)) * elapsed_s if waiting else 0.0
+    excused = _excuse(demands, waiting, growths, cost_s, room)
+    if excused is not None:
+        cost_s = 0.0
+        places = [place for place in places if place.usage.pod.cgroup != excused.usage.pod.cgroup]
+        places.append(place_of(excused, excused.expected, room, runs=True)._replace(excused=True))
+    walk = Walk(room, tuple(places), served.left_bytes, served.unsafe)
+    marked = _marked(growths, served.admitted, () if excused is None else (excused.usage.pod.cgroup,))
+    actions = _actions(walk, growths, capacity, config)
+    unsafe_since_ns, killed = None, state.killed
+    if walk.unsafe:
+        unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
+        if config.reserve.sacrifice and sample.at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
+            victim = None if _may_grow(walk) else choose(_stoppable(walk), killed, sample)
+            if victim is not None:
+                actions = [*(a for a in actions if a.pod.cgroup != victim.pod.cgroup), victim]
+                unsafe_since_ns = None
+                killed = {**killed, victim.pod.cgroup: freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))}
+    after = replace(
+        state,
+        growths=marked,
+        cost_s=cost_s,
+        unsafe_since_ns=unsafe_since_ns,
+        killed=killed,
+        nearest=served.nearest,
+    )
+    return Step(after, tuple(actions), walk)
+
+
+def _may_grow(walk: Walk) -> bool:
+    """Return True if there is headroom left, or a pod that could be paused runs and may take memory."""
+    others = (place for place in walk.places if place.stoppable and not place.first)
+    return walk.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
+
+
+def _stoppable(walk: Walk) -> list[PodUsage]:
+    return [place.usage for place in walk.places if place.stoppable]
+
+
+def _actions(walk: Walk, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
     actions: list[Action] = []
     for place in walk.places:
         (current, pod), runs = place.usage, place.runs
+        why = describe(place.need, place.basis, place.left)
         if pod.paused is None:
             if not runs:
-                actions.append(Pause(pod, current, config.mechanism, describe(place)))
+                actions.append(Pause(pod, current, config.mechanism.first, why))
         elif runs and place.stoppable:
-            actions.append(Resume(pod, describe(place)))
-        elif not runs and outgrows(pod, growths.pods[pod.cgroup], sample.headroom.capacity_bytes, config):
+            why = "pauses have cost more idle CPU time than a restart would" if place.excused else why
+            actions.append(Resume(pod, why))
+        elif not runs and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
             grown = grown_bytes(growths.pods[pod.cgroup])
-            actions.append(Freeze(pod, f"grew by {mib(grown)} although throttled"))
+            actions.append(Freeze(pod, f"grew by {mib(grown)} although throttled", grew=True))
     # Resumes last: a pause makes the room that a resume takes.
     actions.sort(key=lambda action: isinstance(action, Resume))
-    unsafe_since_ns = None
-    if walk.unsafe:
-        unsafe_since_ns = at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
-        if config.reserve.sacrifice and at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
-            victim = _victim(walk, at_ns, sample.headroom.capacity_bytes * WORTH_PCT / 100)
-            if victim is not None:
-                actions = [a for a in actions if a.pod.cgroup != victim.pod.cgroup]
-                actions.append(victim)
-                unsafe_since_ns = None
-    return Step(replace(state, unsafe_since_ns=unsafe_since_ns), tuple(actions), walk)
+    return actions
 
 
-def _walk(
-    state: ReserveState,
-    sample: Sample,
-    candidates: Sequence[PodUsage],
-    paused: Sequence[PodUsage],
-    unstoppable: Sequence[tuple[PodUsage, float]],
-    config: Config,
-    *,
-    everyone: bool,
-) -> Walk:
-    """Walk once; `places` has those whose state changes, and all others only if `everyone` is asked for."""
-    capacity = sample.headroom.capacity_bytes
-    horizon_s = config.reserve.horizon_s
-    reaction = reaction_s(state.late_s, sample, config)
-    room = left = room_bytes(sample, config)
-    known = state.growths.pods
-    places: list[Place] = []
-    for usage, seconds in unstoppable:
-        one = demand(usage, known[usage.pod.cgroup], sample.at_ns, capacity, config)
-        time_s = min(seconds + reaction, horizon_s)
-        need = one.need(time_s)
-        if everyone:
-            places.append(one.place(time_s, need, left, runs=True)._replace(stoppable=False))
-        left -= need
-    for usage in paused:
-        left -= leak_bytes(usage, known[usage.pod.cgroup], capacity, config)
-    asking = (*candidates, *paused)
-    demands = [demand(usage, known[usage.pod.cgroup], sample.at_ns, capacity, config) for usage in asking]
-    demands.sort(reverse=True)
-    served = serve(demands, left, capacity, reaction, config, everyone=everyone)
-    return Walk(room, (*places, *served.places), served.left_bytes, served.unsafe)
-
-
-def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
-    """How far ahead a pod that can be paused is given room: until it could be stopped, or for `ahead_s`.
-
-    `ahead_s` is at most the horizon, for nobody is given more than the pod that goes first.
-    """
-    stopped_s = REACTION_LOOKS * fast_ns(sample, config.sampling) / NS_PER_S + late_s
-    return max(stopped_s, min(config.reserve.ahead_s, config.reserve.horizon_s))
-
-
-def room_bytes(sample: Sample, config: Config) -> float:
-    """What the policy has to give: headroom less margin and kubelet's eviction threshold."""
-    headroom = sample.headroom
-    margin = headroom.capacity_bytes * config.reserve.margin_pct / 100
-    return headroom.available_bytes - headroom.eviction_bytes - margin
-
-
-def late_s(state: ReserveState, sample: Sample) -> float:
-    """How late looks come, the worst of late."""
-    now_s = sample.late_ns / NS_PER_S
-    if state.looked_at_ns is None:
-        return min(now_s, _LONGEST_LATE_S)
-    elapsed_s = max(sample.at_ns - state.looked_at_ns, 0) / NS_PER_S
-    worst: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
-    return min(max(worst, now_s), _LONGEST_LATE_S)
-
-
-def _victim(walk: Walk, at_ns: int, worth_bytes: float) -> Sacrifice | None:
-    """Whoever loses least, once all who can be held are held and even the one that goes first has no room."""
-    stoppable = [place for place in walk.places if place.stoppable]
-    if walk.room_bytes > 0 or any(place.runs and place.need >= PAGE and not place.first for place in stoppable):
+def _excuse(
+    demands: Sequence[Demand], waiting: Sequence[Demand], growths: Growths, cost_s: float, room: float
+) -> Demand | None:
+    """Return the pod that runs from now on whatever the memory, or None (the ski-rental rule)."""
+    if not waiting or cost_s < BACKOFF_S:
         return None
-    # To kill who holds next to nothing would help nobody, and it would be the next idle pod's turn a second later. And
-    # a new one, which always loses least, would be killed again as soon as it is back.
-    known = [
-        place
-        for place in stoppable
-        if place.usage.pod.cpu_usage_usec is not None
-        and place.usage.pod.settled_at_ns <= at_ns
-        and place.usage.memory_current_bytes - place.usage.pod.reclaimable_bytes > worth_bytes
-    ]
-    if not known:
+    saving_s = BACKOFF_S + min(growths.pods[one.usage.pod.cgroup].ran_ns for one in demands if one.active) / NS_PER_S
+    if cost_s < FACTOR * saving_s:
         return None
-    current, pod = min(known, key=_loss).usage
-    lost_s = (pod.cpu_usage_usec or 0) / 1e6
-    return Sacrifice(
-        pod,
-        current,
-        f"no headroom left, and not even one pod fits: of {len(known)} it loses least ({lost_s:.1f} s of CPU time, "
-        f"priority {pod.priority})",
+    one = min(waiting, key=lambda one: (-one.group[0], one.expected))
+    return one if one.expected <= room or cost_s >= PATIENCE * saving_s else None
+
+
+def _demand(usage: PodUsage, growths: Growths, terms: Terms) -> Demand:
+    return demand(usage, growths.pods[usage.pod.cgroup], growths.peaks_of(usage.pod), terms)
+
+
+def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:
+    """Return the growths with newcomers admitted and pods excused."""
+    pods: dict[CgroupId, Growth] = {}
+    for cgroup in admitted:
+        pods[cgroup] = growths.pods[cgroup]._replace(admitted=True)
+    for cgroup in excused:
+        pods[cgroup] = growths.pods[cgroup]._replace(admitted=True, excused=True)
+    return replace(growths, pods={**growths.pods, **pods}) if pods else growths
+
+
+def _terms(state: ReserveState, sample: Sample, config: Config) -> Terms:
+    return Terms(
+        sample.at_ns,
+        sample.headroom.capacity_bytes,
+        reaction_s(state.late_s, sample, config),
+        sample.cpus,
+        min(max(state.idle_cpus, 0.0), 1.0),
     )
 
 
-def _loss(place: Place) -> tuple[int, bool, int]:
-    pod = place.usage.pod
-    return pod.priority, pod.workload is Workload.SERVICE, pod.cpu_usage_usec or 0
+def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
+    """Return the time until a pod that starts to grow can be stopped."""
+    return REACTION_SAMPLES * fast_ns(sample, config.sampling) / NS_PER_S + late_s
+
+
+def room_bytes(sample: Sample) -> float:
+    """Return what the policy has to give: headroom less margin and kubelet's eviction threshold."""
+    headroom = sample.headroom
+    return headroom.available_bytes - headroom.eviction_bytes - headroom.capacity_bytes * MARGIN_PCT / 100
+
+
+def late_s(state: ReserveState, sample: Sample) -> float:
+    """Return how late samples come, the worst of late."""
+    now_s = sample.late_ns / NS_PER_S
+    if state.sampled_at_ns is None:
+        return min(now_s, _LONGEST_LATE_S)
+    elapsed_s = max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
+    worst: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
+    return min(max(worst, now_s), _LONGEST_LATE_S)

@@ -82,7 +82,7 @@ def _can_help(sample: Sample, paused: Sequence[PodUsage], upper_pct: float) -> b
 def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple[Action, ...]:
     chosen = candidates[: config.watermark.batch]
     return tuple(
-        Pause(pod, current, config.mechanism, f"{reason}, rank {rank} of {len(candidates)} by memory.current")
+        Pause(pod, current, config.mechanism.first, f"{reason}, rank {rank} of {len(candidates)} by memory.current")
         for rank, (current, pod) in enumerate(chosen, start=1)
     )
 

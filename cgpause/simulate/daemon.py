@@ -1,17 +1,19 @@
 """The daemon of a simulated node: sample, decide, act a little later.
 
-It is woken early by a kill or a restart in a pod that it holds, as by inotify. PSI is left out: it comes too late to
-matter, so this daemon is a little worse than the real one.
+It is woken early when containers start or are killed, as by inotify. PSI is left out: it comes too late to matter, so
+this daemon is a little worse than the real one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import Protocol
 
 from cgpause import policy
+from cgpause.calls import Call
 from cgpause.config import Config
 from cgpause.model import (
     Action,
@@ -27,11 +29,12 @@ from cgpause.model import (
     Resume,
     Sacrifice,
     Sample,
+    Workload,
 )
 from cgpause.policy import Decision, State
+from cgpause.policy.growth import CHARGE_BATCH_BYTES
+from cgpause.policy.kinds import FIRM_S, Kinds
 from cgpause.simulate.engine import Engine
-from cgpause.simulate.glance import Glances
-from cgpause.simulate.held import HeldLooks
 from cgpause.simulate.pods import SimPod
 from cgpause.tree import SPARED_S
 
@@ -39,8 +42,18 @@ _NS = 1_000_000_000
 _DETAILS_S = 1.0
 """`memory.stat` and `cpu.stat` of the pods are read this often while memory is close."""
 _WAKE_S = 0.001
-_CALM_LOOKS = 3
-"""Where looks are not so many times rarer than can be, something is about to happen."""
+_ASK_S = 10.0
+"""A pod that does not listen is asked again so often ..."""
+_ASK_PAUSED_S = 1.0
+"""... or this soon after its pause: a frozen pod cannot begin to listen."""
+_SCAN_S = 1.0
+"""The daemon counts refused connections so often (cgpause.distress), ..."""
+_YOUNG_S = 120.0
+"""... for pods whose container is younger than this."""
+_NOISE_PER_S = 1.0
+"""How often the kernel charges or returns batches of a pod that runs."""
+_NOISE_MOST = 0.5
+"""But at most in this part of the samples."""
 
 Decide = Callable[[State, Sample, Config], Decision]
 Observer = Callable[[Sample, State, Decision], None]
@@ -59,6 +72,9 @@ class Node(Protocol):
     def answer(self, pod: SimPod) -> None:
         """Let a pod answer its probe."""
 
+    def is_up(self, pod: SimPod) -> bool:
+        """Return True if a pod's container has run for as long as it needs to start."""
+
 
 class SimDaemon:
     """Decides for one node."""
@@ -74,10 +90,12 @@ class SimDaemon:
         lateness_s: float,
         decide: Decide = policy.decide,
         observe: Observer | None = None,
-        glances: bool = True,
+        noise: bool = False,
     ) -> None:
         """Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late."""
         self.config = config
+        self.noise = noise
+        """Whether `memory.current` moves by steps of the charge batch."""
         self.observe = observe
         self.decisions = 0
         self.pauses = 0
@@ -86,13 +104,16 @@ class SimDaemon:
         self._engine = engine
         self._random = chance
         self._decide = decide
-        self._may_glance = glances and decide is policy.decide
-        self._glances: Glances | None = None
-        self._held: HeldLooks | None = None
+        self._quiet: policy.Quiet | None = None
+        self._used_cpu_s = 0.0
+        self._used_cpu_at_s = engine.now_s
+        self._kinds = Kinds()
+        self._services: set[SimPod] = set()
+        """Slow starters that have been found to be services: they listened, or refused a probe while paused."""
+        self._sampled_at_s = engine.now_s
         self._actuation_s = actuation_s
         self._lateness_s = lateness_s
         self._state = State()
-        self._fast_ns = config.sampling.fast_ms * 1_000_000
         self._late_s = 0.0
         self._close = False
         self._details_at_s = 0.0
@@ -106,17 +127,41 @@ class SimDaemon:
         engine = self._engine
         if engine.has_cache:
             self._reclaim()
+        if self.noise:
+            self._charge()
         usages = []
         for pod in engine.pods:
             assert pod.facts is not None
-            usages.append(PodUsage(int(engine.held(pod) + pod.cache_bytes), pod.facts))
+            usages.append(PodUsage(int(engine.held(pod) + pod.cache_bytes + pod.charged_bytes), pod.facts))
         return Sample(
             at_ns=self._now_ns(),
             headroom=self._node.headroom,
             pods=tuple(usages),
             read_at_ns=self._read_at_ns,
             late_ns=int(self._late_s * _NS),
+            cpus=math.ceil(engine.cpus),
+            idle_cpus=self._idle_cpus(),
         )
+
+    def _charge(self) -> None:
+        """Change what the kernel has charged in advance to some pods: none to all of its CPUs hold a batch."""
+        engine, chance = self._engine, self._random
+        elapsed_s, self._sampled_at_s = engine.now_s - self._sampled_at_s, engine.now_s
+        share = min(elapsed_s * _NOISE_PER_S, _NOISE_MOST)
+        for pod in engine.pods:
+            if chance.random() < share:
+                charged = CHARGE_BATCH_BYTES * chance.randint(0, math.ceil(engine.cpus))
+                most = math.inf if pod.limit_bytes is None else pod.limit_bytes - engine.held(pod)
+                pod.charged_bytes = max(min(charged, most), 0.0) if pod.steps is not None else 0.0
+
+    def _idle_cpus(self) -> float:
+        """Return the idle CPUs, on average since the last sample."""
+        engine = self._engine
+        elapsed_s = engine.now_s - self._used_cpu_at_s
+        used_s = engine.cpu_seconds
+        idle = engine.idle_cpus if elapsed_s <= 0 else engine.cpus - (used_s - self._used_cpu_s) / elapsed_s
+        self._used_cpu_s, self._used_cpu_at_s = used_s, engine.now_s
+        return max(idle, 0.0)
 
     def _reclaim(self) -> None:
         """Let page cache go where somebody needs the room."""
@@ -158,41 +203,13 @@ class SimDaemon:
 
     def _look(self) -> None:
         self.decisions += 1
-        next_ns = self._glance() if self._held is None else self._look_at_held(self._held)
-        if next_ns is None:
+        quiet = self._quiet
+        if quiet is not None and quiet.holds(self._node.headroom.available_bytes, self._now_ns()):
+            next_ns = quiet.next_sample_ns
+        else:
             next_ns = self._look_closely()
         self._late_s = self._lateness_s * self._random.random()
         self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
-
-    def _glance(self) -> int | None:
-        """Look where nothing can happen; returns when to look again, or None where that is not so."""
-        if self._glances is None:
-            return None
-        is_due = self._engine.now_s >= self._details_at_s
-        read_at_ns = self._now_ns() if self._close and is_due else self._read_at_ns
-        found = self._glances.look(self._now_ns(), self._node.headroom, read_at_ns, int(self._late_s * _NS))
-        if found is None:
-            self._state = self._glances.state()
-            self._glances = None
-            return None
-        if is_due and (self._close or found.close):
-            self._details_at_s = self._engine.now_s + _DETAILS_S
-            self._read_at_ns = self._now_ns()
-        self._close = found.close
-        return found.next_ns
-
-    def _look_at_held(self, held: HeldLooks) -> int | None:
-        """The same while pods are held."""
-        self._read_details()
-        next_ns = held.look(self._now_ns(), self._node.headroom, self._read_at_ns, int(self._late_s * _NS))
-        if next_ns is None:
-            self._hand_back()
-        return next_ns
-
-    def _hand_back(self) -> None:
-        if self._held is not None:
-            self._state = self._held.state()
-            self._held = None
 
     def _look_closely(self) -> int:
         """Decide; returns when to look again."""
@@ -207,16 +224,10 @@ class SimDaemon:
         if self.observe is not None:
             self.observe(sample, self._state, decision)
         self._state = decision.state
+        self._quiet = decision.quiet
         if decision.actions:
             self._acting_until_s = self._engine.now_s + 2 * self._actuation_s * self._random.random()
             self._engine.at(self._acting_until_s, lambda: self._act(decision.actions))
-        elif self._may_glance and self.observe is None:
-            if HeldLooks.can_take_over(self.config, decision.state, self._engine):
-                self._held = HeldLooks(self._engine, self.config, decision.state, sample)
-            elif decision.next_sample_ns > _CALM_LOOKS * self._fast_ns and Glances.can_take_over(
-                decision.state, self._engine
-            ):
-                self._glances = Glances(self._engine, self.config, decision.state, sample.at_ns)
         return decision.next_sample_ns
 
     def _act(self, actions: Iterable[Action]) -> None:
@@ -228,9 +239,9 @@ class SimDaemon:
             match action:
                 case Pause(mechanism=mechanism, reason=reason):
                     self._hold(pod, pod.facts, mechanism, reason)
-                case Freeze():
+                case Freeze(grew=grew):
                     assert pod.facts.paused is not None
-                    self.freezes += 1
+                    self.freezes += grew
                     pod.facts = replace(pod.facts, paused=replace(pod.facts.paused, mechanism=Mechanism.FREEZE))
                     self._engine.regroup(pod)
                 case Resume():
@@ -255,7 +266,7 @@ class SimDaemon:
             expires_ns=None,
             original=CpuMax(None, 100_000),
             original_burst_us=0,
-            written=None if freeze else CpuMax(1000, 100_000),
+            written=None if freeze else self.config.throttle.cpu_max,
         )
         pod.facts = replace(facts, paused=paused)
         self._engine.regroup(pod)
@@ -275,14 +286,92 @@ class SimDaemon:
 
     def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
         """Learn that a container was started, or killed."""
-        self._hand_back()
-        self._engine.touched[pod] = None
-        settle_s = self.config.hold.settle_s
+        self._quiet = None
+        now_ns, hold = self._now_ns(), self.config.hold
+        is_service = pod.workload is Workload.SERVICE and (not pod.starts_s or pod in self._services)
+        if is_service:
+            workload = Workload.SERVICE
+        elif self._kinds.is_silent(facts.controller):
+            workload = self._kinds.of_silent(facts.controller, 0.0)
+        else:
+            workload = Workload.STARTING
         pod.facts = replace(
             facts,
-            settled_at_ns=self._now_ns() + int(settle_s * _NS),
-            spared_until_ns=self._now_ns() + int(min(settle_s, SPARED_S) * _NS),
+            settled_at_ns=now_ns + int(hold.settle_s * _NS),
+            spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * _NS),
+            workload=workload,
         )
+        if not is_service:
+            self._ask_in(pod, hold.starting_s)
         if pod.facts.paused is not None:
             pod.facts = replace(pod.facts, distress=why)
-            self._tick_at(self._engine.now_s + _WAKE_S)
+        self._tick_at(self._engine.now_s + _WAKE_S)
+
+    def _ask_in(self, pod: SimPod, seconds: float) -> None:
+        epoch = pod.epoch
+        self._engine.at(self._engine.now_s + seconds, lambda: self._ask(pod) if pod.epoch == epoch else None)
+
+    def _ask(self, pod: SimPod) -> None:
+        """Ask a pod whether it listens; one that does not is batch, until it does."""
+        facts, started_s = pod.facts, pod.started_s
+        if facts is None or started_s is None or pod in self._services:
+            return
+        is_service = pod.workload is Workload.SERVICE
+        if is_service and pod.mechanism is not None:
+            self._ask_in(pod, _ASK_PAUSED_S)
+            return
+        if is_service and self._node.is_up(pod):
+            self._find_service(pod, facts)
+            return
+        silent_s = self._engine.now_s - started_s
+        known = self._kinds.version
+        self._kinds.was_silent(facts.controller, silent_s)
+        self._classify_silent([pod] if self._kinds.version == known else self._engine.pods)
+        if is_service or silent_s < FIRM_S:
+            self._ask_in(pod, _ASK_S)
+
+    def _find_service(self, pod: SimPod, facts: Pod) -> None:
+        self._quiet = None
+        self._services.add(pod)
+        self._kinds.listened(facts.controller)
+        pod.facts = replace(facts, workload=Workload.SERVICE)
+
+    def _classify_silent(self, pods: Iterable[SimPod]) -> None:
+        """Take pods that have not listened yet for what is known of their workloads."""
+        for pod in pods:
+            facts = pod.facts
+            if facts is None or facts.workload is Workload.SERVICE or not self._kinds.is_silent(facts.controller):
+                continue
+            age_s = 0.0 if pod.started_s is None else self._engine.now_s - pod.started_s
+            workload = self._kinds.of_silent(facts.controller, age_s)
+            if workload is not facts.workload:
+                self._quiet = None
+                pod.facts = replace(facts, workload=workload)
+
+    def probe_refused(self, pod: SimPod) -> None:
+        """Learn that the kernel has refused a connection to a pod; a young one that is paused is resumed soon."""
+        facts, started_s, now_s = pod.facts, pod.started_s, self._engine.now_s
+        if facts is None or facts.paused is None or started_s is None or now_s - started_s > _YOUNG_S:
+            return
+        since_ns, epoch = facts.paused.since_ns, pod.epoch
+        if self._now_ns() - since_ns < _SCAN_S * _NS:
+            return  # the first count of this pause may come after the refusal
+
+        def notice() -> None:
+            facts = pod.facts
+            if pod.epoch != epoch or facts is None or facts.paused is None or facts.paused.since_ns != since_ns:
+                return
+            self._quiet = None
+            self._find_service(pod, replace(facts, distress=Call.REFUSED))
+            self._tick_at(self._engine.now_s)
+
+        self._engine.at(now_s + _SCAN_S, notice)
+
+    def is_through(self, pod: SimPod) -> None:
+        """Learn that a pod has ended by itself."""
+        self._quiet = None
+        if pod.workload is Workload.BATCH and pod.facts is not None:
+            known = self._kinds.version
+            self._kinds.ended(pod.facts.controller)
+            if self._kinds.version != known:
+                self._classify_silent(self._engine.pods)

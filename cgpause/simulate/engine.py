@@ -3,7 +3,7 @@
 Discrete events, exact between them: CPU is shared evenly among the pods that want it, memory grows in proportion to the
 CPU time got, so the next moment at which anything changes can be computed. No clock, no sleeping.
 
-CPU is one thread a pod; a throttled pod gets 1 % of a CPU (and leaks so fast), a frozen none. All that compute alike
+CPU is one thread a pod; a throttled pod gets its quota (and leaks so fast), a frozen none. All that compute alike
 have got the same CPU time since any moment, so there is one clock of that for all of them (virtual time, as in fair
 queueing): who is through next is at the top of a heap, and an event costs the same however many pods compute. What one
 of them holds is known when somebody asks.
@@ -22,7 +22,6 @@ from cgpause.simulate.pods import SimPod
 
 START_S = 1000.0
 """The virtual clock begins here, so that something can have happened before."""
-THROTTLED_CPUS = 0.01
 
 
 class Kernel(Protocol):
@@ -75,8 +74,8 @@ class Group:
 class Engine:
     """Lets pods compute."""
 
-    def __init__(self, kernel: Kernel, *, cpus: float, room_bytes: float) -> None:
-        """`room_bytes`: what the pods can hold together."""
+    def __init__(self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float = 0.01) -> None:
+        """`room_bytes`: what the pods can hold together; `throttled_cpus`: the CPU share of a throttled pod."""
         self.now_s = START_S
         self.room_bytes = room_bytes
         self.pods: list[SimPod] = []
@@ -86,17 +85,19 @@ class Engine:
         self.has_cache = False
         """Whether any pod has ever had page cache."""
         self.touched: dict[SimPod, None] = {}
-        """Whose memory has changed since somebody emptied this, in order."""
+        """Pods whose memory has changed since the daemon last emptied this, in order."""
         self.departed: list[SimPod] = []
         """Who has gone since then."""
         self._departures = 0
         self._kernel = kernel
-        self._cpus = cpus
+        self.cpus = cpus
+        self._throttled_cpus = throttled_cpus
+        self._cpu_s = 0.0
         self._making = False
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self._free = Group(1.0)
-        self._throttled = Group(THROTTLED_CPUS)
+        self._throttled = Group(throttled_cpus)
         self._then_s = START_S
         """When the clocks and what is held were last brought up to date."""
         self._used = 0.0
@@ -116,6 +117,19 @@ class Engine:
     def held(self, pod: SimPod) -> float:
         """What one holds."""
         return pod.held_bytes + pod.growth * self._got_s(pod)
+
+    def _busy_cpus(self) -> float:
+        return self._free.size * self._free.speed + self._throttled.size * self._throttled_cpus + self._making
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time used so far, by pods and by kubelet."""
+        return self._cpu_s + self._busy_cpus() * (self.now_s - self._then_s)
+
+    @property
+    def idle_cpus(self) -> float:
+        """CPUs that no pod uses now."""
+        return max(self.cpus - self._busy_cpus(), 0.0)
 
     def settle(self, pod: SimPod) -> None:
         """Bring up to date what a pod has taken and used."""
@@ -230,8 +244,9 @@ class Engine:
         taken = self._slope * elapsed_s
         self.byte_seconds += (self._used + taken / 2) * elapsed_s
         self._used += taken
+        self._cpu_s += self._busy_cpus() * elapsed_s
         self._free.clock += self._free.speed * elapsed_s
-        self._throttled.clock += THROTTLED_CPUS * elapsed_s
+        self._throttled.clock += self._throttled_cpus * elapsed_s
         self._then_s = self.now_s
 
     # Who computes
@@ -310,10 +325,10 @@ class Engine:
 
     def _share(self) -> None:
         free, throttled = self._free, self._throttled
-        cpus = self._cpus - throttled.size * THROTTLED_CPUS - self._making
+        cpus = self.cpus - throttled.size * self._throttled_cpus - self._making
         size = free.size or 1
         free.speed = 1.0 if size <= cpus else max(cpus / size, 0.0)
-        self._slope = free.growth * free.speed + throttled.growth * THROTTLED_CPUS
+        self._slope = free.growth * free.speed + throttled.growth * self._throttled_cpus
 
     def _end_steps(self, group: Group) -> None:
         """Deal with those that are through with their step, or at their limit."""

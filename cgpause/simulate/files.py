@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cgpause import __version__, folder
+from cgpause.config import HowPaused
 from cgpause.markdown import plain, table
 from cgpause.memory_units import mib
 from cgpause.simulate import Arm, groups
@@ -92,9 +93,15 @@ def beside(policy: dict[str, Any], none: dict[str, Any] | None, name: str) -> st
     return f"{100 * (policy['mean'][name] / none['mean'][name] - 1):+.0f} %"
 
 
+def held(values: dict[str, Any]) -> str:
+    """How pods are held, in words."""
+    by = values["mechanism"]
+    return "throttled, batch then frozen" if by == HowPaused.AUTO else f"held by {by}"
+
+
 def _conditions(values: dict[str, Any]) -> str:
     means = "; the mean, and in brackets the lowest and the highest" if len(values["seeds"]) > 1 else ""
-    return f"By `cgpause simulate` {__version__}, {seeds(values)}{means}. Pods are held by {values['mechanism']}."
+    return f"By `cgpause simulate` {__version__}, {seeds(values)}{means}. Pods are {held(values)}."
 
 
 def _groups(load: dict[str, Any]) -> list[str]:

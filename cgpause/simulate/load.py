@@ -54,6 +54,8 @@ class Lasting:
     protected: bool = False
     priority: int = 0
     lasts_s: float = math.inf
+    starts_s: float = 0.0
+    """Running time of a container before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
         priority=kind.priority,
         protected="by the workload" if kind.protected else None,
         probe=kind.probe,
+        starts_s=kind.starts_s,
         request_bytes=kind.request_bytes,
         backoff=Backoff(load.machine.backoff_scale),
         lasts_s=kind.lasts_s,

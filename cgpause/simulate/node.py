@@ -7,6 +7,8 @@ What is modelled, and from where (design: kernel facts, the kubepods tree):
   QoS class);
 - kubelet: a killed container starts again from zero after 10, 20, 40 … 300 s; three missed liveness probes (every 10 s,
   1 s each) kill; below `eviction_bytes`, looked at every 10 s, it evicts the pod that holds most;
+- a container that has not run for `starts_s` yet does not listen: the kernel refuses its probes, paused or not;
+- `noise`: `memory.current` shows up to 64 pages per CPU more than a pod holds (MEMCG_CHARGE_BATCH, mm/memcontrol.c);
 - CPU and time are those of `engine`, the daemon is that of `daemon`. All chance is seeded.
 """
 
@@ -18,6 +20,7 @@ from random import Random
 
 from cgpause.config import Config
 from cgpause.model import CgroupId, Headroom, Pod, QosClass
+from cgpause.names import controller
 from cgpause.policy import decide
 from cgpause.simulate.daemon import Decide, Observer, SimDaemon
 from cgpause.simulate.engine import START_S, Engine
@@ -49,13 +52,13 @@ class SimNode:
         seed: int = 0,
         decide: Decide = decide,
         observe: Observer | None = None,
-        glances: bool = True,
+        noise: bool = False,
     ) -> None:
         """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
 
         `make_s`: kubelet's time to start a container, one after the other.
+        `noise`: whether the daemon sees steps of the kernel's charge batch in each pod's memory.
         Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late.
-        `glances`: whether the daemon may take short cuts that change nothing, see `glance`.
         """
         self.kubepods_max_bytes = kubepods_max_bytes
         self.node_total_bytes = node_total_bytes
@@ -70,7 +73,10 @@ class SimNode:
         room_bytes = node_total_bytes - system_bytes
         if kubepods_max_bytes is not None:
             room_bytes = min(room_bytes, kubepods_max_bytes)
-        self._engine = Engine(self, cpus=cpus, room_bytes=room_bytes)
+        throttle = (config or Config()).throttle
+        self._engine = Engine(
+            self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.quota_us / throttle.period_us
+        )
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._make_s = make_s
         self._made_at_s = START_S
@@ -87,7 +93,7 @@ class SimNode:
                 lateness_s=lateness_s,
                 decide=decide,
                 observe=observe,
-                glances=glances,
+                noise=noise,
             )
         if eviction_bytes:
             self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
@@ -138,6 +144,9 @@ class SimNode:
     def headroom(self) -> Headroom:
         """Memory now."""
         used = self._engine.held_bytes
+        if self.daemon is not None and self.daemon.noise:
+            # The kernel gives back what it has charged in advance before it reclaims or kills.
+            used = min(used + sum(pod.charged_bytes for pod in self.pods), self._engine.room_bytes)
         return Headroom(
             node_total_bytes=self.node_total_bytes,
             node_available_bytes=int(self.node_total_bytes - self.system_bytes - used),
@@ -225,6 +234,7 @@ class SimNode:
             protected=pod.protected,
             workload=pod.workload,
             priority=pod.priority,
+            controller=controller("default", pod.name),
         )
         self._engine.pods.append(pod)
         if pod.lasts_s is not None and pod.lasts_s < math.inf:
@@ -239,7 +249,8 @@ class SimNode:
         pod.missed_in_a_row = 0
         self._containers_changed(pod, "its containers changed")
         if pod.probe is not None:
-            self._probe_at(pod, pod.probe, self.now_s + pod.probe.period_s * self._random.random())
+            first_s = pod.probe.initial_delay_s + pod.probe.period_s * self._random.random()
+            self._probe_at(pod, pod.probe, self.now_s + first_s)
         self._engine.next_step(pod)
 
     def kill(self, pod: SimPod, why: str) -> None:
@@ -288,6 +299,8 @@ class SimNode:
     def is_through(self, pod: SimPod) -> None:
         """See a pod off that has done all it had to do."""
         pod.finished_s = self.now_s - START_S
+        if self.daemon is not None:
+            self.daemon.is_through(pod)
         self._leave(pod)
 
     def _probe_at(self, pod: SimPod, probe: Probe, at_s: float) -> None:
@@ -296,14 +309,32 @@ class SimNode:
         def ask() -> None:
             if pod.epoch != epoch:
                 return
-            if pod.mechanism is None:
+            self._probe_at(pod, probe, at_s + probe.period_s)
+            if not self.is_up(pod):
+                if self.daemon is not None:
+                    self.daemon.probe_refused(pod)
+                self._miss(pod, probe)
+            elif pod.mechanism is None:
                 self.answer(pod)
             else:
                 pod.probe_open = True
                 self._engine.at(self.now_s + probe.timeout_s, lambda: self._time_out(pod, probe, epoch))
-            self._probe_at(pod, probe, at_s + probe.period_s)
 
         self._engine.at(at_s, ask)
+
+    def is_up(self, pod: SimPod) -> bool:
+        """Return True if a pod's container has run, without pauses, for as long as it needs to start."""
+        started_s = pod.started_s
+        if started_s is None:
+            return False
+        if not pod.starts_s:
+            return True
+        ran_s = self.now_s - started_s
+        for since_s, end_s in reversed(self.hold_spans(pod)):
+            if end_s <= started_s:
+                break
+            ran_s -= end_s - max(since_s, started_s)
+        return ran_s >= pod.starts_s
 
     def answer(self, pod: SimPod) -> None:
         """Let a pod answer its probe."""
@@ -312,9 +343,11 @@ class SimNode:
         pod.missed_in_a_row = 0
 
     def _time_out(self, pod: SimPod, probe: Probe, epoch: int) -> None:
-        if pod.epoch != epoch or not pod.probe_open:
-            return
-        pod.probe_open = False
+        if pod.epoch == epoch and pod.probe_open:
+            pod.probe_open = False
+            self._miss(pod, probe)
+
+    def _miss(self, pod: SimPod, probe: Probe) -> None:
         pod.missed += 1
         pod.missed_in_a_row += 1
         pod.worst_missed_in_a_row = max(pod.worst_missed_in_a_row, pod.missed_in_a_row)

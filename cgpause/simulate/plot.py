@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from cgpause.pictures import COLOURS, drawing, png, short
 from cgpause.simulate import Arm
-from cgpause.simulate.files import describe, seeds
+from cgpause.simulate.files import describe, held, seeds
 
 _ROOM = 0.8
 """For all bars of a workload."""
@@ -212,8 +212,8 @@ def _name(load: dict[str, Any], most: int = _MOST_NAME) -> str:
 
 
 def _title(values: dict[str, Any]) -> str:
-    held = f"{seeds(values)}; pods are held by {values['mechanism']}"
+    how = f"{seeds(values)}; pods are {held(values)}"
     if len(values["workloads"]) > 1:
-        return f"{len(values['workloads'])} workloads, simulated; {held}"
+        return f"{len(values['workloads'])} workloads, simulated; {how}"
     (load,) = values["workloads"]
-    return f"{_name(load)}, simulated: {describe(load)}\n{held}"
+    return f"{_name(load)}, simulated: {describe(load)}\n{how}"

@@ -44,6 +44,8 @@ class Probe:
     period_s: float = 10.0
     timeout_s: float = 1.0
     failures: int = 3
+    initial_delay_s: float = 0.0
+    """Time after the start of a container before the first probe."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,6 +64,8 @@ class SimPod:
     start_s: float = 0.0
     """Seconds after the beginning."""
     probe: Probe | None = None
+    starts_s: float = 0.0
+    """Running time of a container before it answers; a pause makes this take longer."""
     request_bytes: int | None = None
     """For admission, and for the order in which the kernel kills."""
     request_millicpu: int = 0
@@ -71,6 +75,8 @@ class SimPod:
 
     held_bytes: float = 0.0
     cache_bytes: float = 0.0
+    charged_bytes: float = 0.0
+    """What `memory.current` shows beyond that: pages that the kernel has charged in advance, one batch per CPU."""
     cpu_s: float = 0.0
     """Of the running container."""
     lost_cpu_s: float = 0.0

@@ -149,7 +149,11 @@ def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> G
     holds = [end_s - since_s for node, pod in members for since_s, end_s in node.hold_spans(pod)]
     silent = late = None
     if isinstance(kind, Lasting):
-        silent = [length_s for node, pod in members for length_s in silences(_runs(node, pod), node.hold_spans(pod))]
+        silent = [
+            length_s
+            for node, pod in members
+            for length_s in silences(_runs(node, pod), node.hold_spans(pod), pod.starts_s)
+        ]
         if kind.latency_s is not None:
             late = [length_s - kind.latency_s for length_s in silent if length_s > kind.latency_s]
     return GroupOutcome(

@@ -61,13 +61,14 @@ def surging(surge: Surge, seed: str) -> Behaviour:
     return run
 
 
-def silences(runs: Iterable[Span], holds: Iterable[Span]) -> list[float]:
-    """How long each stretch was in which a pod did not answer: it was held, or no container of it ran.
+def silences(runs: Iterable[Span], holds: Iterable[Span], starts_s: float = 0.0) -> list[float]:
+    """Return how long each stretch was in which a pod did not answer: it was paused, or none of its containers was up.
 
-    `runs` are those of its containers, in order; before the first nobody expects an answer.
+    `runs` are those of its containers, in order, each of which answers after `starts_s`; before the first one nothing
+    expects an answer.
     """
     ran = list(runs)
-    gaps = [(before[1], after[0]) for before, after in pairwise(ran)]
+    gaps = [(before[1], min(after[0] + starts_s, after[1])) for before, after in pairwise(ran)]
     merged: list[Span] = []
     for since_s, end_s in sorted((*gaps, *holds)):
         if merged and since_s <= merged[-1][1]:

@@ -20,7 +20,7 @@ def print_simulation(values: dict[str, Any]) -> None:
     for number, load in enumerate(values["workloads"]):
         to.print(
             f"{chr(10) if number else ''}{printable(load['workload'])}: {files.describe(load)}, {files.seeds(values)}; "
-            f"pods are held by {values['mechanism']}",
+            f"pods are {files.held(values)}",
             soft_wrap=True,
         )
         wide, policies = to.width >= _WIDE, load["policies"]

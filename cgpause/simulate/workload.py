@@ -176,6 +176,19 @@ class _LastingOptions:
     probe_failures: int = field(
         default=Probe().failures, metadata=option("So many missed in a row kill.", low=1, high=1000)
     )
+    probe_initial_delay_s: float = field(
+        default=Probe().initial_delay_s,
+        metadata=option("Time after the start of a container before its first probe.", unit="s", low=0, high=86400),
+    )
+    starts_s: float = field(
+        default=0.0,
+        metadata=option(
+            "Running time of a container before it listens; probes fail until then, and a pause makes it take longer.",
+            unit="s",
+            low=0,
+            high=86400,
+        ),
+    )
     latency_s: float | None = field(
         default=None,
         metadata=option("For how long it may go without an answer; only counted.", unit="s", low=0, high=1e6),
@@ -362,9 +375,14 @@ def _lasting(one: _LastingOptions, machine: Machine) -> Lasting:
         surge=Surge(
             one.base_mib * MIB, one.surge_mib * MIB, one.surge_s, one.rest_s, machine.page_s, machine.charged_bytes
         ),
-        probe=Probe(one.probe_period_s, one.probe_timeout_s, one.probe_failures) if one.listens else None,
+        probe=_probe(one) if one.listens else None,
         latency_s=one.latency_s,
         protected=one.protected,
         priority=one.priority,
         lasts_s=math.inf if service is None or service.lasts_s is None else service.lasts_s,
+        starts_s=one.starts_s if one.listens else 0.0,
     )
+
+
+def _probe(one: _LastingOptions) -> Probe:
+    return Probe(one.probe_period_s, one.probe_timeout_s, one.probe_failures, one.probe_initial_delay_s)

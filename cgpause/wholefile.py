@@ -1,0 +1,52 @@
+"""A small file that is read whole, and replaced in one step: readers see the old one or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+
+def replace(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Put a file in place in one step, for everybody to read unless `mode` says otherwise.
+
+    Raises:
+        OSError: that could not be done; the old one stays.
+    """
+    # Always the same name, so that what a killed process left is written over; not one that node_exporter looks for.
+    aside = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(aside)
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        try:
+            os.fchmod(fd, mode)  # whatever the umask
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        finally:
+            os.close(fd)
+        os.rename(aside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+
+
+def read(path: str, max_bytes: int) -> bytes:
+    """Return what is in a file; follow no link, and wait for no FIFO.
+
+    Raises:
+        OSError: it cannot be read, is no regular file (EINVAL), or has more than `max_bytes` (EFBIG).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(fd)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes >> 20}Mi", path)
+    return data

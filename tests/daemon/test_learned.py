@@ -1,0 +1,157 @@
+"""What the daemon has learned of workloads outlives it, and keeping it costs nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from daemons import HIGH, MIB, NO_SACRIFICE, PAUSED, Start, cpu_max
+from trees import FakeTree, records_left, rewrite, wait_until
+
+from cgpause import learned
+from cgpause.arguments import LEARNED_FILE
+from cgpause.learned import Learned
+
+RESERVE = "[sampling]\nfast_ms = 10\nslow_s = 1\n"
+AT_ONCE = "daemon.saver._EVERY_NS = 0"
+ONLY_ONCE = "daemon.saver._EVERY_NS = 10**18"
+NAME = "job-x7k2p"
+TIGHT = 800 * MIB
+"""Of the 1 GiB that kubepods has."""
+KNOWN = Learned({"default/job": (300 * MIB,)}, {"default/job": False})
+
+
+@pytest.fixture
+def state(tree: FakeTree) -> Path:
+    folder = tree.folder / "state"
+    folder.mkdir()
+    return folder
+
+
+def known(state: Path) -> Learned:
+    return learned.read(str(state / LEARNED_FILE))
+
+
+def save(state: Path, what: Learned = KNOWN) -> None:
+    learned.write(str(state / LEARNED_FILE), what)
+
+
+def surged(pod: Path, state: Path) -> bool:
+    """Let a pod take memory or give it back; whether that is saved as a peak by now."""
+    is_high = int((pod / "memory.current").read_text()) > 100 * MIB
+    rewrite(pod / "memory.current", f"{(10 if is_high else 300) * MIB:09}\n")
+    return "default/job" in known(state).peaks
+
+
+def test_a_peak_is_saved_and_outlives_a_daemon_that_is_killed(tree: FakeTree, start: Start, state: Path) -> None:
+    pod = tree.add_pod(NAME, 10 * MIB)
+    tree.set_used(TIGHT)  # far from the limit, pods are read once a minute
+    first = start(RESERVE, "--state-dir", str(state), before=AT_ONCE)
+    wait_until(lambda: surged(pod, state), "a peak to be saved")
+    first.stop(signal.SIGKILL)
+    found = known(state).peaks["default/job"]
+    assert set(found) == {300 * MIB}
+
+    second = start(RESERVE, "--state-dir", str(state))
+    assert second.stop() == 0
+
+    assert f"learned before file={state / LEARNED_FILE!s} peaks=1" in second.log
+    assert known(state).peaks["default/job"][: len(found)] == found
+
+
+def test_a_stop_saves_what_the_minute_had_not(tree: FakeTree, start: Start, state: Path) -> None:
+    pods = {name: tree.add_pod(f"{name}-x7k2p") for name in ("first", "second")}
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=ONLY_ONCE)
+    shutil.rmtree(pods["first"])
+    daemon.wait_for_log("pod gone pod=default/first-x7k2p")
+    wait_until((state / LEARNED_FILE).exists, "the first save")
+    shutil.rmtree(pods["second"])
+    daemon.wait_for_log("pod gone pod=default/second-x7k2p")
+    assert known(state).kinds.get("default/second") is not False
+
+    assert daemon.stop() == 0
+
+    assert known(state).kinds == {"default/first": False, "default/second": False}
+
+
+def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(tree: FakeTree, start: Start, state: Path) -> None:
+    save(state)
+    web, job = tree.add_pod("web"), tree.add_pod("other-x7k2p")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    wait_until(lambda: cpu_max(web) == PAUSED, "the pause")
+    shutil.rmtree(job)
+    daemon.wait_for_log("pod gone pod=default/other-x7k2p")
+
+    assert daemon.stop() == 0
+
+    assert known(state) == Learned(KNOWN.peaks, {**KNOWN.kinds, "default/other": False})
+
+
+def test_a_dry_run_knows_what_was_learned_and_saves_nothing(tree: FakeTree, start: Start, state: Path) -> None:
+    save(state)
+    pod = tree.add_pod("other-x7k2p")
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), "--dry-run", before=AT_ONCE)
+    shutil.rmtree(pod)
+    daemon.wait_for_log("pod gone pod=default/other-x7k2p")
+
+    assert daemon.stop() == 0
+
+    assert "learned before" in daemon.log
+    assert known(state) == KNOWN
+
+
+@pytest.mark.parametrize("trouble", ["damaged", "newer", "absent", "folder", "fifo", "link"])
+def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
+    tree: FakeTree, start: Start, state: Path, trouble: str
+) -> None:
+    file = state / LEARNED_FILE
+    match trouble:
+        case "damaged":
+            file.write_text('{"schema":1,"peaks":{"default/job":["many"]},"kinds":{}}')
+        case "newer":
+            file.write_text('{"schema":99}')
+        case "absent":
+            state.rmdir()
+        case "folder":
+            file.mkdir()
+        case "fifo":
+            os.mkfifo(file)
+        case "link":
+            file.symlink_to("elsewhere")
+    pod, job = tree.add_pod("web"), tree.add_pod(NAME)
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=AT_ONCE)
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
+    shutil.rmtree(job)
+    daemon.wait_for_log(f"pod gone pod=default/{NAME}")
+
+    assert daemon.stop() == 0
+
+    unusable, unwritable = trouble != "absent", trouble in ("absent", "folder")
+    assert daemon.log.count("what was learned is lost") == unusable
+    assert daemon.log.count("what was learned is not saved") == unwritable
+    if not unwritable:
+        assert known(state).kinds["default/job"] is False
+    assert not (state / "elsewhere").exists()
+
+
+def test_a_disk_that_hangs_stops_no_pause_and_no_resume(tree: FakeTree, start: Start, state: Path) -> None:
+    pod, job = tree.add_pod("web"), tree.add_pod(NAME)
+    hangs = 'import threading; hang = lambda *_: (daemon.log.info("it waits"), threading.Event().wait()); '
+    hangs += "from cgpause import learned; learned.write = hang"
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; {AT_ONCE}")
+    shutil.rmtree(job)
+    daemon.wait_for_log("it waits")
+    tree.set_used(HIGH)
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    tree.set_used(0)
+    wait_until(lambda: not records_left(tree.root), "the pod to be resumed")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("it waits") == 1

@@ -1,0 +1,430 @@
+"""Demands: worst and expected amounts by limit, peaks and growth, and the order in which they are served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodes import MIB, START_NS, S, growth, pod, record
+
+from cgpause.model import CgroupId, Mechanism, Owner, Pod, PodUsage, QosClass, Workload
+from cgpause.policy.demand import (
+    ACTIVE_S,
+    HORIZON_S,
+    KNOWN_PEAKS,
+    OVERDUE_S,
+    Basis,
+    Demand,
+    Terms,
+    demand,
+    describe,
+    grown_bytes,
+    leak_bytes,
+    leak_limit_bytes,
+    outgrows,
+    reserved_bytes,
+    unbounded_bytes,
+)
+from cgpause.policy.growth import Growth
+
+CAPACITY = 1000 * MIB
+ACTIVE = 5 * MIB
+"""Surges below this size are not worth a pause."""
+NOW = START_NS
+IDLE = Terms(NOW, CAPACITY, 0.5, 1, 1.0)
+"""CPUs are idle: what is expected is granted."""
+BUSY = replace(IDLE, idle_share=0.0)
+LARGE = 1000 << 10
+"""A drop of this size ends a surge; growth by less tells nothing."""
+
+
+def asked(
+    known: Growth, limit: float | None = None, *, peaks: tuple[float, ...] = (), terms: Terms = IDLE, **facts: object
+) -> Demand:
+    """The demand of a pod with this growth; limit and peaks in MiB."""
+    made = replace(pod("a", workload=Workload.BATCH), memory_max_bytes=None if limit is None else int(limit * MIB))
+    made = replace(made, **facts)  # type: ignore[arg-type]
+    return demand(PodUsage(known.used, made), known, tuple(int(peak * MIB) for peak in peaks), terms)
+
+
+def growing(used: float, **facts: object) -> Growth:
+    return growth(used, rate=10.0 * MIB, **facts)
+
+
+def mib(amount: float) -> float:
+    return round(amount / MIB, 3)
+
+
+def held(ago_s: float = 1.0) -> dict[str, Any]:
+    return {"paused": record(NOW - int(ago_s * S))}
+
+
+# Amounts
+
+
+@pytest.mark.parametrize(
+    ("known", "limit", "peaks", "worst", "expected", "basis"),
+    [
+        pytest.param(growing(100), 300, (), 200, 120, Basis.LIMIT, id="limit"),
+        pytest.param(growing(100), 300, (150,) * 7, 200, 120, Basis.LIMIT, id="too-few-peaks"),
+        pytest.param(growing(100), 300, (150,) * 8, 200, 50, Basis.PEAKS, id="peaks"),
+        pytest.param(growing(100), 300, (90,) * 4 + (150,) * 2 + (210,) * 2, 200, 80, Basis.PEAKS, id="mean-of-higher"),
+        pytest.param(growing(192), 300, (192,) * 8, 108, 6, Basis.PEAKS, id="at-all-peaks"),
+        pytest.param(growing(100), 300, (900,) * 8, 200, 200, Basis.PEAKS, id="never-beyond-the-limit"),
+        pytest.param(growing(100, low=60 * MIB), 300, (50,) * 8, 200, 20, Basis.PEAKS, id="beyond-all-peaks"),
+        pytest.param(growing(100), None, (), 100, 50, Basis.GROWTH, id="no-limit"),
+        pytest.param(growing(100), None, (150, 90), 50, 50, Basis.PEAKS, id="no-limit-one-peak"),
+        pytest.param(growing(100), None, (150, 210), 110, 80, Basis.PEAKS, id="no-limit-two-peaks"),
+        pytest.param(growing(100, low=60 * MIB), None, (90,), 40, 20, Basis.PEAKS, id="no-limit-beyond-its-peaks"),
+        pytest.param(growing(192), None, (192,), 12, 6, Basis.PEAKS, id="no-limit-at-its-peak"),
+        pytest.param(growing(192, low=186 * MIB), None, (192,), 12, 6, Basis.PEAKS, id="no-limit-and-a-small-surge"),
+        pytest.param(growing(20, admitted=False), 300, (), 280, 205, Basis.LIMIT, id="newcomer"),
+        pytest.param(growing(220, admitted=False), 300, (), 80, 20, Basis.LIMIT, id="newcomer-beyond-what-is-expected"),
+        pytest.param(growing(20, admitted=False), None, (), 20, 10, Basis.GROWTH, id="newcomer-without-limit"),
+        pytest.param(growing(20, admitted=False), 300, (120,) * 8, 280, 100, Basis.PEAKS, id="newcomer-with-peaks"),
+    ],
+)
+def test_amounts(
+    known: Growth, limit: float | None, peaks: tuple[float, ...], worst: float, expected: float, basis: Basis
+) -> None:
+    found = asked(known, limit, peaks=peaks)
+    assert found.active
+    assert (mib(found.worst), mib(found.expected)) == (worst, expected)
+    assert found.basis is basis
+    busy = asked(known, limit, peaks=peaks, terms=BUSY)
+    assert mib(busy.expected) == worst, "a pause costs nothing there"
+    quarter = asked(known, limit, peaks=peaks, terms=replace(IDLE, idle_share=0.25))
+    assert mib(quarter.expected) == expected / 4 + worst * 3 / 4
+    assert KNOWN_PEAKS == 8
+
+
+def test_a_pod_that_does_not_grow_asks_for_nothing() -> None:
+    found = asked(growth(100), 300)
+    assert (found.worst, found.expected, found.need, found.active) == (0, 0, 0, False)
+    assert found.basis is Basis.NOTHING
+
+
+@pytest.mark.parametrize("used", [300, 400], ids=["at", "beyond"])
+def test_a_pod_at_its_limit_asks_for_nothing(used: float) -> None:
+    found = asked(growing(used, low=0), 300)
+    assert (found.worst, found.expected, found.need, found.active) == (0, 0, 0, False)
+    assert found.basis is Basis.LIMIT
+
+
+def test_a_pod_that_grows_slowly_asks_for_what_it_takes_until_it_could_be_stopped() -> None:
+    found = asked(growth(100, rate=0.1 * MIB), 300)
+    assert not found.active
+    assert mib(found.need) == mib(found.worst) == mib(found.expected) == 0.05
+    assert found.basis is Basis.LIMIT
+
+
+@pytest.mark.parametrize(
+    ("known", "limit", "peaks", "need"),
+    [
+        pytest.param(growing(100), 300, (), 5, id="rate"),
+        pytest.param(growing(100), 103, (), 3, id="claim"),
+        pytest.param(growing(100), None, (), 5, id="no-limit"),
+        pytest.param(growing(100), None, (102,), 5, id="a-known-peak-bounds-no-need"),
+        pytest.param(growing(100), 300, (102,) * 8, 5, id="nor-do-eight"),
+        pytest.param(growing(3), None, (), 5, id="little-without-a-limit"),
+    ],
+)
+def test_the_need_is_what_is_taken_within_a_reaction(
+    known: Growth, limit: float | None, peaks: tuple[float, ...], need: float
+) -> None:
+    assert asked(known, limit, peaks=peaks).need == need * MIB
+
+
+def test_a_demand_that_is_expected_is_at_least_the_need() -> None:
+    found = asked(growth(100, rate=100.0 * MIB, low=0), 300, peaks=(110,) * 8)
+    assert mib(found.need) == mib(found.expected) == 50
+    assert mib(asked(growth(100, rate=100.0 * MIB), 140).expected) == 40
+
+
+# Active
+
+
+@pytest.mark.parametrize(("rate", "active"), [(1, False), (1.001, True)], ids=["at", "above"])
+def test_growth_of_half_a_percent_of_the_capacity_in_30_s_is_active(rate: float, active: bool) -> None:  # noqa: FBT001 - a table
+    terms = replace(IDLE, capacity_bytes=6000 * MIB)
+    assert ACTIVE_S == 30
+    assert terms.active_bytes == 30 * MIB
+    assert asked(growth(100, rate=rate * MIB), 300, terms=terms).active is active
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_paused", "active"),
+    [({}, False, False), ({}, True, True), ({"admitted": False}, False, True)],
+    ids=["still", "paused", "newcomer"],
+)
+def test_paused_and_new_pods_would_grow(facts: dict[str, object], is_paused: bool, active: bool) -> None:  # noqa: FBT001 - a table
+    found = asked(growth(100, **facts), 300, **(held() if is_paused else {}))
+    assert found.active is active
+    assert found.newcomer is ("admitted" in facts)
+    assert found.is_paused is is_paused
+
+
+@pytest.mark.parametrize(("claim", "active"), [(4095, False), (4096, True)])
+def test_a_pod_at_its_limit_has_nothing_to_ask_for(claim: int, active: bool) -> None:  # noqa: FBT001 - a table
+    found = asked(growing(100, low=0), memory_max_bytes=100 * MIB + claim)
+    assert found.active is active
+
+
+@pytest.mark.parametrize(("more", "active"), [(0, False), (2, True)], ids=["at", "above"])
+def test_a_small_surge_is_not_worth_a_pause(more: int, active: bool) -> None:  # noqa: FBT001 - a table
+    """The surge is what the pod has taken since its low and what it is expected to take."""
+    used = 2 * ACTIVE + more
+    assert asked(growing(0)._replace(used=used, low=used)).active is active, "it is expected to take half as much again"
+    taken = growing(0)._replace(used=ACTIVE, low=ACTIVE // 2 - more)
+    assert asked(taken).active is active
+
+
+@given(
+    st.integers(0, 2000),
+    st.integers(0, 64),
+    st.none() | st.integers(1, 2000),
+    st.lists(st.integers(1, 2000), max_size=16),
+    st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_a_pod_that_stands_still_is_never_active(
+    used: int, cpus: int, limit: int | None, peaks: list[int], idle_share: float
+) -> None:
+    found = asked(growth(used), limit, peaks=tuple(peaks), terms=replace(IDLE, cpus=cpus, idle_share=idle_share))
+    assert not found.active
+    assert found.worst == found.expected == found.need == 0
+
+
+@given(
+    st.floats(0, 2000),
+    st.floats(0, 1000),
+    st.none() | st.floats(1, 2000),
+    st.lists(st.floats(1, 2000), max_size=16),
+    st.floats(0, 1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_demands_are_consistent(
+    used: float,
+    rate: float,
+    limit: float | None,
+    peaks: list[float],
+    idle_share: float,
+    admitted: bool,  # noqa: FBT001 - drawn
+    is_paused: bool,  # noqa: FBT001 - drawn
+) -> None:
+    known = growth(used, rate=rate * MIB, admitted=admitted)
+    terms = replace(IDLE, idle_share=idle_share)
+    found = asked(known, limit, peaks=tuple(peaks), terms=terms, **(held() if is_paused else {}))
+    assert 0 <= found.need <= found.expected
+    assert found.expected <= max(found.worst, found.need) * (1 + 1e-9)
+    assert found.returns >= 0
+    assert found.time_s >= 0
+    if limit is not None:
+        assert max(found.worst, found.expected, found.need) <= max(limit * MIB - known.used, 0)
+
+
+# Times
+
+
+def test_what_it_gives_back_is_what_it_has_above_its_base_at_its_peak() -> None:
+    assert mib(asked(growing(100, base=80 * MIB), 300).returns) == 20 + 120
+    assert asked(growing(100), 300).returns == 0, "it has never given back"
+    assert asked(growth(100, base=200 * MIB), 300).returns == 0
+
+
+def test_the_time_to_the_peak_follows_from_the_mean_rate() -> None:
+    known = growing(100, low=60 * MIB, low_ran_ns=S, ran_ns=5 * S)
+    assert asked(known, 200).time_s == pytest.approx(60 / 10)
+    assert asked(known._replace(low=known.used), 200).time_s == 60 * MIB, "nothing was taken yet: 1 byte per second"
+
+
+def test_a_newcomer_is_expected_to_fill_the_node_within_50_s() -> None:
+    new = growth(0, admitted=False)
+    assert asked(new, 100).time_s == pytest.approx(0.75 * 5)
+    assert asked(new._replace(rate=100.0 * MIB), 100).time_s == pytest.approx(0.75)
+    sprinter = growth(10, admitted=False, low=0, ran_ns=S // 10)
+    assert asked(sprinter, 110).time_s == pytest.approx((110 * 0.75 - 10) / 100)
+
+
+@pytest.mark.parametrize(
+    ("base", "at_base"),
+    [
+        pytest.param(None, False, id="no-base"),
+        pytest.param(320, True, id="at"),
+        pytest.param(310.4, True, id="a-little-above"),
+        pytest.param(310.2, False, id="above"),
+    ],
+)
+def test_at_its_base(base: float | None, at_base: bool) -> None:  # noqa: FBT001 - a table
+    known = growing(320, base=None if base is None else int(base * MIB))
+    assert asked(known, 600).at_base is at_base
+    assert not asked(known._replace(rate=0.0), 600).at_base, "it does not grow"
+
+
+@pytest.mark.parametrize(("above", "at_base"), [(0, True), (1, False)])
+def test_the_base_has_a_width(above: int, at_base: bool) -> None:  # noqa: FBT001 - a table
+    wide = 320 * MIB + 10 * MIB + above
+    assert asked(growing(0)._replace(used=wide, top=wide, low=wide, base=320 * MIB), 600).at_base is at_base
+    noisy = 16 * MIB + LARGE + above
+    assert asked(growing(0)._replace(used=noisy, top=noisy, low=noisy, base=16 * MIB), 600).at_base is at_base
+
+
+@pytest.mark.parametrize(("ago_s", "overdue"), [(OVERDUE_S, False), (OVERDUE_S + 1e-6, True)])
+def test_a_pod_paused_for_long_is_overdue(ago_s: float, overdue: bool) -> None:  # noqa: FBT001 - a table
+    assert asked(growing(100), 300, **held(ago_s)).is_overdue is overdue
+    assert OVERDUE_S == 20
+
+
+def test_a_pause_costs_the_time_in_which_a_cpu_was_idle() -> None:
+    assert asked(growing(100), 300, **held(4)).cost_s == 4
+    assert asked(growing(100), 300, terms=replace(IDLE, idle_share=0.25), **held(4)).cost_s == 1
+    assert asked(growing(100), 300, **held(-4)).cost_s == 0, "a record from the future"
+    assert asked(growing(100), 300).cost_s == 0
+
+
+def test_what_is_known_is_passed_on() -> None:
+    found = asked(growing(100, grew=True, excused=True), 300, priority=2, workload=Workload.SERVICE)
+    assert (found.grows, found.excused, found.rate, found.used) == (True, True, 10 * MIB, 100 * MIB)
+    assert found.group == (2, True)
+    assert found.noise == LARGE
+    found = asked(growing(100), 300, workload=Workload.STARTING)
+    assert (found.grows, found.excused) == (False, False)
+    assert found.group == (0, False), "a pod that may be a service is served as batch"
+
+
+# Order
+
+
+def placed(known: Growth, name: str = "a", **facts: Any) -> Demand:  # noqa: ANN401 - fields of a pod
+    return asked(known, 900, cgroup=CgroupId(f"kubepods/pod{name}", 1), uid=name, **facts)
+
+
+@pytest.mark.parametrize(
+    ("higher", "lower"),
+    [
+        pytest.param(placed(growing(50), priority=1), placed(growing(100), workload=Workload.SERVICE), id="priority"),
+        pytest.param(placed(growing(50), workload=Workload.SERVICE), placed(growing(100)), id="services"),
+        pytest.param(
+            placed(growing(50, admitted=False), workload=Workload.SERVICE), placed(growing(100)), id="group-first"
+        ),
+        pytest.param(
+            placed(growing(50), qos=QosClass.BEST_EFFORT),
+            placed(growing(100, admitted=False), qos=QosClass.GUARANTEED),
+            id="newcomers-last",
+        ),
+        pytest.param(
+            placed(growing(50), qos=QosClass.GUARANTEED), placed(growing(100), qos=QosClass.BURSTABLE), id="guaranteed"
+        ),
+        pytest.param(
+            placed(growing(50), qos=QosClass.BURSTABLE), placed(growing(100), qos=QosClass.BEST_EFFORT), id="burstable"
+        ),
+        pytest.param(placed(growing(51)), placed(growing(50)), id="size"),
+        pytest.param(
+            placed(growing(5, admitted=False), settled_at_ns=1),
+            placed(growing(50, admitted=False), settled_at_ns=2),
+            id="the-newcomer-that-came-first",
+        ),
+        pytest.param(placed(growing(50), "b"), placed(growing(50), "a"), id="ties-are-broken"),
+    ],
+)
+def test_order(higher: Demand, lower: Demand) -> None:
+    assert higher.order() > lower.order()
+
+
+# Pods that cannot be paused
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(2, 20), (HORIZON_S, 100), (float("inf"), 100), (0, 0)], ids=["2-s", "10-s", "never", "0"]
+)
+def test_growth_is_reserved_until_a_pod_can_be_paused(seconds: float, expected: float) -> None:
+    assert mib(reserved_bytes(asked(growing(100), 900), seconds)) == expected
+    assert HORIZON_S == 10
+
+
+def test_no_more_is_reserved_than_can_be_taken() -> None:
+    assert mib(reserved_bytes(asked(growing(100), 130), 10)) == 30
+    slow = asked(growth(100, rate=0.1 * MIB), 130)
+    assert mib(reserved_bytes(slow, 10)) == 0.05
+    impatient = asked(growth(100, rate=100.0 * MIB, low=0), None, peaks=(101,))
+    assert impatient.need >= impatient.worst
+    assert mib(reserved_bytes(impatient, 10)) == mib(max(impatient.need, impatient.worst))
+
+
+@pytest.mark.parametrize(
+    ("known", "peaks", "expected"),
+    [
+        pytest.param(growing(100), (), 100, id="as-much-again"),
+        pytest.param(growing(100), (130, 90), 30, id="highest-peak"),
+        pytest.param(growing(3), (), 5, id="as-fast-as-it-grows"),
+    ],
+)
+def test_what_a_pod_without_a_limit_may_take(known: Growth, peaks: tuple[int, ...], expected: float) -> None:
+    assert mib(unbounded_bytes(known, tuple(peak * MIB for peak in peaks), 0.5)) == expected
+
+
+# Throttled pods
+
+
+THROTTLED = replace(pod("a"), paused=record(NOW - S))
+FROZEN = replace(THROTTLED, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
+
+
+@pytest.mark.parametrize(("gib", "kib"), [(1, 512), (1.5625, 512), (3.125, 1024), (31.25, 10240)])
+def test_a_throttled_pod_may_grow_a_little(gib: float, kib: float) -> None:
+    assert leak_limit_bytes(int(gib * 1024 * MIB)) == kib * 1024
+
+
+@pytest.mark.parametrize(
+    ("known", "grown"),
+    [(growth(100), 0), (growth(100, held_bytes=90 * MIB), 10), (growth(90, held_bytes=100 * MIB), -10)],
+)
+def test_growth_since_the_pause(known: Growth, grown: float) -> None:
+    assert grown_bytes(known) == grown * MIB
+
+
+@pytest.mark.parametrize(
+    ("made", "grown", "expected"),
+    [
+        pytest.param(THROTTLED, 512 << 10, False, id="at"),
+        pytest.param(THROTTLED, (512 << 10) + 1, True, id="above"),
+        pytest.param(FROZEN, MIB, False, id="frozen"),
+        pytest.param(pod("a"), MIB, False, id="not-paused"),
+    ],
+)
+def test_a_throttled_pod_outgrows_its_throttle(made: Pod, grown: int, expected: bool) -> None:  # noqa: FBT001 - a table
+    assert outgrows(made, growth(100, held_bytes=100 * MIB - grown), CAPACITY) is expected
+
+
+@pytest.mark.parametrize(
+    ("made", "known", "share", "kib"),
+    [
+        pytest.param(THROTTLED, growth(100, rate=MIB), 0.01, 102.4, id="one-percent-for-ten-seconds"),
+        pytest.param(THROTTLED, growth(100, rate=102400.0), 0.2, 200, id="a-larger-quota"),
+        pytest.param(THROTTLED, growth(100, rate=10240.0), 4, 100, id="several-cpus"),
+        pytest.param(THROTTLED, growth(100, rate=100.0 * MIB), 0.01, 512, id="until-it-is-frozen"),
+        pytest.param(THROTTLED, growth(100, rate=MIB, held_bytes=100 * MIB - (500 << 10)), 0.01, 12, id="nearly"),
+        pytest.param(THROTTLED, growth(100, rate=MIB, held_bytes=90 * MIB), 0.01, 0, id="about-to-be-frozen"),
+        pytest.param(FROZEN, growth(100, rate=MIB), 0.01, 0, id="frozen"),
+        pytest.param(pod("a"), growth(100, rate=MIB), 0.01, 0, id="not-paused"),
+    ],
+)
+def test_what_a_throttled_pod_leaks(made: Pod, known: Growth, share: float, kib: float) -> None:
+    assert leak_bytes(PodUsage(known.used, made), known, CAPACITY, share) == pytest.approx(kib * 1024)
+
+
+def test_a_manual_pause_leaks_too() -> None:
+    manual = replace(THROTTLED, paused=record(NOW - S, Owner.MANUAL))
+    assert leak_bytes(PodUsage(MIB, manual), growth(1, rate=MIB), CAPACITY, 0.01) > 0
+
+
+def test_a_demand_in_words() -> None:
+    assert describe(75 * MIB, Basis.LIMIT, 52 * MIB) == "needs 75.0Mi (by limit), 52.0Mi left"
+    assert describe(MIB, Basis.PEAKS, -MIB) == "needs 1.0Mi (by peaks of its workload), 0.0Mi left"
+
+
+def test_the_smallest_surge_that_matters() -> None:
+    assert IDLE.active_bytes == pytest.approx(CAPACITY / 200)

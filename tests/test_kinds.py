@@ -1,0 +1,130 @@
+"""What is known of workloads, and what a silent pod counts as."""
+
+from __future__ import annotations
+
+from cgpause.model import Workload
+from cgpause.policy.kinds import FIRM_S, Kinds
+
+
+def test_nothing_is_known_of_a_new_workload() -> None:
+    kinds = Kinds()
+    assert not kinds.is_silent("default/job")
+    assert not kinds.is_silent(None)
+    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH  # where nothing is certain, silence counts
+
+
+def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
+    kinds = Kinds()
+    kinds.was_silent("default/slow", FIRM_S - 0.1)
+    kinds.ended("default/job")
+    assert kinds.is_silent("default/slow")
+    assert kinds.of_silent("default/slow", FIRM_S - 0.1) is Workload.STARTING
+    assert kinds.of_silent("default/slow", FIRM_S) is Workload.BATCH
+    assert kinds.of_silent(None, 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+
+
+def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain() -> None:
+    kinds = Kinds()
+    kinds.was_silent("default/job", FIRM_S)
+    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+
+
+def test_a_workload_that_listened_once_stays_a_service() -> None:
+    kinds = Kinds()
+    kinds.ended("default/web")
+    kinds.listened("default/web")
+    kinds.was_silent("default/web", FIRM_S)
+    kinds.ended("default/web")
+    assert not kinds.is_silent("default/web")
+    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH  # nothing is certain any more
+
+
+def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:
+    kinds = Kinds()
+    for number in range(1001):
+        kinds.ended(f"default/job{number}")
+    assert not kinds.is_silent("default/job0")
+    assert kinds.is_silent("default/job1")
+    assert kinds.of_silent("default/new", 0.0) is Workload.STARTING
+
+
+def test_what_was_known_counts_again() -> None:
+    kinds = Kinds({"default/web": True, "default/job": False, "default/slow": None})
+    assert kinds.known() == {"default/web": True, "default/job": False, "default/slow": None}
+    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+    assert kinds.of_silent("default/slow", 0.0) is Workload.STARTING, "for another one is batch for certain"
+    assert not kinds.is_silent("default/web")
+    kinds.listened("default/job")
+    assert kinds.of_silent("default/slow", 0.0) is Workload.BATCH, "none is certain any more"
+
+
+def test_the_version_changes_with_what_is_known_and_only_then() -> None:
+    kinds = Kinds({"default/web": True})
+    kinds.listened("default/web")
+    kinds.ended("default/web")
+    kinds.was_silent("default/web", FIRM_S)
+    kinds.listened(None)
+    assert kinds.version == 0
+    versions = []
+    for seconds in (1.0, 2.0, FIRM_S, FIRM_S + 1):
+        kinds.was_silent("default/job", seconds)
+        versions.append(kinds.version)
+    assert versions == [1, 1, 2, 2]
+    known = kinds.known()
+    kinds.listened("default/job")
+    assert (known["default/job"], kinds.known()["default/job"], kinds.version) == (False, True, 3)
+
+
+def test_what_is_certain_is_not_forgotten_for_a_pod_that_is_young() -> None:
+    kinds = Kinds()
+    kinds.ended("default/job")
+    kinds.was_silent("default/job", 1.0)
+    kinds.listened("default/web")
+    kinds.was_silent("default/web", 1.0)
+    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
+    assert not kinds.is_silent("default/web")
+    assert kinds.of_silent("default/web", 0.0) is Workload.STARTING
+
+
+def test_a_workload_counts_as_batch_once_however_many_of_its_pods_have_ended() -> None:
+    kinds = Kinds()
+    for _ in range(3):
+        kinds.ended("default/job")
+    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    kinds.listened("default/job")
+    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+
+
+def test_pods_without_a_controller_teach_nothing() -> None:
+    kinds = Kinds()
+    kinds.listened(None)
+    kinds.ended(None)
+    kinds.was_silent(None, FIRM_S)
+    kinds.was_silent(None, 1.0)
+    assert not kinds.is_silent(None)
+    assert kinds.of_silent(None, 0.0) is Workload.BATCH
+    kinds.ended("default/job")
+    assert kinds.of_silent(None, FIRM_S) is Workload.BATCH
+
+
+def test_what_is_forgotten_is_no_longer_certain() -> None:
+    kinds = Kinds()
+    kinds.ended("default/job")
+    for number in range(999):
+        kinds.listened(f"default/web{number}")
+    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    kinds.listened("default/web")
+    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+
+
+def test_a_service_that_is_forgotten_leaves_what_is_certain() -> None:
+    kinds = Kinds()
+    kinds.listened("default/web")
+    for number in range(999):
+        kinds.was_silent(f"default/new{number}", 1.0)
+    kinds.ended("default/job")
+    assert kinds.of_silent("default/other", 0.0) is Workload.STARTING
+    kinds.listened("default/job")
+    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH

@@ -1,0 +1,185 @@
+"""When what was learned is saved: after a change, a minute apart, and never by the loop itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cgpause import learned, recorder, saver
+from cgpause.arguments import LEARNED_FILE
+from cgpause.learned import Learned
+from cgpause.policy.kinds import Kinds
+from cgpause.publisher import NEVER_NS
+from cgpause.saver import Saver, load
+
+MINUTE_NS = 60_000_000_000
+JOB, WEB = {"default/job": (5,)}, {"default/job": (5,), "default/web": (7,)}
+
+
+class Hand:
+    """A thread whose jobs are done when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def run(self, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+    def work(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
+
+
+@pytest.fixture
+def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
+    caplog.set_level(logging.INFO)
+    return str(tmp_path / LEARNED_FILE)
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Saver:
+    return Saver(path, cast("recorder.Thread", hand), (known or Learned()).peaks)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: str, hand: Hand) -> None:
+    kinds, known = Kinds(), Learned()
+    one = saver_at(path, hand, known)
+    one.turn(5, known.peaks, kinds)
+    assert (hand.jobs, one.due_ns) == ([], NEVER_NS), "nothing was learned"
+
+    one.turn(10, JOB, kinds)
+    assert not os.path.exists(path), "the loop does not write"
+    hand.work()
+    assert learned.read(path) == Learned(JOB)
+
+    kinds.listened("default/web")
+    one.turn(11, JOB, kinds)
+    assert (hand.jobs, one.due_ns) == ([], 10 + MINUTE_NS)
+    one.turn(one.due_ns, JOB, kinds)
+    hand.work()
+    assert learned.read(path) == Learned(JOB, {"default/web": True})
+    assert one.due_ns == NEVER_NS
+
+
+def test_what_is_learned_while_the_thread_writes_is_not_in_that_file(path: str, hand: Hand) -> None:
+    kinds = Kinds()
+    one = saver_at(path, hand)
+    one.turn(1, JOB, kinds)
+    kinds.listened("default/web")
+    hand.work()
+    assert learned.read(path) == Learned(JOB)
+
+
+def test_nothing_more_is_handed_over_while_the_disk_hangs(path: str, hand: Hand) -> None:
+    one = saver_at(path, hand)
+    for minute, peaks in enumerate((JOB, WEB, dict(WEB), dict(WEB))):
+        one.turn(minute * MINUTE_NS, peaks, Kinds())
+    assert len(hand.jobs) == 1
+
+    hand.work()
+    one.turn(one.due_ns, WEB, Kinds())
+    hand.work()
+    assert learned.read(path) == Learned(WEB)
+
+
+def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -> None:
+    known, kinds = Learned(JOB), Kinds()
+    saver_at(path, hand, known).close(known.peaks, kinds)
+    assert hand.jobs == []
+
+    one = saver_at(path, hand, known)
+    one.turn(1, WEB, kinds)
+    kinds.ended("default/job")
+    one.close(WEB, kinds)
+    hand.work()
+    assert learned.read(path) == Learned(WEB, {"default/job": False})
+
+
+def test_without_a_place_or_a_thread_nothing_is_saved(path: str, hand: Hand) -> None:
+    for one in (saver_at(None, hand), Saver(path, None, {})):
+        one.turn(1, JOB, Kinds())
+        one.close(JOB, Kinds())
+        assert one.due_ns == NEVER_NS
+    assert hand.jobs == []
+    assert load(None) == Learned()
+
+
+def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(
+    tmp_path: Path, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    folder = tmp_path / "absent"
+    path = str(folder / LEARNED_FILE)
+    one = saver_at(path, hand)
+    for minute in range(3):
+        one.turn(minute * MINUTE_NS, JOB, Kinds())
+        hand.work()
+    folder.mkdir()
+    one.turn(3 * MINUTE_NS, JOB, Kinds())
+    hand.work()
+
+    first, second = said(caplog)
+    assert first.startswith(f"what was learned is not saved file={path} ")
+    assert f"make {folder}, for root alone" in first
+    assert second == f"what was learned is saved again file={path}"
+    assert learned.read(path) == Learned(JOB)
+
+
+def test_a_bug_is_told_once_and_costs_what_was_learned(
+    path: str, hand: Hand, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(learned, "write", fail)
+    one = saver_at(path, hand)
+    for minute in range(3):
+        one.turn(minute * MINUTE_NS, JOB, Kinds())
+        hand.work()
+    assert said(caplog) == ["what was learned is not saved"]
+
+
+def test_what_was_saved_is_loaded(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert load(path) == Learned()
+    assert said(caplog) == []
+    learned.write(path, Learned(JOB, {"default/web": True}))
+
+    assert load(path) == Learned(JOB, {"default/web": True})
+    assert said(caplog) == [f"learned before file={path} peaks=1 kinds=1"]
+
+
+def test_a_damaged_file_is_told_once_and_replaced_by_the_next(
+    path: str, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(path).write_text('{"schema":2}')
+
+    known = load(path)
+    one = saver_at(path, hand, known)
+    one.turn(1, JOB, Kinds(known.kinds))
+    hand.work()
+
+    (line,) = said(caplog)
+    assert line.startswith("what was learned is lost error=")
+    assert "schema 2" in line
+    assert learned.read(path) == Learned(JOB)
+
+
+def test_the_thread_of_the_history_does_it_after_the_events_so_far(tmp_path: Path, path: str) -> None:
+    thread = recorder.Thread(recorder.Keeper(str(tmp_path / "history.jsonl"), 1))
+    one = saver.Saver(path, thread, {})
+    one.turn(1, JOB, Kinds())
+    thread.close()
+    assert learned.read(path) == Learned(JOB)
