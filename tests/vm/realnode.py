@@ -32,6 +32,8 @@ patience = 1
 batch = 1
 sacrifice = false
 """
+BATCH = '[[pods]]\nmatch = "default/*"\nclass = "batch"\n'
+"""The pods of these tests are on the VM's network, where something listens."""
 NOT_HELD_LONG = "[hold]\nmax_pause_s = 3600\n"
 
 
@@ -73,7 +75,7 @@ class Node:
     def resize(self, name: str, mib: int) -> None:
         """Tell a pod's process how much to hold from now on."""
         self.control(name).write_text(str(mib))
-        os.kill(self.containers[name].pid, signal.SIGUSR1)
+        os.kill(self.containers[name].pid, signal.SIGURG)
 
     def held(self, name: str) -> int | None:
         try:

@@ -1,0 +1,75 @@
+"""The bed of the default policy: its loads repeat themselves, and its page says what was found."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from lab.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
+from lab.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, run, starting
+from lab.policy_report import REPORT, cells_of, losses, render, where_it_loses
+
+from cgpause.config import Config
+from cgpause.simulate.pods import Probe
+
+
+def published() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(REPORT.results.read_text())
+    return found
+
+
+def test_every_run_is_asked_for_once() -> None:
+    asked = tasks([1, 2])
+    assert len(asked) == len(set(asked))
+    presets = len(NAMES) * (len(CPUS) + len(SLOW_CPUS) * len(SLOW_START_S)) * len(ARMS) * 2
+    assert len(asked) == presets + (len(ADVERSARIES) + len(STARTING_CPUS)) * 2 * 2 + len(NOISE_CPUS)
+
+
+def test_the_same_seed_makes_the_same_load() -> None:
+    first, again, other = (run(ADVERSARIES["waiting"].node(seed), Config(), 1) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_service_that_starts_slowly_answers_once_it_has_run_long_enough() -> None:
+    outcome = run(starting(16, 1), None, 1)
+    assert outcome.probe_kills == 0
+    node = starting(16, 1)
+    for pod in node.pods:
+        if pod.probe is not None:
+            pod.probe = Probe()  # without an initial delay
+    assert run(node, None, 1).probe_kills > 0
+
+
+def cell(**otherwise: float) -> list[dict[str, Any]]:
+    none = {"load": "x", "arm": "none", "seed": 1, "jobs": 2, "finished": 2, "total_s": 100.0, "kills": 3}
+    return [none, none | {"arm": "reserve"} | otherwise]
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "said"),
+    [
+        ({}, []),
+        ({"total_s": 101.0, "kills": 0}, []),
+        ({"total_s": 110.0}, ["10 % longer"]),
+        ({"kills": 4}, ["4 kills (none: 3)"]),
+        ({"finished": 1}, ["1 jobs not finished (none: 0)"]),
+    ],
+)
+def test_what_is_worse_than_without_control_is_said(otherwise: dict[str, float], said: list[str]) -> None:
+    (one,) = cells_of(cell(**otherwise), lambda run: str(run["load"]))
+    assert losses(one) == said
+    assert where_it_loses([one]) == ([f"- `x`: {said[0]}."] if said else [])
+
+
+def test_the_page_names_a_cell_that_loses() -> None:
+    results = copy.deepcopy(published())
+    for one in results["runs"][0]["presets"]:
+        if (one["load"], one["cpus"], one["start_s"], one["arm"]) == ("daemonsets", 2, 0.2, "reserve"):
+            one["total_s"] *= 10
+    assert "- `daemonsets, 2 CPUs`: " in render(results)
+
+
+def test_the_page_is_current() -> None:
+    assert REPORT.is_current()

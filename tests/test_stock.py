@@ -1,0 +1,135 @@
+"""The loads of the stock bed are what its page says, and the page reports what went wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import stock
+from lab.kubelet import JobTimes, Outcome
+from lab.kubepods import make_uid
+from lab.stock_loads import LOADS, PROGRAMS, Load, Tools, nolimit, programs
+from lab.stock_report import LOADS as DESCRIBED
+from lab.stock_report import REPORT, render, where_worse
+from lab.vm_image import PROGRAMS as PACKAGES
+from lab.vm_image import packages_of
+
+from cgpause.config import Config, parse_config
+from cgpause.model import QosClass
+from cgpause.names import PodName
+from cgpause.protect import protection
+
+TOOLS = Tools(Path("worker"), 1000)
+PEAKS = {name: (20 + number) << 20 for number, name in enumerate(PROGRAMS)}
+
+
+def all_loads(seed: int) -> dict[str, Load]:
+    found = {name: make(seed, TOOLS) for name, make in LOADS.items()}
+    return found | {"programs": programs(seed, PEAKS, Path("inputs"))}
+
+
+def pods(load: Load) -> list[Any]:
+    return [*load.jobs, *load.followers.values(), *load.lasting]
+
+
+def test_a_seed_decides_sizes_and_starts() -> None:
+    assert all_loads(1) == all_loads(1)
+    first, second = all_loads(1), all_loads(2)
+    assert all(first[name] != second[name] for name in first)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_load_needs_more_than_there_is(seed: int) -> None:
+    for name, load in all_loads(seed).items():
+        if name == "idle":
+            peaks = [int(job.argv[2]) for job in load.jobs]
+            assert sum(sorted(peaks)[:2]) < load.capacity_bytes < sum(peaks)
+            assert len(load.lasting) >= 7
+        elif not name.startswith("nolimit"):
+            limits = [job.limit_bytes for job in load.jobs if job.limit_bytes]
+            assert len(limits) == len(load.jobs)
+            assert sum(limits) > 1.9 * load.oversubscription * load.capacity_bytes
+
+
+def test_no_pod_is_protected_by_the_stock_configuration() -> None:
+    config = parse_config(stock.CONFIG.read_text(), "config.toml")
+    assert config == Config()
+    for load in all_loads(1).values():
+        for job in pods(load):
+            qos = QosClass.BEST_EFFORT if job.tier == "besteffort" else QosClass.BURSTABLE
+            name = PodName("demo", job.name)
+            assert (
+                protection(uid=make_uid(job.name), qos=qos, name=name, opt_outs=(), holds_us=False, config=config)
+                is None
+            )
+
+
+def test_generations_share_a_name_up_to_the_suffix_and_need_about_the_same() -> None:
+    load = nolimit(1, TOOLS, generations=4)
+    assert load.count == 8
+    for first in load.jobs:
+        chain = [first]
+        while (after := load.followers.get(chain[-1].name)) is not None:
+            chain.append(after)
+        assert len({job.name for job in chain}) == 4
+        assert len({job.name.rpartition("-")[0] for job in chain}) == 1
+        assert all(job.limit_bytes is None for job in chain)
+        peaks = [int(job.argv[2]) for job in chain]
+        assert max(peaks) < 1.1 * min(peaks)
+
+
+def test_pauses_of_jobs_and_of_other_pods_are_counted_apart() -> None:
+    load = LOADS["idle"](1, TOOLS)
+    trial = stock.Trial("idle", stock.STOCK, 1, load)
+    seen = stock.Seen({"uid-job": load.jobs[0].name, "uid-idle": load.lasting[0].name})
+    outcome = Outcome(2, 240.0, 1, 1, 1.5, {load.jobs[0].name: JobTimes(restarts=1)})
+    holds = [("uid-job", 5.0), ("uid-job", 9.0), ("uid-idle", 20.0), ("uid-of-a-service", 3.0)]
+    result = stock.summarize(trial, outcome, seen, holds)
+    assert (result["jobs"], result["finished"], result["all_finished"]) == (3, 2, False)
+    assert (result["pauses"], result["paused_s"], result["longest_pause_s"]) == (2, 14.0, 9.0)
+    assert result["other_pauses"] == 2
+
+
+def test_the_programs_have_an_image_of_their_own() -> None:
+    assert set(PACKAGES) <= set(packages_of("", programs=True))
+    assert not set(PACKAGES) & set(packages_of(""))
+
+
+def run(arm: str, **otherwise: object) -> dict[str, Any]:
+    """A run in which all was well."""
+    values = {"load": "idle", "arm": arm, "seed": 1, "jobs": 3, "finished": 3, "total_s": 30.0, "restarts": 2}
+    values |= {"oom_kills": 2, "service_restarts": 0, "probe_restarts": 0, "pauses": 1, "longest_pause_s": 4.0}
+    return values | otherwise
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "said"),
+    [
+        ({"restarts": 1, "total_s": 31.0}, []),
+        ({"restarts": 3}, ["`idle`: 3 restarts of containers, 2 without a daemon."]),
+        ({"probe_restarts": 1}, ["`idle`: 1 restarts by liveness probes, 0 without a daemon."]),
+        ({"total_s": 39.0}, ["`idle`: 30 % longer until all jobs were done."]),
+        ({"finished": 1}, ["`idle`: 2 jobs had not finished when the run was given up, 0 without."]),
+    ],
+)
+def test_each_respect_in_which_the_daemon_is_worse_is_reported(otherwise: dict[str, object], said: list[str]) -> None:
+    assert where_worse([run("none"), run("stock", **otherwise)]) == said
+
+
+def test_the_page_leaves_out_a_run_without_its_other_arm() -> None:
+    measured = {"kernel": "6.1", "machine": "x86_64", "cpus": 2, "backoff_scale": 0.2, "timeout_s": 240.0}
+    trials = [run("none"), run("stock", restarts=0), run("none", seed=2, restarts=99)]
+    results = {"commit": "abc", "date": "2026-11-23", "runs": [measured | {"peaks_mib": {}, "trials": trials}]}
+    text = render(results)
+    assert "containers restarted 0 times on 1 loads (1 runs); without a daemon, 2 times" in text
+    assert "| idle | stock | 1 | 3 of 3 | 0 |" in text
+    assert "99" not in text
+
+
+def test_every_load_is_described() -> None:
+    assert list(DESCRIBED) == [*LOADS, stock.REAL_PROGRAMS]
+
+
+def test_the_page_is_current() -> None:
+    assert REPORT.is_current()

@@ -1,0 +1,65 @@
+"""The daemon under its stock configuration beside no daemon, on a real kernel: never more kills, never much slower.
+
+The loads are those of `lab.stock`, shortened. Times are compared only with each other, because a busy host slows both
+arms down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lab.build import ensure_program
+from lab.stage import calibrate
+from lab.stock import NONE, STOCK, run_alone
+from lab.stock_loads import Load, Tools, idle, nolimit, waiting
+
+UNIT_CPU_MS = 50
+PATIENCE_S = 120.0
+SLOWER = 2.0
+"""Largest allowed ratio of the two times: what it guards against is a stall of minutes ..."""
+SLACK_S = 30.0
+"""... and time that a busy host may take away from one arm only."""
+
+
+@pytest.fixture(scope="module")
+def tools() -> Tools:
+    worker = ensure_program("worker")
+    return Tools(worker, calibrate(worker, UNIT_CPU_MS))
+
+
+def run_both(
+    name: str, seed: int, load: Load, tools: Tools, slower: float = 2 * SLOWER
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run both arms; the one with the daemon is given up after `slower` times what the other took."""
+    none = run_alone(name, NONE, seed, load, tools.worker, PATIENCE_S)
+    assert none["all_finished"], "the bed is too slow for this load, whatever the daemon does"
+    return none, run_alone(name, STOCK, seed, load, tools.worker, slower * none["total_s"] + SLACK_S)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_idle_pods_do_not_stop_large_jobs(tools: Tools, seed: int) -> None:
+    none, with_daemon = run_both("idle", seed, idle(seed, tools), tools, SLOWER)
+
+    assert with_daemon["all_finished"], with_daemon
+    assert with_daemon["oom_kills"] <= none["oom_kills"] + 1  # one run each, which chance decides
+    assert with_daemon["probe_restarts"] <= none["probe_restarts"]
+    assert with_daemon["total_s"] <= SLOWER * none["total_s"] + SLACK_S
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+def test_pods_without_a_limit_restart_no_more_often_than_without_a_daemon(tools: Tools, seed: int) -> None:
+    none, with_daemon = run_both("nolimit", seed, nolimit(seed, tools, generations=2), tools)
+
+    assert with_daemon["all_finished"], with_daemon
+    # One run each, and the same load without a daemon differs by one from run to run.
+    assert with_daemon["restarts"] <= none["restarts"] + 1
+
+
+def test_jobs_that_wait_restart_no_more_often_than_without_a_daemon(tools: Tools) -> None:
+    load = waiting(2, tools, sleep_ms=500, oversupply=2)
+    none, with_daemon = run_both("waiting", 2, load, tools)
+
+    assert with_daemon["all_finished"], with_daemon
+    assert with_daemon["restarts"] <= none["restarts"]
