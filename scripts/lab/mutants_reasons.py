@@ -1,0 +1,25 @@
+"""Why a mutant may survive, by hand: module, then `before -> after` as docs/mutants.json has them."""
+
+from __future__ import annotations
+
+REASONS: dict[str, dict[str, str]] = {
+    "brake": {
+        "self._given_up = False -> self._given_up = True": (
+            "the first value is never read: without a cgroup nothing is applied, and opening one sets it again"
+        ),
+    },
+    "cgroupfs": {
+        "self._daemon_fd = -1 -> self._daemon_fd = - 2": "any negative number says that there is none",
+    },
+    "policy/hold": {
+        "if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold): -> "
+        "if at_ns - (old.resumed_ns or -1) < _run_ns(old, hold):": (
+            "the alternative is never taken: a stretch without a resume has just got one; it is there for mypy"
+        ),
+    },
+    "protect": {
+        "if protect.guaranteed and qos is QosClass.GUARANTEED: -> "
+        "if protect.guaranteed and qos == QosClass.GUARANTEED:": "the same for members of an enumeration",
+        "return None -> pass": "the same at the end of a function",
+    },
+}
