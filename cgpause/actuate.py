@@ -12,6 +12,7 @@ from cgpause.clock import now_ns
 from cgpause.config import Config
 from cgpause.containers import kill_containers
 from cgpause.counts import Counts
+from cgpause.drifts import Drifts
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, HeldError
 from cgpause.events import Event, make_event, resumed_event
 from cgpause.ledger import PauseRequest, Resumed
@@ -31,6 +32,7 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.names import read_names
+from cgpause.parse import parse_cpu_max
 from cgpause.process import SpareDescriptors
 from cgpause.recorder import Recorder, tell
 from cgpause.systemd import original_from_systemd
@@ -43,8 +45,6 @@ _BUSY_WAIT_S = 0.05
 """The loop does not wait for a lock; what could not be done now is decided anew in the next tick."""
 _RETRY_NS = 60 * 1_000_000_000
 """A pod the kernel refused to pause is tried again after this long."""
-_MAX_DRIFTS = 10
-"""Foreign writes answered within one pause; a daemon-reload makes one, a second controller makes no end of them."""
 
 
 class Ledger(Protocol):
@@ -87,12 +87,23 @@ class Actuator:
         self._watch = watch
         self._dry_run = dry_run
         self._complaints: dict[CgroupId, str] = {}
+        self._untold: list[tuple[Event, int]] | None = None
+        """Events of the actions that are being carried out; None between them."""
         self.spare = SpareDescriptors()
         self.counts = Counts(now_ns())
         """What was done since the start."""
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
-        """Carry actions out in their order."""
+        """Carry actions out in their order, then tell of them: memory does not wait for the journal."""
+        self._untold = []
+        try:
+            self._apply(actions, sample, config)
+        finally:
+            untold, self._untold = self._untold, None
+            for event, level in untold:
+                self._tell(event, level)
+
+    def _apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
         used = sample.headroom.used_pct
         for action in actions:
             tracked = self._tree.pods.get(action.pod.cgroup)
@@ -144,7 +155,7 @@ class Actuator:
         self._ended(tracked)
         if resumed is None or resumed.record is None:
             self.counts.ended_elsewhere(pod.uid)
-            return True  # somebody else resumed it, and has said so
+            return True  # another process resumed it, and has said so
         self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
@@ -224,16 +235,19 @@ class Actuator:
         self._complaints.pop(tracked.pod.cgroup, None)
         tracked.pod = replace(tracked.pod, paused=None, distress=None)
         tracked.damaged = False
-        tracked.drifts = 0
+        tracked.drifts = Drifts()
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
-        """Assert a throttled pod's quota again after somebody else wrote its cpu.max; a bounded number of times."""
+        """Assert a throttled pod's quota again after another program wrote its cpu.max; ten times an hour at most."""
         paused = tracked.pod.paused
         if paused is None or paused.written is None:
             return
+        at_ns = now_ns()
         try:
-            if tracked.drifts >= _MAX_DRIFTS:
+            if parse_cpu_max(tracked.cgroup.read("cpu.max")) == paused.written:
+                return  # it was our own write
+            if tracked.drifts.is_enough(at_ns):
                 trouble = CgpauseError("another writer keeps changing cpu.max")
                 if paused.owner is Owner.MANUAL:
                     self._complain(tracked, "pause given up", trouble)
@@ -241,16 +255,17 @@ class Actuator:
                 elif self.resume(tracked, str(trouble), Result.FOREIGN):
                     self._set_aside(tracked, "left alone", trouble)
                 return
+            self._watch.add_pod(tracked.cgroup, paused=True)  # again, if it had been given up
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
             return
         except CgpauseError as e:
             self._complain(tracked, "could not assert again", e)
-            tracked.drifts += 1
+            tracked.drifts.add(at_ns)
             return
         if record is None:
             return
-        tracked.drifts += 1
+        tracked.drifts.add(at_ns)
         tracked.pod = replace(tracked.pod, paused=record)
         self._tell(
             make_event(
@@ -260,7 +275,7 @@ class Actuator:
                 record,
                 cpu_max_from=record.original,
                 cpu_max_to=record.written,
-                times=tracked.drifts,
+                times=tracked.drifts.count,
             )
         )
 
@@ -287,7 +302,7 @@ class Actuator:
             self.read_record(tracked)  # an undo that failed too has left the record
             return
         tracked.oom_kills = _oom_kills(tracked)
-        tracked.drifts = 0
+        tracked.drifts = Drifts()
         tracked.pod = replace(pod, paused=record)
         if not changed:
             return  # an operator was faster
@@ -320,7 +335,13 @@ class Actuator:
             self.read_record(tracked)  # an operator was faster
             return
         tracked.pod = replace(tracked.pod, paused=record)
-        self._tell(make_event("froze", tracked.pod, action.reason, record, used_pct=used))
+        event = make_event("froze", tracked.pod, action.reason, record, used_pct=used)
+        if action.grew:
+            self._tell(event)
+            return
+        # The second step of an ordinary pause: its end says that the pod was frozen, and history has no line for it.
+        self.counts.froze(event)
+        log.debug("froze after a while %s", fields(pod=tracked.pod.label, uid=tracked.pod.uid))
 
     def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
         self.read_record(tracked)
@@ -355,6 +376,9 @@ class Actuator:
         tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
 
     def _tell(self, event: Event, level: int = logging.INFO) -> None:
+        if self._untold is not None:
+            self._untold.append((event, level))
+            return
         try:
             self.counts.keep(event)
         except Exception:  # a bug: it costs a figure, and nothing else

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 
 from cgpause import high
 from cgpause.cgroupfs import Cgroup
+from cgpause.drifts import Drifts
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, MalformedError
 from cgpause.logfmt import fields
 from cgpause.model import Headroom
-from cgpause.parse import parse_limit
+from cgpause.parse import parse_flat_keyed, parse_limit
 from cgpause.tree import PodTree
+from cgpause.trips import Trips
 from cgpause.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -33,11 +35,9 @@ stalled for good it would neither finish nor answer a probe."""
 _STEP_BYTES = 64 << 20
 """Page cache a single write may turn out: the kernel reclaims within the write, in our time (mm/memcontrol.c,
 memory_high_write), at about 1 GiB/s."""
-_MAX_DRIFTS = 10
-"""Foreign writes answered in a row; a daemon-reload makes one, a second controller makes no end of them."""
-_DRIFTS_FORGOTTEN_NS = 3600 * 1_000_000_000
 _RETRY_NS = 60 * 1_000_000_000
 _SOON_NS = 1_000_000_000
+_EVENTS = "memory.events.local"
 _BUSY_WAIT_S = 0.05
 """As for pods: the loop does not wait for a lock, the next tick tries again."""
 
@@ -60,10 +60,12 @@ def choose(
     airbag_pct: float,
     now: Level | None,
     lifted: bool = False,
+    rests: bool = False,
 ) -> Level:
     """Level that fits a sample; pure. `current_bytes` is kubepods' memory.current, `now` what is in force.
 
     `lifted` is whether the airbag has held pods up for long enough: it is then out of their way, at the limit itself.
+    `rests` is whether the tripwire has been reached too often of late.
     """
     little = _little_bytes(headroom)
     used = headroom.kubepods_used_bytes
@@ -72,7 +74,9 @@ def choose(
     wire = full - care_bytes
     # memory.high counts page cache. A tripwire in its way would turn it out and fire all the time, so there is none
     # then: the daemon samples as it would without.
-    tripwire = not close and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
+    tripwire = (
+        not close and not rests and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
+    )
     if tripwire:
         target = wire
     elif lifted:
@@ -105,12 +109,14 @@ class Brake:
         """Since when use has stood at the airbag."""
         self._lifted_bytes: int | None = None
         """Where the airbag was before it was lifted."""
+        self._trips = Trips()
+        self._reached = 0
+        """How often memory.high was reached, when that was read last."""
         self.drifts = 0
         """Foreign writes to memory.high answered since the start."""
         self.surrenders = 0
         """How often it was left to whoever kept changing it."""
-        self._drifts = 0
-        self._drift_at_ns = 0
+        self._answered = Drifts()
         self._given_up = False
         self._retry_at_ns = 0
         self._complaint = ""
@@ -143,6 +149,7 @@ class Brake:
         if cgroup is None or self._given_up or not config.enabled or at_ns < self._retry_at_ns:
             return
         try:
+            self._count_trips(cgroup, at_ns, close=close)
             level = choose(
                 headroom,
                 current_bytes,
@@ -151,6 +158,7 @@ class Brake:
                 airbag_pct=config.airbag_pct,
                 now=now,
                 lifted=self._is_to_be_lifted(headroom, at_ns),
+                rests=not self._trips.may_arm(at_ns),
             )
             lifting = now is not None and now.high_bytes == self._lifted_bytes
             if now is None or lifting or abs(level.high_bytes - now.high_bytes) > _little_bytes(headroom):
@@ -166,6 +174,13 @@ class Brake:
             self._level = None if now is None else replace(now, tripwire=False)
             self._retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
             self._complain(logging.WARNING, "memory.high not set", e)
+
+    def _count_trips(self, cgroup: Cgroup, at_ns: int, *, close: bool) -> None:
+        armed = self._level is not None and self._level.tripwire
+        if close and not armed:
+            return  # nor is it armed now; near the limit this is done up to fifty times a second
+        before, self._reached = self._reached, _count_reached(cgroup)
+        self._trips = self._trips.follow(at_ns, armed=armed, tripped=self._reached > before)
 
     def _is_to_be_lifted(self, headroom: Headroom, at_ns: int) -> bool:
         """Whether the airbag has stood in the way for long, and use has not come down since."""
@@ -214,14 +229,13 @@ class Brake:
             found = parse_limit(cgroup.read(high.FILE), high.FILE)
             if found == now.high_bytes:
                 return False
-            self._drifts = 1 if at_ns - self._drift_at_ns > _DRIFTS_FORGOTTEN_NS else self._drifts + 1
-            self._drift_at_ns = at_ns
-            if self._drifts > _MAX_DRIFTS:
+            if self._answered.is_enough(at_ns):
                 self._given_up = True
                 self.surrenders += 1
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
                 self.release("left to whoever keeps changing it")
                 return True
+            self._answered.add(at_ns)
             record = self._set(cgroup, now.high_bytes, at_ns)
         except MalformedError:
             return False  # an ordinary tree, truncated and not yet written; another event will come
@@ -242,7 +256,7 @@ class Brake:
                 cgroup=cgroup.id.path,
                 memory_high_from=high.text(found),
                 memory_high_to=record.written_bytes,
-                times=self._drifts,
+                times=self._answered.count,
                 reason="somebody else wrote memory.high",
             ),
         )
@@ -292,7 +306,7 @@ class Brake:
         self._record = None
         self._level = self._reached_ns = self._lifted_bytes = None
         self._given_up = False
-        self._drifts = 0
+        self._answered = Drifts()
         self._retry_at_ns = 0
         self._complaint = ""
         self._watch.add_high(cgroup)
@@ -334,6 +348,13 @@ class Brake:
             self._complaint = complaint
             path = None if self._cgroup is None else self._cgroup.id.path
             log.log(level, "%s %s", what, fields(cgroup=path, error=error))
+
+
+def _count_reached(cgroup: Cgroup) -> int:
+    """Return how often pods were stalled at the cgroup's own memory.high, not at one of a cgroup below it."""
+    if not cgroup.has(_EVENTS):
+        return 0
+    return parse_flat_keyed(cgroup.read(_EVENTS), _EVENTS).get("high", 0)
 
 
 def _level_of(now: Level | None) -> int:

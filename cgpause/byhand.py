@@ -49,7 +49,7 @@ def pause(
         raise ProtectedError(f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides")
     at_ns = now_ns()
     request = PauseRequest(
-        mechanism=mechanism or config.mechanism,
+        mechanism=mechanism or config.mechanism.first,
         throttle=config.throttle.cpu_max,
         owner=Owner.MANUAL,
         reason=f"{command} by {user()}",

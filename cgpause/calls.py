@@ -1,8 +1,12 @@
 """What the processes of a held pod ask for: to end, or to be answered; both need a pod that runs.
 
-Held, a process cannot act on SIGTERM, and what kubelet starts in its container (an exec probe, a preStop hook, kubectl
-exec) gets nowhere. Neither is told by any event of the cgroup, so the processes are looked at: those whose parent is
-outside of the pod, for these are all that a runtime starts or signals. What a container forks itself cannot ask.
+Held, a process cannot act on its stop signal, and what kubelet starts in its container (an exec probe, a preStop hook,
+kubectl exec) gets nowhere. Neither is told by any event of the cgroup, so the processes are looked at: those whose
+parent is outside of the pod, for these are all that a runtime starts or signals. What a container forks itself cannot
+ask.
+
+A pod can make up both: a signal to itself, or a process whose parent is its container's shim (CLONE_PARENT). So it is
+believed `_MOST` times within `_WINDOW_S`. What is started in a frozen pod is believed always: nothing in it can fork.
 """
 
 from __future__ import annotations
@@ -20,6 +24,10 @@ _AT_ONCE = 128
 _MONITOR = "crio-conmon-"
 """CRI-O's monitor of a container, which is in the pod and the parent of what it starts there."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_MOST = 3
+_WINDOW_S = 600
+"""Three resumes of 30 s each in ten minutes leave a pod that makes them up paused for 85 % of the time, and a pod whose
+container restarts has a new count each time."""
 
 
 class Call(StrEnum):
@@ -27,20 +35,45 @@ class Call(StrEnum):
 
     ENDING = "it is being terminated"
     VISITED = "a process was started in it from outside"
+    REFUSED = "a connection to it was refused: a probe may wait for it"
+
+
+class _Credit:
+    """How often a pod may still be believed what it can make up."""
+
+    def __init__(self) -> None:
+        self._spent_ns: list[int] = []
+
+    def take(self, at_ns: int) -> bool:
+        """Believe it once more; returns False if that was done too often."""
+        self._spent_ns = [spent_ns for spent_ns in self._spent_ns if at_ns - spent_ns < _WINDOW_S * 1_000_000_000]
+        if len(self._spent_ns) >= _MOST:
+            return False
+        self._spent_ns.append(at_ns)
+        return True
 
 
 class Processes:
-    """The processes of one pod, from look to look."""
+    """The processes of one pod, from look to look; a new one for new containers."""
 
     def __init__(self) -> None:
-        self._answered: dict[int, int] = {}
-        """Processes, id → start, that had a chance to act on SIGTERM."""
+        self._answered: dict[int, tuple[int, int]] = {}
+        """Processes, id → start and stop signals that they had a chance to act on."""
         self._next = 0
+        # Apart, so that no number of exec probes keeps a SIGTERM from being seen.
+        self._endings = _Credit()
+        self._visits = _Credit()
+        self.doubted = False
+        """Whether the last look saw a process that was started from outside, as it seems, and was not believed."""
 
-    def look(self, pod: Cgroup, below: Iterable[str], since_ns: int) -> Call | None:
-        """What one of them asks for, or None; `below` is what `descendants` found, `since_ns` when the pause began.
+    def look(
+        self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None
+    ) -> Call | None:
+        """What one of them asks for, or None.
 
-        A SIGTERM is named once: a process that leaves it pending while it runs waits for something else.
+        `below` is what `descendants` found, `since_ns` when the pause began, `frozen_ns` a time at which all its
+        processes were frozen. A signal is named once: a process that leaves it pending while it runs waits for
+        something else.
         """
         pids: list[int] = []
         for name in below:
@@ -51,30 +84,37 @@ class Processes:
             except CgpauseError:
                 continue  # its container has ended
         inside = set(pids)
-        self._answered = {pid: start for pid, start in self._answered.items() if pid in inside}
+        self._answered = {pid: known for pid, known in self._answered.items() if pid in inside}
+        self.doubted = False
         first = self._next if len(pids) > _AT_ONCE else 0
         self._next = (first + _AT_ONCE) % max(len(pids), 1)
         for pid in (pids[first:] + pids[:first])[:_AT_ONCE]:
             status = _read_status(pid)
-            if status is not None and status.parent not in inside:
-                call = self._call(pid, status, since_ns)
-                if call is not None:
-                    return call
+            if status is None or status.parent in inside:
+                continue
+            started_ns = _started_ns(pid)
+            if self._is_ending(pid, started_ns, status.stops, at_ns):
+                return Call.ENDING
+            # The first process of a container is older than the pause (a new container ends that by itself). And with
+            # the host's PID namespace a container's orphans are init's: a runtime's own children never are.
+            if status.parent != 1 and started_ns + _TICK_NS > since_ns:
+                is_certain = frozen_ns is not None and started_ns > frozen_ns
+                if is_certain or (not self.doubted and self._visits.take(at_ns)):
+                    return Call.VISITED
+                self.doubted = True
         return None
 
-    def _call(self, pid: int, status: ProcessStatus, since_ns: int) -> Call | None:
-        started_ns = _started_ns(pid)
-        if status.killed:
-            return Call.ENDING
-        if not status.terminated:
+    def _is_ending(self, pid: int, started_ns: int, stops: int, at_ns: int) -> bool:
+        """Whether a process has a stop signal that it had no chance to act on."""
+        if not stops:
             self._answered.pop(pid, None)  # should there be another, it is a new one
-        elif self._answered.get(pid) != started_ns:
-            self._answered[pid] = started_ns
-            return Call.ENDING
-        # The first process of a container is older than the pause (a new container ends that by itself). And with the
-        # host's PID namespace a container's orphans are init's: a runtime's own children never are.
-        visits = status.parent != 1 and started_ns + _TICK_NS > since_ns
-        return Call.VISITED if visits else None
+            return False
+        known_ns, known = self._answered.get(pid, (started_ns, 0))
+        is_new = bool(stops & ~known) or known_ns != started_ns
+        if is_new and not self._endings.take(at_ns):
+            return False
+        self._answered[pid] = started_ns, stops
+        return is_new
 
 
 def _read_status(pid: int) -> ProcessStatus | None:

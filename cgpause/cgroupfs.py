@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from cgpause.errors import (
+    AtWorkError,
     BusyError,
     CgpauseError,
     CgroupGoneError,
@@ -208,7 +209,7 @@ class Cgroup:
         Returns False where it could not be asked for.
 
         Raises:
-            HostError: another daemon is at work here.
+            AtWorkError: another daemon is at work here.
         """
         fd = -1
         try:
@@ -216,7 +217,7 @@ class Cgroup:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise HostError(
+            raise AtWorkError(
                 f"another cgpause daemon is at work on {printable(self.path)}: stop it first (systemctl stop cgpause), "
                 "or look on with --dry-run"
             ) from None

@@ -23,7 +23,7 @@ from cgpause.arguments import (
 from cgpause.check import Level, run_checks
 from cgpause.clock import now_ns
 from cgpause.completion import AnyPod, OnePod, PausablePods, PausedPods
-from cgpause.config import render_config
+from cgpause.config import Policy, render_config
 from cgpause.errors import printable
 from cgpause.events import boot_id
 from cgpause.exits import Exit, exits, fail, seconds
@@ -76,7 +76,7 @@ def main_options(
         str | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where the history is kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root).",
+            help=f"Where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root).",
         ),
     ] = None,
     run_dir: Annotated[
@@ -177,10 +177,13 @@ def explain(
     watch_s = seconds(watch, "--for") or 0
     with exits():
         config = given.config()
-        with given.tree(config) as tree, Sampler(tree) as sampler:
+        known, problem = given.learned()
+        with given.tree(config, known) as tree, Sampler(tree) as sampler:
             one = None if ref is None else find_pod(ref, [tracked.pod for tracked in tree.pods.values()], tree.root)
-            sample, verdicts = decide_now(tree, sampler, config, watch_s)
+            sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
             told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
+    if problem is not None and config.policy is Policy.RESERVE:
+        typer.echo(f"cgpause: {problem}", err=True)
     if as_json:
         output.print_json(told or output.explain_values(sample, verdicts, config))
     elif told is not None:
@@ -268,7 +271,8 @@ def top(
     with exits():
         config = given.config()
         kept = history_path(given.state_dir, given.cgroup_root)
-        with dashboard.open_reader(given.root(), given.log_dir, config, kept) as reader:
+        known, _ = given.learned()
+        with dashboard.open_reader(given.root(), given.log_dir, config, kept, known) as reader:
             if not once and export is None:
                 dashboard.run_live(reader, given.config, given.keep)
                 return
@@ -325,7 +329,7 @@ def config(
         typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
 
 
-for _command in (offline.simulate, offline.tune, offline.record, offline.replay):
+for _command in (offline.simulate, offline.record, offline.replay):
     app.command(cls=Command)(_command)
 
 

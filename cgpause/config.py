@@ -15,7 +15,7 @@ from typing import TypeVar
 from cgpause import options
 from cgpause.errors import ConfigError, ConfigProblem
 from cgpause.settings import Config
-from cgpause.settings.holding import HoldConfig, ThrottleConfig
+from cgpause.settings.holding import HoldConfig, HowPaused, ThrottleConfig
 from cgpause.settings.pods import PodClass, PodRule, ProtectConfig
 from cgpause.settings.policies import Policy, ReserveConfig, WatermarkConfig
 from cgpause.settings.records import HistoryConfig, MetricsConfig, TraceConfig
@@ -25,6 +25,7 @@ __all__ = [
     "Config",
     "HistoryConfig",
     "HoldConfig",
+    "HowPaused",
     "MemoryHighConfig",
     "MetricsConfig",
     "PodClass",
@@ -76,7 +77,7 @@ def load_config(path: str, *, must_exist: bool) -> Config:
     try:
         data = _read(path)
     except OSError as e:
-        # A link to nothing is somebody's mistake, not somebody's wish for the defaults.
+        # A link to nothing is an operator's mistake, not a wish for the defaults.
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
             return Config()
         raise _file_error(path, f"cannot be read: {e.strerror}") from e

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 
 from cgpause import logfmt
-from cgpause.arguments import Options, parse_options
+from cgpause.arguments import parse_options
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.errors import CgpauseError, HostError
 from cgpause.logfmt import fields
@@ -45,15 +45,9 @@ def daemon_command(argv: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-X", "faulthandler", "-m", "cgpause.daemon", *argv]
 
 
-def restore_command(options: Options) -> list[str]:
+def restore_command(argv: Sequence[str]) -> list[str]:
     """What cleans up after a daemon with these options, as ExecStopPost= does."""
-    command = [sys.executable, "-I", "-m", "cgpause.restore", "--daemon-only"]
-    command += ["--config", options.config_path, "--log-dir", options.log_dir]
-    if options.cgroup_root is not None:
-        command += ["--cgroup-root", options.cgroup_root]
-    if options.history_path is not None:
-        command += ["--state-dir", os.path.dirname(options.history_path)]
-    return command
+    return [sys.executable, "-I", "-m", "cgpause.restore", "--daemon-only", *argv]
 
 
 def exit_code(returncode: int) -> int:
@@ -139,18 +133,17 @@ class Supervisor:
         return senders == [self._child.pid] and (b"WATCHDOG=1" in lines or b"READY=1" in lines)
 
 
-def clean_up(options: Options) -> None:
+def clean_up(argv: Sequence[str]) -> None:
     """Resume what a daemon with these options may have left, unless it was not to write, or another one is at work."""
+    options = parse_options(list(argv))
     if options.dry_run:
         return
     try:
-        # Held meanwhile, so that no other daemon begins to pause what is being resumed.
+        # Ours has ended: one at work is another one, also in this cgroup. `restore` then locks the tree for itself.
         with Cgroup(options.cgroup_root or find_cgroup_root(), "") as root:
             root.lock_for_daemon()
-            try:
-                code = subprocess.run(restore_command(options), check=False).returncode
-            finally:
-                root.unlock_for_daemon()
+            root.unlock_for_daemon()
+        code = subprocess.run(restore_command(argv), check=False).returncode
     except HostError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
     except CgpauseError as e:
@@ -163,10 +156,9 @@ def clean_up(options: Options) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon to its end and clean up; returns the daemon's exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
-    options = parse_options(given)
-    logfmt.set_up(verbose=options.verbose)
+    logfmt.set_up(verbose=parse_options(given).verbose)
     code = Supervisor(daemon_command(given)).run()
-    clean_up(options)
+    clean_up(given)
     return code
 
 

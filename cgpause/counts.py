@@ -126,7 +126,7 @@ class Counts:
         self.reactions = Histogram("cgpause_reaction_latency_seconds")
         self._durations = Histogram("cgpause_pause_duration_seconds")
         self.causes: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
-        """How pauses ended, whoever had begun them."""
+        """Ends of pauses by cause, of the daemon and of operators."""
         self._since_ns = since_ns
         self._max_pods = 0
         self._held: dict[str, _Hold] = {}
@@ -152,16 +152,20 @@ class Counts:
                 self._begin(event)
             case "froze":
                 self.freezes += 1
-                hold = self._held.get(event.uid)
-                if hold is not None:
-                    self._count_time(hold, _moment_ns(event))
-                    hold.mechanism = Mechanism.FREEZE
+                self.froze(event)
             case "asserted again":
                 self.drifts += 1
             case "sacrificed":
                 self.sacrifices += 1
             case "resumed" | "gone":
                 self._end(event)
+
+    def froze(self, event: Event) -> None:
+        """Count the time of a pause as frozen from now on."""
+        hold = self._held.get(event.uid)
+        if hold is not None:
+            self._count_time(hold, _moment_ns(event))
+            hold.mechanism = Mechanism.FREEZE
 
     def ended_elsewhere(self, uid: str) -> None:
         """Somebody else ended a pause; nobody can tell when, so what was not counted of its time is not."""

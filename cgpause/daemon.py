@@ -18,13 +18,13 @@ import sys
 import time
 from dataclasses import replace
 
-from cgpause import __version__, ledger, logfmt, recorder
+from cgpause import __version__, ledger, logfmt, recorder, saver
 from cgpause.actuate import Actuator, Ledger
 from cgpause.arguments import Options, parse_options
 from cgpause.brake import Brake
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.clock import now_ns
-from cgpause.config import load_config
+from cgpause.config import Policy, load_config
 from cgpause.distress import Distress
 from cgpause.dryrun import DryLedger
 from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
@@ -34,15 +34,17 @@ from cgpause.logfmt import fields
 from cgpause.model import Owner, Result, Sample
 from cgpause.notify import Notifier
 from cgpause.own import POD_UID, own_pod_uid
-from cgpause.policy import Decision, State, decide
+from cgpause.policy import Decision, Quiet, State, decide, reserve
 from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.kinds import Kinds
 from cgpause.policy.pace import OWN_SHARE, fast_ns
 from cgpause.process import lock_memory, raise_descriptor_limit
 from cgpause.psi import PsiTriggers
 from cgpause.publisher import Publisher
+from cgpause.restore import resume_elsewhere
 from cgpause.sampler import Sampler
 from cgpause.trace import tracer
-from cgpause.tree import PodTree
+from cgpause.tree import SPARED_S, PodTree
 from cgpause.watch import Changes, PodChange, Watch
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,8 @@ class Daemon:
             raise HostError(f"no such cgroup root: {e}") from e
         if not options.dry_run:
             root_cgroup.lock_for_daemon()
-        self.tree = PodTree(root, options.log_dir, self.config)
+        known = saver.load(options.learned_path)
+        self.tree = PodTree(root, options.log_dir, self.config, Kinds(known.kinds))
         self._sampler = Sampler(self.tree)
         self._epoll = select.epoll()
         self._watch = Watch(self._epoll)
@@ -79,6 +82,7 @@ class Daemon:
         self._history: recorder.Thread | None = None
         if options.history_path is not None and not options.dry_run:
             self._history = recorder.Thread.start(options.history_path, self.config.history.max_mib)
+        self._saver = saver.Saver(options.learned_path, self._history, known.peaks)
         self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run, recorder=self._history)
         self._brake = Brake(self.tree, self._watch, dry_run=options.dry_run)
         self._notifier = Notifier()
@@ -93,9 +97,8 @@ class Daemon:
         self._distress = Distress(self.tree, self._actuator, self._publisher.containers_changed)
         self._tracer = tracer.Tracer(None if options.dry_run else options.trace_path, self.tree, self._sampler)
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stop = False
-        self._reload = False
-        self._state = State()
+        self._stop = self._reload = False
+        self._state = State(reserve=reserve.with_peaks(known.peaks))
         self._sample: Sample | None = None
         self._sample_at_ns = 0
         self._status_at_ns = 0
@@ -107,6 +110,8 @@ class Daemon:
         self._asleep = False
         """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
         self._care_bytes = 0
+        self._quiet: Quiet | None = None
+        """For which headroom the last decision still holds."""
         self._cost_ns = 0
         self._details_at_ns = 0
         self._blind = False
@@ -121,7 +126,7 @@ class Daemon:
         except Exception:  # a bug, or a node beyond all bounds: whatever it is, nobody stays paused because of us
             log.exception("failed")
             failed = True
-        left = self._shut_down()
+        left = self._shut_down(failed=failed)
         return 6 if left else int(failed)
 
     def _set_up(self) -> None:
@@ -152,6 +157,7 @@ class Daemon:
                 driver=self.tree.driver or "none yet",
                 pods=len(self.tree.pods),
                 own_pod=None if own_pod is None else own_pod.pod.label,
+                config=self._options.config_shown,
                 policy=self.config.policy,
                 mechanism=self.config.mechanism,
                 dry_run="yes" if self._options.dry_run else None,
@@ -183,15 +189,17 @@ class Daemon:
             changes.tree = urgent = True
         urgent = self._take_in(changes, at_ns) or urgent
         if not self._stop and (urgent or at_ns >= self._sample_at_ns):
-            if urgent or not self._sleeps_on(at_ns):
+            if urgent or not (self._sleeps_on(at_ns) or self._is_quiet(at_ns)):
                 self._decide(at_ns)
             self._counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         self._report(at_ns)
         self._publisher.turn(at_ns)
         self._tracer.turn(at_ns, self._sample)
+        self._saver.turn(at_ns, self._state.reserve.growths.peaks, self.tree.kinds)
 
     def _next_due_ns(self) -> int:
         due_ns = min(self._sample_at_ns, self._follower.times.due_ns, self._publisher.due_ns, self._tracer.due_ns)
+        due_ns = min(due_ns, self._saver.due_ns)
         if self._notifier.watchdog_s is not None:
             due_ns = min(due_ns, self._alive_at_ns)
         return due_ns
@@ -208,6 +216,8 @@ class Daemon:
             self._walk(at_ns)
             times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
         urgent = changes.high and self._brake.answer_drift(at_ns)
+        if changes.pods:
+            self._quiet = None
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)
             if tracked is None:
@@ -226,6 +236,7 @@ class Daemon:
                 urgent = self._distress.check_oom(tracked) or urgent
             if PodChange.CONTAINERS in change:
                 urgent = self._distress.on_containers(tracked, at_ns) or urgent
+                self._expect_newcomer(at_ns)
         return urgent
 
     def _sleeps_on(self, at_ns: int) -> bool:
@@ -248,11 +259,30 @@ class Daemon:
         self._sample_at_ns = at_ns + sleep_ns
         return True
 
+    def _is_quiet(self, at_ns: int) -> bool:
+        """Return True if the headroom alone says that the last decision still holds, and plan the next sample."""
+        if self._quiet is None or self._sample is None:
+            return False
+        try:
+            headroom = self._sampler.headroom()
+        except CgpauseError:
+            return False
+        if not self._quiet.holds(headroom.available_bytes, at_ns):
+            return False
+        current_bytes = self._sampler.kubepods_current_bytes
+        self._brake.apply(headroom, current_bytes, at_ns, close=self._close, care_bytes=self._care_bytes)
+        self._sample = replace(self._sample, headroom=headroom)
+        self._status_old = True
+        self._sample_at_ns = at_ns + self._quiet.next_sample_ns
+        return True
+
     def _decide(self, at_ns: int) -> None:
         self._status_old = True
+        self._quiet = None
         self._distress.scan(at_ns, unwatched=self._follower.unwatched)
         if self._close:
             self._read_details(at_ns)
+            self.tree.spare_unmade(at_ns)
         started_ns = time.thread_time_ns()
         try:
             sample, decision = self._look(at_ns)
@@ -277,6 +307,7 @@ class Daemon:
         current_bytes = self._sampler.kubepods_current_bytes
         self._brake.apply(sample.headroom, current_bytes, at_ns, close=decision.close, care_bytes=decision.care_bytes)
         next_ns = decision.next_sample_ns
+        self._quiet = decision.quiet
         self._care_bytes = decision.care_bytes
         sleep_ns = self._sleep_ns(sample)
         self._asleep = sleep_ns is not None and at_ns >= self._linger_until_ns
@@ -289,7 +320,8 @@ class Daemon:
 
     def _look(self, at_ns: int) -> tuple[Sample, Decision]:
         late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
-        sample = self._sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns)
+        moving = self._state.reserve.growths.moving if self.config.policy is Policy.RESERVE else None
+        sample = self._sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         return sample, decide(self._state, sample, self.config)
 
     def _read_details(self, at_ns: int) -> bool:
@@ -321,20 +353,28 @@ class Daemon:
     def _walk(self, at_ns: int) -> None:
         self._status_old = True
         self._asleep = False
+        self._quiet = None
         appeared, gone = self._follower.walk(at_ns, close=self._close)
         for tracked in appeared:
             self._actuator.read_record(tracked)
-            self._actuator.answer_drift(tracked, self.config)  # its writer may have died between record and write
             self._publisher.containers_changed(tracked.pod.uid)
+            self._expect_newcomer(at_ns)
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:
             self._actuator.forget(pod)
             log.debug("pod gone %s", fields(pod=pod.label))
+        for tracked in self.tree.pods.values():
+            self._actuator.answer_drift(tracked, self.config)  # also a pause given up an hour ago
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
         if self._watch.done():
             self._distress.missed(at_ns)
             self._sample_at_ns = at_ns
+
+    def _expect_newcomer(self, at_ns: int) -> None:
+        """Sample as soon as a new container may be paused: it can take gigabytes in its first second."""
+        if self._close:
+            self._sample_at_ns = min(self._sample_at_ns, at_ns + int(SPARED_S * NS_PER_S))
 
     def _on_signal(self, number: int, _frame: object) -> None:
         # Nothing but flags: a handler that logs can interrupt the very write of another log line, which raises.
@@ -359,7 +399,7 @@ class Daemon:
             self._follower.times.expire_facts()
             self._publisher.configure(config.metrics)
             self._tracer.configure(config.trace)
-            log.info("configuration reloaded %s", fields(file=self._options.config_path))
+            log.info("configuration reloaded %s", fields(file=self._options.config_shown))
         self._notifier.send("READY=1")
 
     def _report(self, at_ns: int) -> None:
@@ -407,15 +447,26 @@ class Daemon:
         with self._actuator.spare.lent():
             return left + (not self._brake.release(reason, wait_s=wait_s))
 
-    def _shut_down(self) -> int:
+    def _resume_elsewhere(self) -> int:
+        if self._options.dry_run:
+            return 0
+        followed = set(self.tree.pods)
+        if self.tree.kubepods is not None:
+            followed.add(self.tree.kubepods.id)
+        with self._actuator.spare.lent():
+            return resume_elsewhere(self.tree.root, self._options.log_dir, self._history, followed)
+
+    def _shut_down(self, *, failed: bool) -> int:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
-        left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S)
+        left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S) + self._resume_elsewhere()
         self._publisher.close()  # the next daemon may have published already, once the tree is free
         # Before anything waits for a disk: one that hangs keeps this process, and would keep the next daemon out.
         self._root.unlock_for_daemon()
         # Only now: nobody waits for a disk while a pod is paused.
         self._tracer.close()
+        if not failed:
+            self._saver.close(self._state.reserve.growths.peaks, self.tree.kinds)
         if self._history is not None:
             self._history.close()
         held = [tracked.pod.paused for tracked in self.tree.pods.values()]

@@ -9,12 +9,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cgpause.actuate import Actuator
-from cgpause.calls import Call
+from cgpause.calls import Call, Processes
+from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError
-from cgpause.model import Owner
+from cgpause.model import Mechanism, Owner, PauseRecord
+from cgpause.parse import parse_flat_keyed
 from cgpause.policy.hold import NS_PER_S
 from cgpause.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.workload import refused_connections
 
+_YOUNG_NS = 120 * NS_PER_S
+"""A service listens within this time of its start."""
 _GRACE_NS = 30 * NS_PER_S
 """What Kubernetes gives a pod to end in, where the pod does not say otherwise (terminationGracePeriodSeconds)."""
 
@@ -41,6 +46,7 @@ class Distress:
         # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
         tracked.settle(at_ns, self._tree.config.hold)
         tracked.list_at_ns = 0
+        tracked.processes = Processes()
         self._tree.starts(tracked, at_ns)
         self._tell(tracked.pod.uid)
         return self._mark(tracked, "its containers changed")
@@ -81,19 +87,49 @@ class Distress:
                         self.on_containers(tracked, at_ns)
                     tracked.children = children
                 if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
-                    self._answer_processes(tracked, paused.since_ns, at_ns)
+                    self._answer_processes(tracked, paused, at_ns)
             except CgpauseError:
                 continue
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
                 self.check_oom(tracked)
 
-    def _answer_processes(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> None:
-        call = tracked.processes.look(tracked.cgroup, tracked.descendants(at_ns), since_ns)
+    def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
+        """Return True if connections to a young pod were refused since it was paused: it may become a service."""
+        if not tracked.started_ns or at_ns - tracked.started_ns > _YOUNG_NS:
+            return False
+        refused = refused_connections(tracked.cgroup)
+        known, tracked.refused = tracked.refused, (since_ns, refused)
+        return known[0] == since_ns and None not in (known[1], refused) and refused != known[1]
+
+    def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:
+        processes, frozen_ns = tracked.processes, _frozen_ns(tracked, paused)
+        below = tracked.descendants(at_ns)
+        call = processes.look(tracked.cgroup, below, paused.since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
+        if call is None and self._is_refusing(tracked, paused.since_ns, at_ns):
+            call = Call.REFUSED
         if call is None:
+            if processes.doubted:
+                self._tree.was_not_visited(tracked, at_ns)
             return
         if call is Call.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
         else:
-            self._tree.was_visited(tracked)
+            self._tree.was_visited(tracked, at_ns)
         self._mark(tracked, call)
+
+
+def _frozen_ns(tracked: TrackedPod, paused: PauseRecord) -> int | None:
+    """Return a time in this pause at which all processes of the pod were frozen; None if there was none."""
+    if paused.mechanism is not Mechanism.FREEZE:
+        return None
+    since_ns, frozen_ns = tracked.frozen
+    if since_ns != paused.since_ns or frozen_ns is None:
+        # Not when that was written: a task stops on its way out of the kernel, and until then may still be forking.
+        try:
+            events = parse_flat_keyed(tracked.cgroup.read("cgroup.events"), "cgroup.events")
+        except CgpauseError:
+            return None
+        frozen_ns = now_ns() if events.get("frozen") == 1 else None
+        tracked.frozen = paused.since_ns, frozen_ns
+    return frozen_ns

@@ -27,6 +27,10 @@ class HostError(CgpauseError):
     """This host cannot do the job: no cgroup v2, or no such cgroup root."""
 
 
+class AtWorkError(HostError):
+    """Another daemon is at work on this tree."""
+
+
 class MalformedError(CgpauseError):
     """A kernel file (or a file of the kubelet) holds text its format does not allow."""
 

@@ -205,7 +205,7 @@ def _config_text(given: Globals) -> str:
     try:
         rendered = render_config(given.config())
     except ConfigError as e:
-        # Without what was found there: nobody knows what that is.
+        # Without the values found there: they may be secret.
         places = ", ".join(f"line {problem.line or '?'}" for problem in e.problems)
         raise NotHere(
             f"the configuration is not valid ({places}): the other parts are made with the defaults; "
@@ -221,8 +221,9 @@ def _status(given: Globals, config: Config) -> dict[str, Any]:
 
 
 def _explain(given: Globals, config: Config) -> dict[str, Any]:
-    with given.tree(config) as tree, Sampler(tree) as sampler:
-        return output.explain_values(*decide_now(tree, sampler, config, _WATCH_S), config)
+    known, _ = given.learned()  # not a part of its own: it has names of workloads that are gone
+    with given.tree(config, known) as tree, Sampler(tree) as sampler:
+        return output.explain_values(*decide_now(tree, sampler, config, _WATCH_S, known.peaks), config)
 
 
 def _history(given: Globals) -> list[dict[str, Any]]:

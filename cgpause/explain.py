@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from cgpause import output
 from cgpause.clock import now_ns
@@ -11,14 +12,19 @@ from cgpause.model import Owner, Sample
 from cgpause.policy import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
-from cgpause.policy.walk import PAGE
 from cgpause.policy.watermark import WatermarkState
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree
 
+_PAGE = 4096
 
-def decide_now(tree: PodTree, sampler: Sampler, config: Config, watch_s: float) -> tuple[Sample, tuple[Verdict, ...]]:
+
+def decide_now(
+    tree: PodTree, sampler: Sampler, config: Config, watch_s: float, peaks: Mapping[str, tuple[int, ...]]
+) -> tuple[Sample, tuple[Verdict, ...]]:
     """Watch the pods grow for so many seconds, where the policy wants rates, and decide once; writes nothing.
+
+    `peaks` are those that the daemon has learned.
 
     Raises:
         CgpauseError: memory cannot be read.
@@ -26,7 +32,7 @@ def decide_now(tree: PodTree, sampler: Sampler, config: Config, watch_s: float) 
     for tracked in tree.pods.values():
         tracked.pod = output.with_record(tracked)
     tree.read_details(now_ns())
-    growths = Growths()
+    growths = Growths(peaks=peaks)
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
         growths = learn(growths, sampler.sample(now_ns()))
@@ -43,9 +49,9 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
     paused, place = verdict.usage.pod.paused, verdict.place
     if paused is not None and paused.owner is Owner.MANUAL:
         ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
-        return f"paused by hand: the daemon leaves it alone until somebody resumes it, {ends}"
+        return f"paused by hand: the daemon leaves it alone until an operator resumes it, {ends}"
     if verdict.rank is None and paused is None:
-        aside = "" if place is None else "; what it may take is set aside before anybody else is served"
+        aside = "" if place is None else "; what it may take is set aside before other pods are served"
         return f"not a candidate: it may not be paused now{aside}"
     if config.policy is Policy.WATERMARK:
         marks, used = config.watermark, f"{sample.headroom.used_pct:.1f} % now"
@@ -53,15 +59,14 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
             return f"all are resumed once memory use is at or below {marks.lower_pct:g} % ({used})"
         return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
     if place is None:
-        return "held for as long as [hold] allows, or until it is in distress"
+        return "stays paused for as long as [hold] allows, or until it is in distress"
     if place.first:
-        return (
-            "goes first: of those that want memory it is the first whose need for the whole horizon fits, so that "
-            "somebody can finish; it is never held"
-        )
-    if place.need < PAGE:
-        return "whoever asks for no memory runs: to hold it would free nothing"
+        return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
+    if place.need < _PAGE:
+        return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
-        spare = config.reserve.resume_pct
-        return f"resumed is whose need fits what those before it left, with {spare:g} % of the memory to spare"
-    return "runs whose need fits what those before it left; whoever's does not is paused"
+        return (
+            "resumes when its demand fits the forecast of all pods that run, when its pause has cost as much idle CPU "
+            "time as restarts would, or when it is in distress"
+        )
+    return "runs while its demand fits the headroom that the pods before it leave, else it is paused"

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from cgpause import logfmt, published
+from cgpause import logfmt, published, wholefile
 from cgpause.arguments import DEFAULT_LISTEN
 from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, HostError, printable
@@ -42,8 +43,12 @@ except ModuleNotFoundError as e:
 log = logging.getLogger(__name__)
 
 _INTERVAL_S = 15
-_CLIENT_S = 10
-"""A client that takes longer than this for its request is left alone."""
+_DEADLINE_S = 10.0
+"""A connection ends this long after it began, whether or not its request has come and its answer was read."""
+_CLIENTS = 8
+"""Connections at a time, a thread each: with the server itself they have to stay below the unit's TasksMax=."""
+_GRACE_S = 0.05
+"""A new client waits this long for a place; then the oldest is ended for it. A scrape takes milliseconds."""
 
 
 class Listen(NamedTuple):
@@ -186,14 +191,58 @@ def run(path: str | None, *, listen: str | None, textfile: str | None, interval_
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread a request; a slow client holds up nobody else."""
+    """One thread a request, and few of them: slow clients make way for new ones, the oldest first."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, listen: Listen, app: WSGIApplication) -> None:
         self.address_family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        self._clients: dict[socket.socket, float] = {}
+        """Deadlines of the connections that have not been ended, oldest first."""
+        self._free = threading.Semaphore(_CLIENTS)
         super().__init__(listen, _Handler)
         self.set_app(app)
+
+    def is_open(self, client: socket.socket) -> bool:
+        """Whether a connection has not been ended."""
+        return client in self._clients
+
+    def service_actions(self) -> None:
+        """End the connections past their deadlines; `serve_forever` asks twice a second, and after each request."""
+        now = time.monotonic()
+        for client, deadline in list(self._clients.items()):
+            if deadline <= now:
+                self._end(client)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
+        """Start the thread of a connection, once one of the few is free."""
+        while not self._free.acquire(timeout=_GRACE_S):
+            for oldest in list(self._clients)[:1]:
+                self._end(oldest)
+        self._clients[request] = time.monotonic() + _DEADLINE_S
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no more threads: the unit's TasksMax=
+            self._forget(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
+        """Answer one request."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def _forget(self, client: socket.socket) -> None:
+        self._clients.pop(client, None)
+        self._free.release()
+
+    def _end(self, client: socket.socket) -> None:
+        """End a connection; its thread's reads and writes return at once."""
+        self._clients.pop(client, None)
+        with suppress(OSError):  # it has ended by itself
+            client.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Bind, without asking anybody for our name, as HTTPServer does."""
@@ -208,7 +257,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _CLIENT_S
+    server: _Server
+
+    def parse_request(self) -> bool:
+        """Read the request; the half of one that was ended would pass for a whole one."""
+        return super().parse_request() and self.server.is_open(self.request)
 
     def log_message(self, *_: object) -> None:
         """Scrapes are no news."""
@@ -259,7 +312,7 @@ def write_textfile(source: Source, path: str) -> None:
         CgpauseError: it cannot be written.
     """
     try:
-        published.replace(path, source.text())
+        wholefile.replace(path, source.text())
     except OSError as e:
         raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}") from e
 

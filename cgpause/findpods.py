@@ -14,6 +14,7 @@ from cgpause.errors import CgpauseError, CgroupGoneError
 from cgpause.kubepods import CgroupDriver, pod_uid, root_driver, tier_class
 from cgpause.model import CgroupId, QosClass
 from cgpause.parse import parse_flat_keyed
+from cgpause.record import XATTR
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +52,60 @@ def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str
     return sorted(found)
 
 
-def find_kubepods(root: str) -> tuple[Cgroup, CgroupDriver] | None:
+def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, CgroupDriver] | None:
     """Open the kubepods root that is in use; an old kubelet leaves an empty second tree beside the real one.
+
+    `current` is the one that the caller follows. It is returned as it is unless another one has processes or pods that
+    it has not, and it is never closed here.
 
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
-    best: tuple[tuple[bool, int, bool], Cgroup, CgroupDriver] | None = None
-    for path, driver in kubepods_roots(root):
+    best: tuple[tuple[bool, int, bool, bool], Cgroup, CgroupDriver] | None = None
+    roots = dict(kubepods_roots(root))
+    if current is not None:
+        roots[current.id.path] = root_driver(os.path.basename(current.id.path)) or CgroupDriver.CGROUPFS
+    for path, driver in roots.items():
+        is_current = current is not None and path == current.id.path
         try:
-            cgroup = Cgroup(root, path)
+            cgroup = current if current is not None and is_current else Cgroup(root, path)
         except CgpauseError:
             continue
         try:
             pods = len(walk(cgroup)[0])
         except CgpauseError:
             pods = 0  # it may still be the one in use: whoever walks it next will say what is wrong
-        key = (is_populated(cgroup), pods, driver is CgroupDriver.SYSTEMD)
+        key = (is_populated(cgroup), pods, is_current, driver is CgroupDriver.SYSTEMD)
+        loser: Cgroup | None = cgroup
         if best is None or key > best[0]:
-            if best is not None:
-                best[1].close()
+            loser = None if best is None else best[1]
             best = (key, cgroup, driver)
-        else:
-            cgroup.close()
+        if loser is not None and loser is not current:
+            loser.close()
     return None if best is None else best[1:]
+
+
+def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[Found]:
+    """Return the pods that carry a record in any kubepods tree but `kubepods`; what cannot be read is passed over."""
+    found = []
+    for path, _ in kubepods_roots(root):
+        if kubepods is not None and path == kubepods.id.path:
+            continue
+        try:
+            with Cgroup(root, path) as other:
+                pods, _ = walk(other, lambda *_: None)
+        except CgpauseError:
+            continue
+        found += [pod for pod in pods if _has_record(root, pod)]
+    return found
+
+
+def _has_record(root: str, pod: Found) -> bool:
+    try:
+        with Cgroup(root, pod.cgroup.path) as cgroup:
+            return cgroup.get_xattr(XATTR) is not None
+    except CgpauseError:
+        return False
 
 
 def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[CgroupId]]:

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
-from cgpause import history, journal, ledger
-from cgpause.arguments import DEFAULT_CONFIG, history_path, metrics_path
+from cgpause import history, journal, learned, ledger
+from cgpause.arguments import DEFAULT_CONFIG, history_path, learned_path, metrics_path
 from cgpause.cgroupfs import find_cgroup_root
 from cgpause.clock import now_ns
 from cgpause.config import Config, load_config
 from cgpause.errors import CgpauseError, HostError, printable
 from cgpause.events import Event, PauseKey, boot_id
 from cgpause.kubepods import pod_uid
+from cgpause.learned import Learned, LearnedError
+from cgpause.policy.kinds import Kinds
 from cgpause.recorder import MIB, max_mib
 from cgpause.restore import paused_cgroups
 from cgpause.tree import PodTree
@@ -83,10 +85,18 @@ class Globals:
         """Where the daemon publishes its figures; None for a tree that has no such place."""
         return metrics_path(self.run_dir, self.cgroup_root)
 
+    def learned(self) -> tuple[Learned, str | None]:
+        """Return what the daemon has learned of workloads, and why that cannot be read, if it cannot."""
+        path = learned_path(self.state_dir, self.cgroup_root)
+        try:
+            return (Learned() if path is None else learned.read(path)), None
+        except LearnedError as e:
+            return Learned(), f"peaks that the daemon has seen are not counted: {e}"
+
     @contextmanager
-    def tree(self, config: Config) -> Iterator[PodTree]:
-        """Walk the pods of this node."""
-        tree = PodTree(self.root(), self.log_dir, config)
+    def tree(self, config: Config, known: Learned | None = None) -> Iterator[PodTree]:
+        """Walk the pods of this node, with what is known of their workloads."""
+        tree = PodTree(self.root(), self.log_dir, config, None if known is None else Kinds(known.kinds))
         try:
             tree.refresh(now_ns())
             yield tree

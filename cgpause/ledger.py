@@ -1,6 +1,6 @@
 """The pause protocol: record, write, verify, restore; used alike by the daemon and the CLI.
 
-    pause:   flock → read cpu.max → set record → write → read back
+    pause:   flock → read cpu.max → set record → read again → write → read back
     freeze:  flock → get record → set record → freeze → read back (a throttled pod that grows all the same)
     take over: flock → get record → set record (whose it is, and until when) → hold it again where it is not held
     resume:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
@@ -34,6 +34,8 @@ from cgpause.record import XATTR, decode_record, encode_record
 
 LOCK_WAIT_S = 2.0
 """How long to wait for another cgpause on the same pod; its critical section takes well under a millisecond."""
+_MAX_READS = 5
+"""How often an original is read again because it changed meanwhile; kubelet writes cpu.max once a resize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ def read_record(cgroup: Cgroup) -> PauseRecord | None:
     return None if data is None else decode_record(data)
 
 
+def is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
+    """Whether a pod is frozen, or throttled, as its record says: another program may have written since."""
+    if record.mechanism is Mechanism.FREEZE:
+        return _is_frozen(cgroup)
+    return parse_cpu_max(cgroup.read("cpu.max")) == record.written
+
+
 def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S) -> tuple[PauseRecord, bool]:
     """Pause a pod; returns its record and whether anything changed (a paused pod is left as it is).
 
@@ -85,12 +94,12 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
             if record.written is None:
                 _write_freeze(cgroup)
             else:
-                _write_quota(cgroup, record.written, record.original_burst_us)
+                record = _write_quota(cgroup, record, request.throttle)
         except CgroupGoneError:
             raise
         except CgpauseError as e:
             try:
-                _undo(cgroup, record)
+                _undo(cgroup, read_record(cgroup) or record)  # which may know of a resize meanwhile
             except CgpauseError as undo:
                 raise RestoreError(
                     f"cannot undo a failed pause of {printable(cgroup.path)}: {undo}; it failed with: {e}"
@@ -147,8 +156,8 @@ def take_over(
         record, drifted = plan_take_over(cgroup, existing, request, mechanism)
         _set_record(cgroup, record)
         try:
-            if drifted and record.written is not None:
-                _write_quota(cgroup, record.written, record.original_burst_us)
+            if drifted:
+                record = _write_quota(cgroup, record, request.throttle)
             if record.mechanism is Mechanism.FREEZE and not _is_frozen(cgroup):
                 _write_freeze(cgroup)
         except CgroupGoneError:
@@ -156,6 +165,7 @@ def take_over(
         except CgpauseError:
             # With the originals as they are known by now. Should this fail too, the record that is there undoes all.
             with contextlib.suppress(CgpauseError):
+                record = read_record(cgroup) or record
                 if record.mechanism is not existing.mechanism:
                     _thaw(cgroup)
                 given_back = replace(existing, original=record.original, original_burst_us=record.original_burst_us)
@@ -270,11 +280,10 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
         record = None if existing is None else _plan_reassert(cgroup, existing, throttle)
-        if record is None or record.written is None:
+        if record is None:
             return None
         _set_record(cgroup, record)
-        _write_quota(cgroup, record.written, record.original_burst_us)
-        return record
+        return _write_quota(cgroup, record, throttle)
 
 
 def _plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord | None:
@@ -293,16 +302,32 @@ def _set_record(cgroup: Cgroup, record: PauseRecord) -> None:
     cgroup.set_xattr(XATTR, encode_record(record))
 
 
-def _write_quota(cgroup: Cgroup, written: CpuMax, burst_us: int) -> None:
-    if burst_us:
+def _write_quota(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord:
+    """Write the quota that a record names; returns the record, with what was resized meanwhile as the original.
+
+    A file of a cgroup cannot be compared and written in one step, so a resize between the last read and the write next
+    to it is lost. Everything before is noticed here, and everything after is foreign.
+    """
+    if record.original_burst_us:
         # The kernel refuses a quota below cpu.max.burst (EINVAL).
         cgroup.write("cpu.max.burst", "0")
-    cgroup.write("cpu.max", str(written))
+    for _ in range(_MAX_READS):
+        current = parse_cpu_max(cgroup.read("cpu.max"))
+        if current == record.original:
+            break
+        record = replace(record, original=current, written=_tighter(throttle, current))
+        _set_record(cgroup, record)
+    else:
+        raise _at_work(cgroup, f"read {_MAX_READS} values")
+    cgroup.write("cpu.max", str(record.written))
     found = parse_cpu_max(cgroup.read("cpu.max"))
-    if found != written:
-        raise CgpauseError(
-            f"wrote {written} to {cgroup.path}/cpu.max and read {found}: another writer is at work (see: cgpause check)"
-        )
+    if found != record.written:
+        raise _at_work(cgroup, f"wrote {record.written} and read {found}")
+    return record
+
+
+def _at_work(cgroup: Cgroup, what: str) -> CgpauseError:
+    return CgpauseError(f"{what} in {cgroup.path}/cpu.max: another writer is at work (see: cgpause check)")
 
 
 def _write_freeze(cgroup: Cgroup) -> None:

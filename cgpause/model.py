@@ -72,6 +72,8 @@ class Workload(StrEnum):
 
     BATCH = "batch"
     SERVICE = "service"
+    STARTING = "starting"
+    """Not known yet: its containers are new, and so is its workload."""
 
 
 class PsiKind(StrEnum):
@@ -163,10 +165,14 @@ class Pod:
     distress: str | None = None
     """Why a pause must end at once (termination, OOM kill, containers changed, an exec probe), or None."""
     workload: Workload = Workload.BATCH
+    controller: str | None = None
+    """Its workload: the namespace and the name up to the suffix that tells its pods apart; None while unknown."""
     priority: int = 0
     """The operator's: of two pods the one with the higher priority is paused later, whatever else they are."""
     reclaimable_bytes: int = 0
     """Page cache and reclaimable slab in `memory.current`, as last read; see `Sample.read_at_ns`."""
+    shmem_bytes: int = 0
+    """tmpfs and shared memory in `memory.current`, as last read: an emptyDir of medium Memory outlives containers."""
     cpu_usage_usec: int | None = None
     """CPU time its running containers have used (`cpu.stat`), or None while that was not read."""
 
@@ -240,6 +246,10 @@ class Sample:
     """When the pods' `reclaimable_bytes` was last read (near the limit once a second); 0: never."""
     late_ns: int = 0
     """How long after it was due it was taken."""
+    cpus: int = 1
+    """CPUs of the node."""
+    idle_cpus: float = 0.0
+    """Of them idle, on average since the sample before."""
     cost_ns: int = 0
     """CPU time that looking and deciding has taken of late: what is expensive here is done less often."""
 
@@ -274,10 +284,12 @@ class Sacrifice:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Freeze a pod that is held by throttling and grows all the same; its resume undoes both."""
+    """Freeze a pod that is throttled; its resume undoes both."""
 
     pod: Pod
     reason: str
+    grew: bool = False
+    """Whether it grew although throttled; else this is the second step of an ordinary pause."""
 
 
 Action = Pause | Resume | Sacrifice | Freeze

@@ -17,6 +17,23 @@ _CONTAINER_LOG = re.compile(
 )
 
 
+# Suffixes that Kubernetes gives to pods: five characters of its alphabet without vowels (utilrand.String), before it a
+# ReplicaSet's hash in the same alphabet or a Job's index or time; a StatefulSet's ordinal stands alone.
+_RANDOM = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+_HASH_OR_INDEX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{8,10}|[0-9]+)$")
+_ORDINAL = re.compile(r"-[0-9]+$")
+
+
+def controller(namespace: str, name: str) -> str:
+    """Return the workload of a pod: its namespace, and its name up to the suffix that tells its pods apart.
+
+    Pods of one ReplicaSet, Job, StatefulSet or DaemonSet have the same; a pod of none has its own name.
+    """
+    shorter = _RANDOM.sub("", name)
+    shorter = _ORDINAL.sub("", name) if shorter == name else _HASH_OR_INDEX.sub("", shorter)
+    return f"{namespace}/{shorter}"
+
+
 class PodName(NamedTuple):
     """A pod's name as kubectl shows it."""
 

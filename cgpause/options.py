@@ -171,7 +171,8 @@ class _Reader:
         values: dict[str, object] = {}
         doubtful = set()
         for key in table.keys() - {entry.name for entry in known}:
-            self._find((*path, key), self._unknown(key, table[key], known, path))
+            gone = getattr(kind, "GONE", {}).get(key)
+            self._find((*path, key), gone or self._unknown(key, table[key], known, path))
         for entry in known:
             before = len(self.findings)
             where = (*path, entry.name)

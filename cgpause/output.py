@@ -29,7 +29,7 @@ from cgpause.model import Mechanism, Owner, Pod, Sample
 from cgpause.parse import parse_cpu_max
 from cgpause.policy import Verdict
 from cgpause.policy.reserve import room_bytes
-from cgpause.policy.walk import Place
+from cgpause.policy.serving import Place
 from cgpause.tree import TrackedPod
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
@@ -126,8 +126,9 @@ def print_status(status: dict[str, Any]) -> None:
 
 
 def _cpu_limit(pod: dict[str, Any]) -> str:
-    """The pod's own; what holds it is part of its state."""
-    cpu_max = pod["cpu_max"] if pod["paused"] is None else pod["paused"]["original_cpu_max"]
+    """Return the pod's own limit; a pause that is in force is part of its state."""
+    paused = pod["paused"]
+    cpu_max = paused["original_cpu_max"] if paused is not None and paused["in_force"] else pod["cpu_max"]
     return "?" if cpu_max is None else cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))
 
 
@@ -143,6 +144,12 @@ def _state(pod: dict[str, Any]) -> str:
             throttled = f"throttle to {cpu_units.limit_text(parse_cpu_max(written.encode()))}"
             held = f"freeze and {throttled}" if held == Mechanism.FREEZE else throttled
         since = durations.shown(paused["since_s"])
+        if not paused["in_force"]:
+            wrote = "thawed it" if paused["mechanism"] == Mechanism.FREEZE else f"wrote cpu.max {pod['cpu_max']}"
+            return (
+                f"not paused any more: another program {wrote}; paused ({held}) {Owner(paused['owner']).by} "
+                f"for {since}{left}: {paused['reason']}"
+            )
         return f"paused ({held}, {Owner(paused['owner']).by}) for {since}{left}: {paused['reason']}"
     return f"protected: {pod['protected']}" if pod["protected"] is not None else "running"
 
@@ -171,13 +178,14 @@ def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config
 
 
 def place_values(place: Place) -> dict[str, Any]:
-    """One place in the walk of the reserve policy, for JSON."""
+    """Return one pod's place in a decision of the reserve policy, for JSON."""
     return {
         "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
         "rate_bytes_per_s": round(place.rate),
-        "time_s": round(place.time_s, 3),
         "need_bytes": round(place.need),
-        "left_bytes": round(place.left),
+        "left_bytes": round(max(place.left, 0.0)),
+        "based_on": place.basis,
+        "pause_cost_s": round(place.cost_s, 1),
         "first": place.first,
     }
 
@@ -192,7 +200,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
         rules = config.watermark
         to.print(f"{state}; pauses at {rules.upper_pct:g} %, resumes at {rules.lower_pct:g} %")
     else:
-        to.print(f"{state}, {mebibytes(max(int(room_bytes(sample, config)), 0))} of it to give away")
+        to.print(f"{state}, {mebibytes(max(int(room_bytes(sample)), 0))} of it to give away")
     with_places = any(verdict.place is not None for verdict in verdicts)
     numbers = ("CLAIM", "RATE/s", "NEED", "LEFT") if with_places and to.width >= _NARROW else ()
     wide = to.width >= _WIDE

@@ -26,8 +26,29 @@ _TCP_LISTEN = b"0A"
 _TCP_IN_USE = re.compile(rb"^TCP6?: inuse ([0-9]{1,20})(?= |\n|\Z)", re.MULTILINE)
 _HEX_MASK = re.compile(rb"[0-9a-f]{16}")
 _START_FIELD = 19  # of those after the process's name
-_SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
-_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
+
+
+def _mask(*numbers: int) -> int:
+    return sum(1 << (number - 1) for number in numbers)
+
+
+# What an image may name as STOPSIGNAL: nginx and php-fpm take SIGQUIT, postgres SIGINT, haproxy SIGUSR1, httpd
+# SIGWINCH, systemd SIGRTMIN+3. Left out are the signals that a pod gets without being told to stop: those of its
+# children (SIGCHLD), timers, sockets (SIGIO, SIGURG, SIGPIPE), faults, limits and job control, and all other real-time
+# signals, which programs use for their timers.
+_STOP_SIGNALS = _mask(
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGABRT,
+    signal.SIGKILL,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTERM,
+    signal.SIGPWR,
+    34 + 3,  # SIGRTMIN+3, as runtimes count it; Python's SIGRTMIN is that of the C library
+)
+_STOP_SIGNALS_IF_CAUGHT = _mask(signal.SIGWINCH)
 
 
 def parse_number(data: bytes, what: str) -> int:
@@ -86,6 +107,11 @@ def parse_reclaimable(memory_stat: bytes) -> int:
         + _find(memory_stat, b"active_file ", "memory.stat")
         + _find(memory_stat, b"slab_reclaimable ", "memory.stat")
     )
+
+
+def parse_shmem(memory_stat: bytes) -> int:
+    """Bytes of a `memory.stat` in tmpfs, System V shared memory and shared anonymous mappings."""
+    return _find(memory_stat, b"shmem ", "memory.stat")
 
 
 def parse_cpu_usage(cpu_stat: bytes) -> int:
@@ -180,22 +206,23 @@ class ProcessStatus(NamedTuple):
 
     parent: int
     """Process id of the parent; 0 where that is outside of our PID namespace."""
-    terminated: bool
-    """Whether SIGTERM waits to be delivered (ShdPnd and SigPnd)."""
-    killed: bool
-    """Whether SIGKILL does."""
+    stops: int
+    """Signals that wait to be delivered and may be the pod's stop signal, as a mask: bit 0 is signal 1."""
 
 
 def parse_process_status(data: bytes) -> ProcessStatus:
     """Read a `/proc/<pid>/status`."""
-    pending = 0
-    for key in (b"\nShdPnd:\t", b"\nSigPnd:\t"):
-        start = data.find(key)
-        mask = data[start + len(key) : start + len(key) + 16]
-        if start >= 0 and _HEX_MASK.fullmatch(mask):
-            pending |= int(mask, 16)
+    pending = _find_mask(data, b"\nShdPnd:\t") | _find_mask(data, b"\nSigPnd:\t")
+    caught = _find_mask(data, b"\nSigCgt:\t")
     parent = _find(data, b"PPid:\t", "/proc/<pid>/status")
-    return ProcessStatus(parent, bool(pending & _SIGTERM_BIT), bool(pending & _SIGKILL_BIT))
+    return ProcessStatus(parent, pending & (_STOP_SIGNALS | _STOP_SIGNALS_IF_CAUGHT & caught))
+
+
+def _find_mask(data: bytes, key: bytes) -> int:
+    """Return a signal mask, or 0 where it is missing or damaged."""
+    start = data.find(key)
+    mask = data[start + len(key) : start + len(key) + 16]
+    return int(mask, 16) if start >= 0 and _HEX_MASK.fullmatch(mask) else 0
 
 
 def parse_start_ticks(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What the pictures of `simulate`, `replay` and `tune` have in common; needs matplotlib (the extra `plots`).
+"""Style and saving of the pictures of `simulate` and `replay`; needs matplotlib (the extra `plots`).
 
 The same values make the same bytes, with the same matplotlib: no date is in the file, and nobody's matplotlibrc counts.
 """

@@ -10,15 +10,13 @@ of two versions for a while.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import math
 import os
-import stat
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from cgpause import wholefile
 from cgpause.errors import CgpauseError, printable
 from cgpause.metrics import BY_NAME, Family, Figure, Kind, Values
 
@@ -141,31 +139,6 @@ def path_in(run_dir: str) -> str:
     return os.path.join(run_dir, FILE)
 
 
-def replace(path: str, data: bytes) -> None:
-    """Put a file in place in one step, for everybody to read; readers see the old one or the new one.
-
-    Raises:
-        OSError: that could not be done; the old one stays.
-    """
-    # Always the same name, so that what a killed process left is written over; not one that node_exporter looks for.
-    aside = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(aside)
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        try:
-            os.fchmod(fd, 0o644)  # whatever the umask
-            if os.write(fd, data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        finally:
-            os.close(fd)
-        os.rename(aside, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
-
-
 def read(path: str) -> Snapshot:
     """Read what was published last.
 
@@ -174,15 +147,7 @@ def read(path: str) -> Snapshot:
     """
     name = printable(path)
     try:
-        # O_NONBLOCK: a FIFO must not hold us up.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise PublishedError(f"{name} is no regular file")
-            with open(fd, "rb", closefd=False) as file:
-                data = file.read(_MAX_BYTES + 1)
-        finally:
-            os.close(fd)
+        data = wholefile.read(path, _MAX_BYTES)
     except FileNotFoundError:
         raise PublishedError(
             f"there is no {name}: no daemon runs here, or it publishes nothing ([metrics] publish = true, then "
@@ -190,8 +155,6 @@ def read(path: str) -> Snapshot:
         ) from None
     except OSError as e:
         raise PublishedError(f"cannot read {name}: {e.strerror}") from e
-    if len(data) > _MAX_BYTES:
-        raise PublishedError(f"{name} is larger than {_MAX_BYTES >> 20}Mi, so none of ours")
     try:
         return decode(data)
     except PublishedError as e:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cgpause import published
+from cgpause import published, wholefile
 from cgpause.config import MetricsConfig
 from cgpause.gauges import Sources, gather
 from cgpause.logfmt import fields
@@ -58,7 +58,7 @@ class Writer:
             if self._restarts.total is not None:
                 figure = Figure((), self._restarts.total)
                 job.snapshot.values["cgpause_kubepods_container_restarts_total"] = [figure]
-            published.replace(self.path, published.encode(job.snapshot))
+            wholefile.replace(self.path, published.encode(job.snapshot))
         except OSError as e:
             folder = os.path.dirname(self.path)
             # What a unit may write to is settled at its start: a folder made since is read-only to it.
@@ -87,7 +87,7 @@ class Writer:
             log.info("metrics published again %s", fields(file=self.path))
 
     def remove(self) -> None:
-        """Whoever reads it should see at once that nobody publishes any more."""
+        """Remove the file, so that its readers see at once that no daemon publishes any more."""
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 

@@ -12,6 +12,7 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from cgpause import history
@@ -81,22 +82,26 @@ class Keeper:
         if text == self.complaint:
             return
         self.complaint = text
-        # What a unit may write to is settled at its start: a folder made since is read-only to it.
-        folder, after = os.path.dirname(self.path), "for root alone, and restart the unit after that"
-        advice = {
-            errno.ENOENT: f"make {folder}, {after}",
-            errno.ENOTDIR: f"make {folder} a folder, {after}",
-            errno.EROFS: "if the folder was made after the unit's start, restart the unit",
-        }.get(error.errno or 0)
-        log.warning("history not written %s", fields(file=self.path, error=text, advice=advice))
+        log.warning("history not written %s", fields(file=self.path, error=text, advice=advice(error, self.path)))
+
+
+def advice(error: OSError, path: str) -> str | None:
+    """Return what to do where a file of the state directory cannot be written."""
+    # What a unit may write to is settled at its start: a folder made since is read-only to it.
+    folder, after = os.path.dirname(path), "for root alone, and restart the unit after that"
+    return {
+        errno.ENOENT: f"make {folder}, {after}",
+        errno.ENOTDIR: f"make {folder} a folder, {after}",
+        errno.EROFS: "if the folder was made after the unit's start, restart the unit",
+    }.get(error.errno or 0)
 
 
 class Thread:
-    """A keeper that nobody waits for."""
+    """A thread that writes to the state directory, so that the loop never waits for its disk."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon thread: Python does not wait for it at the end. The kernel does: while a disk hangs, a thread that
         # waits for it cannot be killed, and until it can, its process, the descriptors and the locks on them stay.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -104,10 +109,14 @@ class Thread:
 
     def keep(self, event: Event) -> None:
         """Hand an event over."""
-        if self._events.qsize() < _WAITING:
-            self._events.put(event)
+        if self._jobs.qsize() < _WAITING:
+            self._jobs.put(lambda: self._keeper.keep(event))
         else:
             self._keeper.lost += 1
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Do something else that may wait for the same disk, after the events so far."""
+        self._jobs.put(job)
 
     @classmethod
     def start(cls, path: str, max_mib: int) -> Thread | None:
@@ -124,14 +133,14 @@ class Thread:
 
     def close(self) -> None:
         """Wait for what is to be written, but not for ever."""
-        self._events.put(None)
+        self._jobs.put(None)
         self._thread.join(_LAST_WAIT_S)
         if self._thread.is_alive():
             log.warning("history incomplete %s", fields(file=self._keeper.path, reason="the disk takes too long"))
 
     def _run(self) -> None:
-        while (event := self._events.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             try:
-                self._keeper.keep(event)
+                job()
             except Exception:  # a bug: it costs an event, not the history
                 log.exception("event lost")

@@ -1,39 +1,48 @@
 """Undoes pauses, and memory.high of kubepods, with nothing but the cgroup tree: no daemon, no file, no name is needed.
 
-    python -m cgpause.restore [--cgroup-root DIR] [--daemon-only]
+    python -m cgpause.restore [--daemon-only] [options of cgpause.daemon]
 
 What it resumed it notes in the history afterwards, with names and as configured where those are to be had.
 
 The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon; it
-imports neither typer nor rich. `cgpause resume --all` is the same function.
+imports nothing but the standard library, so that any Python can run it (systemd/restore.sh). `cgpause resume --all` is
+the same function.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from cgpause import high, logfmt
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_LOG_DIR, add_state_dir, history_path
+from cgpause.arguments import Options, daemon_options, daemon_parser
+from cgpause.atwork import find_daemon
 from cgpause.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.clock import now_ns
-from cgpause.errors import CgpauseError, CgroupGoneError, DamagedRecordError, HeldError, HostError, printable
+from cgpause.errors import (
+    AtWorkError,
+    CgpauseError,
+    CgroupGoneError,
+    DamagedRecordError,
+    HeldError,
+    HostError,
+    printable,
+)
 from cgpause.events import Event, resumed_event
 from cgpause.findpods import kubepods_roots, walk
 from cgpause.kubepods import pod_uid
 from cgpause.ledger import Resumed, read_record, resume
 from cgpause.logfmt import fields
-from cgpause.model import Owner, PauseRecord, Result
+from cgpause.model import CgroupId, Owner, PauseRecord, Result
 from cgpause.names import PodName, read_names
 from cgpause.record import XATTR
-from cgpause.recorder import Keeper, max_mib, tell
+from cgpause.recorder import Keeper, Recorder, max_mib, tell
 from cgpause.systemd import original_from_systemd
 
 log = logging.getLogger(__name__)
@@ -85,10 +94,11 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
                     yield cgroup
 
 
-def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
+def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId] = ()) -> list[Outcome]:
     """Resume every paused pod (of one owner, or of any); one that fails never stops the others.
 
-    memory.high of every kubepods root is the daemon's, and released with its pauses.
+    memory.high of every kubepods root is the daemon's, and released with its pauses. Cgroups in `but` are left as they
+    are.
 
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
@@ -113,6 +123,8 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
 
     # Whoever is locked or has a damaged record takes seconds: systemd gives us 30, and the others come first.
     for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Outcome(path, None, error))):
+        if cgroup.id in but:
+            continue
         outcome = _outcome(cgroup, partial(undo, patiently=False))
         if outcome is not None and outcome.error is not None:
             hard.append(outcome.path)
@@ -120,7 +132,7 @@ def resume_all(root: str, *, owner: Owner | None = None) -> list[Outcome]:
             outcomes.append(outcome)
     if owner is not Owner.MANUAL:
         # After the pods: while they come back, it keeps them from filling the node at once.
-        outcomes += filter(None, (_outcome(kubepods, high.release) for kubepods in braked_roots(root)))
+        outcomes += filter(None, (_outcome(top, high.release) for top in braked_roots(root) if top.id not in but))
     deadline = time.monotonic() + _PATIENCE_S
     for path in hard:
         patiently = time.monotonic() < deadline
@@ -160,7 +172,7 @@ def braked_roots(root: str) -> Iterator[Cgroup]:
             except CgroupGoneError:
                 continue
             except CgpauseError:
-                braked = True  # whoever releases it will say what is wrong
+                braked = True  # the release will say what is wrong
             if braked:
                 yield kubepods
 
@@ -189,7 +201,7 @@ def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -
         record = resumed.record
         uid = pod_uid(os.path.basename(outcome.path)) or outcome.path
         # Of an operator's pauses the daemon ends those only whose time is over, and so does who cleans up after it.
-        expired = result is Result.CRASHED and record is not None and record.owner is Owner.MANUAL
+        expired = result is not Result.OPERATOR and record is not None and record.owner is Owner.MANUAL
         yield resumed_event(
             _Named(uid, "/".join(names[uid]) if uid in names else uid),
             resumed,
@@ -199,35 +211,8 @@ def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -
         )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Resume all; returns the exit code: 0, 1 without a cgroup root, 6 when something could not be restored."""
-    parser = argparse.ArgumentParser(prog="cgpause.restore", description="Resume every paused pod.")
-    parser.add_argument("--cgroup-root", metavar="DIR")
-    parser.add_argument("--daemon-only", action="store_true", help="leave pods that an operator paused as they are")
-    parser.add_argument("--config", metavar="FILE", default=DEFAULT_CONFIG, help="says how much history is kept")
-    parser.add_argument("--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="where pods have their names from")
-    add_state_dir(parser)
-    options = parser.parse_args(argv)
-    logfmt.set_up(verbose=False)
-    try:
-        root = options.cgroup_root or find_cgroup_root()
-        if not os.path.isdir(root):
-            raise HostError(f"--cgroup-root {printable(root)}: no such directory")
-        outcomes = resume_all(root, owner=Owner.DAEMON if options.daemon_only else None)
-    except HostError as e:
-        log.error("%s", e)
-        return 1
-    except CgpauseError as e:
-        log.error("%s", e)
-        return 6
-    path = history_path(options.state_dir, options.cgroup_root)
-    keeper = None if path is None else Keeper(path, max_mib(options.config))
-    reason, result = "everything is resumed", Result.OPERATOR
-    if options.daemon_only:
-        reason, result = "cgpause had ended without", Result.CRASHED
-    undone = list(events(outcomes, options.log_dir, reason, result))
-    for event in undone:
-        tell(event, None)
+def log_outcomes(outcomes: list[Outcome]) -> int:
+    """Log what is no event of a pod: memory.high, and what failed; returns how many failed."""
     for outcome in outcomes:
         if isinstance(outcome.resumed, high.Released):
             log.info(
@@ -240,11 +225,96 @@ def main(argv: list[str] | None = None) -> int:
             )
         elif outcome.error is not None:
             log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))
+    return sum(outcome.error is not None for outcome in outcomes)
+
+
+def resume_elsewhere(root: str, log_dir: str, recorder: Recorder | None, followed: Container[CgroupId]) -> int:
+    """Undo at the daemon's end what it does not follow: pauses in other trees; returns how many could not be undone."""
+    try:
+        outcomes = resume_all(root, owner=Owner.DAEMON, but=followed)
+    except CgroupGoneError:
+        return 0  # and with it every pause
+    except CgpauseError as e:
+        log.error("cannot look for pauses in other trees %s", fields(error=e))
+        return 1
+    for event in events(outcomes, log_dir, "cgpause stops", Result.STOPPED):
+        tell(event, recorder)
+    return log_outcomes(outcomes)
+
+
+@contextmanager
+def alone(root: str) -> Iterator[None]:
+    """Keep other daemons off the tree meanwhile.
+
+    Raises:
+        AtWorkError: one is at work here. That of the own unit or container may be: it hangs, or is about to be stopped.
+    """
+    with Cgroup(root, "") as top:
+        try:
+            top.lock_for_daemon()
+        except AtWorkError:
+            holder = find_daemon(root).pid
+            if holder is None or _cgroup_of(holder) != _cgroup_of(os.getpid()):
+                raise
+        try:
+            yield
+        finally:
+            top.unlock_for_daemon()
+
+
+def _cgroup_of(pid: int) -> bytes | None:
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb") as f:
+            return f.read()
+    except OSError:
+        return None  # it has just ended
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Resume all; returns the exit code: 0, 1 without a cgroup root, 6 when something could not be restored.
+
+    With --daemon-only, 0 also where another daemon is at work: what is paused is that one's.
+    """
+    options, daemon_only = _parse(argv)
+    logfmt.set_up(verbose=options.verbose)
+    try:
+        root = options.cgroup_root or find_cgroup_root()
+        if not os.path.isdir(root):
+            raise HostError(f"--cgroup-root {printable(root)}: no such directory")
+        with alone(root) if daemon_only else nullcontext():
+            outcomes = resume_all(root, owner=Owner.DAEMON if daemon_only else None)
+    except AtWorkError as e:
+        log.warning("nothing is resumed %s", fields(reason=e))
+        return 0
+    except HostError as e:
+        log.error("%s", e)
+        return 1
+    except CgpauseError as e:
+        log.error("%s", e)
+        return 6
+    reason, result = "everything is resumed", Result.OPERATOR
+    if daemon_only:
+        reason, result = "cgpause had ended without", Result.CRASHED
+    undone = list(events(outcomes, options.log_dir, reason, result))
+    for event in undone:
+        tell(event, None)
+    failed = log_outcomes(outcomes)
     # Last: what could not be resumed has to be said, also where the history's disk hangs.
-    if keeper is not None:
+    if options.history_path is not None:
+        keeper = Keeper(options.history_path, max_mib(options.config_path))
         for event in undone:
             keeper.keep(event)
-    return 6 if any(outcome.error is not None for outcome in outcomes) else 0
+    return 6 if failed else 0
+
+
+def _parse(argv: list[str] | None) -> tuple[Options, bool]:
+    parser = daemon_parser("cgpause.restore", "Resume every paused pod. It takes all options of the daemon.")
+    parser.add_argument("--daemon-only", action="store_true", help="leave pods that an operator paused as they are")
+    found = parser.parse_args(argv)
+    options = daemon_options(parser, found)
+    if options.dry_run and not found.daemon_only:
+        parser.error("--dry-run is the daemon's, and goes with --daemon-only: see cgpause resume --all --dry-run")
+    return options, found.daemon_only
 
 
 if __name__ == "__main__":

@@ -50,6 +50,12 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
         how = "frozen" if paused["mechanism"] == "freeze" else "paused"
         yield "state", f"{how} since {since:%F %T}, for {durations.shown(paused['since_s'])}", "yellow"
         yield "state", f"{Owner(paused['owner']).by}: {paused['reason']}", "yellow"
+        if not paused["in_force"]:
+            yield (
+                "state",
+                "not in force: another program has written since; cgpause resume, then pause it again",
+                "bold red",
+            )
         if paused["expires_in_s"] is not None:
             left = paused["expires_in_s"]
             ends = (
@@ -89,12 +95,12 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
     if numbers is not None:
         claim = "no limit" if numbers["claim_bytes"] is None else mebibytes(numbers["claim_bytes"])
         rate = mebibytes(numbers["rate_bytes_per_s"])
-        yield "numbers", f"claim {claim}, rate {rate}/s for {numbers['time_s']:.2g} s", ""
-        yield (
-            "numbers",
-            f"need {mebibytes(numbers['need_bytes'])} of {mebibytes(numbers['left_bytes'])} left for it",
-            "",
-        )
+        yield "demand", f"{mebibytes(numbers['need_bytes'])}, {mebibytes(numbers['left_bytes'])} left for it", ""
+        yield "demand", f"based on {numbers['based_on']}", ""
+        yield "demand", f"claim {claim}, grew by up to {rate}/s lately", ""
+        if story["pod"]["paused"] is not None:
+            cost = durations.shown(numbers["pause_cost_s"], tenths=True)
+            yield "cost", f"its pause has cost {cost} in which an idle CPU could have run it", ""
 
 
 def _limits(pod: dict[str, Any]) -> Iterator[Fact]:

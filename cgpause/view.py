@@ -8,7 +8,7 @@ from cgpause.atwork import Daemon, find_daemon
 from cgpause.cgroupfs import Cgroup
 from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError, CgroupGoneError
-from cgpause.ledger import read_record
+from cgpause.ledger import is_in_force, read_record
 from cgpause.model import Headroom, PauseRecord, Pressure
 from cgpause.parse import parse_cpu_max, parse_cpu_stat, parse_number
 from cgpause.psi import read_node_pressure, read_pressure
@@ -87,7 +87,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         shown["cpu_weight"] = read_weight(tracked.cgroup)
         shown["cpu_stat"] = _cpu_stat(tracked.cgroup)
         record = read_record(tracked.cgroup)
-        shown["paused"] = None if record is None else _paused(record)
+        shown["paused"] = None if record is None else _paused(record, in_force=is_in_force(tracked.cgroup, record))
     except CgpauseError as e:
         shown["error"] = str(e)
     return shown
@@ -109,7 +109,7 @@ def _cpu_stat(cgroup: Cgroup) -> dict[str, int] | None:
     return {"nr_periods": stat.nr_periods, "nr_throttled": stat.nr_throttled, "throttled_usec": stat.throttled_usec}
 
 
-def _paused(record: PauseRecord) -> dict[str, Any]:
+def _paused(record: PauseRecord, *, in_force: bool) -> dict[str, Any]:
     at_ns = now_ns()
     return {
         "mechanism": record.mechanism,
@@ -119,6 +119,7 @@ def _paused(record: PauseRecord) -> dict[str, Any]:
         "expires_in_s": None if record.expires_ns is None else round((record.expires_ns - at_ns) / 1e9, 3),
         "original_cpu_max": str(record.original),
         "written_cpu_max": None if record.written is None else str(record.written),
+        "in_force": in_force,
     }
 
 

@@ -30,6 +30,8 @@ _FILES = (("sockstat6", "tcp6"), ("sockstat", "tcp"))
 _TABLE_START = 256
 _TRIES = 16
 """Processes asked at most; more than one only where they end while they are asked."""
+_RUNTIMES = ("runc", "crun", "youki", "conmon")
+_SANDBOX = "pause"
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
 
@@ -43,6 +45,41 @@ def listens(pod: Cgroup) -> bool | None:
             continue  # it has ended
         except MalformedError:
             return None
+    return None
+
+
+def is_being_made(pod: Cgroup) -> bool:
+    """Return True while a runtime still makes a container of a pod: its program has not been started yet.
+
+    Until then the container's processes are the runtime's own (runc: `runc:[2:INIT]`), or there is the sandbox alone.
+    A pod in which no process can be seen is not being made.
+    """
+    names = [_command(pid) for pid in islice(_pids(pod), _TRIES)]
+    names = [name for name in names if name]
+    return any(name.startswith(_RUNTIMES) for name in names) or (bool(names) and all(n == _SANDBOX for n in names))
+
+
+def _command(pid: int) -> str:
+    try:
+        return _read_start(f"{PROC}/{pid}/comm", 64).decode(errors="replace").strip()
+    except OSError:
+        return ""  # it has ended
+
+
+def refused_connections(pod: Cgroup) -> int | None:
+    """Return how many TCP connections the kernel has refused or reset in a pod's network; None if none can be asked.
+
+    A probe of a pod that does not listen yet is refused by the kernel, also while the pod is paused: the count is
+    OutRsts in `/proc/<pid>/net/snmp` (RFC 4022 tcpOutRsts).
+    """
+    for pid in islice(_pids(pod), _TRIES):
+        try:
+            lines = _read_start(f"{PROC}/{pid}/net/snmp", 8192).decode(errors="replace").splitlines()
+        except OSError:
+            continue
+        rows = [line.split() for line in lines if line.startswith("Tcp:")]
+        if len(rows) == 2 and "OutRsts" in rows[0]:
+            return int(rows[1][rows[0].index("OutRsts")])
     return None
 
 

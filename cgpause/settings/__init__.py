@@ -8,9 +8,8 @@ No module here has postponed annotations: `options` needs the types themselves.
 
 from dataclasses import dataclass, field
 
-from cgpause.model import Mechanism
 from cgpause.options import option
-from cgpause.settings.holding import HoldConfig, ThrottleConfig
+from cgpause.settings.holding import HoldConfig, HowPaused, ThrottleConfig
 from cgpause.settings.pods import PodRule, ProtectConfig
 from cgpause.settings.policies import Policy, ReserveConfig, WatermarkConfig
 from cgpause.settings.records import HistoryConfig, MetricsConfig, TraceConfig
@@ -22,11 +21,12 @@ class Config:
     """Everything an operator can set; `Config()` is the default."""
 
     policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
-    mechanism: Mechanism = field(
-        default=Mechanism.THROTTLE,
+    mechanism: HowPaused = field(
+        default=HowPaused.AUTO,
         metadata=option(
             "How a pod is held: throttle lowers its cpu.max, so that it goes on at a crawl and can answer a patient "
-            "probe; freeze stops it completely (cgroup.freeze)."
+            "probe; freeze stops it completely (cgroup.freeze), so that its SIGTERM cannot be missed; auto throttles, "
+            "and freezes batch once it has been held for 1.5 s. `cgpause pause` takes auto for throttle."
         ),
     )
     reserve: ReserveConfig = field(

@@ -2,9 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from cgpause.model import CpuMax
+from cgpause.model import CpuMax, Mechanism
 from cgpause.options import Conflict, option
+
+
+class HowPaused(StrEnum):
+    """How the daemon pauses pods."""
+
+    AUTO = "auto"
+    """Throttle first, then freeze batch."""
+    THROTTLE = "throttle"
+    FREEZE = "freeze"
+
+    @property
+    def first(self) -> Mechanism:
+        """The mechanism with which a pause begins; also that of a pause by hand, where none is named."""
+        return Mechanism.FREEZE if self is HowPaused.FREEZE else Mechanism.THROTTLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +93,11 @@ class HoldConfig:
         ),
     )
     starting_s: float = field(
-        default=30.0,
+        default=10.0,
         metadata=option(
-            "A pod counts as a service this long after it appeared or its containers changed, for it may yet begin to "
-            "listen (Kubernetes' default liveness probe allows as long).",
+            "This long after a pod appeared or its containers changed it is not known whether it is a service, and it "
+            "is paused for at most 18 s at a stretch: it may yet begin to listen. It ends at once for pods of a "
+            "workload that is known as batch.",
             unit="s",
             low=0,
             high=3600,
@@ -90,8 +106,8 @@ class HoldConfig:
     settle_s: float = field(
         default=5.0,
         metadata=option(
-            "A pod is left alone this long after its cgroup appeared or its containers changed: kubelet and systemd "
-            "write its cpu.max late. Under the reserve policy not where nothing but holding it keeps memory free.",
+            "The watermark policy leaves a pod alone this long after its cgroup appeared or its containers changed: "
+            "kubelet and systemd write its cpu.max late. The reserve policy waits until the container runs.",
             unit="s",
             low=0,
             high=3600,

@@ -3,9 +3,10 @@
 The names and defaults under [watermark] are those of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from cgpause.options import Conflict, option
 
@@ -19,56 +20,14 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReserveConfig:
-    """The reserve policy's few constants."""
+    """The reserve policy has nothing to tune."""
 
-    margin_pct: float = field(
-        default=1.0,
-        metadata=option(
-            "Memory that is never given away, in percent of the capacity, on top of kubelet's hard eviction threshold.",
-            unit="%",
-            low=0,
-            high=50,
-        ),
+    GONE: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing"),
+        "removed, for this policy has nothing to tune any more: delete this line",
     )
-    horizon_s: float = field(
-        default=10.0,
-        metadata=option(
-            "How far ahead the growth of the pod that goes first, and of pods that cannot be paused, is reserved. "
-            "It is never more than what their limits leave them.",
-            unit="s",
-            low=0.1,
-            high=3600,
-        ),
-    )
-    ahead_s: float = field(
-        default=0.5,
-        metadata=option(
-            "How far ahead the growth of everybody else is reserved, where that is more than one reaction, and at "
-            "most horizon_s: a pod that is held half-way keeps what it took, one that is held before leaves that to "
-            "others. More saves restarts where sizes differ, and costs time where few large pods nearly fit: cgpause "
-            "tune tries it.",
-            unit="s",
-            low=0,
-            high=3600,
-        ),
-    )
-    resume_pct: float = field(
-        default=2.0,
-        metadata=option(
-            "A paused pod is resumed once this much is left beyond what it and all before it need, in percent of the "
-            "capacity.",
-            unit="%",
-            low=0,
-            high=50,
-        ),
-    )
-    freeze_growing: bool = field(
-        default=True,
-        metadata=option(
-            "Freeze a pod that is held by throttling and goes on growing (at 1 % of a CPU it can still fill a GiB a "
-            "minute)."
-        ),
-    )
+    """Options that earlier versions had, and what to say where one is set."""
+
     sacrifice: bool = field(
         default=False,
         metadata=option(

@@ -34,6 +34,7 @@ from cgpause.errors import (
     printable,
 )
 from cgpause.events import Event
+from cgpause.learned import Learned
 from cgpause.model import CgroupId, Mechanism
 from cgpause.process import raise_descriptor_limit
 from cgpause.top.keys import LONE_ESC_S, REDRAW, Decoder
@@ -72,11 +73,11 @@ def why_not_live() -> str | None:
     return None
 
 
-def open_reader(root: str, log_dir: str, config: Config, history: str | None) -> Reader:
+def open_reader(root: str, log_dir: str, config: Config, history: str | None, known: Learned | None = None) -> Reader:
     """A reader for many pods, whose warnings are shown and not logged across the screen."""
     logging.getLogger("cgpause").addHandler(logging.NullHandler())
     raise_descriptor_limit()
-    return Reader(root, log_dir, config, history)
+    return Reader(root, log_dir, config, history, known)
 
 
 def read_still(reader: Reader) -> Snapshot:

@@ -8,7 +8,7 @@ from cgpause.config import Config, Policy
 from cgpause.model import CgroupId, Sample
 from cgpause.policy import Decision, Verdict
 from cgpause.policy.reserve import room_bytes
-from cgpause.policy.walk import Place
+from cgpause.policy.serving import Place
 from cgpause.top.values import Levels
 
 _PAGE = 4096
@@ -41,7 +41,7 @@ def levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], conf
     else:
         # What is never given away, and with pods that grow what they need besides: where somebody has nothing to spare.
         spares = [_spare(one.place) for one in _running(verdicts) if one.place is not None and _asks(one.place)]
-        pause_bytes = max([available - room_bytes(sample, config), *(available - spare for spare in spares)])
+        pause_bytes = max([available - room_bytes(sample), *(available - spare for spare in spares)])
     return Levels(pause_bytes, decision.care_bytes, headroom.eviction_bytes)
 
 

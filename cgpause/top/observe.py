@@ -100,7 +100,8 @@ class Observer:
         elif before.owner is not now.owner:
             self._add(at, "taken over", pod, now.reason)
         elif before.mechanism is not now.mechanism:
-            self._add(at, "froze", pod, now.reason)
+            if before.reason != now.reason:  # else it is the second step of an ordinary pause
+                self._add(at, "froze", pod, now.reason)
         else:
             self._add(at, "asserted again", pod, now.reason)
 

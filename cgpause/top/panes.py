@@ -105,7 +105,7 @@ def _numbers(pod: SeenPod) -> list[tuple[str, str, str]]:
     claim = "no limit" if math.isinf(place.claim) else size(place.claim)
     rank = "not a candidate to be paused" if pod.rank is None else f"rank {pod.rank} of those that may be paused"
     text = (
-        f"claim {claim}, rate {growth(place.rate)}/s for {place.time_s:.2g} s, need {growth(place.need)} of "
+        f"claim {claim}, rate {growth(place.rate)}/s, needs {growth(place.need)} (by {place.basis}) of "
         f"{size(place.left)} left; {rank}{', goes first' if place.first else ''}"
     )
     return [("numbers", text, "")]

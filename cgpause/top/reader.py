@@ -16,11 +16,13 @@ from cgpause import high
 from cgpause.atwork import Daemon, DaemonState, find_daemon
 from cgpause.config import Config, Policy
 from cgpause.errors import CgpauseError, printable
+from cgpause.learned import Learned
 from cgpause.model import Action, CgroupId, Pause, Pressure, Sample
 from cgpause.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
-from cgpause.policy import State, Verdict, explain
-from cgpause.policy.growth import Growths, learn
+from cgpause.policy import State, Verdict, explain, reserve
+from cgpause.policy.growth import learn
 from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.kinds import Kinds
 from cgpause.policy.watermark import WatermarkState
 from cgpause.psi import read_node_pressure, read_pressure
 from cgpause.sampler import Sampler
@@ -78,16 +80,19 @@ class _Cpu:
 class Reader:
     """Snapshots of one tree; call `close` or use it as a context manager."""
 
-    def __init__(self, root: str, log_dir: str, config: Config, history: str | None = None) -> None:
-        """`history` is where the daemon's history is, if there may be one."""
-        self.tree = PodTree(root, log_dir, config)
+    def __init__(
+        self, root: str, log_dir: str, config: Config, history: str | None = None, known: Learned | None = None
+    ) -> None:
+        """`history` is where the daemon's history is, if there may be one; `known` is what the daemon has learned."""
+        known = known or Learned()
+        self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
         self._config = config
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _Cpu] = {}
         self._observer = Observer()
         self._kept = Kept(history)
-        self._state = State()
-        self._growths = Growths()
+        self._state = State(reserve=reserve.with_peaks(known.peaks))
+        self._growths = self._state.reserve.growths
         self._close = True
         self._details_at_ns = 0
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cgpause.atwork import Daemon
-from cgpause.config import Policy
-from cgpause.model import CgroupId, CpuMax, Headroom, Mechanism, PauseRecord, Pressure, QosClass, Workload
-from cgpause.policy.walk import Place
+from cgpause.config import HowPaused, Policy
+from cgpause.model import CgroupId, CpuMax, Headroom, PauseRecord, Pressure, QosClass, Workload
+from cgpause.policy.serving import Place
 
 
 class PodState(Enum):
@@ -131,7 +131,7 @@ class Snapshot:
     """Of the operator's time zone."""
     host: str
     policy: Policy
-    mechanism: Mechanism
+    mechanism: HowPaused
     daemon: Daemon
     headroom: Headroom | None
     """None while the node's memory cannot be read."""

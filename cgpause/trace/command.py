@@ -81,13 +81,13 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
     """
     results = []
     with folder.filled(to) as files, bars() as begin:
-        trace = load_trace(path, reading(begin("reading", 1.0)))
+        trace = load_trace(path, _reading(begin("reading", 1.0)))
         for policy in policies:
             chosen = replace(config, policy=policy)
             move = begin(policy, 2 * trace.samples)
             move(0, f"{trace.samples} samples")
-            outcome = replay(trace, chosen, every(move, 0))
-            results.append(report.Result(chosen, outcome, estimate(trace, chosen, every(move, trace.samples))))
+            outcome = replay(trace, chosen, _every(move, 0))
+            results.append(report.Result(chosen, outcome, estimate(trace, chosen, _every(move, trace.samples))))
             move(2 * trace.samples, f"{trace.samples} samples")
         found = report.values(trace, results)
         if to is not None:
@@ -95,8 +95,8 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
     return found, "" if to is None else folder.wrote(to, files)
 
 
-def reading(move: Move) -> Callable[[int, int], None]:
-    """Move a bar with each piece of a file: it is told of each line."""
+def _reading(move: Move) -> Callable[[int, int], None]:
+    """Return a callback, called for each line of a file, that moves a bar when a new piece was read."""
     last = -1
 
     def on_bytes(done: int, total: int) -> None:
@@ -108,9 +108,9 @@ def reading(move: Move) -> Callable[[int, int], None]:
     return on_bytes
 
 
-def every(move: Move, before: int, what: str = "decisions") -> Callable[[int], None]:
-    """Move a bar now and then: to draw one takes longer than to decide."""
-    return lambda done: None if done % 100 else move(before + done, f"{before + done} {what}")
+def _every(move: Move, before: int) -> Callable[[int], None]:
+    """Return a callback that moves a bar at every hundredth decision: to draw it takes longer than to decide."""
+    return lambda done: None if done % 100 else move(before + done, f"{before + done} decisions")
 
 
 def show(found: dict[str, Any]) -> None:

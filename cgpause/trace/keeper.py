@@ -79,9 +79,9 @@ class Keeper:
                 case Pause(pod=pod, mechanism=mechanism, reason=reason):
                     record = pause_seen(mechanism, Owner.DAEMON, at_ns, reason)
                     self.held[key] = Held(pod, at_s, mechanism, record, reason, current[key])
-                case Freeze():
+                case Freeze(grew=grew):
                     held = self.held[key]
-                    held.frozen = True
+                    held.frozen = held.frozen or grew
                     held.record = replace(held.record, mechanism=Mechanism.FREEZE)
                 case Resume(reason=reason):
                     self.end(key, at_s, reason)

@@ -87,7 +87,7 @@ def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Outcome
         decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns), config)
         state = decision.state
         # That a held pod grew is in the record because nobody held it, so it is no reason to freeze it.
-        actions = [action for action in decision.actions if not isinstance(action, Freeze)]
+        actions = [action for action in decision.actions if not (isinstance(action, Freeze) and action.grew)]
         keeper.apply(actions, sample.at_ns, at_s, current)
         decisions += 1
         recent.append((sample.at_ns, current))

@@ -182,13 +182,13 @@ def about(found: dict[str, Any]) -> list[str]:
         many = _many(trace["pods_held_by_a_daemon"], "pod")
         lines.append(f"cgpause held {many} while this was recorded: what they would have taken is not in it")
     if trace["pods_protected"]:
-        lines.append(never_paused(trace["pods_protected"], trace["pods"]))
+        lines.append(_never_paused(trace["pods_protected"], trace["pods"]))
     if trace["gaps"] or trace["torn_lines"]:
         lines.append(f"{_many(trace['gaps'], 'gap')}; {_many(trace['torn_lines'], 'line')} cut off, and passed over")
     return lines
 
 
-def never_paused(protected: Mapping[str, int], pods: int) -> str:
+def _never_paused(protected: Mapping[str, int], pods: int) -> str:
     """That no policy pauses the protected ones, with how many are for which reason."""
     reasons = ", ".join(f"{printable(why)}: {count}" for why, count in sorted(protected.items()))
     return f"{sum(protected.values())} of {_many(pods, 'pod')} are protected, so no policy pauses them ({reasons})"

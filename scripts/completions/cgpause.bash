@@ -6,7 +6,7 @@ _cgpause() {
     COMPREPLY=()
     case $3 in
         --config | --export | --textfile) compopt -o default ;;
-        bug-report | record | replay | simulate | tune | --keep-names)
+        bug-report | record | replay | simulate | --keep-names)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;
         --cgroup-root | --log-dir | --output | --run-dir | --state-dir) compopt -o dirnames ;;
