@@ -64,7 +64,7 @@ class Bench:
         self.apply(*(Sacrifice(self.tracked(name).pod, 1, "test") for name in names))
 
     def freeze(self, *names: str) -> None:
-        self.apply(*(Freeze(self.tracked(name).pod, "it grows") for name in names))
+        self.apply(*(Freeze(self.tracked(name).pod, "it grows", grew=True) for name in names))
 
     def frozen(self) -> list[str]:
         return [name for name, folder in self.folders.items() if (folder / "cgroup.freeze").read_text() == "1\n"]
@@ -114,7 +114,7 @@ def locked(bench: Bench, name: str) -> ExitStack:
     return stack
 
 
-def drift(bench: Bench, times: int) -> None:
+def drift(bench: Bench, times: int, value: str | None = None) -> None:
     for number in range(times):
-        (bench.folders["b"] / "cpu.max").write_text(f"{30000 + number} 100000\n")
+        (bench.folders["b"] / "cpu.max").write_text(f"{value or f'{30000 + number} 100000'}\n")
         bench.actuator.answer_drift(bench.tracked("b"), CONFIG)

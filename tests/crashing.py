@@ -288,3 +288,76 @@ def check_every_crash(cgroup: PausableCgroup, scenario: Scenario, *, torn: bool 
         except Exception as e:
             e.add_note(where)
             raise
+
+
+@dataclass(frozen=True)
+class Race:
+    """One operation on a pod with quota and burst, and a resize by another writer while it is under way."""
+
+    id: str
+    prepare: Callable[[PausableCgroup], object]
+    operation: Callable[[Cgroup], object]
+    resized: str
+    original: str = "50000 100000"
+    """cpu.max before the resize."""
+
+    def steps(self, cgroup: PausableCgroup) -> list[str]:
+        """Run without a resize; returns the steps."""
+        return count_steps(cgroup, Scenario(self.id, "50000 100000", 20000, self.prepare, self.operation, ""))
+
+    def steps_before_the_write(self, cgroup: PausableCgroup) -> list[str]:
+        """Return the steps before the one that writes cpu.max: a resize before any of these can be noticed."""
+        steps = self.steps(cgroup)
+        return steps[: steps.index("write cpu.max")]
+
+    def run(self, cgroup: PausableCgroup, resize_before: int, die_before: int | None = None) -> None:
+        """Run with the resize just before one step, and perhaps a death before another."""
+        cgroup.set("50000 100000", 20000)
+        self.prepare(cgroup)
+
+        def resizing(stepped: Cgroup) -> None:
+            assert isinstance(stepped, SteppedCgroup)
+            before, left = stepped._before, resize_before
+
+            def resize(inner: SteppedCgroup, step: str, name: str) -> None:
+                nonlocal left
+                before(inner, step, name)
+                if left == 0:
+                    cgroup.write("cpu.max", self.resized)
+                left -= 1
+
+            stepped._before = resize
+            self.operation(stepped)
+
+        if die_before is not None:
+            kill_before_step(cgroup, resizing, die_before, torn=False)
+            return
+        with SteppedCgroup(cgroup.root, cgroup.path, lambda *_: None) as stepped:
+            resizing(stepped)
+
+
+RACES = [
+    Race(f"{name}-{what}", prepare, operation, resized, original)
+    for resized, what in (("70000 100000", "resized"), ("1000 1000000", "resized-below-our-quota"))
+    for name, prepare, operation, original in (
+        ("pause", lambda _: None, _pause(Mechanism.THROTTLE), "50000 100000"),
+        ("reassert", _held("throttle", "60000 100000"), _reassert, "60000 100000"),
+        ("take-over", _held("throttle", "60000 100000"), take_over(), "60000 100000"),
+    )
+]
+
+
+def check_every_crash_of_a_race(cgroup: PausableCgroup, race: Race) -> None:
+    """Resize just before the last step before the write, kill before each step, and resume what is left."""
+    resize_before = len(race.steps_before_the_write(cgroup)) - 1
+    race.run(cgroup, resize_before)
+    longest = len(race.steps(cgroup)) + 2  # the resize is recorded, and cpu.max read once more
+    for number in range(longest):
+        race.run(cgroup, resize_before, die_before=number)
+        where = f"{race.id}: killed before step {number}"
+        expected = race.resized if number > resize_before else race.original
+        with cgroup.open() as fresh:
+            ledger.resume(fresh)
+            assert cgroup.state().cpu_max == expected, where
+            assert cgroup.state().record is None, where
+            assert ledger.resume(fresh) is None, where

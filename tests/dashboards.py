@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cgpause.atwork import Daemon, DaemonState
-from cgpause.config import Policy
+from cgpause.config import HowPaused, Policy
 from cgpause.model import (
     CgroupId,
     CpuMax,
@@ -19,7 +19,8 @@ from cgpause.model import (
     QosClass,
     Workload,
 )
-from cgpause.policy.walk import Place
+from cgpause.policy.demand import Basis
+from cgpause.policy.serving import Place
 from cgpause.top.screen import Frame
 from cgpause.top.values import (
     Kubepods,
@@ -66,7 +67,7 @@ def held(
 
 def make_place(need: float, left: float, *, claim: float = 64 * MIB, runs: bool = True, first: bool = False) -> Place:
     bare = Pod(CgroupId("x", 1), "x", QosClass.BURSTABLE, None, None, None, None)
-    return Place(PodUsage(0, bare), claim, need * 10, 0.1, need, left, runs, first)
+    return Place(PodUsage(0, bare), claim, need * 10, need, left, Basis.LIMIT, 0.0, runs, first)
 
 
 def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **changes: object) -> SeenPod:
@@ -106,7 +107,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> Snapshot:
         "utc_offset_s": 3600,
         "host": "node-1",
         "policy": Policy.RESERVE,
-        "mechanism": Mechanism.THROTTLE,
+        "mechanism": HowPaused.THROTTLE,
         "daemon": Daemon(DaemonState.RUNNING, 812),
         "headroom": Headroom(8 * GIB, 3 * GIB, 4 * GIB, 4 * GIB - 380 * MIB, 100 * MIB),
         "levels": Levels(141 * MIB, 1100 * MIB, 100 * MIB),

@@ -187,6 +187,7 @@ TARGETS = {
     "memory.stat": Target(
         partial(_parsed, parse.parse_reclaimable), (b"anon 5\ninactive_file 3\nactive_file 7\nslab_reclaimable 2\n",)
     ),
+    "memory.stat, tmpfs": Target(partial(_parsed, parse.parse_shmem), (b"anon 5\nshmem 3\nshmem_thp 0\n",)),
     "cpu.stat": Target(partial(_parsed, parse.parse_cpu_usage), (b"usage_usec 12\nuser_usec 1\n",)),
     "cpu.stat, throttled": Target(
         partial(_parsed, parse.parse_cpu_stat), (b"usage_usec 12\nnr_periods 7\nnr_throttled 3\nthrottled_usec 41\n",)

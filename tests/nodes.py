@@ -24,6 +24,7 @@ from cgpause.model import (
     Workload,
 )
 from cgpause.policy import Decision, State, decide
+from cgpause.policy.growth import Growth
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -31,6 +32,7 @@ START_NS = 1000 * S
 """Tests begin here, so that something can have happened before."""
 ORIGINAL = CpuMax(50000, 100000)
 TOTAL_BYTES = 1000 << 20
+MIB = 1 << 20
 
 
 def record(since_ns: int, owner: Owner = Owner.DAEMON, *, expires_ns: int | None = None) -> PauseRecord:
@@ -68,6 +70,30 @@ def pod(
         distress=distress,
         workload=workload,
     )
+
+
+def growth(used: float, **facts: object) -> Growth:
+    """The growth of a pod that uses `used` MiB, is admitted and stands still; `facts` are fields in their own units."""
+    amount = int(used * MIB)
+    still = Growth(
+        used=amount,
+        reclaimable=0,
+        top=amount,
+        low=amount,
+        low_ran_ns=0,
+        base=None,
+        rate=0.0,
+        started_ns=0,
+        ran_ns=0,
+        at_ns=START_NS,
+        held_bytes=None,
+        read_used=amount,
+        read_rate=0.0,
+        admitted=True,
+        grew=False,
+        excused=False,
+    )
+    return still._replace(**facts)  # type: ignore[arg-type]
 
 
 def sample(at_ns: int, used_pct: float, pods: Iterable[PodUsage] = ()) -> Sample:

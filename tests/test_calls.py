@@ -34,18 +34,27 @@ def containers(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.scope"))
 
 
-def look(pod: Cgroup, since_ns: int | None = None, processes: Processes | None = None) -> Call | None:
+def look(
+    pod: Cgroup,
+    since_ns: int | None = None,
+    processes: Processes | None = None,
+    *,
+    at_ns: int = 0,
+    frozen_ns: int | None = None,
+) -> Call | None:
     since_ns = now_ns() + 10**9 if since_ns is None else since_ns
-    return (processes or Processes()).look(pod, descendants(pod), since_ns)
+    processes = processes or Processes()
+    return processes.look(pod, descendants(pod), since_ns, at_ns=at_ns, frozen_ns=frozen_ns)
 
 
 @pytest.fixture
 def stubborn() -> Iterator[int]:
-    """A process that has SIGTERM blocked, as good as one that is held."""
+    """A process that has its signals blocked, as good as one that is held."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)  # readline has a handler
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.write(told, b"x")
         while True:
             signal.pause()
@@ -123,6 +132,70 @@ def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: 
         os.waitpid(pid, 0)
         os.close(ready)
         os.close(told)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 6, 10, 12, 15, 30, 37])
+def test_any_signal_that_an_image_may_name_as_its_stop_signal_is_one(
+    folder: Path, pod: Cgroup, stubborn: int, number: int
+) -> None:
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    os.kill(stubborn, number)
+    assert look(pod) is Call.ENDING
+
+
+def test_signals_that_come_by_themselves_are_none(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    """Children, timers, sockets, terminals; SIGRTMIN is the signal of most POSIX timers."""
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    for number in (13, 14, 17, 18, 23, 26, 27, 28, 29, 34, 35):
+        os.kill(stubborn, number)
+    assert look(pod) is None
+
+
+def test_a_second_signal_is_a_new_one(folder: Path, pod: Cgroup, stubborn: int) -> None:
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    processes = Processes()
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        os.kill(stubborn, number)
+        assert [look(pod, processes=processes) for _ in range(2)] == [Call.ENDING, None]
+
+
+MINUTES_NS = 60 * 10**9
+
+
+def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
+    folder: Path, pod: Cgroup, stubborn: int
+) -> None:
+    """Each time it looks like another process: so does one that takes the signal and sends it again."""
+    os.kill(stubborn, signal.SIGTERM)
+    processes = Processes()
+    procs = containers(folder)[1] / "cgroup.procs"
+
+    def again(at_ns: int) -> Call | None:
+        procs.write_text("")
+        assert look(pod, processes=processes, at_ns=at_ns) is None
+        procs.write_text(f"{stubborn}\n")
+        return look(pod, processes=processes, at_ns=at_ns)
+
+    found = [again(minute * MINUTES_NS) for minute in range(14)]
+    believed = [minute for minute, call in enumerate(found) if call is Call.ENDING]
+    assert believed == [0, 1, 2, 10, 11, 12]
+
+
+def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_pod_is_frozen(
+    folder: Path, pod: Cgroup, stubborn: int
+) -> None:
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    processes = Processes()
+    found = [look(pod, BEFORE_EVERYTHING, processes, at_ns=minute * MINUTES_NS) for minute in range(5)]
+    assert found == [Call.VISITED] * 3 + [None] * 2
+    assert processes.doubted
+    # It was there when the pod was frozen, or it was not.
+    assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=now_ns()) is None
+    assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=1) is Call.VISITED
+    assert not processes.doubted
+    # A signal is seen all the same.
+    os.kill(stubborn, signal.SIGTERM)
+    assert look(pod, BEFORE_EVERYTHING, processes) is Call.ENDING
 
 
 def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:

@@ -158,9 +158,9 @@ def test_tab_completes_the_files_of_commands_and_their_options(shell: Shell) -> 
     folder = f"{shell.tree.folder}/reports"
 
     assert shell.called(f"cgpause bug-report {shell.tree.folder}/rep\tmine") == ["bug-report", f"{folder}/mine"]
-    assert shell.called(f"cgpause tune {shell.tree.folder}/rep\tmine") == ["tune", f"{folder}/mine"]
-    words = shell.called(f"cgpause tune --output {shell.tree.folder}/rep\t --seed 1")
-    assert [word.rstrip("/") for word in words] == ["tune", "--output", folder, "--seed", "1"]
+    assert shell.called(f"cgpause simulate {shell.tree.folder}/rep\tmine") == ["simulate", f"{folder}/mine"]
+    words = shell.called(f"cgpause simulate --output {shell.tree.folder}/rep\t --seed 1")
+    assert [word.rstrip("/") for word in words] == ["simulate", "--output", folder, "--seed", "1"]
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
 
 
@@ -209,8 +209,8 @@ def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
     assert f"{tree.log_dir}/" in fish_offers(f"cgpause --log-dir {tree.folder}/l", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause bug-report {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause tune {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause tune --output {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause simulate {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause simulate --output {tmp_path}/h", env)
     assert fish_offers("cgpause bug-report --k", env) == ["--keep-names"]
 
 

@@ -18,6 +18,7 @@ from cgpause.config import (
     Config,
     HistoryConfig,
     HoldConfig,
+    HowPaused,
     MemoryHighConfig,
     MetricsConfig,
     PodClass,
@@ -36,7 +37,7 @@ from cgpause.config import (
     parse_config,
     render_config,
 )
-from cgpause.model import CpuMax, Mechanism, PsiKind, PsiTrigger, QosClass
+from cgpause.model import CpuMax, PsiKind, PsiTrigger, QosClass
 from cgpause.options import walk
 from cgpause.tomllines import key_lines, line_of
 
@@ -56,13 +57,11 @@ def test_text_that_sets_nothing_means_the_defaults(text: str) -> None:
 def test_the_defaults_are_the_documented_ones() -> None:
     assert Config() == Config(
         policy=Policy.RESERVE,
-        mechanism=Mechanism.THROTTLE,
-        reserve=ReserveConfig(
-            margin_pct=1.0, horizon_s=10.0, ahead_s=0.5, resume_pct=2.0, freeze_growing=True, sacrifice=False
-        ),
+        mechanism=HowPaused.AUTO,
+        reserve=ReserveConfig(sacrifice=False),
         watermark=WatermarkConfig(upper_pct=90.0, lower_pct=80.0, interval_s=1.0, patience=3, batch=2, sacrifice=True),
         throttle=ThrottleConfig(quota_us=1001, period_us=100_000),
-        hold=HoldConfig(max_pause_s=9.0, batch_max_pause_s=600.0, min_run_s=12.0, starting_s=30.0, settle_s=5.0),
+        hold=HoldConfig(max_pause_s=9.0, batch_max_pause_s=600.0, min_run_s=12.0, starting_s=10.0, settle_s=5.0),
         sampling=SamplingConfig(fast_ms=50, slow_s=2.0),
         psi=PsiConfig(
             node=PsiTriggerConfig(kind=PsiKind.SOME, stall_us=100_000, window_us=1_000_000),
@@ -100,7 +99,7 @@ def test_a_file_sets_what_it_names_and_leaves_the_rest() -> None:
     default = Config()
     assert parsed == dataclasses.replace(
         default,
-        mechanism=Mechanism.FREEZE,
+        mechanism=HowPaused.FREEZE,
         watermark=dataclasses.replace(default.watermark, upper_pct=95.0),
         psi=dataclasses.replace(default.psi, kubepods=PsiTriggerConfig(stall_us=50_000, window_us=600_000)),
         protect=dataclasses.replace(default.protect, namespaces=()),
@@ -156,10 +155,6 @@ def test_inline_tables_and_dotted_keys_mean_the_same_as_sections() -> None:
 
 LIMITS: list[tuple[str, str, list[str], list[str]]] = [
     # section, option, allowed at and just inside the limits, refused just outside
-    ("reserve", "margin_pct", ["0", "50"], ["-0.001", "50.001"]),
-    ("reserve", "horizon_s", ["0.1", "3600"], ["0.099", "3600.001"]),
-    ("reserve", "ahead_s", ["0", "3600"], ["-0.001", "3600.001"]),
-    ("reserve", "resume_pct", ["0", "50"], ["-0.001", "50.001"]),
     ("watermark", "upper_pct", ["80.001", "100", "100.0"], ["0", "0.0", "-1", "100.001", "101"]),
     ("watermark", "lower_pct", ["0", "-0.0", "0.001", "89.999"], ["-0.001", "90", "100", "100.001"]),
     ("watermark", "interval_s", ["0.05", "60"], ["0.0499", "60.001", "0", "-1"]),
@@ -311,14 +306,9 @@ def triggers(draw: st.DrawFn) -> PsiTriggerConfig:
 CONFIGS = st.builds(
     Config,
     policy=st.sampled_from(Policy),
-    mechanism=st.sampled_from(Mechanism),
+    mechanism=st.sampled_from(HowPaused),
     reserve=st.builds(
         ReserveConfig,
-        margin_pct=floats(0, 50),
-        horizon_s=floats(0.1, 3600),
-        ahead_s=floats(0, 3600),
-        resume_pct=floats(0, 50),
-        freeze_growing=st.booleans(),
         sacrifice=st.booleans(),
     ),
     watermark=watermarks(),

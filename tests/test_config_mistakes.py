@@ -129,6 +129,11 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
             'unknown option; did you mean "static_pods"?; known here: namespaces, static_pods, guaranteed, unnamed',
             id="hyphen",
         ),
+        pytest.param(
+            "[reserve]\nahead_s = 1\n",
+            "removed, for this policy has nothing to tune any more: delete this line",
+            id="gone",
+        ),
         pytest.param("[psi]\nzzz = true\n", "unknown option; known here: node, kubepods", id="nothing-near"),
         pytest.param("upper_pct = 1\n", "unknown option here; it belongs in [watermark]", id="no-section"),
         pytest.param(
@@ -145,7 +150,7 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         pytest.param("[node]\n", "unknown section here; it belongs in [psi]", id="inner-section"),
         pytest.param(
             'mechanism = "Freeze"\n',
-            'found "Freeze"; allowed: "throttle" or "freeze"; did you mean "freeze"?',
+            'found "Freeze"; allowed: "auto" or "throttle" or "freeze"; did you mean "freeze"?',
             id="choice",
         ),
         pytest.param(

@@ -91,7 +91,8 @@ def test_the_unit_starts_what_is_in_the_package(root: Path) -> None:
 
     assert "/usr/local" not in directives
     commands = re.findall(r"^Exec\w+=(/usr/lib/cgpause/\S+)", directives, re.MULTILINE)
-    assert commands == [f"/usr/lib/cgpause/bin/{name}" for name in ("python", "cgpause", "python")]
+    commands += re.findall(r"^ExecStopPost=/bin/sh (\S+)", directives, re.MULTILINE)
+    assert commands == [f"/usr/lib/cgpause/{name}" for name in ("bin/python", "bin/python", "share/cgpause/restore.sh")]
     assert all(
         (root / command.lstrip("/")).is_symlink() or (root / command.lstrip("/")).exists() for command in commands
     )

@@ -12,7 +12,7 @@ import pytest
 from experiments import EVERYTHING, make_results, well
 from lab.experiment import Wanted
 from lab.experiment_plots import ticks
-from lab.experiment_report import REPORT, headline, plots, publish, render
+from lab.experiment_report import REPORT, plots, publish, render
 from lab.experiment_results import RESULTS, Cell, Results, Trial, load
 from lab.vm_host import REPO
 
@@ -26,12 +26,6 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_report_is_what_the_results_say() -> None:
     assert render(load(RESULTS)) == (RESULTS.parent / REPORT).read_text()
-
-
-def test_the_readme_says_what_the_results_say() -> None:
-    readme = " ".join((REPO / "README.md").read_text().split())
-
-    assert headline(load(RESULTS)) in readme, f"README.md must have: {headline(load(RESULTS))}"
 
 
 def test_a_report_on_nothing_says_so() -> None:

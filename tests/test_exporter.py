@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from trees import wait_until
 
-from cgpause import published
+from cgpause import published, wholefile
 from cgpause.clock import now_ns
 from cgpause.errors import CgpauseError
 from cgpause.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
 from cgpause.metrics import BY_NAME, FAMILIES, Figure, Values
 from cgpause.published import Snapshot
 
+REPO = Path(__file__).parents[1]
 S = 1_000_000_000
 VALUES: Values = {
     "cgpause_headroom_bytes": [Figure((), 123456789012)],
@@ -61,7 +63,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def publish(path: str) -> Callable[[Snapshot], None]:
-    return lambda made: published.replace(path, published.encode(made))
+    return lambda made: wholefile.replace(path, published.encode(made))
 
 
 Publish = Callable[[Snapshot], None]
@@ -189,7 +191,7 @@ def test_no_name_breaks_the_exposition_or_passes_for_another(names: list[tuple[s
     figures = [Figure((namespace, pod, "throttle"), number) for number, (namespace, pod) in enumerate(names)]
     with tempfile.TemporaryDirectory() as folder:
         path = published.path_in(folder)
-        published.replace(path, published.encode(snapshot({"cgpause_pod_pauses_total": figures})))
+        wholefile.replace(path, published.encode(snapshot({"cgpause_pod_pauses_total": figures})))
         text = Source(path).text()
 
     found = parsed(text)
@@ -409,6 +411,54 @@ def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) 
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(60) == 0
     assert server.log.count("\n") <= 3, "scrapes are no news"
+
+
+def drip(slow: socket.socket) -> bool:
+    """Send one more byte of a request; False once the server has ended the connection."""
+    try:
+        slow.sendall(b"x")
+        slow.settimeout(0.1)
+        return slow.recv(1) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server) -> None:
+    """The unit allows 16 threads (TasksMax=): more clients than that are connected, and none of them ever ends."""
+    allowed = re.search(r"^TasksMax=(\d+)$", (REPO / "systemd/cgpause-metrics.service").read_text(), re.MULTILINE)
+    assert allowed is not None
+    where = ("127.0.0.1", server.port())
+    with ExitStack() as stack:
+        for _ in range(2 * int(allowed[1])):
+            slow = stack.enter_context(socket.create_connection(where))
+            slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        for _ in range(3):
+            status, _, body = server.get()
+            assert (status, only_down(parsed(body))) == (200, True)
+            assert len(os.listdir(f"/proc/{server.process.pid}/task")) < int(allowed[1])
+
+
+def test_a_request_ends_at_its_deadline_however_often_a_byte_of_it_comes(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port())) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        wait_until(lambda: not drip(slow), "the server to end the connection", 120)
+    assert server.get()[0] == 200
+
+
+def test_a_client_that_does_not_read_its_answer_ends_too(path: str, publish: Publish, server: Server) -> None:
+    figures = [Figure((f"n{number}", "pod" * 80, "throttle"), number) for number in range(60_000)]
+    publish(snapshot({"cgpause_pod_pauses_total": figures}))
+    threads = f"/proc/{server.process.pid}/task"
+    server.port()
+    idle = len(os.listdir(threads))
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", server.port()))
+        slow.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert slow.recv(1) == b"H", "the answer has begun"
+        wait_until(lambda: len(os.listdir(threads)) == idle, "the server to give up", 120)
 
 
 def test_a_port_that_is_taken_says_so(path: str) -> None:

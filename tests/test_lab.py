@@ -21,8 +21,7 @@ from lab.stage import ORIGINALS, Load, make_jobs
 from rich.console import Console
 
 from cgpause import kubepods, logfmt
-from cgpause.config import parse_config
-from cgpause.model import Mechanism
+from cgpause.config import Config, parse_config
 from cgpause.names import parse_container_log, parse_pod_log_dir
 from cgpause.simulate.kubelet import Backoff, request_bytes
 
@@ -103,12 +102,8 @@ def test_the_log_folders_names_are_those_cgpause_reads() -> None:
     assert parse_container_log(f"job-01_demo_worker-{'0' * 64}.log") == ("0" * 64, "worker")
 
 
-@pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_the_demos_configuration_is_valid(mechanism: Mechanism) -> None:
-    config = parse_config(CONFIG.format(mechanism=mechanism), "demo")
-
-    assert config.mechanism is mechanism
-    assert config.watermark.batch < Plan().at_once
+def test_the_demo_runs_the_stock_configuration() -> None:
+    assert parse_config(CONFIG, "demo") == Config()
 
 
 def test_jobs_are_the_same_for_a_seed_and_others_for_another() -> None:

@@ -143,7 +143,7 @@ def test_the_page_shows_measured_and_simulated_side_by_side_with_the_error() -> 
     run = {"kernel": "6.1", "measured_at": "def", "presets": [], "trials": both}
     text = render({"commit": "abc", "date": "2026-11-23", "runs": [run]})
     assert "| none | 1 | 10 / 12 | +20 % | 30.0 / 27.0 | -10 % |" in text
-    assert "Nowhere here." in text
+    assert "In no run on this page." in text
     assert "Measured with the daemon of commit def on Linux 6.1" in text
 
 

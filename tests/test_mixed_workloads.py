@@ -95,7 +95,7 @@ def test_who_has_the_higher_priority_is_held_less() -> None:
 
 def test_a_service_held_too_long_is_told_as_silent_late_and_killed_by_its_probe() -> None:
     held_long = Config(hold=HoldConfig(max_pause_s=60, min_run_s=0))
-    tight = replace(MIXED, nodes=replace(NODES, oversubscription_pct=250), services=(replace(WEB, count=4),))
+    tight = replace(MIXED, nodes=replace(NODES, oversubscription_pct=250), services=(replace(WEB, count=8),))
     outcome = simulate(load_of(tight), held_long, seed=1)
     web = group(outcome, "web")
     assert web.probe_kills > 0
@@ -208,3 +208,17 @@ def test_a_narrow_table_of_the_groups_says_less_of_the_same() -> None:
     assert sum(len(text) for cell in narrow for text in cell) < 80
     assert dict(narrow)["RESTARTS"] == str(figures["restarts"])
     assert dict(wide)["DONE"] == "-"
+
+
+@pytest.mark.parametrize(("delay_s", "killed"), [(0.0, True), (5.0, False)])
+def test_probes_of_a_service_that_still_starts_fail(delay_s: float, killed: bool) -> None:  # noqa: FBT001 - a table
+    web = replace(WEB, starts_s=5, probe_initial_delay_s=delay_s)
+    outcome = group(
+        simulate(load_of(replace(MIXED, services=(web,), jobs=(JobsOptions("job", 1, 48),))), None, 1), "web"
+    )
+    assert (outcome.probe_kills > 0) == killed
+    assert (outcome.probes_missed > 0) == killed
+
+
+def test_the_silence_after_a_kill_lasts_until_the_next_container_has_started() -> None:
+    assert silences([(0, 10), (15, 40), (50, 52)], [], starts_s=5) == [10, 12]

@@ -27,7 +27,8 @@ from cgpause.model import (
     Sample,
 )
 from cgpause.policy import Verdict
-from cgpause.policy.walk import Place
+from cgpause.policy.demand import Basis
+from cgpause.policy.serving import Place
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -69,6 +70,7 @@ def paused_values(**changes: object) -> dict[str, Any]:
         "expires_in_s": None,
         "original_cpu_max": "50000 100000",
         "written_cpu_max": "1001 100000",
+        "in_force": True,
     }
     return values | changes
 
@@ -149,6 +151,23 @@ def test_a_pod_frozen_while_it_was_throttled_is_both(mechanism: Mechanism, capsy
 
     both = "freeze and throttle" if mechanism is Mechanism.FREEZE else "throttle"
     assert f"paused ({both} to 10m, by the daemon)" in line
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "expected"),
+    [
+        (Mechanism.THROTTLE, "2000m 12% not paused any more: another program wrote cpu.max 200000 100000"),
+        (Mechanism.FREEZE, "2000m 12% not paused any more: another program thawed it"),
+    ],
+)
+def test_pause_that_is_not_in_force_says_so_with_the_value_in_force(
+    mechanism: Mechanism, expected: str, capsys: Capture
+) -> None:
+    paused = paused_values(mechanism=mechanism, in_force=False)
+    line = shown(status_values(pod_values(cpu_max="200000 100000", paused=paused)), capsys)[4]
+
+    assert expected in re.sub(r"  +", " ", line)
+    assert line.endswith("by the daemon for 3s: memory use 91.0 % >= upper 90 %")
 
 
 @pytest.mark.parametrize("name", ["web", "a-name-that-is-longer-than-all-else"])
@@ -298,13 +317,23 @@ PLACES = (
         PodUsage(30 * MIB, make_pod("big")),
         40.0 * MIB,
         100.0 * MIB,
-        10.0,
         40.0 * MIB,
         64.0 * MIB,
+        Basis.LIMIT,
+        0.0,
         runs=True,
         first=True,
     ),
-    Place(PodUsage(10 * MIB, make_pod("small")), math.inf, 50.0 * MIB, 0.1, 5.0 * MIB, 4.0 * MIB, runs=False),
+    Place(
+        PodUsage(10 * MIB, make_pod("small")),
+        math.inf,
+        50.0 * MIB,
+        5.0 * MIB,
+        4.0 * MIB,
+        Basis.GROWTH,
+        2.5,
+        runs=False,
+    ),
 )
 VERDICTS = (
     Verdict(PodUsage(10 * MIB, make_pod("small")), 1, "would pause (throttle): why"),
@@ -343,17 +372,19 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
         {
             "claim_bytes": 40 * MIB,
             "rate_bytes_per_s": 100 * MIB,
-            "time_s": 10.0,
             "need_bytes": 40 * MIB,
             "left_bytes": 64 * MIB,
+            "based_on": "limit",
+            "pause_cost_s": 0.0,
             "first": True,
         },
         {
             "claim_bytes": None,
             "rate_bytes_per_s": 50 * MIB,
-            "time_s": 0.1,
             "need_bytes": 5 * MIB,
             "left_bytes": 4 * MIB,
+            "based_on": "its growth, for it has no limit",
+            "pause_cost_s": 2.5,
             "first": False,
         },
     ]

@@ -28,6 +28,7 @@ from cgpause.parse import (
     parse_pressure,
     parse_process_status,
     parse_reclaimable,
+    parse_shmem,
     parse_start_ticks,
     parse_tcp_in_use,
 )
@@ -189,6 +190,7 @@ def test_flat_keyed_file_may_be_empty_and_hold_keys_we_do_not_know() -> None:
 def test_reclaimable_counts_neither_tmpfs_nor_unreclaimable_slab() -> None:
     stat = b"file 1000\nshmem 900\ninactive_file 1\nactive_file 20\nslab_reclaimable 300\nslab_unreclaimable 4000\n"
     assert parse_reclaimable(stat) == 321
+    assert parse_shmem(stat) == 900
 
 
 def test_reclaimable_finds_its_keys_in_any_order() -> None:
@@ -212,6 +214,18 @@ def test_reclaimable_finds_its_keys_in_any_order() -> None:
 def test_memory_stat_without_the_file_lru_and_slab_is_malformed(stat: bytes) -> None:
     with pytest.raises(MalformedError, match=r"memory\.stat"):
         parse_reclaimable(stat)
+
+
+@pytest.mark.parametrize("stat", [b"", b"shmem_thp 5\n", b"shmem \n", b"shmem -1\n", b"anon 1\nshmem"])
+def test_memory_stat_without_shmem_is_malformed(stat: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"memory\.stat"):
+        parse_shmem(stat)
+
+
+def test_free_swap_is_no_memory() -> None:
+    memory = b"MemTotal:       1000 kB\nMemFree:         10 kB\nMemAvailable:    400 kB\n"
+    swap = b"SwapTotal:      5000 kB\nSwapFree:       5000 kB\n"
+    assert parse_meminfo(memory + swap) == parse_meminfo(memory)
 
 
 @pytest.mark.parametrize(
@@ -290,24 +304,27 @@ STATUS = b"Name:\tsh\nPPid:\t7\nSigPnd:\t%s\nShdPnd:\t%s\nSigBlk:\t0000000000004
 NONE = b"0000000000000000"
 SIGTERM = b"0000000000004000"
 SIGKILL = b"0000000000000100"
+SIGWINCH = b"0000000008000000"
 
 
 @pytest.mark.parametrize(
-    ("status", "pending"),
+    ("status", "stops"),
     [
-        pytest.param(STATUS % (NONE, NONE), (False, False), id="nothing"),
-        pytest.param(STATUS % (NONE, SIGTERM), (True, False), id="sigterm"),
-        pytest.param(STATUS % (SIGTERM, SIGKILL), (True, True), id="sigkill-too"),
-        pytest.param(STATUS % (SIGTERM, NONE), (True, False), id="sigterm-for-the-thread"),
-        pytest.param(STATUS % (NONE, b"ffffffffffffbeff"), (False, False), id="everything-else"),
-        pytest.param(b"PPid:\t7\nShdPnd:\t0000", (False, False), id="truncated"),
-        pytest.param(b"PPid:\t7\nShdPnd:\tzzzzzzzzzzzzzzzz\n", (False, False), id="not-hex"),
-        pytest.param(b"Name:\tShdPnd:\\n\\t0000000000004000\nPPid:\t7\nShdPnd:\t" + NONE, (False, False), id="name"),
-        pytest.param(b"Name:\tPPid:\\n\\t9\nPPid:\t7\n", (False, False), id="parent-in-the-name"),
+        pytest.param(STATUS % (NONE, NONE), 0, id="nothing"),
+        pytest.param(STATUS % (NONE, SIGTERM), 0x4000, id="sigterm"),
+        pytest.param(STATUS % (SIGTERM, SIGKILL), 0x4100, id="sigkill-too"),
+        pytest.param(STATUS % (SIGTERM, NONE), 0x4000, id="sigterm-for-the-thread"),
+        pytest.param(STATUS % (NONE, b"ffffffffffffffff"), 0x1020004B27, id="all-that-there-are"),
+        pytest.param(STATUS % (NONE, SIGWINCH), 0, id="sigwinch-for-a-terminal"),
+        pytest.param(STATUS % (NONE, SIGWINCH) + b"SigCgt:\t" + SIGWINCH, 1 << 27, id="sigwinch-for-httpd"),
+        pytest.param(b"PPid:\t7\nShdPnd:\t0000", 0, id="truncated"),
+        pytest.param(b"PPid:\t7\nShdPnd:\tzzzzzzzzzzzzzzzz\n", 0, id="not-hex"),
+        pytest.param(b"Name:\tShdPnd:\\n\\t0000000000004000\nPPid:\t7\nShdPnd:\t" + NONE, 0, id="name"),
+        pytest.param(b"Name:\tPPid:\\n\\t9\nPPid:\t7\n", 0, id="parent-in-the-name"),
     ],
 )
-def test_parent_and_pending_signals_of_a_process(status: bytes, pending: tuple[bool, bool]) -> None:
-    assert parse_process_status(status) == ProcessStatus(7, *pending)
+def test_parent_and_pending_stop_signals_of_a_process(status: bytes, stops: int) -> None:
+    assert parse_process_status(status) == ProcessStatus(7, stops)
 
 
 @pytest.mark.parametrize("data", [b"", b"Name:\tsh\n", b"PPid:\tx\n", b"PPid:\t\n"])

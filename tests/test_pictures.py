@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
-from lab import decision_plot, timeline_plot
+from lab import timeline_plot
 from lab.kubelet import Event, EventKind, Job
 from lab.kubepods import PodSpec
-from lab.picture import what_it_says
 from lab.timeline import Recorder
 from lab.timeline_plot import Spans, spans
 
@@ -50,17 +48,3 @@ def test_the_recording_is_of_the_same_jobs_at_a_known_commit(tmp_path: Path) -> 
     assert sum(len(spans(job).held) for job in with_cgpause["timeline"].values()) > 0
     timeline_plot.draw(results, tmp_path / "again.png")
     assert (tmp_path / "again.png").stat().st_size > 10_000
-
-
-def test_the_decision_that_is_drawn_is_the_policys(tmp_path: Path) -> None:
-    verdicts = decision_plot.decision()
-    places = [verdict.place for verdict in verdicts if verdict.place is not None]
-    decision_plot.draw(tmp_path / "again.png")
-
-    assert len(places) == len(decision_plot.PODS)
-    assert sum(place.first for place in places) == 1
-    assert {place.runs for place in places} == {True, False} == {place.stoppable for place in places}
-    for place, after in pairwise(places):
-        assert after.left == place.left - (place.need if place.runs else 0)
-    assert what_it_says(tmp_path / "again.png") == decision_plot.in_words(verdicts)
-    assert what_it_says(decision_plot.PICTURE) == decision_plot.in_words(verdicts), "run scripts/bench pictures"

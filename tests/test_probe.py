@@ -16,8 +16,8 @@ from lab.probes_report import REPORT
 from lab.services import Plan, Probes, add_up
 
 from cgpause import logfmt
-from cgpause.config import Config, parse_config
-from cgpause.model import Mechanism, QosClass
+from cgpause.config import Config, HowPaused, parse_config
+from cgpause.model import QosClass
 from cgpause.names import PodName
 from cgpause.protect import protection
 
@@ -85,7 +85,7 @@ def test_services_can_be_the_only_ones_to_be_held() -> None:
             is not None
         )
 
-    assert config.mechanism is Mechanism.FREEZE
+    assert config.mechanism is HowPaused.FREEZE
     assert (protected("batch-00"), protected("service-0")) == (True, False)
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from cgpause import published
 from cgpause.metrics import FAMILIES, Family, Figure, Kind
-from cgpause.published import PublishedError, Snapshot, decode, encode, read, replace
+from cgpause.published import PublishedError, Snapshot, decode, encode, read
+from cgpause.wholefile import replace
 
 S = 1_000_000_000
 SNAPSHOT = Snapshot(
@@ -162,8 +163,8 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     for path, why in (
         (absent, "publish = true"),
         (link, "symbolic link"),
-        (folder, "no regular file"),
-        (fifo, "no regular file"),
+        (folder, "not a regular file"),
+        (fifo, "not a regular file"),
         (large, "larger than"),
     ):
         with pytest.raises(PublishedError, match=why):

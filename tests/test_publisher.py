@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from trees import FakeTree, wait_until
 
-from cgpause import gauges, published, publisher
+from cgpause import gauges, published, publisher, wholefile
 from cgpause.brake import Brake
 from cgpause.config import Config, MetricsConfig, PsiConfig
 from cgpause.counts import Counts
@@ -162,7 +162,7 @@ def test_a_folder_that_refuses_is_told_once_and_tried_again(
 
     bench.publisher.configure(ON)
     with monkeypatch.context() as patched:
-        patched.setattr(published, "replace", refuse)
+        patched.setattr(wholefile, "replace", refuse)
         for at_s in range(10, 60, 10):
             bench.turn(at_s)
     bench.turn(60)
@@ -197,7 +197,7 @@ def test_nobody_waits_for_a_folder_that_hangs(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached, go_on = threading.Event(), threading.Event()
-    real = published.replace
+    real = wholefile.replace
 
     def hang(path: str, data: bytes) -> None:
         reached.set()
@@ -210,7 +210,7 @@ def test_nobody_waits_for_a_folder_that_hangs(
         gathered.append(at_ns)
         return gauges.gather(sources, at_ns)
 
-    monkeypatch.setattr(published, "replace", hang)
+    monkeypatch.setattr(wholefile, "replace", hang)
     monkeypatch.setattr(publisher, "gather", gather)
     bench.publisher.configure(ON)
     bench.publisher.turn(10 * S)

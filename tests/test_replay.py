@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpods import service, worker
 
-from cgpause.config import Config, Policy, WatermarkConfig
-from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.config import Config, HowPaused, Policy, WatermarkConfig
+from cgpause.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
 from cgpause.policy import Decision, State
 from cgpause.simulate.node import SimNode
 from cgpause.simulate.pods import SimPod
@@ -207,7 +207,7 @@ def test_counts_from_before_the_record_are_no_kills(tmp_path: Path) -> None:
 
 
 def test_an_estimate_lets_held_pods_stand_still(tmp_path: Path) -> None:
-    frozen = replace(MARKS, mechanism=Mechanism.FREEZE)
+    frozen = replace(MARKS, mechanism=HowPaused.FREEZE)
     guess = estimate(saved(tmp_path / "x", filling()), frozen)
 
     # Held at 5 s with 650 MiB, it does not take the 100 MiB that the record has until 7 s.
@@ -252,8 +252,8 @@ def test_a_gap_ends_what_was_held_and_is_no_time(tmp_path: Path) -> None:
 
 
 def test_pauses_of_the_recording_daemon_are_not_the_replays(tmp_path: Path) -> None:
-    held = replace(TWO, paused=pause_seen(MARKS.mechanism, Owner.DAEMON, 0))
-    mine = replace(ONE, paused=pause_seen(MARKS.mechanism, Owner.MANUAL, 0))
+    held = replace(TWO, paused=pause_seen(MARKS.mechanism.first, Owner.DAEMON, 0))
+    mine = replace(ONE, paused=pause_seen(MARKS.mechanism.first, Owner.MANUAL, 0))
     full = [moment(t, {mine: 300, held: 550}) for t in range(5)]
     outcome = replay(saved(tmp_path / "x", full), MARKS)
 

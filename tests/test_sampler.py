@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ from trees import CAPTURES, FakeTree, lay_out_capture
 from cgpause import sampler as sampler_module
 from cgpause.config import Config
 from cgpause.errors import CgpauseError, MalformedError
+from cgpause.model import PodUsage
 from cgpause.parse import MemInfo
 from cgpause.sampler import Sampler
 from cgpause.tree import PodTree
 
 NODE = MemInfo(8 << 30, 6 << 30)
+S = 1_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +125,51 @@ def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: 
     sample = sampler.sample(2)
     assert sample.pods[0].memory_current_bytes == 123456789
     assert (sample.headroom.kubepods_used_bytes, sample.headroom.kubepods_max_bytes) == (700000, None)
+
+
+@pytest.mark.parametrize(
+    ("grown", "still", "after_ns", "expected"),
+    [
+        pytest.param(500_000, 800, 1, [500_500, 100], id="explained-by-the-pod-that-moves"),
+        pytest.param(500_000, 5_000, 1, [500_500, 5_100], id="another-one-moves"),
+        pytest.param(500_000, 800, S, [500_500, 900], id="a-second-later"),
+    ],
+)
+def test_only_pods_that_move_are_read_while_they_explain_what_kubepods_takes(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, grown: int, still: int, after_ns: int, expected: list[int]
+) -> None:
+    mover, other = fake.add_pod("mover", current=500), fake.add_pod("other", current=100)
+    fake.set_used(1000)
+    tree.refresh(0)
+    by_name = {usage.pod.name: usage for usage in sampler.sample(S, moving=()).pods}
+    (mover / "memory.current").write_text(f"{500 + grown}\n")
+    (other / "memory.current").write_text(f"{100 + still}\n")
+    fake.set_used(1000 + grown + still)
+    sample = sampler.sample(S + after_ns, moving=[by_name["mover"]])
+    found = {usage.pod.name: usage.memory_current_bytes for usage in sample.pods}
+    assert found == dict(zip(["mover", "other"], expected, strict=True))
+
+
+def test_a_pod_that_stands_still_has_its_facts_as_they_are(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
+    fake.add_pod("web", current=5)
+    tree.refresh(0)
+    sampler.sample(1)
+    (tracked,) = tree.pods.values()
+    tracked.pod = replace(tracked.pod, priority=7)
+    assert sampler.sample(2, moving=()).pods == (PodUsage(5, tracked.pod),)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_pod_that_comes_or_goes_is_seen_at_once(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, *, moves: bool
+) -> None:
+    folder = fake.add_pod("web", current=5)
+    tree.refresh(0)
+    moving = sampler.sample(1).pods if moves else ()
+    shutil.rmtree(folder)
+    fake.add_pod("new", current=6)
+    tree.refresh(0)
+    assert [(u.memory_current_bytes, u.pod.name) for u in sampler.sample(2, moving=moving).pods] == [(6, "new")]
 
 
 def test_more_reclaimable_than_used_is_no_use(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:

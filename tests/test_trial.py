@@ -14,8 +14,7 @@ from lab.stage import make_jobs
 from lab.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, of_jobs, parse_arguments
 from lab.vm_host import LabError
 
-from cgpause.config import Policy, parse_config
-from cgpause.model import Mechanism
+from cgpause.config import HowPaused, Policy, parse_config
 from cgpause.simulate.kubelet import oom_score_adj
 
 PLAN = Plan(
@@ -31,10 +30,10 @@ PLAN = Plan(
     timeout_s=180,
 )
 OURS = {
-    "watermark": (Policy.WATERMARK, Mechanism.THROTTLE, False),
-    "reserve-throttle": (Policy.RESERVE, Mechanism.THROTTLE, True),
-    "reserve-freeze": (Policy.RESERVE, Mechanism.FREEZE, True),
-    "reserve-nobrake": (Policy.RESERVE, Mechanism.FREEZE, False),
+    "watermark": (Policy.WATERMARK, HowPaused.THROTTLE, False),
+    "reserve-throttle": (Policy.RESERVE, HowPaused.THROTTLE, True),
+    "reserve-freeze": (Policy.RESERVE, HowPaused.FREEZE, True),
+    "reserve-nobrake": (Policy.RESERVE, HowPaused.FREEZE, False),
 }
 
 

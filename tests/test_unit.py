@@ -11,20 +11,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cgpause import restore
+from cgpause import reload, restore
 from cgpause.arguments import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
     DEFAULT_LOG_DIR,
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
+    daemon_parser,
     history_path,
+    learned_path,
     metrics_path,
     parse_options,
 )
-from cgpause.cli import app
 from cgpause.config import load_config
 
 REPO = Path(__file__).parent.parent
@@ -140,10 +140,11 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
     options = parse_options(module_arguments(command, "cgpause.daemon"))
 
     assert options.config_path == DEFAULT_CONFIG
-    assert options.config_required, "a file that vanished must not become the defaults silently"
+    assert not options.config_required, "docs/configuration.md: the file need not exist"
     assert options.cgroup_root is None
     assert options.log_dir == DEFAULT_LOG_DIR
     assert options.history_path == f"{DEFAULT_STATE_DIR}/history.jsonl"
+    assert options.learned_path == f"{DEFAULT_STATE_DIR}/learned.json"
     assert options.metrics_path == f"{DEFAULT_RUN_DIR}/metrics.json"
     assert not options.dry_run
 
@@ -168,6 +169,8 @@ def test_no_folder_must_be_there_or_made_for_exec_stop_post_to_run() -> None:
 def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:
     assert history_path(None, "/some/tree") is None
     assert history_path("/state", "/some/tree") == "/state/history.jsonl"
+    assert learned_path(None, "/some/tree") is None
+    assert learned_path("/state", "/some/tree") == "/state/learned.json"
 
 
 def test_a_tree_of_ones_own_is_not_in_the_nodes_metrics() -> None:
@@ -193,9 +196,16 @@ def test_the_metrics_come_from_nobody_and_go_no_further_than_the_loopback() -> N
     assert ipaddress.ip_address(DEFAULT_LISTEN.rpartition(":")[0]).is_loopback
 
 
-def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def launcher_arguments(options: str = "") -> list[str]:
+    """Arguments that ExecStopPost= gives to `cgpause.restore`, `options` being CGPAUSE_OPTIONS."""
     [command] = values("ExecStopPost")
-    arguments = module_arguments(command, "cgpause.restore")
+    words = shlex.split(command.replace(OPTIONS, options))
+    assert words[:2] == ["/bin/sh", f"{PREFIX}/share/cgpause/restore.sh"]
+    return words[2:]
+
+
+def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = launcher_arguments()
 
     assert arguments == ["--daemon-only"]
     # An empty tree: nothing to resume, and every option is known.
@@ -203,29 +213,59 @@ def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pyt
     capsys.readouterr()
 
 
-def test_a_drop_in_with_options_reaches_the_daemon_the_check_and_the_clean_up(
+def daemons_options(folder: Path) -> list[str]:
+    """Every option of the daemon; one that takes a path has it in `folder`."""
+    options = []
+    for action in daemon_parser("test", "test")._actions:
+        name = action.option_strings[-1]
+        if action.nargs != 0:
+            options.append(f"{name} {folder / name.lstrip('-')}")
+        elif name not in ("--help", "--version"):  # they end a process at once, the daemon too
+            options.append(name)
+    return options
+
+
+def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else a daemon on another tree would leave pods paused that nobody looks for."""
+    """Else a daemon that starts with it would leave pods paused, and could not be reloaded."""
     assert values("Environment") == ["CGPAUSE_OPTIONS="], "unset, systemd complains at each start"
-    (tree := tmp_path / "tree").mkdir()
-    given = f"--cgroup-root {tree} --log-dir {tmp_path} --state-dir {tmp_path}/state"
+    (tree := tmp_path / "cgroup-root").mkdir()
+    (tmp_path / "config").touch()
+    options = daemons_options(tmp_path)
+    assert {"--verbose", "--dry-run", f"--cgroup-root {tree}", f"--run-dir {tmp_path}/run-dir"} <= set(options)
+    each = [f"{option} --cgroup-root {tree}" for option in options if "--cgroup-root" not in option]
 
-    options = parse_options(module_arguments(values("ExecStart")[0], "cgpause.daemon", given))
-    assert (options.cgroup_root, options.log_dir) == (str(tree), str(tmp_path))
-    assert options.history_path == f"{tmp_path}/state/history.jsonl"
-    assert restore.main(module_arguments(values("ExecStopPost")[0], "cgpause.restore", given)) == 0
-    check = values("ExecReload")[0].replace(DEFAULT_CONFIG, f"{tmp_path}/config.toml").replace(OPTIONS, given)
-    (tmp_path / "config.toml").touch()
-    done = CliRunner().invoke(app, shlex.split(check)[1:])
-    assert done.exit_code == 0, done.output
+    for given in (*each, " ".join(options)):
+        assert parse_options(module_arguments(values("ExecStart")[0], "cgpause.daemon", given)).cgroup_root == str(tree)
+        assert reload.main(module_arguments(values("ExecReload")[0], "cgpause.reload", given)) == 0
+        assert restore.main(launcher_arguments(given)) == 0
     capsys.readouterr()
 
 
-def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals() -> None:
-    check, signal = values("ExecReload")
+def test_no_option_of_the_daemon_has_abbreviations(capsys: pytest.CaptureFixture[str]) -> None:
+    """--d would be one of --dry-run for the daemon, and of --daemon-only too for the clean-up."""
+    for main in (parse_options, reload.main, restore.main):
+        with pytest.raises(SystemExit, match="2"):
+            main(["--d"])
+    capsys.readouterr()
 
-    assert check == f"{PREFIX}/bin/cgpause --config {DEFAULT_CONFIG} {OPTIONS} config --check"
+
+def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check, signal = values("ExecReload")
+    config = tmp_path / "config.toml"
+    arguments = module_arguments(check, "cgpause.reload", f"--config {config}")
+
+    assert reload.main(arguments) == 2
+    assert f"{config}: cannot be read" in capsys.readouterr().err
+    config.write_text('policy = "nonsense"\nperiod = 1\n')
+    assert reload.main(arguments) == 2
+    problems = capsys.readouterr().err.splitlines()
+    assert [str(config) in problem for problem in problems] == [True, True]
+    config.write_text("")
+    assert reload.main(arguments) == 0
     assert signal == "/bin/kill -HUP $MAINPID"
 
 
@@ -245,7 +285,7 @@ def test_daemon_imports_nothing_heavy() -> None:
         "cgpause.top",
         "cgpause.cli",
     }
-    for module in ("cgpause.daemon", "cgpause.restore"):
+    for module in ("cgpause.daemon", "cgpause.reload", "cgpause.restore"):
         # -S: site-packages may come with a .pth file that imports something itself.
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; import {module}; print(*sorted({heavy!r} & sys.modules.keys()))"
@@ -269,7 +309,7 @@ def test_installer_and_unit_agree_on_paths() -> None:
 
 
 def shell_scripts() -> list[Path]:
-    folders = [*(REPO / "scripts").iterdir(), *(REPO / "scripts/debian").iterdir()]
+    folders = [*(REPO / "scripts").iterdir(), *(REPO / "scripts/debian").iterdir(), *(REPO / "systemd").iterdir()]
     candidates = [*sorted(folders), REPO / ".ci/run", REPO / "scripts/completions/cgpause.bash"]
     return [
         path

@@ -53,7 +53,16 @@ POD_KEYS = [
     "paused",
     "error",
 ]
-PAUSED_KEYS = ["mechanism", "owner", "reason", "since_s", "expires_in_s", "original_cpu_max", "written_cpu_max"]
+PAUSED_KEYS = [
+    "mechanism",
+    "owner",
+    "reason",
+    "since_s",
+    "expires_in_s",
+    "original_cpu_max",
+    "written_cpu_max",
+    "in_force",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -310,9 +319,27 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
         "expires_in_s": None if expires_in_s is None else float(expires_in_s),
         "original_cpu_max": "50000 100000",
         "written_cpu_max": "1000 100000" if mechanism is Mechanism.THROTTLE else None,
+        "in_force": True,
     }
     assert pod["cpu_max"] == cpu_max
     assert pod["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "file", "text"),
+    [(Mechanism.THROTTLE, "cpu.max", "200000 100000"), (Mechanism.FREEZE, "cgroup.freeze", "0")],
+)
+def test_pause_that_another_writer_undid_is_not_in_force(
+    mechanism: Mechanism, file: str, text: str, tree: FakeTree
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    pause_pod(tree, web, mechanism)
+    (web / file).write_text(f"{text}\n")
+
+    pod = pods_of(tree)["web"]
+
+    assert pod["paused"]["in_force"] is False
+    assert pod["cpu_max"] == ("200000 100000" if file == "cpu.max" else "50000 100000")
 
 
 def test_without_kubepods_only_the_node_is_shown(tree: FakeTree) -> None:

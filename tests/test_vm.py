@@ -14,7 +14,7 @@ from lab import vm, vm_image
 from lab.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
 from lab.vm_hooks import WHEELS_HOOK
 from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm_image import KERNEL, PACKAGES, SUGGESTED, Image, packages_of, recipe_key
+from lab.vm_image import KERNEL, PACKAGES, READY, SUGGESTED, Image, packages_of, recipe_key
 from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
 from terminals import TerminalProgram
@@ -29,7 +29,6 @@ dev = ["mypy>=1", "pytest>=8", "pytest-cov", "hypothesis[cli]>=6"]
 metrics = ["prometheus-client"]
 other = ["colour>=1"]
 plots = ["matplotlib"]
-tune = ["matplotlib", "optuna"]
 """
 
 
@@ -423,3 +422,30 @@ def test_a_lost_vm_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, failures:
 
     assert vm.main(["run", "--", "true"]) == status
     assert booted == boots
+
+
+def test_a_reset_waits_for_the_next_boot_and_not_for_the_connection_that_it_cuts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = vm.Vm(Machine(resets=True))
+    console = tmp_path / "console"
+    console.write_text(f"{READY}\n")
+    asked = tmp_path / "asked"
+    silent = f"echo \"$2\" >{asked}; sleep 1; echo '{READY}' >>{console}; exec sleep infinity"
+    with contextlib.ExitStack() as stack:
+        monkeypatch.setattr(machine, "_stack", stack)
+        monkeypatch.setattr(machine, "_console", console, raising=False)
+        monkeypatch.setattr(machine, "_accel", TCG, raising=False)
+        monkeypatch.setattr(machine, "_ssh", ["sh", "-c", silent, "ssh"], raising=False)
+        master, qemu = (machine._spawn(["sleep", "infinity"], stdout=subprocess.DEVNULL) for _ in range(2))
+        monkeypatch.setattr(machine, "_master", master, raising=False)
+        monkeypatch.setattr(machine, "_qemu", qemu, raising=False)
+        connected: list[bool] = []
+        monkeypatch.setattr(machine, "_connect", lambda: connected.append(True))
+
+        machine.reset()
+
+        assert (machine._boots(), connected) == (2, [True])
+        assert master.wait(60) != 0, "its connection is gone"
+        assert qemu.poll() is None
+    assert asked.read_text() == "echo b >/proc/sysrq-trigger\n"

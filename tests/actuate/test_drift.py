@@ -7,12 +7,16 @@ import os
 from contextlib import ExitStack
 
 import pytest
-from actuating import CONFIG, Bench, drift, lines, locked
+from actuating import BY_HAND, CONFIG, Bench, drift, lines, locked
 from trees import records_left
 
+from cgpause import ledger
 from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
 from cgpause.errors import CgroupGoneError, KernelWriteError
-from cgpause.model import Mechanism
+from cgpause.model import Mechanism, Owner
+
+S = 1_000_000_000
 
 
 def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -56,7 +60,8 @@ def test_trouble_while_answering_a_drift_is_never_raised(
     """It happens outside of any decision, so it would end the daemon."""
     bench.pause("b")
     tracked = bench.tracked("b")
-    tracked.drifts = answered
+    for _ in range(answered):
+        tracked.drifts.add(now_ns())
     (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
 
     def fail(cgroup: Cgroup, _name: str, *_: object) -> bytes:
@@ -73,3 +78,52 @@ def test_trouble_while_answering_a_drift_is_never_raised(
         bench.actuator.answer_drift(tracked, CONFIG)
     bench.resume("b")
     assert (bench.cpu_max()[1], records_left(bench.fake.root)) == ("30000 100000", [])
+
+
+def pause_by_hand(bench: Bench, name: str) -> None:
+    ledger.pause(bench.tracked(name).cgroup, BY_HAND)
+    bench.actuator.read_record(bench.tracked(name))
+
+
+@pytest.mark.parametrize("owner", Owner)
+def test_daemon_reload_every_ten_minutes_never_ends_a_pause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: Owner
+) -> None:
+    """systemd writes the pod's own cpu.max again at each daemon-reload."""
+    if owner is Owner.MANUAL:
+        pause_by_hand(bench, "b")
+    else:
+        bench.pause("b")
+    start_ns = now_ns()
+    for number in range(40):
+        at_ns = start_ns + number * 600 * S
+        monkeypatch.setattr("cgpause.actuate.now_ns", lambda at_ns=at_ns: at_ns)
+        drift(bench, 1, "50000 100000")
+        assert bench.cpu_max()[1] == "1001 100000", f"reload {number}"
+    bench.resume("b")
+    assert bench.cpu_max()[1] == "50000 100000"
+
+
+def test_event_of_the_tenth_answer_itself_does_not_end_the_pause(bench: Bench) -> None:
+    """inotify tells of what we write, too."""
+    bench.pause("b")
+    drift(bench, 10)
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    assert bench.held() == ["b"]
+    assert bench.cpu_max()[1] == "1001 100000"
+
+
+def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pause_by_hand(bench, "b")
+    drift(bench, 12)
+    assert bench.cpu_max()[1] == "30011 100000"
+    assert len(lines(caplog, "pause given up")) == 1
+    later_ns = now_ns() + 3601 * S
+    monkeypatch.setattr("cgpause.actuate.now_ns", lambda: later_ns)
+    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    assert bench.cpu_max()[1] == "1001 100000"
+    assert bench.held() == ["b"]
+    bench.resume("b")
+    assert bench.cpu_max()[1] == "30011 100000"

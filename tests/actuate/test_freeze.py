@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+from dataclasses import replace
 
 import pytest
 from actuating import ORIGINALS, THROTTLE, Bench, drift, lines, locked, refuse
@@ -10,7 +12,7 @@ from trees import records_left
 
 from cgpause import ledger
 from cgpause.ledger import PauseRequest
-from cgpause.model import Mechanism, Owner
+from cgpause.model import Freeze, Mechanism, Owner
 
 
 def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
@@ -28,6 +30,24 @@ def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
     bench.resume("a", "b")
     assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
     assert "mechanism=freeze" in lines(caplog, "resumed pod=default/b")[0]
+
+
+def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as_frozen(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    bench.pause("b")
+    paused = bench.tracked("b").pod.paused
+    assert paused is not None
+    bench.apply(Freeze(bench.tracked("b").pod, paused.reason))
+    assert (bench.frozen(), bench.tracked("b").pod.paused) == (["b"], replace(paused, mechanism=Mechanism.FREEZE))
+    bench.resume("b")
+    assert [line.split()[0] for line in lines(caplog)] == ["paused", "resumed"]
+    assert "mechanism=freeze" in lines(caplog, "resumed")[0]
+    counts = bench.actuator.counts
+    assert (counts.freezes, counts.pauses) == (0, 1)
+    held = {figure.labels[-1] for figure in counts.values()["cgpause_paused_seconds_total"]}
+    assert held == {"throttle", "freeze"}
 
 
 def test_freezing_a_frozen_pod_again_says_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -82,6 +82,15 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
     assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
 
 
+def test_all_pods_are_paused_before_any_is_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal may keep the daemon waiting."""
+    seen: list[list[str]] = []
+    monkeypatch.setattr(bench, "keep", lambda _: seen.append(bench.cpu_max()))
+    bench.pause("a", "b", "c")
+    assert len(seen) == 3
+    assert seen[0] == seen[-1] == bench.cpu_max()
+
+
 def test_what_an_operator_has_taken_over_since_the_last_look_is_left_alone(bench: Bench) -> None:
     bench.pause("a", "b", "c")
     bench.tracked("a").pod = replace(bench.tracked("a").pod, distress="a probe")

@@ -37,7 +37,6 @@ OTHER_COMMANDS = [
     ["simulate", "bad"],
     ["record", "/nonexistent/node.trace"],
     ["replay", "bad"],
-    ["tune", "bad"],
     ["run"],
     ["metrics", "--once"],
     ["bug-report", "/nonexistent/report.tar.gz"],

@@ -1,4 +1,4 @@
-"""`--output` of `simulate`, `replay` and `tune`: the same folders are taken and refused, before anything runs."""
+"""`--output` of `simulate` and `replay`: both refuse the same folders, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cgpause.exits import Exit
 PRESET = ["--preset", "paper-8g-150"]
 COMMANDS = pytest.mark.parametrize(
     "command",
-    [["simulate", *PRESET], ["replay", "/nonexistent/trace"], ["tune", *PRESET]],
-    ids=["simulate", "replay", "tune"],
+    [["simulate", *PRESET], ["replay", "/nonexistent/trace"]],
+    ids=["simulate", "replay"],
 )
 FOLDERS = pytest.mark.parametrize(
     ("folder", "why"),

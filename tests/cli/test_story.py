@@ -139,9 +139,12 @@ def test_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
 
     shown = facts(tree, "explain", "web", config="")
 
-    assert re.fullmatch(r"claim 64.0Mi, rate 0.0Mi/s for [0-9.]+ s", shown["numbers"][1])
-    assert re.fullmatch(r"need 0.0Mi of \d+.\dMi left for it", shown["numbers"][2])
-    assert shown["rule"] == ["whoever asks for no memory runs: to hold it would free nothing"]
+    assert re.fullmatch(r"0.0Mi, \d+.\dMi left for it", shown["demand"][0])
+    assert shown["demand"][1:] == [
+        "based on nothing: it does not grow",
+        "claim 64.0Mi, grew by up to 0.0Mi/s lately",
+    ]
+    assert shown["rule"] == ["runs: it does not grow, so that a pause would free nothing"]
     assert told(tree, "explain", "web", config="")["decision"]["reserve"]["claim_bytes"] == 64 * MIB
 
 
@@ -157,7 +160,7 @@ def test_a_paused_pod_says_since_when_by_whom_and_what_comes_back(tree: FakeTree
     assert by == "by hand: cgpause pause by tester"
     assert re.fullmatch(r"until its time is over, in 1d23h", until)
     assert wrote == "cpu.max 1001 100000 (10m) was written; what comes back is cpu.max 50000 100000 (500m)"
-    assert shown["rule"][0].startswith("paused by hand: the daemon leaves it alone until somebody resumes it")
+    assert shown["rule"][0].startswith("paused by hand: the daemon leaves it alone until an operator resumes it")
     assert shown["cpu"][0] == "limit 500m, while it runs (cpu.max 50000 100000)"
     assert shown["history"][0].startswith("held once: ")
     assert record_of(tree, web).original == CpuMax(50_000, 100_000), "it wrote nothing"

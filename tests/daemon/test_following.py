@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
-from daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max
-from trees import FakeTree, rewrite, wait_until
+from daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
+from trees import FakeTree, records_left, rewrite, wait_until
+
+from cgpause.model import Owner
 
 
 def test_a_node_without_kubepods_is_waited_for(tree: FakeTree, start: Start) -> None:
@@ -81,3 +84,77 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
         return cpu_max(pod) == PAUSED
 
     wait_until(grown_and_paused, "a pause of what may grow now")
+
+
+def other_tree(tree: FakeTree, *, populated: bool) -> Path:
+    """The tree of the other cgroup driver, without pods."""
+    other = tree.root / "kubepods"
+    shutil.copytree(tree.kubepods, other, ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()])
+    (other / "burstable").mkdir()
+    (other / "cgroup.events").write_text(f"populated {int(populated)}\n")
+    return other
+
+
+def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: FakeTree, start: Start) -> None:
+    pod = tree.add_pod("web", cpu_max="50000 100000")
+    daemon = start(before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
+    tree.set_used(HIGH)
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
+    daemon.wait_for_log("paused pod=default/web")
+
+    other_tree(tree, populated=True)
+    rewrite(tree.kubepods / "cgroup.events", "populated 0\nfrozen 0\n")
+
+    wait_until(lambda: cpu_max(pod) == "50000 100000\n", "the original")
+    wait_until(lambda: not records_left(tree.root), "the record to go")
+    daemon.wait_for_log('reason="now protected: kubelet uses another kubepods tree now"')
+    assert daemon.stop() == 0
+
+
+def test_what_is_paused_in_another_tree_is_resumed_at_the_end(tree: FakeTree, start: Start) -> None:
+    """By a predecessor, or under a tree that was left: the daemon asks every tree before it goes."""
+    other = other_tree(tree, populated=False)
+    tree.add_pod("web")
+    elsewhere = FakeTree(tree.folder / "elsewhere")
+    held, by_hand = (elsewhere.add_pod(name, cpu_max="50000 100000") for name in ("held", "by-hand"))
+    daemon = start()
+    paths = [other / "burstable" / f"pod{elsewhere.uids[name]}" for name in ("held", "by-hand")]
+    for pod, path, owner in zip((held, by_hand), paths, (Owner.DAEMON, Owner.MANUAL), strict=True):
+        pod.rename(path)
+        hold(tree, path, owner)
+
+    assert daemon.stop() == 0
+
+    assert [cpu_max(path) for path in paths] == ["50000 100000\n", PAUSED]
+    assert 'reason="cgpause stops"' in daemon.log
+    assert records_left(tree.root) == [paths[1]]
+
+
+def test_dry_run_resumes_nobody_in_another_tree(tree: FakeTree, start: Start) -> None:
+    other = other_tree(tree, populated=False)
+    path = other / "burstable" / f"pod{'0' * 32}"
+    tree.add_pod("web").rename(path)
+    daemon = start(NO_SACRIFICE, "--dry-run")
+    hold(tree, path, Owner.DAEMON)
+
+    assert daemon.stop() == 0
+
+    assert cpu_max(path) == PAUSED
+
+
+def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, start: Start) -> None:
+    """kubelet with the cgroupfs driver, on a node where the systemd driver was used before."""
+    other = other_tree(tree, populated=True)
+    for name in ("cgroup.events", "memory.high"):
+        (tree.kubepods / name).write_text("populated 0\n" if name == "cgroup.events" else "max\n")
+    (other / "memory.high").write_text("max\n")
+    daemon = start(before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
+    daemon.wait_for_log("armed memory.high cgroup=kubepods ")
+
+    rewrite(other / "cgroup.events", "populated 0\nfrozen 0\n")
+    (tree.root / "kubepods" / "burstable" / "x").mkdir()  # the daemon walks
+    time.sleep(2)
+
+    assert (tree.kubepods / "memory.high").read_text() == "max\n"
+    assert "released memory.high" not in daemon.log
+    assert daemon.stop() == 0

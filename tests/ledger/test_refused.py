@@ -140,7 +140,7 @@ def test_another_writer_in_the_same_moment_is_an_error_and_wins(pausable_cgroup:
         nonlocal reads
         if (step, name) == ("read", "cpu.max"):
             reads += 1
-            if reads == 2:
+            if reads == 3:  # to plan, before the write, and back
                 pausable_cgroup.write("cpu.max", "70000 100000")
 
     with (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +16,10 @@ import pytest
 from restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
 from trees import FakeTree, records_left
 
-from cgpause import history, restore
-from cgpause.cgroupfs import Cgroup
+from cgpause import high, history, restore
+from cgpause.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.clock import now_ns
+from cgpause.errors import AtWorkError
 from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
 from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.restore import resume_all
@@ -114,6 +116,84 @@ def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ende
         pause(cgroup, request)
     assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
     assert (cpu_max(pod) == "50000 100000") is resumed
+
+
+@contextlib.contextmanager
+def daemon_at_work(tree: FakeTree) -> Iterator[None]:
+    """Another process that has the lock of this tree's daemon."""
+    (tree.root / DAEMON_FILE).touch()
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    command = [sys.executable, "-I", "-c", code, str(tree.root / DAEMON_FILE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        yield
+        process.communicate("\n")
+
+
+def test_daemon_only_leaves_what_another_daemon_at_work_holds(
+    tree: FakeTree, monkeypatch: Patch, capsys: Capture
+) -> None:
+    pod = tree.add_pod("web")
+    pause_pod(tree.root, pod)
+    brake(tree.kubepods)
+    monkeypatch.setattr(restore, "_cgroup_of", lambda pid: str(pid).encode())  # each process has its own
+    command = ["--cgroup-root", str(tree.root), "--daemon-only"]
+
+    with daemon_at_work(tree):
+        assert restore.main(command) == 0
+
+        assert records_left(tree.root) == [pod]
+        assert high.XATTR in os.listxattr(tree.kubepods)
+        assert "nothing is resumed" in capsys.readouterr().err
+
+    assert restore.main(command) == 0
+    assert records_left(tree.root) == []
+    assert high.XATTR not in os.listxattr(tree.kubepods)
+
+
+def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTree) -> None:
+    """The preStop hook where that hangs, and ExecStopPost= where a disk that hangs does not let it end."""
+    pause_pod(tree.root, tree.add_pod("web"))
+
+    with daemon_at_work(tree):
+        assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+
+    assert records_left(tree.root) == []
+
+
+def test_no_daemon_begins_to_pause_what_is_being_resumed(tree: FakeTree, monkeypatch: Patch) -> None:
+    (tree.root / DAEMON_FILE).touch()
+    refused: list[bool] = []
+
+    def resume_nothing(root: str, **_: object) -> list[object]:
+        with Cgroup(root, "") as top, contextlib.suppress(AtWorkError):
+            top.lock_for_daemon()
+            return []
+        refused.append(True)
+        return []
+
+    monkeypatch.setattr(restore, "resume_all", resume_nothing)
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
+    assert refused == [True]
+    with Cgroup(str(tree.root), "") as top:
+        assert top.lock_for_daemon()
+        top.unlock_for_daemon()
+
+
+def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: Capture) -> None:
+    """With --daemon-only it is the daemon that ran dry: what one before it left is resumed."""
+    pod = tree.add_pod("web")
+    pause_pod(tree.root, pod)
+
+    with pytest.raises(SystemExit, match="2"):
+        restore.main(["--cgroup-root", str(tree.root), "--dry-run"])
+    assert "cgpause resume --all --dry-run" in capsys.readouterr().err
+    assert records_left(tree.root) == [pod]
+
+    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only", "--dry-run"]) == 0
+    assert records_left(tree.root) == []
 
 
 def test_those_that_take_long_come_last_and_their_time_is_bounded(

@@ -100,12 +100,39 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
     for tracked in tree.pods.values():
         tree.starts(tracked, 5 * S)
-    assert workloads(tree) == {"slow": Workload.SERVICE, "known": Workload.SERVICE}
+    assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
     starting_ns = int(tree.config.hold.starting_s * S)
     tree.refresh(5 * S + starting_ns - 1)
-    assert workloads(tree) == {"slow": Workload.SERVICE, "known": Workload.SERVICE}
+    assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
     tree.refresh(5 * S + starting_ns)
     assert workloads(tree) == {"slow": Workload.BATCH, "known": Workload.SERVICE}
+
+
+def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """Of a Job's pods the first takes `starting_s` to be known as batch, and all others are known with it."""
+    first, second = str(fake.add_pod("job-0")), str(fake.add_pod("job-1"))
+    asked.answers = {first: False, second: False}
+    tree.refresh(0)
+    (one, other) = sorted(tree.pods.values(), key=lambda tracked: str(tracked.pod.name))
+    tree.starts(one, 0)
+    tree.starts(other, 9 * S)
+    assert workloads(tree) == {"job-0": Workload.STARTING, "job-1": Workload.STARTING}
+    tree.refresh(int(tree.config.hold.starting_s * S))
+    assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
+    tree.starts(other, 20 * S)  # its container again
+    assert workloads(tree)["job-1"] is Workload.BATCH
+
+
+def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    slow, later = str(fake.add_pod("web-0")), str(fake.add_pod("web-1"))
+    asked.answers = {slow: False, later: False}
+    tree.refresh(0)
+    tree.refresh(20 * S)
+    asked.answers[slow] = True
+    tree.refresh(40 * S)
+    (other,) = [tracked for tracked in tree.pods.values() if tracked.pod.name == "web-1"]
+    tree.starts(other, 41 * S)
+    assert workloads(tree) == {"web-0": Workload.SERVICE, "web-1": Workload.STARTING}
 
 
 def workloads(tree: PodTree) -> dict[str | None, Workload]:

@@ -15,8 +15,9 @@ from cgpause.tree import PodTree
 S = 1_000_000_000
 
 
-def write_stats(pod: Path, reclaimable: int, *usages: int) -> None:
-    (pod / "memory.stat").write_text(f"anon 5\ninactive_file {reclaimable}\nactive_file 0\nslab_reclaimable 0\n")
+def write_stats(pod: Path, reclaimable: int, *usages: int, shmem: int = 0) -> None:
+    lines = f"anon 5\nshmem {shmem}\ninactive_file {reclaimable}\nactive_file 0\nslab_reclaimable 0\n"
+    (pod / "memory.stat").write_text(lines)
     (pod / "cpu.stat").write_text("usage_usec 999999999\nuser_usec 1\n")
     for scope, usage in zip(sorted(path for path in pod.iterdir() if path.is_dir()), usages, strict=True):
         (scope / "cpu.stat").write_text(f"usage_usec {usage}\nuser_usec 1\nsystem_usec 2\n")
@@ -41,6 +42,14 @@ def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have
     assert details(tree) == {"web": (0, 1530)}
     tree.refresh(3 * S)
     assert details(tree) == {"web": (0, 1530)}
+
+
+def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
+    pod = fake.add_pod("web")
+    write_stats(pod, 4096, 0, 0, shmem=8192)
+    tree.refresh(0)
+    tree.read_details(S)
+    assert [(t.pod.reclaimable_bytes, t.pod.shmem_bytes) for t in tree.pods.values()] == [(4096, 8192)]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
     tracked.listens = False
     tree.update_facts(tracked, 1)
     assert tracked.pod.workload is Workload.BATCH
-    tree.was_visited(tracked)
+    tree.was_visited(tracked, 1)
     assert tracked.pod.workload is becomes
     tree.update_facts(tracked, 2)
     assert tracked.pod.workload is becomes
@@ -155,7 +164,9 @@ def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree
     assert (tracked.pod.spared_until_ns, tracked.pod.settled_at_ns) == (10 * S, 14 * S)
 
 
-@pytest.mark.parametrize(("settle_s", "spared_s"), [(5, 0.5), (0.2, 0.2)], ids=["half-a-second", "never-longer"])
+@pytest.mark.parametrize(
+    ("settle_s", "spared_s"), [(5, 0.1), (0.05, 0.05)], ids=["a-tenth-of-a-second", "never-longer"]
+)
 def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
     fake: FakeTree, tree: PodTree, settle_s: float, spared_s: float
 ) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
 
+from cgpause import ledger
 from cgpause.cgroupfs import Cgroup
 from cgpause.config import Config, ProtectConfig
 from cgpause.errors import CgroupGoneError, KernelReadError
 from cgpause.kubepods import CgroupDriver
+from cgpause.ledger import PauseRequest
+from cgpause.model import CpuMax, Mechanism, Owner
 from cgpause.tree import PodTree
 
 S = 1_000_000_000
@@ -234,3 +238,96 @@ def test_closing_gives_every_descriptor_back(fake: FakeTree) -> None:
     tree.refresh(1)
     tree.close()
     assert open_descriptors() == before
+
+
+# --- two trees ------------------------------------------------------------------------------------------------------
+
+
+def other_tree(fake: FakeTree, *, populated: bool) -> Path:
+    """The tree of the other cgroup driver, without pods."""
+    other = fake.root / "kubepods"
+    (other / "burstable").mkdir(parents=True, exist_ok=True)
+    (other / "cgroup.events").write_text(f"populated {int(populated)}\n")
+    return other
+
+
+def pause(pod: Path, fake: FakeTree, owner: Owner = Owner.DAEMON) -> None:
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100000), owner, "test", since_ns=1)
+    with Cgroup(str(fake.root), str(pod.relative_to(fake.root))) as cgroup:
+        ledger.pause(cgroup, request)
+
+
+def take_in(tree: PodTree) -> None:
+    for tracked in tree.pods.values():
+        tracked.pod = replace(tracked.pod, paused=ledger.read_record(tracked.cgroup))
+
+
+def test_paused_pod_in_a_tree_no_longer_used_stays_known_until_it_is_resumed(fake: FakeTree, tree: PodTree) -> None:
+    pause(fake.add_pod("held"), fake)
+    fake.add_pod("running")
+    tree.refresh(0)
+    take_in(tree)
+    (fake.kubepods / "cgroup.events").write_text("populated 0\n")
+    other_tree(fake, populated=True)
+
+    _, gone = tree.refresh(S, facts=False)
+
+    assert [pod.name for pod in gone] == ["running"]
+    (tracked,) = tree.pods.values()
+    assert (tracked.pod.name, tracked.pod.protected) == ("held", "kubelet uses another kubepods tree now")
+    tree.refresh(2 * S)
+    assert tracked.pod.protected == "kubelet uses another kubepods tree now"
+    ledger.resume(tracked.cgroup)
+    take_in(tree)
+    _, gone = tree.refresh(3 * S)
+    assert [pod.name for pod in gone] == ["held"]
+
+
+@pytest.mark.parametrize("owner", Owner)
+def test_pause_in_a_tree_that_is_not_used_is_known_from_the_start(fake: FakeTree, tree: PodTree, owner: Owner) -> None:
+    """The cgroup driver was changed while no daemon ran."""
+    pause(fake.add_pod("held"), fake, owner)
+    fake.add_pod("running")
+    (fake.kubepods / "cgroup.events").write_text("populated 0\n")
+    other_tree(fake, populated=True)
+
+    appeared, _ = tree.refresh(0)
+    take_in(tree)
+
+    assert [tracked.pod.name for tracked in appeared] == ["held"]
+    assert tree.refresh(S) == ([], [])
+    assert [tracked.pod.protected for tracked in appeared] == ["kubelet uses another kubepods tree now"]
+
+
+def test_an_empty_tree_beside_the_one_in_use_is_never_taken_for_it(fake: FakeTree, tree: PodTree) -> None:
+    """The systemd driver's name goes first where nothing else tells two trees apart."""
+    other = other_tree(fake, populated=True)
+    fake.kubepods.rename(fake.folder / "away")
+    tree.refresh(0)
+    assert tree.kubepods is not None
+    before = tree.kubepods
+    (fake.folder / "away").rename(fake.kubepods)
+    (fake.kubepods / "cgroup.events").write_text("populated 0\n")
+    (other / "cgroup.events").write_text("populated 0\n")
+
+    tree.refresh(S)
+
+    assert tree.kubepods is before
+    assert tree.kubepods.exists()
+
+
+def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.refresh(0)
+    with monkeypatch.context() as patched:
+        error = KernelReadError("x", OSError(24, "EMFILE"))
+
+        def fail(*_: object) -> None:
+            raise error
+
+        patched.setattr("cgpause.findpods.kubepods_roots", fail)
+        with pytest.raises(KernelReadError):
+            tree.refresh(S)
+    assert tree.kubepods is not None
+    assert tree.kubepods.read("memory.max") == b"1073741824\n"

@@ -52,6 +52,16 @@ def node(folder: Path) -> Iterator[Node]:
 
 
 @pytest.fixture
+def state() -> Iterator[Path]:
+    """The one folder on a disk that the shipped unit may write to."""
+    path = Path("/var/lib/cgpause")
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
 def start(node: Node) -> Iterator[Start]:
     running: list[Daemon] = []
 
@@ -60,6 +70,7 @@ def start(node: Node) -> Iterator[Start]:
         cgroup: Path | None = None,
         root: Path = node.root,
         options: Sequence[str] = (),
+        properties: Sequence[str] = (),
     ) -> Daemon:
         (node.folder / "config.toml").write_text(config)
         log_path = node.folder / f"daemon-{len(running)}.log"
@@ -70,6 +81,7 @@ def start(node: Node) -> Iterator[Start]:
             command = ["/bin/sh", "-c", 'echo $$$$ > "$0/cgroup.procs" && exec "$@"', str(cgroup), *command]
         unit = f"cgpause-test-{uuid.uuid4().hex[:8]}.service"
         run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}", *sandbox()]
+        run += [f"--property={line}" for line in properties]
         run.append(f"--setenv=PYTHONPATH={os.environ['PYTHONPATH']}")
         with log_path.open("wb") as log:
             process = subprocess.Popen([*run, *command], stderr=log, stdin=subprocess.DEVNULL)

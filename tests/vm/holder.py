@@ -1,4 +1,4 @@
-"""A process that holds as many MiB as its control file says; reads it on SIGUSR1, writes `<file>.held` when done."""
+"""A process that holds as many MiB as its control file says; reads it on SIGURG, writes `<file>.held` when done."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ def main() -> None:
     """Hold memory until killed."""
     control = Path(sys.argv[1])
     # With a handler, as most servers have one: without, the kernel kills even a frozen process at once.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3):
+        signal.signal(number, lambda *_: sys.exit(0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     held: list[mmap.mmap] = []
     while True:
         wanted = int(control.read_text())
@@ -27,7 +28,7 @@ def main() -> None:
                 chunk[page] = 1
             held.append(chunk)
         control.with_suffix(".held").write_text(str(len(held)))
-        signal.sigwait({signal.SIGUSR1})
+        signal.sigwaitinfo({signal.SIGURG})  # handlers run meanwhile; in sigwait() they do not
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, Daemon, Node, Start
 
 from cgpause.high import XATTR
 from cgpause.kubeletconfig import eviction_bytes
+from cgpause.parse import parse_pressure
 from cgpause.policy import CARE_PCT
 
 ASLEEP = "[sampling]\nslow_s = 1\n[memory_high]\nsleep_s = 600\n[hold]\nmax_pause_s = 3600\n"
@@ -76,6 +77,30 @@ def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Nod
     assert daemon.stop() == 0
     assert is_untouched(calm)
     assert "oom_kill 0" in (calm.kubepods.root / "memory.events").read_text()
+
+
+@pytest.mark.long
+def test_a_pod_that_goes_back_and_forth_across_the_tripwire_meets_it_seldom(calm: Node, start: Start) -> None:
+    """Each time it stalls every pod that takes memory."""
+    daemon = start(ASLEEP)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    began, stalled_us = time.monotonic(), stall_us(calm)
+
+    for _ in range(20):
+        for mib in (LIMIT_MIB - 80, 10):
+            calm.resize("filler", mib)
+            calm.wait_held("filler", mib)
+        time.sleep(2)  # the daemon looks once a second
+
+    took_s = time.monotonic() - began
+    armed = daemon.log.count("level=tripwire")
+    said = f"{armed} times armed in {took_s:.0f} s, stalled for {(stall_us(calm) - stalled_us) / 1000:.0f} ms"
+    assert armed <= 1 + 3 * (1 + took_s // 60), said
+
+
+def stall_us(node: Node) -> int:
+    """How long any task of the pods has waited for memory."""
+    return parse_pressure((node.kubepods.root / "memory.pressure").read_bytes()).some_total_us
 
 
 def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Start) -> None:

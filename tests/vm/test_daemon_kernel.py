@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.kubepods import spawn_into
+from lab.kubepods import PodSpec, Tier, make_uid, read_keyed, spawn_into
 from trees import records_left, wait_until
-from vm.realnode import CGROUP_ROOT, FULL_MIB, MIB, NOT_HELD_LONG, PAUSED, QUICK, Daemon, Node, Start, cpu_max, frozen
+from vm.realnode import (
+    BATCH,
+    CGROUP_ROOT,
+    FULL_MIB,
+    MIB,
+    NOT_HELD_LONG,
+    PAUSED,
+    QUICK,
+    Daemon,
+    Node,
+    Start,
+    cpu_max,
+    frozen,
+)
 
+from cgpause import learned
+from cgpause.arguments import LEARNED_FILE
 from cgpause.model import Mechanism
 
 
@@ -25,6 +42,19 @@ def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000"
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
     return pod, daemon
+
+
+def exit_code(pid: int) -> int:
+    """Wait for a child's end."""
+    statuses: list[int] = []
+
+    def has_ended() -> bool:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        statuses.extend([status] if found else [])
+        return bool(found)
+
+    wait_until(has_ended, "the process to end", 120)
+    return os.waitstatus_to_exitcode(statuses[0])
 
 
 @pytest.mark.every_kernel
@@ -157,6 +187,86 @@ def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> 
     wait_until(lambda: not frozen(pod), "the thaw", 120)
 
 
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3], ids=str)
+def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, start: Start, number: int) -> None:
+    """The signals are those of nginx, httpd and systemd."""
+    _, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
+
+    os.kill(node.containers["web"].pid, number)
+
+    daemon.wait_for_log('reason="it is being terminated"')
+    assert exit_code(node.containers["web"].pid) == 0
+
+
+@pytest.mark.every_kernel
+def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_seen(node: Node, start: Start) -> None:
+    """Throttled it would take the signal, be idle no more, and take minutes for its last seconds of work."""
+    pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + BATCH, cpu_max="50000 100000")
+    wait_until(lambda: frozen(pod), "the freeze", 120)
+
+    os.kill(node.containers["web"].pid, signal.SIGTERM)
+
+    daemon.wait_for_log('reason="it is being terminated"')
+    assert exit_code(node.containers["web"].pid) == 0
+    assert (frozen(pod), cpu_max(pod)) == (False, "50000 100000")
+    resumed = next(line for line in daemon.log.splitlines() if " resumed pod=default/web " in line)
+    assert "mechanism=freeze" in resumed
+    assert " froze pod=" not in daemon.log, "it was one pause"
+
+
+def test_a_service_stays_throttled(node: Node, start: Start) -> None:
+    rule = BATCH.replace('"batch"', '"service"')
+    pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + rule)
+
+    with pytest.raises(AssertionError, match="waited"):
+        wait_until(lambda: frozen(pod), "a freeze", 5)
+
+    assert cpu_max(pod) == PAUSED
+    assert " resumed " not in daemon.log
+
+
+def escape(node: Node, start: Start, kind: str) -> tuple[Path, Daemon]:
+    """A pod default/web, paused, with a process from a runtime that tries to get it resumed."""
+    pod = node.add("web", 10)
+    node.add("filler", 10, namespace="kube-system")
+    argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
+    _, pidfd = spawn_into(node.containers["web"].scope, argv)
+    os.close(pidfd)
+    daemon = start(QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+    return pod, daemon
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        pytest.param("toggle", 'reason="it is being terminated"', id="its-own-sigterm", marks=pytest.mark.long),
+        pytest.param("siblings", 'reason="a process was started in it from outside"', id="clone-parent"),
+    ],
+)
+def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
+    node: Node, start: Start, kind: str, reason: str
+) -> None:
+    """It is believed three times in ten minutes; frozen, it can do no more, and what is started in it is believed."""
+    pod, daemon = escape(node, start, kind)
+    wait_until(lambda: daemon.log.count(reason) == 3, "the daemon to have believed it three times", 400)
+
+    wait_until(lambda: frozen(pod), "the freeze", 120)
+    with pytest.raises(AssertionError, match="waited"):
+        wait_until(lambda: not frozen(pod), "a resume", 10)
+    assert daemon.log.count(reason) == 3
+
+    # An exec probe is still answered, for nothing in a frozen pod can have started it.
+    visits = daemon.log.count('reason="a process was started in it from outside"')
+    pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "1"])
+    wait_until(
+        lambda: daemon.log.count('reason="a process was started in it from outside"') > visits, "the resume", 120
+    )
+    assert exit_code(pid) == 0
+    os.close(pidfd)
+
+
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
     node: Node, start: Start, mechanism: Mechanism
@@ -167,7 +277,7 @@ def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "10"])
 
     daemon.wait_for_log('reason="a process was started in it from outside"')
-    assert os.waitpid(pid, 0)[1] == 0
+    assert exit_code(pid) == 0
     os.close(pidfd)
 
 
@@ -228,6 +338,47 @@ def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start:
     sandboxes = [path for path in pod.glob("*.scope") if path != container.scope]
     assert [bool((path / "cgroup.procs").read_text()) for path in sandboxes] == [True]
     assert cpu_max(pod) == "max 100000"
+
+
+@pytest.fixture
+def kubelet_evicts() -> Iterator[None]:
+    """A kubelet's configuration, by which nothing is left long before the limit is reached."""
+    config = Path("/var/lib/kubelet/config.yaml")
+    config.parent.mkdir(exist_ok=True)
+    config.write_text("evictionHard:\n  memory.available: 60Mi\n")
+    yield
+    config.unlink()
+
+
+def test_a_pod_whose_memory_is_in_tmpfs_is_not_sacrificed_for_it(
+    node: Node, start: Start, kubelet_evicts: None
+) -> None:
+    """An emptyDir of medium Memory outlives its containers, so killing "ram", which has to go first, frees nothing."""
+    in_memory = Path("/dev/shm/cgpause-test")
+    script = f"dd if=/dev/zero of={in_memory} bs=1M count=100 2>/dev/null; exec sleep infinity"
+    ram = PodSpec("ram", make_uid("ram"), None, Tier.BURSTABLE, "default")
+    path = node.kubepods.add_pod(ram)
+    plain = node.add("plain", 60)
+    node.add("filler", 10, namespace="kube-system")
+    rules = '[[pods]]\nmatch = "default/ram"\npriority = -10\n'
+    config = QUICK.replace("watermark", "reserve", 1).replace("[watermark]", "[reserve]\nsacrifice = true\n[watermark]")
+    try:
+        node.kubepods.start_container(ram, ["sh", "-c", script])
+        wait_until(lambda: read_keyed(path / "memory.stat")["shmem"] >= 100 * MIB, "the tmpfs to be filled", 120)
+        daemon = start(config + NOT_HELD_LONG + rules)
+        node.resize("filler", FULL_MIB - 180)
+        node.resize("plain", 80)  # one that wants more
+
+        daemon.wait_for_log("sacrificed pod=default/plain")
+
+        wait_until(
+            lambda: not (node.containers["plain"].scope / "cgroup.procs").read_text(), "the container's end", 120
+        )
+        assert "sacrificed pod=default/ram" not in daemon.log
+        assert cpu_max(plain) == "max 100000"
+        assert daemon.stop() == 0
+    finally:
+        in_memory.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -360,3 +511,46 @@ def test_a_manual_pause_is_left_alone_until_it_expires(node: Node, start: Start)
     assert cpu_max(pod) == PAUSED
     daemon.wait_for_log('reason="pause expired"')
     assert cpu_max(pod) == "50000 100000"
+
+
+def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Node, start: Start, state: Path) -> None:
+    """A job without a limit that has peaked once is expected to do it again, whatever became of the daemon."""
+    config = "[memory_high]\nenabled = false\n[sampling]\nslow_s = 1\n"
+    options = ["--state-dir", str(state)]
+    node.add("job-x7k2p", 10)
+    node.add("filler", 230, namespace="kube-system")  # far from the limit the daemon reads pods once a minute
+    first = start(config, options=options)
+    wait_until(lambda: _surged(node, "job-x7k2p", state), "a peak to be saved", 600)
+    first.end(signal.SIGKILL)
+
+    second = start(config, options=options)
+    with _explain(node, options) as explain:
+        mib = 10
+        while explain.poll() is None:  # what stands still has no demand
+            mib = mib + 3 if mib < 110 else 10
+            node.resize("job-x7k2p", mib)
+            time.sleep(0.5)
+        shown, _ = explain.communicate()
+
+    assert "learned before file=/var/lib/cgpause/learned.json peaks=1" in second.log
+    (pod,) = json.loads(shown)["pods"]
+    assert pod["reserve"]["based_on"] == "peaks of its workload"
+    assert second.stop() == 0
+    assert "default/job" in learned.read(str(state / LEARNED_FILE)).peaks
+
+
+def _surged(node: Node, name: str, state: Path) -> bool:
+    """Make a pod take memory and give it back; returns whether that was learned and saved by now."""
+    for mib in (100, 10):
+        node.resize(name, mib)
+        node.wait_held(name, mib)
+        time.sleep(3)
+    peaks = learned.read(str(state / LEARNED_FILE)).peaks
+    return peaks.get("default/job", (0,))[-1] >= 100 * MIB
+
+
+def _explain(node: Node, options: list[str]) -> subprocess.Popen[str]:
+    place = ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir), *options]
+    place += ["--config", str(node.folder / "config.toml")]
+    command = [sys.executable, "-m", "cgpause", *place, "explain", "--for", "5s", "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

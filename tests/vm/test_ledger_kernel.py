@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 from crashing import (
+    RACES,
     SCENARIOS,
     CgroupState,
     PausableCgroup,
+    Race,
     Scenario,
     check_every_crash,
+    check_every_crash_of_a_race,
     count_steps,
     freeze,
     kill_before_step,
@@ -62,6 +65,13 @@ def test_whoever_dies_before_any_step_leaves_a_pod_that_resume_puts_right(
     pausable_cgroup: PausableCgroup, scenario: Scenario
 ) -> None:
     check_every_crash(pausable_cgroup, scenario)
+
+
+@pytest.mark.parametrize("race", RACES, ids=lambda race: race.id)
+def test_death_at_any_step_of_a_pause_that_met_a_resize_keeps_the_resize(
+    pausable_cgroup: PausableCgroup, race: Race
+) -> None:
+    check_every_crash_of_a_race(pausable_cgroup, race)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,8 @@ from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node,
 from cgpause.arguments import DEFAULT_LISTEN
 from cgpause.clock import now_ns
 from cgpause.metrics import FAMILIES, Figure, Values
-from cgpause.published import Snapshot, encode, path_in, replace
+from cgpause.published import Snapshot, encode, path_in
+from cgpause.wholefile import replace
 
 METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\ninterval_s = 1\n"
 MONITORING = REPO / "docs/monitoring"
@@ -185,6 +188,23 @@ def firing() -> set[str]:
     for alert in found:
         assert not re.search(r"<error|<no value>|%!", json.dumps(alert["annotations"])), alert
     return {alert["labels"]["alertname"] for alert in found}
+
+
+def test_slow_clients_keep_no_scrape_out(exporter: str) -> None:
+    """In the unit's sandbox, which allows 16 threads: all of them were taken by as many clients that never end."""
+    host, _, port = DEFAULT_LISTEN.rpartition(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(40)]
+    try:
+        for client in slow:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        for _ in range(5):
+            for client in slow:
+                with contextlib.suppress(OSError):  # ended already
+                    client.sendall(b"x")
+            assert b"\ncgpause_up 0.0\n" in fetch(exporter)
+    finally:
+        for client in slow:
+            client.close()
 
 
 def test_promtool_is_content_with_every_metric_there_is(exporter: str, run_dir: Path) -> None:

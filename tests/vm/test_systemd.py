@@ -23,6 +23,7 @@ from vm.slices import (
     CGROUP,
     CONFIG,
     CONFIG_TEXT,
+    KUBEPODS,
     PAUSED,
     REPO,
     STATE,
@@ -40,6 +41,7 @@ from vm.slices import (
     wait_for_another,
 )
 
+from cgpause import high
 from cgpause.events import MESSAGE_IDS
 from cgpause.record import XATTR
 
@@ -79,6 +81,47 @@ def last_pause(name: str, state: str) -> dict[str, object]:
 
     wait_until(is_noted, f"the history to have {name} {state}", 120)
     return found
+
+
+def systemd_is_up_to_date(*units: str) -> bool:
+    """Whether systemctl does not ask for a daemon-reload; it would, at each call."""
+    return {show("NeedDaemonReload", unit) for unit in ("cgpause", *units)} == {"no"}
+
+
+@contextlib.contextmanager
+def unit_options(options: str) -> Iterator[None]:
+    """The drop-in of docs/operations.md, with these options; the unit runs without them afterwards."""
+    path = Path(f"{UNIT}.d/override.conf")
+    path.parent.mkdir()
+    path.write_text(f'[Service]\nEnvironment="CGPAUSE_OPTIONS={options}"\n')
+    try:
+        run("systemctl", "daemon-reload")
+        yield
+    finally:
+        shutil.rmtree(path.parent)
+        run("systemctl", "daemon-reload")
+        run("systemctl", "restart", "cgpause")
+
+
+@contextlib.contextmanager
+def python_upgraded(how: str) -> Iterator[None]:
+    """The virtual environment after an upgrade of the distribution: its Python is gone, or a later one has its name."""
+    current = (PREFIX / "current").resolve()
+    [lib] = current.glob("lib/python3.*")
+    target = os.readlink(current / "bin/python")
+    if how == "gone":
+        (current / "bin/python").unlink()
+        (current / "bin/python").symlink_to("/usr/bin/python3.1")
+    else:
+        lib.rename(lib.with_name("python3.1"))
+    try:
+        yield
+    finally:
+        if how == "gone":
+            (current / "bin/python").unlink()
+            (current / "bin/python").symlink_to(target)
+        else:
+            lib.with_name("python3.1").rename(lib)
 
 
 def entries(*matches: str) -> list[dict[str, str]]:
@@ -131,6 +174,7 @@ def test_uninstall_where_nothing_is_installed_is_no_error() -> None:
 def test_install_starts_the_daemon_and_says_what_to_look_at(installed: str) -> None:
     assert show("ActiveState") == "active"
     assert show("UnitFileState") == "enabled"
+    assert systemd_is_up_to_date()
     for command in ("systemctl status cgpause", "cgpause check", "journalctl -u cgpause"):
         assert command in installed
 
@@ -181,6 +225,7 @@ def test_second_install_keeps_the_configuration_and_changes_nothing(calm: Node) 
 
     assert CONFIG.read_text() == CONFIG_TEXT
     assert main_pid() == before
+    assert systemd_is_up_to_date()
 
 
 def test_install_over_a_bad_configuration_changes_nothing(calm: Node) -> None:
@@ -274,7 +319,8 @@ def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(ca
     ended = last_pause("default/large", "ended")
     assert pauses("--pod", calm.large.uid)[-1] == pauses("--pod", "large", "--since", "today")[-1] == ended
     assert (running["state"], running["end"], running["start"]) == ("running", None, ended["start"])
-    assert (ended["result"], ended["mechanism"], ended["owner"]) == ("room", "throttle", "daemon")
+    assert (ended["result"], ended["owner"]) == ("room", "daemon")
+    assert ended["mechanism"] in ("throttle", "freeze"), "of batch by how long it was paused"
     assert ended["cpu_max"] == calm.large.original
     assert (STATE / "history.jsonl").stat().st_mode & 0o777 == 0o600
     paused = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['paused']}")[-1]
@@ -471,6 +517,87 @@ def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None
     run("systemctl", "start", "cgpause")
 
 
+def kill_while_pods_are_held(node: Node) -> str:
+    """Kill the daemon so that only ExecStopPost= can resume its pods; returns what the unit said until they are."""
+    node.tighten()
+    node.wait_paused()
+    pid = main_pid()
+    # Held first, so that it cannot be the daemon itself that resumes.
+    os.kill(pid, signal.SIGSTOP)
+    node.relax()
+    assert node.all_paused()
+    journal = Journal()
+    os.kill(pid, signal.SIGKILL)
+    node.wait_as_before()
+    journal.wait_for(CLEANED_UP)
+    return journal.text()
+
+
+def test_every_option_of_the_daemon_goes_with_reload_and_clean_up(calm: Node) -> None:
+    with unit_options(f"--verbose --run-dir {RUN} --config {CONFIG}"):
+        run("systemctl", "restart", "cgpause")
+        run("systemctl", "reload", "cgpause")
+
+        said = kill_while_pods_are_held(calm)
+
+    assert said.count(CLEANED_UP) == 3, said
+    assert systemd_is_up_to_date()
+
+
+@pytest.mark.parametrize("how", ["gone", "another"])
+def test_pods_are_resumed_although_the_python_of_the_environment_went_with_an_upgrade(calm: Node, how: str) -> None:
+    with python_upgraded(how):
+        said = kill_while_pods_are_held(calm)
+
+    assert said.count(CLEANED_UP) == 3, said
+    wait_until(lambda: show("ActiveState") == "active", "systemd to start the daemon again", 180)
+
+
+def test_without_a_configuration_the_defaults_apply_but_one_that_is_named_has_to_be_there(calm: Node) -> None:
+    kept = CONFIG.rename(CONFIG.with_name("kept"))
+    try:
+        journal = Journal()
+        run("systemctl", "restart", "cgpause")
+        journal.wait_for(f'config="{CONFIG} does not exist: the defaults"')
+        run("systemctl", "reload", "cgpause")
+        assert show("ActiveState") == "active"
+    finally:
+        kept.rename(CONFIG)
+
+    with unit_options("--config /nowhere/config.toml"):
+        journal = Journal()
+        run("systemctl", "restart", "cgpause", status=1)
+        journal.wait_for("/nowhere/config.toml: cannot be read")
+    assert show("ActiveState") == "active"
+
+
+def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(calm: Node) -> None:
+    def state() -> tuple[list[dict[str, object] | None], bytes]:
+        return [pod.record for pod in calm.pods], os.getxattr(KUBEPODS, high.XATTR)
+
+    run("systemctl", "stop", "cgpause")
+    first = ("systemd-run", "--quiet", "--collect", "--unit=cgpause-first", "--slice=-.slice")
+    run(*first, COMMAND, "--config", CONFIG, "run")
+    try:
+        calm.tighten()
+        calm.wait_paused()
+        before = state()
+        journal = Journal()
+
+        run("systemctl", "start", "cgpause", status=1)
+        wait_until(lambda: journal.text().count("stop it first (systemctl stop cgpause)") >= 2, "a second try", 180)
+
+        assert state() == before
+        assert CLEANED_UP not in journal.text()
+    finally:
+        run("systemctl", "kill", "--signal=KILL", "cgpause-first")
+    # Nobody cleans up after the first one: the unit's next try takes over.
+    wait_until(lambda: show("ActiveState") == "active", "the unit to take over", 180)
+    assert calm.all_paused()
+    calm.relax()
+    calm.wait_as_before()
+
+
 @contextlib.contextmanager
 def drop_in(number: int) -> Iterator[None]:
     """The metrics' unit with the drop-in that the manual shows."""
@@ -494,6 +621,7 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
     said = install("--wheels", WHEELS, "--metrics")
 
     assert "publish = true" in said
+    assert systemd_is_up_to_date("cgpause-metrics")
     wait_until(lambda: serves("cgpause_up", "0.0"), "the metrics of a daemon that publishes nothing", 120)
     CONFIG.write_text(f"{CONFIG_TEXT}[metrics]\npublish = true\n")
     run("systemctl", "reload", "cgpause")
@@ -522,6 +650,7 @@ def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
     install("--wheels", WHEELS)
 
     assert "DynamicUser=yes" in METRICS_UNIT.read_text()
+    assert systemd_is_up_to_date("cgpause-metrics")
     wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics", 120)
 
 
@@ -546,13 +675,16 @@ def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_un
     wait_until(lambda: not (RUN / "metrics.json").exists(), "nothing to be published any more", 120)
 
 
-def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node) -> None:
+@pytest.mark.parametrize("python", [None, "gone", "another"])
+def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node, python: str | None) -> None:
+    run(COMMAND, "pause", "default/large")
     # Beside the tree in use, and unknown to systemd, so that there is no second source for what was damaged.
     damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
     damaged.mkdir(parents=True)
     os.setxattr(damaged, XATTR, b"damaged")
     try:
-        said = install("--uninstall", status=6)
+        with contextlib.nullcontext() if python is None else python_upgraded(python):
+            said = install("--uninstall", status=6)
     finally:
         damaged.rmdir()
         damaged.parent.rmdir()
@@ -568,8 +700,9 @@ def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node) -> None:
 def test_uninstall_resumes_manual_pauses_and_removes_all_but_configuration_and_history(calm: Node) -> None:
     run(COMMAND, "pause", "default/large")
 
-    install("--uninstall")
+    said = install("--uninstall")
 
+    assert "daemon-reload" not in said, "systemctl would ask for one"
     assert calm.all_as_before()
     assert not any(os.path.lexists(path) for path in (UNIT, COMMAND, PREFIX, UNIT_CGROUP, *SHARED))
     assert show("LoadState") == "not-found"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -96,16 +95,6 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
         estimate = policy["estimate"]
         assert estimate["ends_with_oom_kill"]
         assert estimate["last_headroom_bytes"] >= estimate["recorded_last_headroom_bytes"]
-
-
-@pytest.fixture
-def state() -> Iterator[Path]:
-    """The one folder on a disk that the shipped unit may write to."""
-    path = Path("/var/lib/cgpause")
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(mode=0o700)
-    yield path
-    shutil.rmtree(path)
 
 
 def test_the_daemon_records_in_the_sandbox_of_its_unit(node: Node, start: Start, state: Path) -> None:

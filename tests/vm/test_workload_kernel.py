@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import pytest
 from lab.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name, spawn_into
 from trees import wait_until
 from vm.realnode import Node
+
+from cgpause.cgroupfs import Cgroup
+from cgpause.workload import is_being_made, refused_connections
 
 REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
@@ -70,6 +74,10 @@ class Pods:
         os.close(pidfd)
         self.processes.append(pid)
         return pid
+
+    def start_in(self, pod: Path, argv: list[str]) -> int:
+        """Start one more process in a pod's first container, and return its id."""
+        return self._start(min(path for path in pod.iterdir() if path.is_dir()), argv)
 
     def look(self) -> dict[str, Any]:
         """What a PodTree finds under the unit's sandbox: class, CPU time and reclaimable memory of each pod."""
@@ -134,3 +142,41 @@ def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
 
     assert 0 < before <= cpu_usage_usec <= used()
     assert 0 <= reclaimable_bytes <= int((pod / "memory.current").read_text())
+
+
+CONNECT = """
+import fcntl, socket, struct
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+    fcntl.ioctl(control, 0x8914, struct.pack("16sH14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+with socket.socket() as client:
+    try:
+        client.connect(("127.0.0.1", 1))
+    except ConnectionRefusedError:
+        pass
+"""
+
+
+def test_a_connection_that_is_refused_is_counted_also_while_the_pod_is_frozen(pods: Pods) -> None:
+    """So a probe is seen of a service that starts, although nothing in it runs."""
+    pod = pods.add("starting", "none")
+    cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
+    before = refused_connections(cgroup)
+    assert before is not None
+    (pod / "cgroup.freeze").write_text("1\n")
+    namespace = f"--net=/proc/{pods.processes[-1]}/ns/net"
+    subprocess.run(["nsenter", namespace, sys.executable, "-S", "-c", CONNECT], check=True)
+    assert refused_connections(cgroup) == before + 1
+    (pod / "cgroup.freeze").write_text("0\n")
+    cgroup.close()
+
+
+def test_a_pod_whose_program_runs_is_not_being_made(pods: Pods, tmp_path: Path) -> None:
+    pod = pods.add("made", "none")
+    cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
+    assert not is_being_made(cgroup)
+    runtime = tmp_path / "runc:[2:INIT]"  # what runc calls itself until it starts the container's program
+    shutil.copy("/bin/sleep", runtime)
+    pid = pods.start_in(pod, [str(runtime), "infinity"])
+    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime", 60)
+    assert is_being_made(cgroup)
+    cgroup.close()

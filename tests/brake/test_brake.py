@@ -5,10 +5,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
@@ -23,29 +21,6 @@ from cgpause.tree import PodTree
 from cgpause.watch import Watch
 
 S = 1_000_000_000
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeTree:
-    made = FakeTree(tmp_path, memory_max=str(100 * GIB))
-    made.add_pod("web")
-    (made.kubepods / "memory.high").write_text("max\n")
-    return made
-
-
-@pytest.fixture
-def tree(fake: FakeTree) -> Iterator[PodTree]:
-    made = PodTree(str(fake.root), str(fake.log_dir), Config())
-    made.refresh(0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def brake(tree: PodTree, watch: Watch) -> Brake:
-    made = Brake(tree, watch, dry_run=False)
-    made.follow()
-    return made
 
 
 def in_force(fake: FakeTree) -> str:
@@ -130,6 +105,44 @@ def test_a_lifted_airbag_gives_way_to_the_tripwire(brake: Brake, fake: FakeTree)
 
     apply(brake, fake, 10, at_s=4)
 
+    assert in_force(fake) == TRIPWIRE
+
+
+def test_a_tripwire_that_is_reached_again_and_again_rests(brake: Brake, fake: FakeTree) -> None:
+    """A pod whose use goes back and forth across it would stall all others each time."""
+    reached = 0
+    trips: list[int] = []
+    for at_s in range(120):
+        was_armed = in_force(fake) == TRIPWIRE
+        if was_armed and at_s % 2:
+            reached += 3
+            trips.append(at_s)
+        (fake.kubepods / "memory.events.local").write_text(f"low 0\nhigh {reached}\nmax 0\n")
+        apply(brake, fake, 76 if at_s % 2 else 10, close=bool(at_s % 2), at_s=at_s)
+        assert in_force(fake) == AIRBAG or not at_s % 2, "lifted at once"
+
+    assert trips == [1, 17, 49, 111]
+
+
+def test_a_tripwire_that_pods_do_not_reach_never_rests(brake: Brake, fake: FakeTree) -> None:
+    """The node can fill up beside kubepods; and what is counted at the airbag is no trip."""
+    events = fake.kubepods / "memory.events.local"
+    events.write_text("low 0\nhigh 7\nmax 0\n")
+    for at_s in range(1, 20, 2):
+        apply(brake, fake, 10, at_s=at_s)
+        assert in_force(fake) == TRIPWIRE
+        apply(brake, fake, 80, close=True, at_s=at_s + 1)
+        events.write_text(f"low 0\nhigh {at_s * 10}\nmax 0\n")
+
+
+def test_a_trip_that_is_over_when_the_daemon_looks_counts(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, fake, 10)
+    (fake.kubepods / "memory.events.local").write_text("high 1\n")
+    apply(brake, fake, 10, at_s=2)
+    assert in_force(fake) == AIRBAG
+    apply(brake, fake, 10, at_s=16)
+    assert in_force(fake) == AIRBAG
+    apply(brake, fake, 10, at_s=17)
     assert in_force(fake) == TRIPWIRE
 
 
@@ -236,6 +249,23 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     apply(brake, fake, 10)
 
     assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
+
+
+def test_memory_high_that_kubelet_gave_a_container_stays(brake: Brake, tree: PodTree, fake: FakeTree) -> None:
+    """MemoryQoS (KEP-2570) writes memory.high of containers; the daemon writes that of the kubepods root alone."""
+    pod = fake.add_pod("web")
+    containers = [scope / "memory.high" for scope in pod.glob("*.scope")]
+    for high_file in containers:
+        high_file.write_text("90000000\n")
+    tree.refresh(0)
+
+    apply(brake, fake, 10)
+    assert in_force(fake) == TRIPWIRE
+    assert brake.release("test")
+
+    assert in_force(fake) == "max"
+    assert {high_file.read_text() for high_file in containers} == {"90000000\n"}
+    assert not (pod / "memory.high").exists()
 
 
 def test_a_tree_without_memory_high_is_left_alone(tree: PodTree, watch: Watch, fake: FakeTree) -> None:

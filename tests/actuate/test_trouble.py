@@ -1,0 +1,303 @@
+"""Records that come, go or cannot be read under the daemon's hands, and how long trouble lasts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import replace
+from typing import NoReturn
+
+import pytest
+from actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
+from cgpause.errors import CgroupGoneError, KernelReadError
+from cgpause.ledger import PauseRequest, Resumed
+from cgpause.model import Freeze, Mechanism, Owner, Pause, Result
+from cgpause.record import XATTR, encode_record
+
+S = 1_000_000_000
+Patch = pytest.MonkeyPatch
+Log = pytest.LogCaptureFixture
+
+
+def gone(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
+    raise CgroupGoneError(cgroup.path)
+
+
+def unreadable(cgroup: Cgroup, *_: object, **__: object) -> NoReturn:
+    raise KernelReadError(cgroup.path, OSError(5, "EIO"))
+
+
+def by_hand(bench: Bench, name: str, request: PauseRequest = BY_HAND) -> None:
+    with Cgroup(bench.tree.root, bench.tracked(name).cgroup.id.path) as cgroup:
+        ledger.pause(cgroup, request)
+
+
+def lose_record(bench: Bench, name: str) -> None:
+    os.removexattr(bench.folders[name], XATTR)
+
+
+# --- records -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_vanishes_under_a_read_stays_as_it_was(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+    bench.pause("a")
+    caplog.clear()
+    before = bench.tracked("a").pod
+    monkeypatch.setattr(Cgroup, "get_xattr", gone)
+    bench.actuator.read_record(bench.tracked("a"))
+    assert bench.tracked("a").pod == before
+    assert lines(caplog) == []
+
+
+def test_a_record_that_cannot_be_read_sets_the_pod_aside_for_a_minute(
+    bench: Bench, monkeypatch: Patch, caplog: Log
+) -> None:
+    bench.pause("b")
+    caplog.clear()
+    monkeypatch.setattr(Cgroup, "get_xattr", unreadable)
+    began_ns = now_ns()
+    for _ in range(2):
+        bench.actuator.read_record(bench.tracked("b"))
+
+    tracked = bench.tracked("b")
+    assert tracked.pod.paused is not None
+    assert tracked.failure == tracked.pod.protected
+    assert str(tracked.failure).startswith("record cannot be read: ")
+    assert began_ns + 60 * S <= tracked.retry_at_ns <= now_ns() + 60 * S
+    assert [line.split(" pod=")[0] for line in lines(caplog)] == ["record cannot be read"]
+    assert bench.cpu_max()[1] == str(THROTTLE)
+
+
+def test_a_pod_that_is_protected_already_keeps_its_reason(bench: Bench, monkeypatch: Patch) -> None:
+    tracked = bench.tracked("b")
+    tracked.pod = replace(tracked.pod, protected="rule 1")
+    monkeypatch.setattr(Cgroup, "get_xattr", unreadable)
+    bench.actuator.read_record(tracked)
+    assert tracked.pod.protected == "rule 1"
+    assert tracked.failure is not None
+
+
+def test_distress_goes_with_the_daemons_pause_and_stays_while_that_does(bench: Bench) -> None:
+    bench.pause("a")
+    tracked = bench.tracked("a")
+    tracked.pod = replace(tracked.pod, distress="it is dying")
+    bench.actuator.read_record(tracked)
+    assert tracked.pod.distress == "it is dying"
+    take_over(bench, "a")
+    bench.actuator.read_record(tracked)
+    assert tracked.pod.distress is None
+    assert tracked.pod.paused is not None
+    assert tracked.pod.paused.owner is Owner.MANUAL
+
+
+def test_oom_kills_count_from_the_pause_that_is_taken_in(bench: Bench) -> None:
+    (bench.folders["a"] / "memory.events").write_text("oom_kill 3\n")
+    by_hand(bench, "a")
+    bench.actuator.read_record(bench.tracked("a"))
+    assert bench.tracked("a").oom_kills == 3
+    (bench.folders["a"] / "memory.events").write_text("oom_kill 5\n")
+    bench.actuator.read_record(bench.tracked("a"))
+    assert bench.tracked("a").oom_kills == 3
+
+    (bench.folders["b"] / "memory.events").write_text("oom_kill 7\n")
+    bench.pause("b")
+    assert bench.tracked("b").oom_kills == 7
+
+
+def test_a_lost_record_of_a_pod_that_vanishes_is_nobodys_trouble(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+    bench.pause("a")
+    lose_record(bench, "a")
+    caplog.clear()
+    monkeypatch.setattr(Cgroup, "locked", gone)
+    bench.actuator.read_record(bench.tracked("a"))
+    assert lines(caplog) == []
+    assert bench.actuator.counts.resume_failures == 0
+
+
+def test_a_lost_record_that_cannot_be_made_up_for_is_counted_and_loud(
+    bench: Bench, monkeypatch: Patch, caplog: Log
+) -> None:
+    bench.pause("b")
+    lose_record(bench, "b")
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        refuse(patch, bench.folders["b"], 5)
+        bench.actuator.read_record(bench.tracked("b"))
+    assert [(r.levelno, r.getMessage().split(" pod=")[0]) for r in caplog.records] == [
+        (logging.ERROR, "could not resume")
+    ]
+    assert bench.tracked("b").damaged
+    assert bench.actuator.counts.resume_failures == 1
+    assert str(bench.tracked("b").failure).startswith("could not resume: ")
+
+    caplog.clear()
+    bench.actuator.read_record(bench.tracked("b"))
+    assert bench.cpu_max() == ORIGINALS
+    assert not bench.tracked("b").damaged
+    assert [r.levelno for r in caplog.records] == [logging.WARNING]
+    assert (bench.kept[-1].what, bench.kept[-1].result, bench.kept[-1].reason) == (
+        "resumed",
+        Result.LOST,
+        "its record was removed",
+    )
+
+
+def test_a_lost_record_that_an_operator_has_put_back_is_the_operators(bench: Bench, monkeypatch: Patch) -> None:
+    bench.pause("b")
+    lose_record(bench, "b")
+    real = ledger.resume
+
+    def slow(cgroup: Cgroup, **options: object) -> Resumed | None:
+        monkeypatch.undo()
+        known = bench.tracked("b").pod.paused
+        assert known is not None
+        os.setxattr(bench.folders["b"], XATTR, encode_record(replace(known, owner=Owner.MANUAL)))
+        return real(cgroup, **options)  # type: ignore[arg-type] # as the caller has them
+
+    monkeypatch.setattr(ledger, "resume", slow)
+    bench.actuator.read_record(bench.tracked("b"))
+    paused = bench.tracked("b").pod.paused
+    assert paused is not None
+    assert (paused.owner, bench.cpu_max()[1]) == (Owner.MANUAL, str(THROTTLE))
+
+
+# --- resume --------------------------------------------------------------------------------------------------------
+
+
+def test_a_resume_says_whether_it_is_over(bench: Bench, monkeypatch: Patch) -> None:
+    bench.pause("b", "c")
+    assert bench.actuator.resume(bench.tracked("a"), "x")
+    assert bench.actuator.resume(bench.tracked("b"), "x", Result.OPERATOR, used_pct=12.5)
+    assert (bench.kept[-1].result, bench.kept[-1].used_pct) == (Result.OPERATOR, 12.5)
+    refuse(monkeypatch, bench.folders["c"], 5)
+    assert not bench.actuator.resume(bench.tracked("c"), "x")
+    assert bench.held() == ["c"]
+
+
+def test_what_an_operator_has_taken_over_counts_as_resumed_and_stays_held(bench: Bench) -> None:
+    bench.pause("a")
+    take_over(bench, "a")
+    kept = len(bench.kept)
+    assert bench.actuator.resume(bench.tracked("a"), "x")
+    assert bench.held() == ["a"]
+    assert len(bench.kept) == kept
+    paused = bench.tracked("a").pod.paused
+    assert paused is not None
+    assert paused.owner is Owner.MANUAL
+    # An operator's own is ended as theirs, once the daemon knows of it.
+    assert bench.actuator.resume(bench.tracked("a"), "pause expired", Result.EXPIRED)
+    assert bench.held() == []
+
+
+def test_a_resumed_pod_is_as_new(bench: Bench) -> None:
+    bench.pause("b")
+    drift(bench, 3)
+    tracked = bench.tracked("b")
+    tracked.pod, tracked.damaged = replace(tracked.pod, distress="dying"), True
+    bench.resume("b")
+    assert (tracked.drifts.count, tracked.damaged, tracked.pod.distress, tracked.pod.paused) == (0, False, None, None)
+
+
+def test_trouble_that_comes_back_after_a_resume_is_said_again(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+    for _ in range(2):
+        bench.pause("b")
+        with monkeypatch.context() as patch:
+            refuse(patch, bench.folders["b"], 5)
+            bench.resume("b")
+            bench.resume("b")
+        bench.resume("b")
+    assert len(lines(caplog, "could not resume")) == 2
+    assert bench.actuator.counts.resume_failures == 4
+
+
+# --- drift ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_controller_on_an_operators_pause_is_no_longer_watched(bench: Bench, caplog: Log) -> None:
+    """The daemon must not end it; but each foreign write would wake us."""
+    by_hand(bench, "b")
+    bench.actuator.read_record(bench.tracked("b"))
+    drift(bench, 12)
+    assert bench.held() == ["b"]
+    assert bench.tracked("b").drifts.count == 10
+    assert len(lines(caplog, "pause given up")) == 1
+    assert bench.cpu_max()[1] == "30011 100000"
+
+
+def test_a_daemons_pause_is_given_up_and_the_pod_left_alone_for_a_minute(bench: Bench, caplog: Log) -> None:
+    bench.pause("b")
+    drift(bench, 11)
+    tracked = bench.tracked("b")
+    assert (bench.held(), bench.kept[-1].result) == ([], Result.FOREIGN)
+    assert bench.kept[-1].reason == "another writer keeps changing cpu.max"
+    assert tracked.pod.protected == "left alone: another writer keeps changing cpu.max"
+    assert len(lines(caplog, "left alone")) == 1
+
+
+def test_a_drift_is_told_with_how_often_it_was_and_what_was_there(bench: Bench) -> None:
+    bench.pause("b")
+    drift(bench, 2)
+    event = bench.kept[-1]
+    assert (event.what, event.times, event.reason) == ("asserted again", 2, "somebody else wrote cpu.max")
+    assert (event.cpu_max_from, event.cpu_max_to) == ("30001 100000", str(THROTTLE))
+    bench.resume("b")
+    assert bench.cpu_max()[1] == "30001 100000"
+
+
+def test_a_drift_that_cannot_be_answered_counts(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+    bench.pause("b")
+    with monkeypatch.context() as patch:
+        refuse(patch, bench.folders["b"], 5)
+        drift(bench, 2)
+    assert bench.tracked("b").drifts.count == 2
+    assert len(lines(caplog, "could not assert again")) == 1
+    assert bench.held() == ["b"]
+
+
+# --- pause and freeze ----------------------------------------------------------------------------------------------
+
+
+def test_a_freeze_says_why_and_of_how_much_use(bench: Bench) -> None:
+    bench.pause("b")
+    bench.apply(Freeze(bench.tracked("b").pod, "it grows on", grew=True))
+    event = bench.kept[-1]
+    assert (event.what, event.reason) == ("froze", "it grows on")
+    assert event.used_pct == 95.0
+    paused = bench.tracked("b").pod.paused
+    assert paused is not None
+    assert (paused.mechanism, paused.reason) == (Mechanism.FREEZE, "it grows on")
+
+
+def test_a_freeze_of_a_pod_that_runs_takes_its_record_in(bench: Bench) -> None:
+    bench.pause("b")
+    with Cgroup(bench.tree.root, bench.tracked("b").cgroup.id.path) as cgroup:
+        ledger.resume(cgroup)
+    bench.freeze("b")
+    assert (bench.held(), bench.frozen()) == ([], [])
+
+
+def test_a_pause_is_told_with_all_that_was_known(bench: Bench) -> None:
+    bench.apply(Pause(bench.tracked("b").pod, 4096, Mechanism.THROTTLE, "test"))
+    event = bench.kept[-1]
+    assert (event.what, event.memory_current_bytes, event.used_pct) == ("paused", 4096, 95.0)
+    assert (event.cpu_max_from, event.cpu_max_to) == ("50000 100000", str(THROTTLE))
+    assert bench.tracked("b").drifts.count == 0
+
+
+def test_an_action_on_a_pod_that_is_gone_does_not_stop_the_next(bench: Bench) -> None:
+    vanished = bench.tracked("a")
+    actions = [Pause(bench.tracked(name).pod, 1, Mechanism.THROTTLE, "test") for name in ("a", "b")]
+    del bench.tree.pods[vanished.pod.cgroup]
+    bench.apply(*actions, config=CONFIG)
+    assert bench.cpu_max() == ["max 100000", str(THROTTLE), "200000 50000"]
+
+
+def test_a_bug_in_the_figures_costs_no_event(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setattr(bench.actuator.counts, "keep", lambda _: 1 // 0)
+    bench.pause("b")
+    assert [event.what for event in bench.kept] == ["paused"]
+    assert len(lines(caplog, "event not counted")) == 1

@@ -1,0 +1,38 @@
+"""Fixtures of the brake's tests: a made tree with one pod, and a brake that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from headrooms import GIB
+from trees import FakeTree
+
+from cgpause.brake import Brake
+from cgpause.config import Config
+from cgpause.tree import PodTree
+from cgpause.watch import Watch
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeTree:
+    made = FakeTree(tmp_path, memory_max=str(100 * GIB))
+    made.add_pod("web")
+    (made.kubepods / "memory.high").write_text("max\n")
+    return made
+
+
+@pytest.fixture
+def tree(fake: FakeTree) -> Iterator[PodTree]:
+    made = PodTree(str(fake.root), str(fake.log_dir), Config())
+    made.refresh(0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def brake(tree: PodTree, watch: Watch) -> Brake:
+    made = Brake(tree, watch, dry_run=False)
+    made.follow()
+    return made

@@ -1,0 +1,315 @@
+"""The brake's bounds: how long it waits, how often it answers, and what it forgets with another kubepods."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from headrooms import GIB, LITTLE, PAGE, limited
+from trees import FakeTree, open_descriptors
+
+from cgpause import high
+from cgpause.brake import Brake, Level, choose
+from cgpause.cgroupfs import Cgroup
+from cgpause.config import Config
+from cgpause.errors import CgroupGoneError, KernelReadError
+from cgpause.model import Headroom
+from cgpause.tree import PodTree
+from cgpause.watch import Watch
+
+S = 1_000_000_000
+TRIPWIRE = str(75 * GIB)
+AIRBAG = str(99 * GIB)
+
+
+def file(fake: FakeTree) -> Path:
+    return fake.kubepods / "memory.high"
+
+
+def in_force(fake: FakeTree) -> str:
+    return file(fake).read_text().strip()
+
+
+def is_recorded(folder: Path) -> bool:
+    return high.XATTR in os.listxattr(folder)
+
+
+def apply(brake: Brake, used_gib: float, *, close: bool = False, at_s: float = 1) -> Headroom:
+    headroom = limited(used_gib)
+    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), close=close, care_bytes=25 * GIB)
+    return headroom
+
+
+def lifted(now: Level | None, node_available_gib: float = 200) -> int:
+    headroom = replace(limited(98), node_available_bytes=int(node_available_gib * GIB))
+    used = headroom.kubepods_used_bytes
+    return choose(headroom, used, close=True, care_bytes=25 * GIB, airbag_pct=97.5, now=now, lifted=True).high_bytes
+
+
+# --- where it is put -----------------------------------------------------------------------------------------------
+
+
+def test_lifted_it_stands_at_the_limit_and_is_never_lowered() -> None:
+    assert lifted(None) == 100 * GIB
+    assert lifted(Level(99 * GIB, tripwire=False)) == 100 * GIB
+    # The node has less left now, and whoever is stalled would be stalled again.
+    assert lifted(Level(100 * GIB, tripwire=False), node_available_gib=1) == 100 * GIB
+
+
+def test_a_level_is_never_lowered_closer_than_a_little_to_what_is_in_use() -> None:
+    headroom = replace(limited(80), node_available_bytes=0)
+    chosen = choose(
+        headroom, 80 * GIB, close=True, care_bytes=GIB, airbag_pct=97.5, now=Level(90 * GIB, tripwire=False)
+    )
+    assert chosen == Level((80 * GIB + LITTLE) // PAGE * PAGE, tripwire=False)
+
+
+def test_a_lifted_airbag_moves_by_as_little_as_it_takes(brake: Brake, fake: FakeTree) -> None:
+    """Armed nearly at the limit already: lifted it goes all the way, although that is only a little."""
+    apply(brake, 99.2, close=True, at_s=1)
+    assert in_force(fake) == str(int(99.7 * GIB) // PAGE * PAGE)
+    apply(brake, 99.6, close=True, at_s=2)
+    apply(brake, 99.6, close=True, at_s=3)
+    assert in_force(fake) == str(100 * GIB)
+
+
+def test_the_airbag_stands_for_a_second_and_not_longer(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, 90, close=True)
+    apply(brake, 98.5, close=True, at_s=10)  # a little below it: that is where growth stops
+    apply(brake, 98.5, close=True, at_s=10.9)
+    assert in_force(fake) == AIRBAG
+    apply(brake, 98.5, close=True, at_s=11)
+    assert in_force(fake) == str(100 * GIB)
+
+
+# --- another kubepods ----------------------------------------------------------------------------------------------
+
+
+def test_a_kubepods_made_again_is_braked_and_the_old_one_released(
+    tree: PodTree, brake: Brake, fake: FakeTree, watch: Watch
+) -> None:
+    apply(brake, 10)
+    old = fake.folder / "old"
+    before = open_descriptors()
+    shutil.copytree(fake.kubepods, fake.folder / "new")
+    (fake.folder / "new" / "memory.high").write_text("max\n")
+    fake.kubepods.rename(old)
+    (fake.folder / "new").rename(fake.kubepods)
+
+    tree.refresh(0)
+    brake.follow()
+
+    assert ((old / "memory.high").read_text(), is_recorded(old)) == ("max\n", False)
+    assert brake.sleep_ns(limited(10)) is None
+    apply(brake, 10)
+    assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
+    assert open_descriptors() == before
+    watch.read()
+    file(fake).write_text("max\n")
+    assert watch.read().high
+
+
+def test_another_kubepods_starts_without_the_trouble_of_the_old_one(
+    tree: PodTree, brake: Brake, fake: FakeTree
+) -> None:
+    apply(brake, 10)
+    give_up(brake, fake, at_s=2)
+    old = fake.folder / "old"
+    fake.kubepods.rename(old)
+    shutil.copytree(old, fake.kubepods)
+
+    tree.refresh(0)
+    brake.follow()
+    apply(brake, 10, at_s=20)
+
+    assert in_force(fake) == TRIPWIRE
+    for second in range(10):
+        file(fake).write_text("max\n")
+        assert not brake.answer_drift((30 + second) * S)
+    assert (brake.drifts, brake.surrenders) == (20, 1)
+
+
+def test_a_watch_that_was_lost_is_set_again(brake: Brake, fake: FakeTree, watch: Watch) -> None:
+    assert watch.on_high
+    file(fake).unlink()
+    file(fake).touch()
+    watch.read()
+    assert not watch.on_high
+    brake.follow()
+    assert watch.on_high
+    file(fake).write_text("max\n")
+    assert watch.read().high
+
+
+# --- trouble -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
+    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left from before it may stand in everybody's way; a minute, as for a first write, would be too long."""
+    apply(brake, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroup, "locked", refuse)
+        headroom = apply(brake, 80, close=True, at_s=5)
+    assert in_force(fake) == TRIPWIRE
+    assert brake.sleep_ns(headroom) is None
+    assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"]
+
+    apply(brake, 80, close=True, at_s=5.9)
+    assert in_force(fake) == TRIPWIRE
+    apply(brake, 80, close=True, at_s=6)
+    assert in_force(fake) == AIRBAG
+
+
+def test_trouble_that_comes_back_after_a_success_is_said_again(
+    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at_s in (0, 100):
+        apply(brake, 10, at_s=at_s)
+        with monkeypatch.context() as patch:
+            patch.setattr(Cgroup, "locked", refuse)
+            apply(brake, 80, close=True, at_s=at_s + 5)
+            apply(brake, 80, close=True, at_s=at_s + 10)
+        apply(brake, 80, close=True, at_s=at_s + 20)
+    assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"] * 2
+
+
+def test_a_kubepods_that_vanishes_under_a_write_is_no_trouble(
+    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cgroup, "locked", vanish)
+    headroom = apply(brake, 10)
+    assert brake.sleep_ns(headroom) is None
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("where", ["locked", "get_xattr"])
+def test_a_release_that_fails_is_said_and_tried_again(
+    brake: Brake,
+    fake: FakeTree,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    apply(brake, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroup, where, refuse)
+        assert not brake.release("a test")
+    assert [r.levelno for r in caplog.records] == [logging.ERROR]
+    assert in_force(fake) == TRIPWIRE
+
+    assert brake.release("a test")
+    assert in_force(fake) == "max"
+
+
+def test_a_release_of_a_kubepods_that_is_gone_has_nothing_to_do(
+    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(brake, 10)
+    monkeypatch.setattr(Cgroup, "locked", vanish)
+    assert brake.release("a test")
+    assert caplog.messages == []
+
+
+# --- drift ---------------------------------------------------------------------------------------------------------
+
+
+def give_up(brake: Brake, fake: FakeTree, at_s: int) -> None:
+    for number in range(11):
+        file(fake).write_text("max\n")
+        assert brake.answer_drift(at_s * S + number) is (number == 10)
+
+
+def test_a_truncated_file_is_no_drift_yet(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, 10)
+    file(fake).write_text("")
+    assert not brake.answer_drift(2 * S)
+    assert (brake.drifts, in_force(fake)) == (0, "")
+    assert brake.sleep_ns(limited(10)) is not None
+
+    file(fake).write_text("max\n")
+    assert not brake.answer_drift(3 * S)
+    assert (brake.drifts, in_force(fake)) == (1, TRIPWIRE)
+
+
+def test_drift_under_a_lock_is_answered_with_the_next_sample(
+    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    apply(brake, 10)
+    file(fake).write_text("max\n")
+    fd = os.open(fake.kubepods / "cgroup.kill", os.O_WRONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        assert brake.answer_drift(2 * S)
+    finally:
+        os.close(fd)
+    assert brake.sleep_ns(limited(10)) is None
+    assert caplog.messages == []
+
+    apply(brake, 10, at_s=2)
+    assert in_force(fake) == TRIPWIRE
+
+
+def test_drift_that_cannot_be_looked_at_keeps_the_daemon_awake(
+    brake: Brake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(brake, 10)
+    monkeypatch.setattr(Cgroup, "read", refuse)
+    assert brake.answer_drift(2 * S)
+    assert brake.sleep_ns(limited(10)) is None
+    assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"]
+
+
+def test_who_writes_once_an_hour_is_forgotten_and_the_count_begins_anew(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, 10)
+    for number in range(10):
+        file(fake).write_text("max\n")
+        assert not brake.answer_drift((2 + number) * S)
+
+    give_up(brake, fake, at_s=3612)
+
+    assert (brake.drifts, brake.surrenders) == (20, 1)
+
+
+def test_an_hour_is_not_over_before_it_is(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, 10)
+    for number in range(10):
+        file(fake).write_text("max\n")
+        assert not brake.answer_drift((2 + number) * S)
+    file(fake).write_text("max\n")
+    assert brake.answer_drift((2 + 3600) * S)
+
+
+def test_given_up_it_neither_answers_nor_tries_again(brake: Brake, fake: FakeTree) -> None:
+    apply(brake, 10)
+    give_up(brake, fake, at_s=2)
+    file(fake).write_text(f"{90 * GIB}\n")
+
+    assert not brake.answer_drift(4000 * S)
+    apply(brake, 10, at_s=4001)
+
+    assert (in_force(fake), brake.drifts, brake.surrenders) == (str(90 * GIB), 10, 1)
+
+
+def test_without_a_kubepods_nothing_drifts(watch: Watch, fake: FakeTree) -> None:
+    with_nothing = PodTree(str(fake.folder / "log"), str(fake.log_dir), Config())
+    with_nothing.refresh(0)
+    brake = Brake(with_nothing, watch, dry_run=False)
+    brake.follow()
+    assert not brake.answer_drift(S)
+    assert brake.release("a test")
+    with_nothing.close()
+
+
+def refuse(cgroup: Cgroup, *_: object, **__: object) -> None:
+    raise KernelReadError(cgroup.path, OSError(5, "EIO"))
+
+
+def vanish(cgroup: Cgroup, *_: object, **__: object) -> None:
+    raise CgroupGoneError(cgroup.path)

@@ -1,0 +1,290 @@
+"""What the kernel refuses, and what it says in pieces: every error is ours, and nothing stays open."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cgpause.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.errors import (
+    BusyError,
+    CgroupGoneError,
+    HostError,
+    KernelLockError,
+    KernelReadError,
+    KernelWriteError,
+)
+from cgpause.model import CgroupId
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "pod"
+    made.mkdir()
+    (made / "cpu.max").write_text("max 100000\n")
+    (made / "cgroup.kill").touch()
+    (made / "memory.reclaim").touch()
+    return made
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, folder: Path) -> Iterator[Cgroup]:
+    with Cgroup(str(tmp_path), "pod") as opened:
+        yield opened
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def refusing(code: int) -> Callable[..., None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, 2049, 16383, 16384, 16385, 40000])
+def test_a_file_of_any_size_is_read_whole(cgroup: Cgroup, folder: Path, size: int) -> None:
+    (folder / "cgroup.procs").write_bytes(b"x" * size)
+    assert cgroup.read("cgroup.procs") == b"x" * size
+
+
+def test_a_file_that_comes_in_pieces_is_read_to_its_end(cgroup: Cgroup, monkeypatch: Patch) -> None:
+    """A piece of cgroup.procs ends with a line; only one of less than half a page can be the last."""
+    pieces = [b"a" * 4090, b"b" * 2048, b"c" * 4000, b"d" * 100]
+    monkeypatch.setattr(os, "read", lambda _, size: pieces.pop(0) if size >= 4096 else b"")
+    assert cgroup.read("cpu.max") == b"a" * 4090 + b"b" * 2048 + b"c" * 4000 + b"d" * 100
+    assert pieces == []
+
+
+def test_what_is_missing_of_a_living_cgroup_is_told_with_its_reason(cgroup: Cgroup) -> None:
+    hint = re.escape("not on this kernel, or its controller is not enabled here")
+    with pytest.raises(KernelReadError, match=rf"absent.*{hint}"):
+        cgroup.read("absent")
+    with pytest.raises(KernelWriteError, match=rf"absent.*{hint}"):
+        cgroup.write("absent", "7")
+
+
+def test_a_cgroup_without_rights_says_which_are_needed(cgroup: Cgroup, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(os, "open", refusing(errno.EACCES))
+    with pytest.raises(KernelReadError, match="CAP_DAC_OVERRIDE"):
+        cgroup.read("cpu.max")
+    with pytest.raises(KernelWriteError, match="CAP_DAC_OVERRIDE"):
+        cgroup.write("cpu.max", "1")
+    with pytest.raises(KernelLockError, match="CAP_DAC_OVERRIDE"), cgroup.locked(wait_s=0):
+        pass
+
+
+def test_an_errno_without_advice_gets_none(cgroup: Cgroup, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(os, "open", refusing(errno.EIO))
+    for use in (lambda: cgroup.read("cpu.max"), lambda: cgroup.write("cpu.max", "1")):
+        with pytest.raises((KernelReadError, KernelWriteError), match="EIO") as e:
+            use()
+        assert "controller" not in str(e.value)
+
+
+def test_it_names_itself_and_leads_to_its_directory(cgroup: Cgroup, folder: Path, tmp_path: Path) -> None:
+    assert repr(cgroup) == f"Cgroup('{folder}')"
+    folder.rename(tmp_path / "moved")
+    assert Path(cgroup.fd_path).resolve() == tmp_path / "moved"
+    with Cgroup(str(tmp_path), "") as root:
+        assert root.path == str(tmp_path)
+        assert root.id == CgroupId("", tmp_path.stat().st_ino)
+
+
+# --- xattrs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EIO])
+def test_an_xattr_that_stays_is_an_error(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
+    """It is the record: who takes it for removed would say that the pod is resumed."""
+    monkeypatch.setattr(os, "removexattr", refusing(code))
+    with pytest.raises(KernelWriteError, match=rf"xattr user\.cgpause.*{errno.errorcode[code]}") as e:
+        cgroup.remove_xattr("user.cgpause")
+    assert e.value.errno == code
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_an_xattr_that_cannot_be_read_is_an_error_and_not_absent(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
+    monkeypatch.setattr(os, "getxattr", refusing(code))
+    with pytest.raises(KernelReadError, match=rf"xattr user\.cgpause.*{errno.errorcode[code]}"):
+        cgroup.get_xattr("user.cgpause")
+
+
+@pytest.mark.parametrize("code", [errno.ENODEV, errno.ENOENT])
+@pytest.mark.parametrize("call", ["getxattr", "setxattr", "removexattr"])
+def test_an_xattr_of_a_removed_cgroup_is_gone(cgroup: Cgroup, monkeypatch: Patch, call: str, code: int) -> None:
+    monkeypatch.setattr(os, call, refusing(code))
+    uses: dict[str, Callable[[], object]] = {
+        "getxattr": lambda: cgroup.get_xattr("user.cgpause"),
+        "setxattr": lambda: cgroup.set_xattr("user.cgpause", b"1"),
+        "removexattr": lambda: cgroup.remove_xattr("user.cgpause"),
+    }
+    with pytest.raises(CgroupGoneError):
+        uses[call]()
+
+
+# --- locks ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_the_kernel_does_not_have_says_since_when_it_has(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "cgroup.kill").unlink()
+    with pytest.raises(KernelLockError, match=r"cgroup\.kill.*5\.14"), cgroup.locked(wait_s=0):
+        pass
+
+
+def test_a_lock_of_a_removed_cgroup_is_gone(cgroup: Cgroup, folder: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    (folder / "cgroup.kill").unlink()
+    folder.rename(tmp_path / "other")
+    with pytest.raises(CgroupGoneError), cgroup.locked(wait_s=0):
+        pass
+    (tmp_path / "other" / "cgroup.kill").touch()
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENODEV))
+    with pytest.raises(CgroupGoneError), cgroup.locked(wait_s=0):
+        pass
+
+
+def test_another_refusal_on_a_removed_cgroup_keeps_its_errno(
+    cgroup: Cgroup, folder: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    folder.rename(tmp_path / "other")
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+    with pytest.raises(KernelLockError, match="ENOLCK"), cgroup.locked(wait_s=0):
+        pass
+
+
+def test_a_lock_that_is_refused_or_held_leaves_nothing_open(cgroup: Cgroup, tmp_path: Path, monkeypatch: Patch) -> None:
+    before = open_descriptors()
+    with Cgroup(str(tmp_path), "pod") as other, other.locked(wait_s=0):
+        held = open_descriptors()
+        with pytest.raises(BusyError, match="is locked by another process"), cgroup.locked(wait_s=0):
+            pass
+        assert open_descriptors() == held
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+    with pytest.raises(KernelLockError, match="ENOLCK"), cgroup.locked(wait_s=0):
+        pass
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("held_s", [0.5, 1.5])
+def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: Patch, held_s: float) -> None:
+    at_s, slept = 1000.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal at_s, slept
+        at_s += seconds
+        slept += 1
+
+    def flock(_fd: int, _how: int) -> None:
+        if at_s < 1000 + held_s:
+            raise BlockingIOError
+
+    monkeypatch.setattr("cgpause.cgroupfs.time", SimpleNamespace(monotonic=lambda: at_s, sleep=sleep))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    got = False
+    try:
+        with cgroup.locked(wait_s=1):
+            got = True
+    except BusyError:
+        assert 1001 <= at_s < 1001.02
+    assert got is (held_s < 1)
+    assert slept <= 102  # it sleeps, instead of asking all the time
+
+
+def test_a_daemons_lock_that_is_refused_leaves_nothing_open(cgroup: Cgroup, monkeypatch: Patch) -> None:
+    before = open_descriptors()
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+        assert not cgroup.lock_for_daemon()
+    assert open_descriptors() == before
+    cgroup.unlock_for_daemon()
+
+
+def test_the_daemons_lock_is_found_by_device_and_inode(cgroup: Cgroup, folder: Path) -> None:
+    status = (folder / "memory.reclaim").stat()
+    assert cgroup.daemon_lock() == ((os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino)
+    (folder / "memory.reclaim").unlink()
+    assert cgroup.daemon_lock() is None
+
+
+# --- the directory -------------------------------------------------------------------------------------------------
+
+
+def test_so_many_children_are_listed_as_were_asked_for(cgroup: Cgroup, folder: Path) -> None:
+    assert cgroup.children() == []
+    for name in ("one", "two", "three"):
+        (folder / name).mkdir()
+    assert len(cgroup.children()) == 3
+    assert len(cgroup.children(2)) == 2
+    assert cgroup.children(0) == []
+
+
+def test_a_directory_that_cannot_have_children_is_not_listed(cgroup: Cgroup, monkeypatch: Patch) -> None:
+    """Most cgroups are containers, which have none: one call less for each, every tick."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refusing(errno.EIO))
+        patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_nlink=2))
+        assert cgroup.children() == []
+        patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_nlink=1))  # btrfs counts none
+        with pytest.raises(KernelReadError, match="EIO"):
+            cgroup.children()
+
+
+@pytest.mark.parametrize(("code", "error"), [(errno.ENODEV, CgroupGoneError), (errno.EIO, KernelReadError)])
+def test_a_directory_that_cannot_be_looked_at_is_an_error(
+    cgroup: Cgroup, monkeypatch: Patch, code: int, error: type[Exception]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", refusing(code))
+        for use in (cgroup.children, cgroup.owned_by_root):
+            with pytest.raises(error):
+                use()
+
+
+@pytest.mark.parametrize(("owner", "user", "trusted"), [(0, 5, True), (5, 5, True), (6, 5, False), (6, 0, False)])
+def test_a_directory_of_another_user_is_not_trusted(
+    cgroup: Cgroup,
+    monkeypatch: Patch,
+    owner: int,
+    user: int,
+    trusted: bool,  # noqa: FBT001 - a table
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_uid=owner))
+        patch.setattr(os, "geteuid", lambda: user)
+        found = cgroup.owned_by_root()
+    assert found is trusted
+
+
+def test_processes_of_a_container_are_listed_from_its_pod(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "container").mkdir()
+    (folder / "container" / "cgroup.procs").write_text("7\n8\n")
+    assert cgroup.pids("container") == [7, 8]
+
+
+def test_a_descriptor_is_closed_with_the_block(tmp_path: Path, folder: Path) -> None:
+    before = open_descriptors()
+    with Cgroup(str(tmp_path), "pod") as opened, opened.child("") as child:
+        assert child.path.rstrip("/") == str(folder)
+        assert open_descriptors() == before + 2
+    assert open_descriptors() == before
+
+
+def test_without_mountinfo_the_root_has_to_be_named(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(builtins, "open", refusing(errno.EACCES))
+    with pytest.raises(HostError, match=r"cannot find the cgroup root.*--cgroup-root names it"):
+        find_cgroup_root()

@@ -1,0 +1,81 @@
+"""When a throttled pod is frozen: batch soon after it was paused, everything else not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodes import MS, START_NS, Node, S, pod, record, sample
+
+from cgpause.config import Config, HowPaused, Policy, SamplingConfig
+from cgpause.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Resume, Workload
+from cgpause.policy import Decision, State, decide
+
+MARKS = Config(policy=Policy.WATERMARK, sampling=SamplingConfig(fast_ms=50, slow_s=2))
+NOW = START_NS
+DUE_NS = 1500 * MS
+
+
+def decided(
+    paused: PauseRecord,
+    *,
+    how: HowPaused = HowPaused.AUTO,
+    workload: Workload = Workload.BATCH,
+    used_pct: float = 99.0,
+    distress: str | None = None,
+) -> Decision:
+    made = pod("a", paused=paused, workload=workload, distress=distress)
+    config = replace(MARKS, mechanism=how)
+    return decide(State(), sample(NOW, used_pct, [PodUsage(1 << 20, made)]), config)
+
+
+def freezes(decision: Decision) -> list[str]:
+    return [action.reason for action in decision.actions if isinstance(action, Freeze) and not action.grew]
+
+
+@pytest.mark.parametrize(("age_ns", "frozen"), [(DUE_NS - 1, False), (DUE_NS, True), (60 * S, True)])
+def test_batch_is_frozen_once_its_pause_is_old_enough(age_ns: int, frozen: bool) -> None:  # noqa: FBT001
+    decision = decided(record(NOW - age_ns))
+    assert freezes(decision) == (["test"] if frozen else []), "with the reason of the pause, for it is the same pause"
+
+
+@pytest.mark.parametrize("workload", [Workload.SERVICE, Workload.STARTING])
+def test_a_pod_that_is_or_may_be_a_service_stays_throttled(workload: Workload) -> None:
+    assert freezes(decided(record(NOW - 5 * S), workload=workload)) == []
+
+
+@pytest.mark.parametrize("how", [HowPaused.THROTTLE, HowPaused.FREEZE])
+def test_the_mechanism_that_an_operator_chose_is_kept(how: HowPaused) -> None:
+    assert freezes(decided(record(NOW - 5 * S), how=how)) == []
+
+
+def test_a_frozen_pod_and_an_operators_pause_stay_as_they_are() -> None:
+    assert freezes(decided(replace(record(NOW - 5 * S), mechanism=Mechanism.FREEZE))) == []
+    assert freezes(decided(record(NOW - 5 * S, Owner.MANUAL))) == []
+
+
+def test_a_pod_that_is_resumed_is_not_frozen() -> None:
+    assert [type(action) for action in decided(record(NOW - 5 * S), distress="x").actions] == [Resume]
+    node = Node(MARKS)
+    node.add(pod("a", workload=Workload.BATCH, paused=record(NOW - 5 * S)))
+    node.step(99.0)
+    node.at_ns += 2 * S
+    assert [type(action) for action in node.step(10.0).actions] == [Resume]
+
+
+def test_the_next_sample_comes_when_the_freeze_is_due_and_no_sooner_for_one_that_failed() -> None:
+    assert decided(record(NOW - 1400 * MS), used_pct=50.0).next_sample_ns == 100 * MS
+    assert decided(record(NOW - 5 * S), used_pct=50.0).next_sample_ns > 100 * MS
+
+
+def test_a_pause_becomes_a_freeze_within_two_seconds_on_a_node_that_stands_still() -> None:
+    node = Node(MARKS)
+    node.add(pod("a", workload=Workload.BATCH))
+    node.step(95.0)
+    assert node.held() == {"a"}
+    for _ in range(100):
+        decision = node.step(85.0)
+        if freezes(decision):
+            break
+        node.at_ns += decision.next_sample_ns
+    assert DUE_NS <= node.at_ns - START_NS <= 2 * S

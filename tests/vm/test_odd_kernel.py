@@ -1,0 +1,250 @@
+"""Odd machines on a real kernel: whatever is scarce, moves or jumps, no pod stays paused and none is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lab.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, spawn_into
+from trees import records_left, wait_until
+from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max
+
+from cgpause import ledger
+from cgpause.cgroupfs import Cgroup
+from cgpause.clock import now_ns
+from cgpause.ledger import PauseRequest
+from cgpause.model import CpuMax, Mechanism, Owner
+
+ORIGINAL = "50000 100000"
+
+
+def paused_web(node: Node, start: Start, *properties: str) -> tuple[Path, Daemon]:
+    """A pod default/web that a daemon has just paused; "filler" holds the memory it is paused for."""
+    pod = node.add("web", 10, cpu_max=ORIGINAL)
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start(properties=properties)
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+    return pod, daemon
+
+
+def cgpause(node: Node, *arguments: str) -> str:
+    where = ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
+    command = [sys.executable, "-m", "cgpause", *where, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def add_empty_pods(node: Node, count: int) -> list[str]:
+    """Make pods as kubelet does before their sandbox starts; returns their UIDs."""
+    specs = [PodSpec(f"empty-{number}", make_uid("empty", number), None) for number in range(count)]
+    for spec in specs:
+        node.kubepods.pod_path(spec).mkdir()
+    return [spec.uid for spec in specs]
+
+
+def appeared(daemon: Daemon, uids: list[str]) -> bool:
+    log = daemon.log
+    return all(f"pod appeared pod={uid}" in log for uid in uids)
+
+
+@contextmanager
+def setting(path: str, value: str) -> Iterator[None]:
+    file = Path(path)
+    before = file.read_text()
+    file.write_text(value)
+    try:
+        yield
+    finally:
+        file.write_text(before)
+
+
+def test_limit_of_64_descriptors_leaves_nobody_paused(node: Node, start: Start) -> None:
+    pod, daemon = paused_web(node, start, "LimitNOFILE=64")
+
+    add_empty_pods(node, 40)
+    daemon.wait_for_log("Too many open files")
+
+    assert daemon.stop() == 0
+    assert cpu_max(pod) == ORIGINAL
+    assert records_left(node.root) == []
+
+
+def test_kubepods_that_goes_and_returns_is_followed(node: Node, start: Start) -> None:
+    _, daemon = paused_web(node, start)
+
+    node.kubepods.remove()
+    daemon.wait_for_log("pod gone pod=default/web")
+    node.kubepods = Kubepods(node.root, node.kubepods.log_dir, LIMIT_MIB * MIB, ["/bin/sleep", "infinity"])
+    with node.kubepods:
+        pod = node.add("again", 10, cpu_max=ORIGINAL)
+        node.add("refill", FULL_MIB - 20, namespace="kube-system")
+        daemon.wait_for_pause("again")
+
+        assert daemon.stop() == 0
+        assert cpu_max(pod) == ORIGINAL
+        assert records_left(node.root) == []
+
+
+def end_all(node: Node) -> None:
+    """End every process in the tree; its cgroups stay. Before any is throttled: throttled, they die slowly."""
+    for scope in node.kubepods.root.glob("*/*/*.scope"):
+        (scope / "cgroup.kill").write_text("1")
+    wait_until(lambda: "populated 0" in (node.kubepods.root / "cgroup.events").read_text(), "them to die", 120)
+
+
+def move(node: Node) -> None:
+    """Let kubelet use the tree of the other cgroup driver: a process runs there."""
+    other = node.root / "kubepods"
+    pod = other / "burstable" / f"pod{make_uid('moved')}"
+    for cgroup in (other, other / "burstable", pod):
+        cgroup.mkdir()
+        enable_controllers(cgroup)
+    (pod / ("c" * 64)).mkdir()
+    _, pidfd = spawn_into(pod / ("c" * 64), ["/bin/sleep", "infinity"])
+    os.close(pidfd)
+    wait_until(lambda: "populated 1" in (other / "cgroup.events").read_text(), "the new tree", 120)
+
+
+def test_pause_by_hand_in_a_tree_that_kubelet_left_still_ends_at_its_time(node: Node, start: Start) -> None:
+    pod = node.add("web", 10, cpu_max=ORIGINAL)
+    daemon = start()
+    end_all(node)
+    cgpause(node, "pause", "default/web", "--for", "90s")
+    move(node)
+    os.kill(daemon.pid, signal.SIGHUP)  # with which the daemon walks the tree
+
+    daemon.wait_for_log(f"pod appeared pod={make_uid('moved')}")
+    assert cpu_max(pod) == PAUSED
+    daemon.wait_for_log('reason="pause expired"')
+    assert cpu_max(pod) == ORIGINAL
+
+
+def test_pause_of_a_predecessor_in_a_tree_that_kubelet_left_is_ended_at_once(node: Node, start: Start) -> None:
+    pod = node.add("web", 10, cpu_max=ORIGINAL)
+    end_all(node)
+    move(node)
+    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), Owner.DAEMON, "a test", now_ns())
+    with Cgroup(str(node.root), str(pod.relative_to(node.root))) as cgroup:
+        ledger.pause(cgroup, request)
+
+    daemon = start()
+
+    daemon.wait_for_log("kubelet uses another kubepods tree now")
+    wait_until(lambda: cpu_max(pod) == ORIGINAL, "the original", 120)
+    assert daemon.stop() == 0
+    assert records_left(node.root) == []
+
+
+def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: Node, start: Start) -> None:
+    pod, daemon = paused_web(node, start, "LimitNOFILE=65536")
+
+    uids = add_empty_pods(node, 1000)
+
+    wait_until(lambda: appeared(daemon, uids), "all of them to be seen", 300)
+    node.resize("filler", 10)
+    wait_until(lambda: cpu_max(pod) == ORIGINAL, "the original", 300)
+    for path in node.kubepods.root.glob("*/*"):
+        if path.is_dir() and not list(path.glob("*.scope")):
+            path.rmdir()
+    wait_until(lambda: all(f"pod gone pod={uid}" in daemon.log for uid in uids), "all of them to go", 300)
+    assert daemon.stop() == 0
+    assert records_left(node.root) == []
+
+
+def test_full_inotify_queue_loses_neither_pods_nor_foreign_writes(node: Node, start: Start) -> None:
+    with setting("/proc/sys/fs/inotify/max_queued_events", "16"):
+        pod, daemon = paused_web(node, start)
+    pid = daemon.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        uids = add_empty_pods(node, 50)
+        (pod / "cpu.max").write_text("70000 100000")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    daemon.wait_for_log("inotify queue overflowed")
+    daemon.wait_for_log("asserted again pod=default/web")
+    wait_until(lambda: appeared(daemon, uids), "all of them to be seen", 120)
+    assert daemon.stop() == 0
+    assert cpu_max(pod) == "70000 100000"
+    assert records_left(node.root) == []
+
+
+@pytest.mark.parametrize("jump_s", [86_400, -86_400], ids=["a-day-ahead", "a-day-back"])
+def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: Start, jump_s: int) -> None:
+    by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
+    pod, daemon = paused_web(node, start)
+    daemon.wait_for_pause("by-hand")
+    cgpause(node, "pause", "default/by-hand", "--for", "60s")
+    with Cgroup(str(node.root), str(by_hand.relative_to(node.root))) as cgroup:
+        record = ledger.read_record(cgroup)
+    assert record is not None
+    assert record.expires_ns is not None
+    real, since = time.time(), time.monotonic()
+    time.clock_settime(time.CLOCK_REALTIME, real + jump_s)
+    try:
+        daemon.wait_for_log('reason="pause expired"')
+        assert now_ns() >= record.expires_ns, "not before its time"
+        assert cpu_max(pod) == PAUSED
+        assert "resumed pod=default/web" not in daemon.log
+        node.resize("filler", 10)
+        wait_until(lambda: not records_left(node.root), "all to be resumed", 120)
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, real + time.monotonic() - since)
+    assert [cpu_max(pod), cpu_max(by_hand)] == [ORIGINAL, ORIGINAL]
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("larger", [True, False], ids=["larger", "smaller"])
+def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, start: Start, larger: bool) -> None:  # noqa: FBT001 - a table
+    """The pod's cgroup first when it grows, the container's first when it shrinks (kubelet, doPodResizeAction)."""
+    pod, daemon = paused_web(node, start)
+    container = node.containers["web"].scope
+    cgroups = [pod, container] if larger else [container, pod]
+    quota, memory = ("90000 100000", 128 * MIB) if larger else ("30000 100000", 64 * MIB)
+    for cgroup in cgroups:
+        (cgroup / "memory.max").write_text(str(100 * MIB))
+
+    for file, value in (("cpu.max", quota), ("memory.max", str(memory))):
+        for cgroup in cgroups:
+            (cgroup / file).write_text(value)
+
+    daemon.wait_for_log("asserted again pod=default/web")
+    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again", 120)
+    node.resize("filler", 10)
+    wait_until(lambda: not records_left(node.root), "the resume", 120)
+    assert [cpu_max(cgroup) for cgroup in cgroups] == [quota, quota]
+    assert [(cgroup / "memory.max").read_text().strip() for cgroup in cgroups] == [str(memory)] * 2
+
+
+def test_pause_by_hand_is_asserted_ten_times_an_hour_and_then_said_not_to_be_in_force(node: Node, start: Start) -> None:
+    """What systemd does at each daemon-reload: the pod's own value is written again."""
+    pod = node.add("web", 10, cpu_max=ORIGINAL)
+    daemon = start()
+    cgpause(node, "pause", "default/web")
+    os.kill(daemon.pid, signal.SIGHUP)
+    daemon.wait_for_log("configuration reloaded")
+    os.kill(daemon.pid, signal.SIGHUP)  # by the second reload it has taken in the pause
+    wait_until(lambda: daemon.log.count("configuration reloaded") == 2, "the second reload", 120)
+    for number in range(1, 11):
+        (pod / "cpu.max").write_text(ORIGINAL)
+        daemon.wait_for_log(f"times={number} ")
+        wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again", 120)
+    time.sleep(2)  # the event of the tenth answer itself
+    assert "pause given up" not in daemon.log
+    assert "paused (throttle to 10m, by hand)" in cgpause(node, "status")
+
+    (pod / "cpu.max").write_text(ORIGINAL)
+    daemon.wait_for_log("pause given up pod=default/web")
+
+    assert "not paused any more: another program wrote cpu.max 50000 100000" in cgpause(node, "status")
+    cgpause(node, "resume", "default/web")
+    assert cpu_max(pod) == ORIGINAL
+    assert records_left(node.root) == []
