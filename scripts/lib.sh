@@ -107,7 +107,7 @@ setup_venv() {
         say "setting up .venv with $("$python" --version)"
         "$REPO/.venv/bin/python" -c '' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
         quietly "pip install" "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
-            -e "${REPO}[dev,metrics,plots,tune]" || exit 1
+            -e "${REPO}[dev,metrics,plots]" || exit 1
         printf '%s\n' "$wanted" >"$stamp"
     fi
     exec {venv_lock}<&-

@@ -54,12 +54,13 @@ _TEXTS = {  # of a cgroup in ordinary files
     "cgroup.procs": "",
     "memory.current": "1048576\n",
     "memory.max": "max\n",
-    "memory.stat": _MEMORY_STAT + "inactive_file 4096\nactive_file 4096\nslab_reclaimable 4096\n",
+    "memory.stat": _MEMORY_STAT + "shmem 0\ninactive_file 4096\nactive_file 4096\nslab_reclaimable 4096\n",
     "memory.events": "oom 0\noom_kill 0\n",
     "cpu.max": "max 100000\n",
     "cpu.max.burst": "0\n",
     "cpu.stat": "usage_usec 1000\nuser_usec 600\nsystem_usec 400\n",
     "cgroup.freeze": "0\n",
+    "cgroup.kill": "",
 }
 
 
@@ -131,6 +132,8 @@ def opened(tree: BenchTree) -> Iterator[tuple[PodTree, Sampler]]:
 def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
     """Time of one tick (sample and decision) in µs, far from the limit and near it, and the C loop's, alternating.
 
+    As in the daemon, all pods are read once a second and else those that move; the C loop reads all each time.
+
     Near the limit the files are read as before, but the decision is about a busy node (`BusyNode`): these cgroups are
     empty, and with nothing growing a policy has nothing to weigh. `details_us` is what is read once a second there.
     """
@@ -151,14 +154,15 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
             nonlocal state
             start = time.perf_counter_ns()
             for _ in range(ticks):
-                state = decide(state, sampler.sample(now_ns()), view.config).state
+                moving = state.reserve.growths.moving
+                state = decide(state, sampler.sample(now_ns(), moving=moving), view.config).state
             return time.perf_counter_ns() - start
 
         def run_near(ticks: int) -> int:
             spent_ns = 0
             for _ in range(ticks):
                 start = time.perf_counter_ns()
-                sampler.sample(now_ns())
+                sampler.sample(now_ns(), moving=node.moving)
                 spent_ns += time.perf_counter_ns() - start + node.tick()
             return spent_ns
 
@@ -286,7 +290,9 @@ def main() -> int:
     parser.add_argument("--tree", choices=("real", "plain"), required=True)
     options = parser.parse_args()
     raise_descriptor_limit()
-    with tempfile.TemporaryDirectory(prefix="cgpause-bench.") as folder:
+    # The kernel's files are in memory; on a disk, a file that is truncated and written is flushed when it is closed.
+    shared = "/dev/shm" if options.tree == "plain" and os.path.isdir("/dev/shm") else None  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="cgpause-bench.", dir=shared) as folder:
         tree = BenchTree(Path(folder), real=options.tree == "real")
         try:
             results: dict[str, Any] = {"kind": "bench", "tree": options.tree, **environment()}

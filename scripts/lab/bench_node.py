@@ -76,6 +76,11 @@ class BusyNode:
         return spent_ns
 
     @property
+    def moving(self) -> tuple[PodUsage, ...]:
+        """The pods that move, as the policy knows them."""
+        return self._state.reserve.growths.moving
+
+    @property
     def paused(self) -> tuple[str, ...]:
         """UIDs of the pods that are held now."""
         return tuple(pod.uid for pod in self._pods if pod.paused is not None)

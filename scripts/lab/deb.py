@@ -35,12 +35,14 @@ PLACES = {
     "cgpause/cgpause.service": "usr/lib/systemd/system/cgpause.service",
     "cgpause/cgpause.tmpfiles": "usr/lib/tmpfiles.d/cgpause.conf",
     "cgpause/config.toml": "etc/cgpause/config.toml",
+    "cgpause/restore.sh": f"{PREFIX}/share/cgpause/restore.sh",
     "zsh/site-functions/": "usr/share/zsh/vendor-completions/",
     "": "usr/share/",
 }
 
 # What the shipped units call an installation, and what it is here.
 UNIT_PATHS = {
+    "/usr/local/lib/cgpause/current/share/cgpause/": f"/{PREFIX}/share/cgpause/",
     "/usr/local/lib/cgpause/current/share/": "/usr/share/",
     "/usr/local/lib/cgpause/current/": f"/{PREFIX}/",
 }

@@ -17,9 +17,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cgpause.cgroupfs import find_cgroup_root
@@ -31,27 +31,17 @@ from lab.demo_daemon import DaemonLog, DaemonProcess
 from lab.demo_live import Look, for_picture, in_terminal
 from lab.demo_progress import Reporter
 from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
-from lab.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
+from lab.kubelet import Event, EventKind, Job, Kubelet, Outcome, Policy, Progress
 from lab.kubepods import MIB, Kubepods, PodSpec
+from lab.services import Namespaces
 from lab.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
 from lab.vm_host import LabError, end_by_signal
 
 SLICE = "cgpause-demo.slice"
 FOLDER = Path("/run/cgpause-demo")
 
-# The defaults, but for three: this node is a scaled-down one, on which pods come and go in seconds; freeze, because
-# these jobs have no probes that a frozen pod could not answer; and batch by rule, because they share the host's
-# network, where something listens.
-CONFIG = """\
-mechanism = "{mechanism}"
-
-[hold]
-settle_s = 0.2
-
-[[pods]]
-match = "*/*"
-class = "batch"
-"""
+# The stock configuration, and nothing else: an empty file means the defaults, as the shipped one spells them out.
+CONFIG = ""
 
 _STOP_TIMEOUT_S = 20.0
 _LOOK_TIMEOUT_S = 3600.0
@@ -82,12 +72,29 @@ def demo_folder(path: Path = FOLDER) -> AbstractContextManager[Path]:
     return own_folder(path)
 
 
+@dataclass(frozen=True, slots=True)
+class InNamespaces:
+    """Puts each job into its pod's own network, as a runtime does: in the host's something listens."""
+
+    namespaces: Namespaces
+
+    def jobs(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs with command lines that enter their pods' networks."""
+        return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
+
+    def on_event(self, event: Event) -> None:
+        """Name a pod's network as soon as the pod is there, and forget that name when the pod has gone."""
+        if event.kind is EventKind.ADMITTED:
+            self.namespaces.link(event.pod)
+        elif event.kind is EventKind.REMOVED:
+            self.namespaces.unlink(event.pod)
+
+
 class Demo:
     """One demonstration in a given slice and folder."""
 
     def __init__(self, plan: Plan, parent: Path, folder: Path, worker: Path, reporter: Reporter) -> None:
         self.plan = plan
-        self.config = CONFIG.format(mechanism="freeze")
         self._parent = parent
         self._folder = folder
         self._config_file = folder / "config.toml"
@@ -102,21 +109,22 @@ class Demo:
         without = self.run_without(work)
         with_cgpause, daemon = self.run_with(work)
         seconds = time.monotonic() - started_s
-        return Result(self.plan, self.config, machine(), work, without, with_cgpause, daemon, seconds)
+        return Result(self.plan, CONFIG, machine(), work, without, with_cgpause, daemon, seconds)
 
     def run_looked_at(self, look: Look) -> DaemonLog:
         """Jobs without an end and the daemon, while somebody looks."""
         work = self._prepare()
         self._reporter.say("running jobs that have no end, with cgpause")
-        with self._tree("with") as tree, self._daemon(tree, self.config) as daemon:
+        with self._tree("with") as tree, self._daemon(tree) as daemon:
             with look(self._parent, tree.log_dir, self._config_file) as goes_on:
 
                 def on_tick(_progress: Progress) -> None:
                     if not goes_on(daemon.read_log()):
                         kubelet.stop()
 
-                kubelet = Kubelet(tree, self._policy, on_tick=on_tick, run_id="looked-at")
-                kubelet.run(make_jobs(self._endless(work), self._worker), timeout_s=_LOOK_TIMEOUT_S)
+                inside = self._namespaces(tree)
+                kubelet = Kubelet(tree, self._policy, on_event=inside.on_event, on_tick=on_tick, run_id="looked-at")
+                kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker)), timeout_s=_LOOK_TIMEOUT_S)
             daemon.stop()
             return daemon.log
 
@@ -140,14 +148,13 @@ class Demo:
 
     def run_with(self, work: int) -> tuple[Arm, Daemon]:
         """The jobs with the daemon, and then the end of one while it holds pods."""
-        self._reporter.say("second run: with cgpause, configured as follows\n\n" + self.config)
+        self._reporter.say("second run: with cgpause, in its stock configuration")
         with self._tree("with") as tree:
-            with self._daemon(tree, self.config) as daemon:
+            with self._daemon(tree) as daemon:
                 arm = self._run_jobs(tree, work, "with cgpause", daemon.read_log)
                 code = daemon.stop()
                 log = daemon.log
-            # By throttling: that is what changes cpu.max, and each pod has another one.
-            with self._daemon(tree, CONFIG.format(mechanism="throttle")) as daemon:
+            with self._daemon(tree) as daemon:
                 held, last_code, after = self._stop_while_holding(tree, daemon, work)
         return arm, Daemon(
             pauses=log.pauses,
@@ -160,8 +167,8 @@ class Demo:
         )
 
     @contextlib.contextmanager
-    def _daemon(self, tree: Kubepods, config: str) -> Iterator[DaemonProcess]:
-        self._config_file.write_text(config)
+    def _daemon(self, tree: Kubepods) -> Iterator[DaemonProcess]:
+        self._config_file.write_text(CONFIG)
         daemon = DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log")
         try:
             daemon.await_start()
@@ -170,13 +177,18 @@ class Demo:
             daemon.close()
 
     def _tree(self, name: str) -> Kubepods:
-        sandbox = (str(self._worker), "pause")
+        sandbox = Namespaces.sandbox(self._worker)
         return Kubepods(self._parent, self._folder / name, self.plan.capacity_mib * MIB, sandbox)
+
+    def _namespaces(self, tree: Kubepods) -> InNamespaces:
+        return InNamespaces(Namespaces(tree, self._folder / "netns"))
 
     def _run_jobs(self, tree: Kubepods, work: int, title: str, read_log: Callable[[], DaemonLog]) -> Arm:
         ended: list[tuple[str, bool]] = []
+        inside = self._namespaces(tree)
 
         def on_event(event: Event) -> None:
+            inside.on_event(event)
             if event.kind is EventKind.REMOVED:
                 ended.append((event.pod.name, event.settled))
 
@@ -191,19 +203,21 @@ class Demo:
         )
         jobs = make_jobs(load(self.plan, work), self._worker)
         with self._reporter.showing(title, len(jobs)):
-            outcome = kubelet.run(jobs, timeout_s=self.plan.timeout_s)
+            outcome = kubelet.run(inside.jobs(jobs), timeout_s=self.plan.timeout_s)
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
 
     def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
         """Fill the node once more, and stop the daemon when it holds pods."""
-        self._reporter.say("filling the node once more, to stop a daemon (mechanism = throttle) while it holds pods")
+        self._reporter.say("filling the node once more, to stop a daemon while pods are paused")
+        inside = self._namespaces(tree)
 
         def on_tick(_progress: Progress) -> None:
             if daemon.read_log().held_now:
                 kubelet.stop()
 
-        kubelet = Kubelet(tree, replace(self._policy, tick_s=0.1), on_tick=on_tick, run_id="stop")
-        kubelet.run(make_jobs(self._endless(work), self._worker, "stop"), timeout_s=_STOP_TIMEOUT_S)
+        policy = replace(self._policy, tick_s=0.1)
+        kubelet = Kubelet(tree, policy, on_event=inside.on_event, on_tick=on_tick, run_id="stop")
+        kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker, "stop")), timeout_s=_STOP_TIMEOUT_S)
         held = len(daemon.read_log().held_now)
         code = daemon.stop()
         pods = kubelet.pods

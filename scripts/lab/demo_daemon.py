@@ -8,7 +8,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ _LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|froze|sacrificed|star
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 OOM_SCORE_ADJ = -999
 """Of whatever looks after pods: when the node itself runs out of memory, pods are killed and not this."""
-_START_SECONDS = 30
-_STOP_SECONDS = 30
+_START_SECONDS = 120
+_STOP_SECONDS = 120
 
 
 @dataclass(slots=True)
@@ -73,15 +73,18 @@ def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
 
 
 class DaemonProcess:
-    """`python -m cgpause.daemon` in a cgroup of its own beside kubepods, as a service is."""
+    """`python -m cgpause.daemon` in a cgroup of its own beside kubepods, as a service is.
 
-    def __init__(self, parent: Path, log_dir: Path, config: Path, log_file: Path) -> None:
+    `options` are added to its command line.
+    """
+
+    def __init__(self, parent: Path, log_dir: Path, config: Path, log_file: Path, options: Sequence[str] = ()) -> None:
         self.log = DaemonLog()
         self._log_file = log_file
         self._cgroup = parent / "cgpause.service"
         self._cgroup.mkdir()
         argv = [sys.executable, "-m", "cgpause.daemon", "--config", str(config)]
-        argv += ["--cgroup-root", str(parent), "--log-dir", str(log_dir)]
+        argv += ["--cgroup-root", str(parent), "--log-dir", str(log_dir), *options]
         # No notification socket: it would be somebody else's.
         env = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPO), env.get("PYTHONPATH"))))

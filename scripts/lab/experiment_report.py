@@ -30,11 +30,9 @@ from lab.experiment_results import (
     ALL_ARMS,
     ARMS,
     NONE,
-    OVERSUBSCRIPTIONS,
     SEEDS,
     SHARES,
     UNLIMITED,
-    WATERMARK,
     Cell,
     Result,
     Results,
@@ -346,34 +344,6 @@ class Report:
 def render(results: Results, *, label: str = "") -> str:
     """The report on these results as Markdown; `label` goes on top of it."""
     return Report(results, label).text()
-
-
-def headline(results: Results) -> str:
-    """What the README says about these results; they have all of its arms."""
-    evidence = Evidence(results)
-    cells = every_cell(JUDGED)
-    known = [(cell, twins) for cell in cells if (twins := evidence.twins(cell, JUDGED[0], NONE))]
-    seeds = sum(len(twins) for _, twins in known)
-    without = sum(its.number("restarts") for _, twins in known for _, its in twins)
-    freeze, throttle = (
-        sum(mine.number("restarts") for cell in cells for mine, _ in evidence.twins(cell, arm, NONE)) for arm in JUDGED
-    )
-    found = {arm: savings(evidence, arm) for arm in (*JUDGED, WATERMARK)}
-    saved = {arm: one for arm, one in found.items() if one is not None}
-    extent = "all" if len(known) == len(cells) else str(len(known))
-    return (
-        f"On {extent} of its {len(cells)} loads ({seeds} of {len(cells) * len(SEEDS)} runs, {percent(1)} to "
-        f"{percent(max(OVERSUBSCRIPTIONS))} oversubscription) containers restart {without:.0f} times without control, "
-        f"{_times(freeze)} with `reserve` and `freeze`, {_times(throttle)} with `reserve` and `throttle`. Where "
-        f"they restart without control, these two take {percent(saved[JUDGED[0]].time[0])} and "
-        f"{percent(saved[JUDGED[1]].time[0])} less time in all. The paper's own algorithm (`watermark`) saves "
-        f"{percent(saved[WATERMARK].restarts[0])} of the restarts and {percent(saved[WATERMARK].time[0])} of the time "
-        f"here; the paper says {percent(PAPER_RESTARTS_SAVED[0])} and {percent(PAPER_TIME_SAVED[0])}."
-    )
-
-
-def _times(restarts: float) -> str:
-    return "once" if restarts == 1 else f"{restarts:.0f} times"
 
 
 def plots(measured: Sequence[Result]) -> list[Plot]:

@@ -269,8 +269,11 @@ def unit_with_faults() -> Iterator[None]:
     drop_in.parent.mkdir(parents=True)
     drop_in.write_text(
         f"[Service]\nExecStart=\nExecStart={command}\nStandardError=append:{FOLDER}/log\n"
-        "Restart=no\nTimeoutStartSec=30s\nWatchdogSec=8s\nMemoryMax=96M\n"
+        "Restart=no\nTimeoutStartSec=180s\nWatchdogSec=8s\nMemoryMax=96M\n"
     )
+    launcher = venv / "share" / "cgpause" / "restore.sh"
+    launcher.parent.mkdir(parents=True)
+    shutil.copy(REPO / "systemd" / "restore.sh", launcher)
     (UNITS / UNIT).write_text((REPO / "systemd" / UNIT).read_text().replace(SHIPPED_PREFIX, str(venv)))
     try:
         systemctl("daemon-reload")

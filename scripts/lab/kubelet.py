@@ -17,11 +17,13 @@ from enum import StrEnum
 from typing import Final
 
 from cgpause.simulate.kubelet import Backoff, oom_score_adj, request_bytes
-from lab.kubepods import Container, Kubepods, PodSpec, make_uid, read_keyed
+from lab.kubepods import Container, Kubepods, PodSpec, Tier, make_uid, read_keyed
 from lab.vm_host import LabError
 
 TERMINATED: Final = 128 + signal.SIGTERM
 """Exit code of a container that somebody asked to stop; kubelet restarts it like one that was killed."""
+BEST_EFFORT_OOM_SCORE_ADJ: Final = 1000
+"""kubelet's besteffortOOMScoreAdj (pkg/kubelet/qos/policy.go)."""
 _LINGER_POLL_S: Final = 0.1
 
 
@@ -45,9 +47,14 @@ class Job:
     """One job of the queue."""
 
     name: str
-    limit_bytes: int
+    limit_bytes: int | None
     argv: tuple[str, ...]
     cpu_max: str = "max 100000"
+    request_bytes: int | None = None
+    """None: the limit divided by the oversubscription, and 0 without a limit."""
+    start_s: float = 0.0
+    """Earliest admission, in seconds into the run. It also delays the jobs behind it in the queue."""
+    tier: Tier = Tier.BURSTABLE
 
 
 class EventKind(StrEnum):
@@ -164,6 +171,8 @@ class Kubelet:
         self._times: dict[str, JobTimes] = {}
         self._finished = 0
         self._total = 0
+        self._lasting = 0
+        self._awaited: Job | None = None
         self._stopped = False
 
     @property
@@ -175,15 +184,28 @@ class Kubelet:
         """Make `run` return as soon as it can, from a callback; pods stay as they are."""
         self._stopped = True
 
+    def launch(self, jobs: Iterable[Job]) -> None:
+        """Start pods that never end, before `run`. Requests do not matter; kubelet restarts them like jobs."""
+        for job in jobs:
+            self._lasting += 1
+            self._start_pod(job)
+
+    def submit(self, job: Job) -> None:
+        """Add a job to the end of the queue, from a callback of `run`."""
+        self._queue.append(job)
+        self._total += 1
+
     def run(self, jobs: Iterable[Job], *, timeout_s: float) -> Outcome:
         """Run all jobs to their end, or until `timeout_s`; then `Outcome.finished` tells how many were done."""
-        self._queue.extend(jobs)
-        self._total = len(self._queue)
+        for job in jobs:
+            self.submit(job)
         self._start_s = time.monotonic()
+        for running in self._admitted.values():
+            running.since_s = 0.0
         oom_before = self._oom_kills()
         self._tick()
         self._admit()
-        while (self._admitted or self._queue) and not self._stopped:
+        while (len(self._admitted) > self._lasting or self._queue) and not self._stopped:
             left_s = timeout_s - self._now()
             if left_s <= 0:
                 break
@@ -251,17 +273,31 @@ class Kubelet:
         if not self._queue:
             return
         job = self._queue[0]
+        early_s = job.start_s - self._now()
+        if early_s > 0:
+            if self._awaited is not job:
+                self._awaited = job
+                self._after(early_s, self._admit)
+            return
         requests = (self._request(one.job) for one in self._admitted.values())
         free_bytes = self._tree.memory_max_bytes - self._policy.reserved_bytes
         if not fits(requests, self._request(job), free_bytes):
             return
         self._queue.popleft()
+        self._start_pod(job)
+        self._after(0, self._admit)
+
+    def _start_pod(self, job: Job) -> None:
+        is_best_effort = job.tier is Tier.BEST_EFFORT
         pod = PodSpec(
             job.name,
             make_uid(self._run_id, job.name),
             job.limit_bytes,
+            job.tier,
             cpu_max=job.cpu_max,
-            oom_score_adj=oom_score_adj(self._request(job), self._tree.memory_max_bytes),
+            oom_score_adj=BEST_EFFORT_OOM_SCORE_ADJ
+            if is_best_effort
+            else oom_score_adj(self._request(job), self._tree.memory_max_bytes),
         )
         running = _Running(job, pod, Backoff(self._policy.backoff_scale), JobTimes(waiting_s=self._now()))
         self._times[job.name] = running.times
@@ -269,9 +305,10 @@ class Kubelet:
         self._tree.add_pod(pod)
         self._tell(EventKind.ADMITTED, running)
         self._start_container(running)
-        self._after(0, self._admit)
 
     def _request(self, job: Job) -> int:
+        if job.request_bytes is not None or job.limit_bytes is None:
+            return job.request_bytes or 0
         return request_bytes(job.limit_bytes, self._policy.oversubscription)
 
     def _start_container(self, running: _Running) -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 from typer.main import get_command
 
 from cgpause import __version__
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_STATE_DIR, TRACE_FILE
+from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, TRACE_FILE
 from cgpause.cli import app
 from cgpause.config import Config
 from cgpause.options import header, walk
@@ -49,6 +49,7 @@ _ENVIRONMENT = {
 _FILES = {
     DEFAULT_CONFIG: "The configuration; see `cgpause.toml`(5). It need not exist.",
     DEFAULT_STATE_DIR: "The history: `history.jsonl` and `history.jsonl.1`, a JSON object on each line.",
+    f"{DEFAULT_STATE_DIR}/{LEARNED_FILE}": "What the daemon has learned of workloads: their peaks, and what they are.",
     f"{DEFAULT_STATE_DIR}/{TRACE_FILE}": "The daemon's trace, if it records one; older parts end in `.1` to `.3`.",
     "/var/log/pods, /var/log/containers": "The kubelet's log folders, from whose names pods get theirs.",
 }
@@ -60,7 +61,6 @@ _EXAMPLES = {
     "cgpause simulate --preset paper-2g-150": "What would each policy do to the paper's jobs?",
     "cgpause record --for 1h": "Record this node for an hour.",
     "cgpause replay FILE --output DIR": "What would each policy have done there? With a picture.",
-    "cgpause tune jobs.toml --output tuned": "Are there better constants for these jobs, and how sure is that?",
     "cgpause bug-report": "What to attach to an issue; look at it first.",
     "cgpause resume --all": "Resume everything, whoever paused it, whatever else is broken.",
     "journalctl -u cgpause CGPAUSE_POD=default/batch-7": "What happened to one pod.",

@@ -56,8 +56,8 @@ often that was longer than 2 s, for services that have so much to answer in.
 """
 
 _PRESETS_TELL = """\
-Nothing holds these figures to a kernel. Why the reserve still restarts some, and why all jobs take longer where CPUs
-stand idle, is in [policies.md](policies.md#when-it-cannot-save).
+Nothing holds these figures to a kernel. [policies.md](policies.md#where-it-does-not-help) says where the policy does
+not help, and why.
 """
 
 
@@ -179,6 +179,13 @@ def badly(runs: Runs, scale: float = 1.0) -> list[str]:
     return found
 
 
+def worst(trials: Runs, presets: Runs) -> list[str]:
+    """Return a list item for each run on the page, measured or simulated, in which the reserve did badly."""
+    measured = [f"- on the kernel, {line}" for line in badly(trials, SCALE)]
+    simulated = [f"- simulated at true size, {line}" for line in badly(presets)]
+    return measured + simulated or ["In no run on this page."]
+
+
 def _presets(runs: Runs) -> list[str]:
     lines = [
         "| preset | policy | pods | priority | restarts | by probe | done, s | paused, s | longest | silent | late |",
@@ -227,7 +234,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "### Where cgpause does badly",
         "",
-        *([f"- {line}" for line in badly(trials, SCALE)] or ["Nowhere here."]),
+        *worst(trials, run["presets"]),
         "",
         "### How far the simulation is off",
         "",
@@ -235,10 +242,6 @@ def render(results: dict[str, Any]) -> str:
         "",
         _TRUE_SIZE.format(seeds=", ".join(str(seed) for seed in dict.fromkeys(one["seed"] for one in run["presets"]))),
         *_presets(run["presets"]),
-        "",
-        "Where it does badly here:",
-        "",
-        *([f"- {line}" for line in badly(run["presets"])] or ["Nowhere."]),
         "",
         _PRESETS_TELL,
         f"Measured with the daemon of commit {run['measured_at']} on Linux {run['kernel']}, {COUNTED_MACHINE}.",

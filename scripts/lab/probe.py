@@ -35,9 +35,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cgpause.cgroupfs import find_cgroup_root
-from cgpause.config import Config, HoldConfig, Policy, parse_config
+from cgpause.config import Config, HoldConfig, HowPaused, Policy, parse_config
 from cgpause.errors import CgpauseError
-from cgpause.model import Mechanism
 from cgpause.tree import PodTree
 from lab import demo_daemon, kubelet
 from lab.build import ensure_program
@@ -60,7 +59,7 @@ def config_text(plan: Plan) -> str:
     hold = HoldConfig()
     lines = [f'policy = "{plan.policy}"']
     if plan.hold_services:
-        lines.append(f'mechanism = "{Mechanism.FREEZE}"')
+        lines.append(f'mechanism = "{HowPaused.FREEZE}"')
     lines.append("[hold]")
     lines += [f"{one.name} = {getattr(hold, one.name) * plan.scale}" for one in fields(HoldConfig)]
     if plan.hold_services:

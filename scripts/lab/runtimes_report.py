@@ -16,9 +16,9 @@ def render(results: dict[str, Any]) -> str:
         "# How long a runtime makes a container",
         "",
         "Written by `scripts/bench runtimes`, which measures it again; do not edit. A container cannot be made in a",
-        f"pod that is held, so it is not held for {SPARED_S * 1000:g} ms after the cgroup of a new container appears",
-        "in it, whatever happens on the node. This is how long two runtimes take from that cgroup to the container's",
-        "own program, which is started as soon as it is made, on a machine that has nothing else to do:",
+        f"paused pod, so a pod is not paused for {SPARED_S * 1000:g} ms after the cgroup of a new container appears in",
+        "it, nor while one of its processes is still the runtime's. This is how long two runtimes take from that",
+        "cgroup to the container's own program, on a machine that has nothing else to do:",
         "",
         f"| runtime | median of {len(run['runtimes'][0]['times_ms'])} | longest |",
         "|---|---|---|",
@@ -30,9 +30,7 @@ def render(results: dict[str, Any]) -> str:
     lines += [
         "",
         "The machine is slower than a node's. What a kubelet and containerd do between creating and starting is not in",
-        "these times, and on a busy node everything takes longer. Where it takes too long, a container that was held",
-        "while it was made starts when its pod is resumed: after `max_pause_s` (9 s) at most, for until `starting_s`",
-        "it counts as a service.",
+        "these times, and on a busy node everything takes longer: cgpause then waits for the runtime, 10 s at most.",
         "",
         f"Commit {results['commit']}, {results['date']}; Linux {run['kernel']}, {COUNTED_MACHINE}.",
     ]

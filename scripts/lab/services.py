@@ -168,6 +168,10 @@ class Namespaces:
         pid = await_netns(self._tree.pod_path(pod))
         (self._folder / pod.name).symlink_to(f"/proc/{pid}/ns/net")
 
+    def unlink(self, pod: PodSpec) -> None:
+        """Forget the name of a pod's namespace, so that a later pod of that name can have it."""
+        (self._folder / pod.name).unlink(missing_ok=True)
+
 
 class Control:
     """The same service and prober beside the tree, where nothing is ever paused.

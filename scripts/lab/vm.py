@@ -142,15 +142,17 @@ class Vm:
         What was written to its disks is there afterwards, as far as its kernel had sent it out.
         """
         boots = self._boots()
-        # What asks for it does not live to say how it went.
-        subprocess.run(
-            [*self._ssh, "guest", "echo b >/proc/sysrq-trigger"], capture_output=True, check=False, timeout=60
-        )
+        # What asks for it does not live to say how it went, and ssh would wait for that for minutes.
+        quiet = subprocess.DEVNULL
+        asking = self._spawn([*self._ssh, "guest", "echo b >/proc/sysrq-trigger"], stdout=quiet)
         self._await_ready(boots + 1)
+        asking.kill()
+        self._master.kill()
         self._connect()
 
     def _boot(self) -> None:
-        image = ensure_image(self._cache, self.machine.suite)
+        machine = self.machine
+        image = ensure_image(self._cache, machine.suite, machine.packages, programs=machine.programs)
         packages = ensure_packages(self._cache, self._repo, image.python_version)
         names = source_files(self._repo)
         wheel = ensure_wheel(self._cache, self._repo, names)
@@ -295,7 +297,7 @@ class Vm:
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     gets = [parse_get(text) for text in args.get]
-    machine = Machine(args.memory, args.cpus, args.append, args.counted, args.suite)
+    machine = Machine(args.memory, args.cpus, args.append, args.counted, args.suite, args.programs)
     deadline = time.monotonic() + args.timeout
     for last_try in (False, True):
         try:
@@ -330,6 +332,9 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     run = actions.add_parser("run", usage="scripts/vm run [options] -- CMD...", help="boot, run CMD, exit as it did")
     for action in (build, run):
         action.add_argument("--suite", default="", help="the guest's Debian, and with it its kernel (the host's own)")
+        action.add_argument(
+            "--programs", action="store_true", help="the image with compilers and other programs for pods"
+        )
     run.add_argument("--memory", default="1536M", help="the guest's memory (%(default)s)")
     run.add_argument("--cpus", type=int, default=2, help="the guest's CPUs (%(default)s)")
     run.add_argument(
@@ -360,7 +365,7 @@ def main(argv: Sequence[str]) -> int:
     end_by_signal()
     try:
         if args.action == "build":
-            image = ensure_image(cache_dir(), args.suite)
+            image = ensure_image(cache_dir(), args.suite, programs=args.programs)
             ensure_packages(cache_dir(), REPO, image.python_version)
             say(f"ready: {image.folder}")
             return 0

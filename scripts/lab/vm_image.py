@@ -10,7 +10,7 @@ import os
 import shlex
 import tempfile
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,6 +62,10 @@ CONTAINERS = ("crun", "podman", "python3-yaml")
 
 # containerd's runtime: `lab.runtimes` measures it beside podman's.
 RUNTIMES = ("runc",)
+
+# Real programs for `lab.stock`, with `--programs`, in an image of their own: nothing else needs their 150 MB. Perl,
+# Python and sort are in every image. No Node: DPKG_OPTIONS leave out files that it needs.
+PROGRAMS = ("gcc", "sqlite3", "xz-utils", "zstd")
 
 DPKG_OPTIONS = (
     "force-unsafe-io",
@@ -260,14 +264,16 @@ def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:
     return f"image-{suite}-{arch}-{digest[:12]}"
 
 
-def ensure_image(cache: Path, suite: str = "") -> Image:
+def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, programs: bool = False) -> Image:
     """The image of today's recipe, built if this cache has none: of this Debian suite, or else of the host's own.
 
+    With `programs` it has real programs to run in pods, and on the host's own Debian not what only other tests need.
+
     Of `NAME-backports` only the kernel is taken, and everything else of NAME: the newest kernel there is packaged, on a
-    Debian that does not change from day to day.
+    Debian that does not change from day to day. `extra` packages are installed beside those of the suite.
     """
     source, arch = host_source()
-    packages = packages_of(suite)
+    packages = (*packages_of(suite, programs=programs), *extra)
     if suite:
         source = replace(source, suite=suite)
     folder = cache / recipe_key(source.suite, arch, packages)
@@ -278,10 +284,16 @@ def ensure_image(cache: Path, suite: str = "") -> Image:
     return Image(folder, facts["kernel_release"], facts["python_version"])
 
 
-def packages_of(suite: str) -> tuple[str, ...]:
+def packages_of(suite: str, *, programs: bool = False) -> tuple[str, ...]:
     """What is installed for a suite, as apt is told."""
+    if programs:
+        return (*_kernel_packages(suite), *PROGRAMS)
     if not suite:
         return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED, *CONTAINERS, *RUNTIMES)
+    return _kernel_packages(suite)
+
+
+def _kernel_packages(suite: str) -> tuple[str, ...]:
     packages = (*PACKAGES, *SUGGESTED)
     if suite.endswith(BACKPORTS):
         return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in packages)

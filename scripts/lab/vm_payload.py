@@ -37,8 +37,7 @@ def guest_requirements(pyproject: str) -> Requirements:
     project = tomllib.loads(pyproject)["project"]
     optional = dict(project.get("optional-dependencies", {}))
     dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
-    for hosts in ("plots", "tune"):  # drawn and searched for on the host
-        optional.pop(hosts, None)
+    optional.pop("plots", None)  # pictures are drawn on the host
     runtime = [*project.get("dependencies", []), *optional.pop("metrics", [])]
     extras = [line for lines in optional.values() for line in lines]
     return Requirements(runtime=tuple(runtime), tests=tuple(dev + extras))

@@ -42,7 +42,9 @@ class Machine:
     append: str = ""  # after our own words, so that it can take them back
     counted: bool = False  # time by instructions: all CPUs together execute 10^9 a second
     suite: str = ""  # the Debian, and with it the kernel; the host's own if empty
+    programs: bool = False  # the image that has real programs to run in pods
     resets: bool = False  # a reset starts it anew, instead of ending it
+    packages: tuple[str, ...] = ()  # Debian packages beside those that every guest of that suite has
 
 
 def qemu_command(

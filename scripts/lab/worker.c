@@ -1,14 +1,22 @@
 /*
  * The container program of Kang & Yu 2024, section 6.2: memory that comes and goes.
  *
- *     worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED    the job; exit status 0 when all rounds are done
- *     worker measure WORK                               print the CPU time, in ns, of WORK iterations
- *     worker pause                                      hold nothing and sleep, like a pod's sandbox
+ *     worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED [SLEEP_MS]
+ *                                                the job; exit status 0 when all rounds are done
+ *     worker once PEAK_BYTES WORK                grow to PEAK_BYTES once, work, give all of it back, work, end
+ *     worker idle PERIOD_MS NOISE_BYTES SEED     do a little in every period, until SIGTERM
+ *     worker measure WORK                        print the CPU time, in ns, of WORK iterations
+ *     worker pause                               hold nothing and sleep, like a pod's sandbox
  *
  * The job always holds LIMIT/2, touched. In each round it allocates unit by unit, up to a random point between LIMIT/2
  * and LIMIT, touches every page, works for WORK iterations after each unit, and gives all of it back to the kernel.
  * WORK counts iterations, not time, so a slowed-down or paused job has as much left to do as any other. The same
- * arguments make the same sequence of allocations on every machine.
+ * arguments make the same sequence of allocations on every machine. With SLEEP_MS it sleeps that long after each unit, as
+ * a job does that waits for a disk, a network or another pod.
+ *
+ * `once` grows in STEPS steps and works for WORK iterations after each, then for a quarter of that at the peak, and for
+ * another quarter without its memory. `idle` prints a line, starts and reaps a child, reads a file and touches up to
+ * NOISE_BYTES, which it gives back at once.
  *
  * A page costs WORK / 5000 besides: on a node whose memory is that of a real one divided by a hundred, memory must not be
  * filled a hundred times as soon, for nobody who watches it has become quicker.
@@ -26,11 +34,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define OVERHEAD (1UL << 20)
 #define PAGES_PER_WORK 5000
+#define STEPS 24
 
 static uint64_t random_state;
 
@@ -112,6 +122,71 @@ static uint64_t peak_rss_bytes(void)
     return kib * 1024;
 }
 
+/* Sleep that long in all, whatever interrupts it. */
+static void rest(uint64_t ms)
+{
+    struct timespec left = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000};
+    while (nanosleep(&left, &left) && errno == EINTR)
+        ;
+}
+
+/* Address space for `bytes`, of which no page is there yet. */
+static char *reserve(size_t bytes)
+{
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        die("mmap");
+    /* A huge page would take 2 MiB where one page was touched. EINVAL: this kernel has none. */
+    if (madvise(memory, bytes, MADV_NOHUGEPAGE) && errno != EINVAL)
+        die("madvise");
+    return memory;
+}
+
+static int once(size_t peak, uint64_t iterations)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), step = peak / STEPS / page * page;
+    char *memory = reserve(STEPS * step + page);
+    for (size_t number = 0; number < STEPS; number++) {
+        touch(memory + number * step, step, page, iterations);
+        work(iterations);
+    }
+    work(iterations * STEPS / 4);
+    if (munmap(memory, STEPS * step + page))
+        die("munmap");
+    work(iterations * STEPS / 4);
+    printf("peak_bytes=%zu rss_bytes=%" PRIu64 "\n", STEPS * step, peak_rss_bytes());
+    return 0;
+}
+
+static _Noreturn void idle(uint64_t period_ms, size_t noise)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *memory = reserve(noise + page), buffer[4096];
+    for (uint64_t turn = 0;; turn++) {
+        size_t touched = next_random() % (noise / page + 1) * page;
+        touch(memory, touched, page, 0);
+        pid_t child = fork();
+        if (child < 0)
+            die("fork");
+        if (!child)
+            _exit(0);
+        while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+            ;
+        FILE *file = fopen("/proc/self/exe", "r");
+        if (!file)
+            die("/proc/self/exe");
+        while (fread(buffer, 1, sizeof buffer, file) == sizeof buffer)
+            ;
+        fclose(file);
+        printf("turn=%" PRIu64 " touched_bytes=%zu\n", turn, touched);
+        if (fflush(stdout))
+            exit(1);
+        if (madvise(memory, noise + page, MADV_DONTNEED))
+            die("madvise");
+        rest(period_ms);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct sigaction action = {.sa_handler = on_term};
@@ -121,12 +196,20 @@ int main(int argc, char **argv)
             pause();
     if (argc == 3 && !strcmp(argv[1], "measure"))
         return measure(parse(argv[2], "WORK"));
-    if (argc != 6) {
-        fprintf(stderr, "usage: worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED | measure WORK | pause\n");
+    if (argc == 4 && !strcmp(argv[1], "once"))
+        return once(parse(argv[2], "PEAK_BYTES"), parse(argv[3], "WORK"));
+    if (argc == 5 && !strcmp(argv[1], "idle")) {
+        random_state = parse(argv[4], "SEED");
+        idle(parse(argv[2], "PERIOD_MS"), parse(argv[3], "NOISE_BYTES"));
+    }
+    if (argc != 6 && argc != 7) {
+        fprintf(stderr, "usage: worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED [SLEEP_MS] | once PEAK_BYTES WORK | "
+                        "idle PERIOD_MS NOISE_BYTES SEED | measure WORK | pause\n");
         return 2;
     }
     uint64_t limit = parse(argv[1], "LIMIT_BYTES"), unit = parse(argv[2], "UNIT_BYTES");
     uint64_t rounds = parse(argv[3], "ROUNDS"), iterations = parse(argv[4], "WORK");
+    uint64_t sleep_ms = argc == 7 ? parse(argv[6], "SLEEP_MS") : 0;
     random_state = parse(argv[5], "SEED");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (limit < 4 * OVERHEAD || unit < page) {
@@ -134,12 +217,7 @@ int main(int argc, char **argv)
         return 2;
     }
     uint64_t hold = limit / 2 / page * page, most = (limit - OVERHEAD) / page * page - hold;
-    char *memory = mmap(NULL, hold + most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        die("mmap");
-    /* A huge page would take 2 MiB where one page was touched. EINVAL: this kernel has none. */
-    if (madvise(memory, hold + most, MADV_NOHUGEPAGE) && errno != EINVAL)
-        die("madvise");
+    char *memory = reserve(hold + most);
     touch(memory, hold, page, iterations);
     uint64_t units = 0, peak = 0, sum = 0;
     for (uint64_t round = 0; round < rounds; round++) {
@@ -150,6 +228,8 @@ int main(int argc, char **argv)
             held += step;
             units++;
             work(iterations);
+            if (sleep_ms)
+                rest(sleep_ms);
         }
         if (held > peak)
             peak = held;
