@@ -1,5 +1,5 @@
 """`python -m cgpause` is the `cgpause` command."""
 
-from cgpause.cli import main
+from cgpause.cli.main import main
 
 main()

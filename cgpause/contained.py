@@ -23,11 +23,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from cgpause import logfmt
-from cgpause.arguments import parse_options
-from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.errors import CgpauseError, HostError
-from cgpause.logfmt import fields
+from cgpause.config.arguments import parse_options
+from cgpause.core.errors import CgpauseError, HostError
+from cgpause.kernel import logfmt
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.kernel.logfmt import fields
 
 log = logging.getLogger(__name__)
 

@@ -20,12 +20,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from cgpause import high, logfmt
-from cgpause.arguments import Options, daemon_options, daemon_parser
-from cgpause.atwork import find_daemon
-from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.clock import now_ns
-from cgpause.errors import (
+from cgpause.config.arguments import Options, daemon_options, daemon_parser
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import (
     AtWorkError,
     CgpauseError,
     CgroupGoneError,
@@ -34,16 +31,20 @@ from cgpause.errors import (
     HostError,
     printable,
 )
-from cgpause.events import Event, resumed_event
-from cgpause.findpods import kubepods_roots, walk
-from cgpause.kubepods import pod_uid
-from cgpause.ledger import Resumed, read_record, resume
-from cgpause.logfmt import fields
-from cgpause.model import CgroupId, Owner, PauseRecord, Result
-from cgpause.names import PodName, read_names
-from cgpause.record import XATTR
-from cgpause.recorder import Keeper, Recorder, max_mib, tell
-from cgpause.systemd import original_from_systemd
+from cgpause.core.kubepods import pod_uid
+from cgpause.core.model import CgroupId, Owner, PauseRecord, Result
+from cgpause.core.names import PodName, read_names
+from cgpause.kernel import logfmt
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.kernel.find_daemon import find_daemon
+from cgpause.kernel.logfmt import fields
+from cgpause.kernel.systemd import original_from_systemd
+from cgpause.ledger import high
+from cgpause.ledger.ledger import Resumed, read_record, resume
+from cgpause.ledger.record import XATTR
+from cgpause.pods.discover import kubepods_roots, walk
+from cgpause.telemetry.events import Event, resumed_event
+from cgpause.telemetry.recorder import Keeper, Recorder, max_mib, tell
 
 log = logging.getLogger(__name__)
 

@@ -10,18 +10,29 @@ from pathlib import Path
 import pytest
 from trees import FakeTree
 
-from cgpause import ledger
-from cgpause.actuate import Actuator
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.config import Config
-from cgpause.dryrun import DryLedger
-from cgpause.errors import CgroupGoneError, KernelWriteError
-from cgpause.events import Event
-from cgpause.ledger import PauseRequest
-from cgpause.model import Action, CpuMax, Freeze, Headroom, Mechanism, Owner, Pause, Resume, Sacrifice, Sample
-from cgpause.tree import PodTree, TrackedPod
-from cgpause.watch import Watch
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgroupGoneError, KernelWriteError
+from cgpause.core.model import (
+    Action,
+    CpuMax,
+    Freeze,
+    Headroom,
+    Mechanism,
+    Owner,
+    Pause,
+    Resume,
+    Sacrifice,
+    Sample,
+)
+from cgpause.daemon.actuate import Actuator
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Watch
+from cgpause.ledger import ledger
+from cgpause.ledger.dryrun import DryLedger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.telemetry.events import Event
 
 CONFIG = Config()
 THROTTLE = CpuMax(1001, 100000)

@@ -16,13 +16,13 @@ import pytest
 from trees import FakeTree
 from typer.testing import CliRunner, Result
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.cli import app
-from cgpause.clock import now_ns
-from cgpause.exits import Exit
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.cli.exits import Exit
+from cgpause.cli.main import app
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 GIB = 1 << 30
 MIB = 1 << 20

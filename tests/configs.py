@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cgpause.config import parse_config
-from cgpause.errors import ConfigError, ConfigProblem
+from cgpause.config.load import parse_config
+from cgpause.core.errors import ConfigError, ConfigProblem
 
 
 def problems(text: str) -> list[tuple[int | None, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from cgpause.watch import Watch
+from cgpause.kernel.inotify import Watch
 
 settings.register_profile("cgpause", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cgpause")

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.record import XATTR
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.record import XATTR
 
 THROTTLE = CpuMax(1000, 100000)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from trees import FakeTree, wait_until
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.ledger import PauseRequest, pause
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.ledger import PauseRequest, pause
 
 MIB, GIB = 1 << 20, 1 << 30
 S = 1_000_000_000
@@ -33,7 +33,7 @@ class Running:
         self.config = tree.folder / "config.toml"
         self.config.write_text(config)
         self.log_path = tree.folder / "daemon.log"
-        program = f"import sys; from cgpause import daemon; {before}; sys.exit(daemon.main())"
+        program = f"import sys; from cgpause.daemon import loop; {before}; sys.exit(loop.main())"
         command = [sys.executable, *(("-c", program) if before else ("-m", "cgpause.daemon"))]
         command += ["--config", str(self.config), "--verbose", *options]
         command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]

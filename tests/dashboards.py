@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgpause.atwork import Daemon, DaemonState
-from cgpause.config import HowPaused, Policy
-from cgpause.model import (
+from cgpause.cli.top.screen import Frame
+from cgpause.cli.top.values import Kubepods, Levels, Moment, PodDetail, PodState, SeenEvent, SeenPod, Snapshot
+from cgpause.config.settings import HowPaused, Policy
+from cgpause.core.model import (
     CgroupId,
     CpuMax,
     Headroom,
@@ -19,19 +20,9 @@ from cgpause.model import (
     QosClass,
     Workload,
 )
+from cgpause.kernel.find_daemon import Daemon, DaemonState
 from cgpause.policy.demand import Basis
 from cgpause.policy.serving import Place
-from cgpause.top.screen import Frame
-from cgpause.top.values import (
-    Kubepods,
-    Levels,
-    Moment,
-    PodDetail,
-    PodState,
-    SeenEvent,
-    SeenPod,
-    Snapshot,
-)
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -10,15 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from cgpause import high, kubepods, names, parse, record
-from cgpause.config import parse_config, render_config
-from cgpause.errors import ConfigError, DamagedRecordError, MalformedError, PodLookupError, printable
-from cgpause.kubeletconfig import parse_eviction_hard
-from cgpause.logfmt import fields
-from cgpause.lookup import find_pod
-from cgpause.model import CgroupId, Pod, QosClass
-from cgpause.tomllines import key_lines
-from cgpause.trace.decode import BadLineError, Decoder
+from cgpause.config.load import parse_config, render_config
+from cgpause.config.tomllines import key_lines
+from cgpause.core import kubepods, names, parse
+from cgpause.core.errors import ConfigError, DamagedRecordError, MalformedError, PodLookupError, printable
+from cgpause.core.lookup import find_pod
+from cgpause.core.model import CgroupId, Pod, QosClass
+from cgpause.kernel.logfmt import fields
+from cgpause.ledger import high, record
+from cgpause.pods.kubeletconfig import parse_eviction_hard
+from cgpause.telemetry.trace.decode import BadLineError, Decoder
 
 MOST_64_BIT = 2**64
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from cgpause.model import Headroom
+from cgpause.core.model import Headroom
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from cgpause.config import Config
-from cgpause.model import (
+from cgpause.config.settings import Config
+from cgpause.core.model import (
     Action,
     CgroupId,
     CpuMax,
@@ -23,7 +23,7 @@ from cgpause.model import (
     Sample,
     Workload,
 )
-from cgpause.policy import Decision, State, decide
+from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import Growth
 
 MS = 1_000_000

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.high import set_high
-from cgpause.ledger import PauseRequest, pause
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.high import set_high
+from cgpause.ledger.ledger import PauseRequest, pause
 
 ORIGINALS = ("max 100000", "50000 100000", "200000 50000")
 SLICE = "/sys/fs/cgroup/kubepods.slice/kubepods-pod00000001_0000_4000_8000_000000000001.slice"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from cgpause.simulate.pods import MIB, Behaviour, Step, fill
+from cgpause.offline.simulate.pods import MIB, Behaviour, Step, fill
 
 
 def worker(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.account import Pause, State, parse_since, pauses, select, totals, with_running
-from cgpause.errors import PodLookupError
-from cgpause.events import Event, PauseKey
+from cgpause.core.errors import PodLookupError
+from cgpause.telemetry.events import Event, PauseKey
+from cgpause.telemetry.pauses import Pause, State, parse_since, pauses, select, totals, with_running
 
 S = 1_000_000_000
 BOOT = "b1"

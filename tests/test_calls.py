@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from trees import FakeTree
 
-from cgpause.calls import Call, Processes
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.containers import descendants
+from cgpause.core.clock import now_ns
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.processes import Call, Processes
+from cgpause.pods.containers import descendants
 
 BEFORE_EVERYTHING = 0
 

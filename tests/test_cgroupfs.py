@@ -12,9 +12,16 @@ from typing import Self
 
 import pytest
 
-from cgpause import cgroupfs
-from cgpause.cgroupfs import Cgroup, find_cgroup_root, read_controllers
-from cgpause.errors import BusyError, CgroupGoneError, HostError, KernelReadError, KernelWriteError, MalformedError
+from cgpause.core.errors import (
+    BusyError,
+    CgroupGoneError,
+    HostError,
+    KernelReadError,
+    KernelWriteError,
+    MalformedError,
+)
+from cgpause.kernel import cgroupfs
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.errors import (
+from cgpause.core.errors import (
     BusyError,
     CgroupGoneError,
     HostError,
@@ -22,7 +21,8 @@ from cgpause.errors import (
     KernelReadError,
     KernelWriteError,
 )
-from cgpause.model import CgroupId
+from cgpause.core.model import CgroupId
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 
 Patch = pytest.MonkeyPatch
 
@@ -193,7 +193,7 @@ def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: P
         if at_s < 1000 + held_s:
             raise BlockingIOError
 
-    monkeypatch.setattr("cgpause.cgroupfs.time", SimpleNamespace(monotonic=lambda: at_s, sleep=sleep))
+    monkeypatch.setattr("cgpause.kernel.cgroupfs.time", SimpleNamespace(monotonic=lambda: at_s, sleep=sleep))
     monkeypatch.setattr(fcntl, "flock", flock)
     got = False
     try:

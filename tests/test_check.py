@@ -19,11 +19,11 @@ import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture
 from typer.testing import CliRunner, Result
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.check import Finding, Level, run_checks
-from cgpause.cli import app
-from cgpause.config import Config, MemoryHighConfig
-from cgpause.errors import KernelReadError, KernelWriteError
+from cgpause.cli.check import Finding, Level, run_checks
+from cgpause.cli.main import app
+from cgpause.config.settings import Config, MemoryHighConfig
+from cgpause.core.errors import KernelReadError, KernelWriteError
+from cgpause.kernel.cgroupfs import Cgroup
 
 NAMES = [
     "kernel",
@@ -74,14 +74,14 @@ def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
     (tree.kubepods / "memory.high").write_text("max\n")
     pressure = tmp_path / "memory.pressure"
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    monkeypatch.setattr("cgpause.check.NODE_PRESSURE", str(pressure))
+    monkeypatch.setattr("cgpause.cli.check.NODE_PRESSURE", str(pressure))
     monkeypatch.setattr(platform, "release", lambda: "6.18.1")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(total=0))
     monkeypatch.setattr(psutil, "process_iter", processes("systemd", "kubelet", None))
     monkeypatch.setattr(psutil, "disk_partitions", mounted_proc("rw,nosuid"))
     monkeypatch.setattr(subprocess, "run", systemctl(ACTIVE))
-    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
     return tree
 
 
@@ -152,7 +152,7 @@ def no_root(tree: FakeTree, _: Patch) -> None:
 
 
 def no_psi(tree: FakeTree, patch: Patch) -> None:
-    patch.setattr("cgpause.check.NODE_PRESSURE", str(tree.folder / "absent"))
+    patch.setattr("cgpause.cli.check.NODE_PRESSURE", str(tree.folder / "absent"))
 
 
 def psi_off(tree: FakeTree, patch: Patch) -> None:
@@ -322,7 +322,7 @@ def test_whatever_is_not_well_is_found_with_what_to_do(
 def test_a_host_without_cgroup_v2_fails_with_what_to_do(
     mountinfo: bytes, healthy: FakeTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("cgpause.cgroupfs.open", lambda *_, **__: io.BytesIO(mountinfo), raising=False)
+    monkeypatch.setattr("cgpause.kernel.cgroupfs.open", lambda *_, **__: io.BytesIO(mountinfo), raising=False)
 
     findings = {finding.name: finding for finding in run_checks(None, str(healthy.log_dir), Config())}
 
@@ -338,7 +338,7 @@ def test_a_host_without_cgroup_v2_fails_with_what_to_do(
 def test_a_host_without_cgroup_v2_has_its_advice_where_the_others_have_it(
     healthy: FakeTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("cgpause.cgroupfs.open", lambda *_, **__: io.BytesIO(V1), raising=False)
+    monkeypatch.setattr("cgpause.kernel.cgroupfs.open", lambda *_, **__: io.BytesIO(V1), raising=False)
 
     (found,) = [finding for finding in run_checks(None, str(healthy.log_dir), Config()) if finding.name == "cgroup"]
 

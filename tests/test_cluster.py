@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from lab.cluster import NODES, Cell, cells, run
 from lab.cluster_report import REPORT, safe_pct
 
-from cgpause.simulate import Arm
+from cgpause.offline.simulate import Arm
 
 
 def test_cells_come_out_the_same_in_several_processes() -> None:

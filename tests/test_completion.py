@@ -21,8 +21,8 @@ from commandline import pause_as, place, process
 from trees import FakeTree
 from typer.main import get_command
 
-from cgpause.cli import app
-from cgpause.model import Owner
+from cgpause.cli.main import app
+from cgpause.core.model import Owner
 
 REPO = Path(__file__).parents[1]
 PROMPT = "what now> "

@@ -14,7 +14,9 @@ from generated import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config import (
+from cgpause.config.load import load_config, options_table, parse_config, render_config
+from cgpause.config.options import walk
+from cgpause.config.settings import (
     Config,
     HistoryConfig,
     HoldConfig,
@@ -32,14 +34,9 @@ from cgpause.config import (
     ThrottleConfig,
     TraceConfig,
     WatermarkConfig,
-    load_config,
-    options_table,
-    parse_config,
-    render_config,
 )
-from cgpause.model import CpuMax, PsiKind, PsiTrigger, QosClass
-from cgpause.options import walk
-from cgpause.tomllines import key_lines, line_of
+from cgpause.config.tomllines import key_lines, line_of
+from cgpause.core.model import CpuMax, PsiKind, PsiTrigger, QosClass
 
 REPO = Path(__file__).parents[1]
 EXAMPLE = REPO / "systemd" / "config.toml"
@@ -391,8 +388,8 @@ def test_the_examples_in_the_manual_are_valid() -> None:
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from cgpause.config import Config, parse_config; parse_config('policy = \"watermark\"', ''); "
-        "print(*sys.modules.keys() & {'typer', 'rich', 'difflib', 'textwrap', 'json', 'cgpause.optionstext'})"
+        "import sys; from cgpause.config.load import Config, parse_config; parse_config('policy = \"watermark\"', ''); "
+        "print(*sys.modules.keys() & {'typer', 'rich', 'difflib', 'textwrap', 'json', 'cgpause.config.render'})"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.config import Config, load_config
-from cgpause.errors import ConfigError, ConfigProblem
+from cgpause.config.load import load_config
+from cgpause.config.settings import Config
+from cgpause.core.errors import ConfigError, ConfigProblem
 
 
 def file_problem(path: str, *, must_exist: bool = True) -> ConfigProblem:

@@ -10,8 +10,9 @@ from configs import all_problems, only_message, problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.config import Config, parse_config
-from cgpause.errors import ConfigError
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from trees import FakeTree, records_left, wait_until
 
 from cgpause import contained
-from cgpause.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import Cgroup
 
 UNIT = (Path(__file__).parent.parent / "systemd/cgpause.service").read_text()
 FULL = 1000 << 20

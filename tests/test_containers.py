@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.containers import MOST, descendants, kill_containers
-from cgpause.errors import CgpauseError, KernelWriteError
-from cgpause.names import Names, read_names
+from cgpause.core.errors import CgpauseError, KernelWriteError
+from cgpause.core.names import Names, read_names
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.pods.containers import MOST, descendants, kill_containers
 
 NO_NAMES = Names({}, {})
 CAPTURED_POD = {

@@ -23,8 +23,8 @@ from lab.kubepods import MIB
 from lab.slowdown import QUOTAS_M, cpu_max, summarize
 from lab.vm_host import LabError
 
-from cgpause.config import Config
-from cgpause.model import CgroupId, Pod, QosClass
+from cgpause.config.settings import Config
+from cgpause.core.model import CgroupId, Pod, QosClass
 
 SCHED = """\
 cgpause (4711, #threads: 1)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, Counts, Held, Histogram, pod_label
-from cgpause.events import Event
-from cgpause.metrics import BY_NAME, Values
-from cgpause.model import Mechanism, Result
+from cgpause.core.model import Mechanism, Result
+from cgpause.telemetry.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, Counts, Held, Histogram, pod_label
+from cgpause.telemetry.events import Event
+from cgpause.telemetry.metrics import BY_NAME, Values
 
 S = 1_000_000_000
 START = 1000 * S

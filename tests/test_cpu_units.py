@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause import cpu_units
-from cgpause.model import CpuMax
+from cgpause.core import cpu_units
+from cgpause.core.model import CpuMax
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes import MIB, START_NS, S, growth, pod, record
 
-from cgpause.model import CgroupId, Mechanism, Owner, Pod, PodUsage, QosClass, Workload
+from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.demand import (
     ACTIVE_S,
     HORIZON_S,

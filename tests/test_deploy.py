@@ -13,16 +13,16 @@ from lab.manifest import arguments, container_of, podman_options
 from lab.oci import USELESS
 
 from cgpause import __version__, contained
-from cgpause.arguments import (
+from cgpause.config.arguments import parse_options
+from cgpause.config.load import load_config
+from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
     DEFAULT_LOG_DIR,
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
-    parse_options,
 )
-from cgpause.config import load_config
-from cgpause.own import POD_UID
+from cgpause.pods.own import POD_UID
 
 REPO = Path(__file__).parent.parent
 MANIFEST = REPO / "docs/deploy/daemonset.yaml"

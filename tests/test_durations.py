@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause import durations
+from cgpause.core import durations
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from nodes import ORIGINAL, S, pod, record
 
-from cgpause import events
-from cgpause.clock import now_ns
-from cgpause.events import MESSAGE_IDS, Event, PauseKey, boot_id, make_event, resumed_event
-from cgpause.history import encode
-from cgpause.ledger import Resumed
-from cgpause.model import CpuMax, Mechanism, Owner, Result
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner, Result
+from cgpause.ledger.ledger import Resumed
+from cgpause.telemetry import events
+from cgpause.telemetry.events import MESSAGE_IDS, Event, PauseKey, boot_id, make_event, resumed_event
+from cgpause.telemetry.history import encode
 
 HOSTILE = "a\x1b[31m\nresumed pod=x\u2028\udcff"
 

@@ -22,12 +22,13 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from trees import wait_until
 
-from cgpause import published, wholefile
-from cgpause.clock import now_ns
-from cgpause.errors import CgpauseError
-from cgpause.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
-from cgpause.metrics import BY_NAME, FAMILIES, Figure, Values
-from cgpause.published import Snapshot
+from cgpause.core import wholefile
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError
+from cgpause.telemetry import published
+from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
+from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Figure, Values
+from cgpause.telemetry.published import Snapshot
 
 REPO = Path(__file__).parents[1]
 S = 1_000_000_000
@@ -269,7 +270,7 @@ def test_later_it_is_said_once_and_tried_again_and_at_the_end_the_file_goes(
                 assert target.exists()
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("cgpause.exporter.time.sleep", sleep)
+    monkeypatch.setattr("cgpause.telemetry.exporter.time.sleep", sleep)
     keep_textfile(Source(path), str(target), 1)
 
     assert [record.getMessage() for record in caplog.records if "cannot write" in record.getMessage()] == [
@@ -331,8 +332,8 @@ def test_another_tree_has_no_figures_unless_told_where(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_says_what_to_install(path: str, monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "cgpause.exporter")
-    monkeypatch.delattr("cgpause.exporter")
+    monkeypatch.delitem(sys.modules, "cgpause.telemetry.exporter")
+    monkeypatch.delattr("cgpause.telemetry.exporter")
 
     result = invoke(*metrics(path, "--once"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
 
-from cgpause.errors import CgroupGoneError
-from cgpause.findpods import find_kubepods, kubepods_roots, walk
-from cgpause.kubepods import CgroupDriver
+from cgpause.core.errors import CgroupGoneError
+from cgpause.core.kubepods import CgroupDriver
+from cgpause.pods.discover import find_kubepods, kubepods_roots, walk
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import folder
-from cgpause.errors import CgpauseError
-from cgpause.folder import UNFINISHED, filled
+from cgpause.core.errors import CgpauseError
+from cgpause.offline import folder
+from cgpause.offline.folder import UNFINISHED, filled
 
 FILES = {"a.json": b"{}\n", "b.png": b"\x89PNG"}
 

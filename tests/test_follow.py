@@ -11,12 +11,12 @@ import pytest
 from inotify_simple import INotify
 from trees import FakeTree
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config
-from cgpause.follow import Follower
-from cgpause.tree import PodTree
-from cgpause.walks import WALK_NS
-from cgpause.watch import PodChange, Watch
+from cgpause.config.settings import Config
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import PodChange, Watch
+from cgpause.pods.follow import Follower
+from cgpause.pods.tree import PodTree
+from cgpause.pods.walks import WALK_NS
 
 S = 1_000_000_000
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from nodes import MS, START_NS, Node, S, pod, record, sample
 
-from cgpause.config import Config, HowPaused, Policy, SamplingConfig
-from cgpause.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Resume, Workload
-from cgpause.policy import Decision, State, decide
+from cgpause.config.settings import Config, HowPaused, Policy, SamplingConfig
+from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Resume, Workload
+from cgpause.policy.decide import Decision, State, decide
 
 MARKS = Config(policy=Policy.WATERMARK, sampling=SamplingConfig(fast_ms=50, slow_s=2))
 NOW = START_NS

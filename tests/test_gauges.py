@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from trees import FakeTree
 
-from cgpause import ledger
-from cgpause.brake import Brake
-from cgpause.clock import now_ns
-from cgpause.config import Config, MetricsConfig, PsiConfig
-from cgpause.counts import Counts
-from cgpause.events import make_event
-from cgpause.gauges import Sources, gather
-from cgpause.ledger import PauseRequest
-from cgpause.metrics import BY_NAME, Kind, Values
-from cgpause.model import CpuMax, Mechanism, Owner, Pressure
-from cgpause.psi import PsiTriggers
-from cgpause.sampler import Sampler
-from cgpause.tree import PodTree, TrackedPod
-from cgpause.watch import Watch
+from cgpause.config.settings import Config, MetricsConfig, PsiConfig
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner, Pressure
+from cgpause.daemon.brake import Brake
+from cgpause.daemon.gauges import Sources, gather
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.psi import PsiTriggers
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.telemetry.counts import Counts
+from cgpause.telemetry.events import make_event
+from cgpause.telemetry.metrics import BY_NAME, Kind, Values
 
 GIB = 1 << 30
 S = 1_000_000_000
@@ -78,7 +78,7 @@ def bench(tmp_path: Path, watch: Watch) -> Iterator[Bench]:
 def test_everything_that_has_a_name_is_gathered_as_it_is_described(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cgpause.gauges.read_node_pressure", lambda: Pressure(0, 0, 0, 0))
+    monkeypatch.setattr("cgpause.daemon.gauges.read_node_pressure", lambda: Pressure(0, 0, 0, 0))
     (bench.fake.kubepods / "memory.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n")
     for file in ("memory.events", "memory.events.local"):
         (bench.fake.kubepods / file).write_text("oom 1\noom_kill 1\n")
@@ -180,7 +180,7 @@ def test_time_is_counted_of_pods_that_the_daemon_holds(bench: Bench) -> None:
 
 
 def test_pressure_is_in_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cgpause.gauges.read_node_pressure", lambda: Pressure(0, 2_500_000, 0, 1_000_000))
+    monkeypatch.setattr("cgpause.daemon.gauges.read_node_pressure", lambda: Pressure(0, 2_500_000, 0, 1_000_000))
     (bench.fake.kubepods / "memory.pressure").write_text(
         "some avg10=0.00 avg60=0.00 avg300=0.00 total=4000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3000000\n"
     )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodes import MIB, MS, START_NS, S, growth, pod, record
 
-from cgpause.model import CgroupId, Headroom, Pod, PodUsage, Sample
+from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, Sample
 from cgpause.policy.growth import (
     CHARGE_BATCH_BYTES,
     FORGOTTEN_RATE,

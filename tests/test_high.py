@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from crashing import PausableCgroup, SteppedCgroup, kill_before_step
 
-from cgpause import high
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import BusyError, CgpauseError, DamagedRecordError, KernelWriteError, RestoreError
-from cgpause.high import HighRecord, Released, decode_record, encode_record, release, set_high
+from cgpause.core.errors import BusyError, CgpauseError, DamagedRecordError, KernelWriteError, RestoreError
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import high
+from cgpause.ledger.high import HighRecord, Released, decode_record, encode_record, release, set_high
 
 LEVEL, LOWER, HIGHER = 800 << 20, 700 << 20, 900 << 20
 TIGHTER = 500 << 20

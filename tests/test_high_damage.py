@@ -11,10 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import high
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgroupGoneError, DamagedRecordError, KernelReadError, MalformedError, RestoreError
-from cgpause.high import HighRecord, Released, decode_record, encode_record, read_record, release, set_high
+from cgpause.core.errors import (
+    CgroupGoneError,
+    DamagedRecordError,
+    KernelReadError,
+    MalformedError,
+    RestoreError,
+)
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import high
+from cgpause.ledger.high import (
+    HighRecord,
+    Released,
+    decode_record,
+    encode_record,
+    read_record,
+    release,
+    set_high,
+)
 
 LEVEL, LOWER = 1 << 30, 1 << 29
 Patch = pytest.MonkeyPatch

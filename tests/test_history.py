@@ -15,9 +15,10 @@ from commandline import as_nobody
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cgpause import history
-from cgpause.events import Event
-from cgpause.history import HistoryError, append, decode, encode, read, tail
+from cgpause.core.paths import HISTORY_FILE
+from cgpause.telemetry import history
+from cgpause.telemetry.events import Event
+from cgpause.telemetry.history import HistoryError, append, decode, encode, read, tail
 
 ROOM = 1 << 20
 
@@ -61,7 +62,7 @@ def event(number: int) -> Event:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / history.FILE
+    return tmp_path / HISTORY_FILE
 
 
 def written(path: Path, *numbers: int, room: int = ROOM) -> list[Event]:
@@ -90,7 +91,7 @@ def test_a_line_means_the_event_it_was_made_of(made: Event) -> None:
 
 @given(st.lists(events, max_size=5))
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, made: list[Event]) -> None:
-    path = str(tmp_path_factory.mktemp("history") / history.FILE)
+    path = str(tmp_path_factory.mktemp("history") / HISTORY_FILE)
     for one in made:
         append(path, one, 1 << 30)
 
@@ -104,7 +105,7 @@ def test_a_file_cut_off_anywhere_loses_one_event_at_most(
     tmp_path_factory: pytest.TempPathFactory, made: list[Event], data: st.DataObject
 ) -> None:
     """And the next one begins on a line of its own."""
-    file = tmp_path_factory.mktemp("history") / history.FILE
+    file = tmp_path_factory.mktemp("history") / HISTORY_FILE
     lines = [encode(one) for one in made]
     whole = b"".join(lines)
     cut = data.draw(st.integers(0, len(whole)))
@@ -235,7 +236,7 @@ def test_a_writer_killed_before_any_step_loses_its_own_event_at_most(tmp_path: P
 
     def set_up(name: str) -> tuple[Path, list[Event]]:
         (tmp_path / name).mkdir()
-        path = tmp_path / name / history.FILE
+        path = tmp_path / name / HISTORY_FILE
         return path, written(path, *range(10, 14), room=room)
 
     listed, _ = set_up("listed")
@@ -371,7 +372,7 @@ def test_who_deletes_or_empties_it_has_a_new_one(path: Path) -> None:
 
 
 def test_a_missing_folder_is_an_error_for_who_writes_and_nothing_for_who_reads(tmp_path: Path) -> None:
-    path = tmp_path / "absent" / history.FILE
+    path = tmp_path / "absent" / HISTORY_FILE
 
     with pytest.raises(FileNotFoundError):
         append(str(path), event(1), ROOM)
@@ -381,7 +382,7 @@ def test_a_missing_folder_is_an_error_for_who_writes_and_nothing_for_who_reads(t
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_who_may_not_read_it_is_told_who_may(open_folder: Path) -> None:
-    path = open_folder / history.FILE
+    path = open_folder / HISTORY_FILE
     written(path, 1)
 
     with as_nobody(), pytest.raises(HistoryError, match=r"Permission denied; root may: run as root \(sudo\)"):

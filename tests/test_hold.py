@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from nodes import START_NS, S, pod, record
 
-from cgpause.config import HoldConfig
-from cgpause.model import Owner, Pod, PodUsage, Result, Workload
+from cgpause.config.settings import HoldConfig
+from cgpause.core.model import Owner, Pod, PodUsage, Result, Workload
 from cgpause.policy.hold import (
     STARTING_PAUSE_S,
     Stretch,

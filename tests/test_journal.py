@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause import journal
-from cgpause.journal import Journal, encode, is_stderr
+from cgpause.kernel import journal
+from cgpause.kernel.journal import Journal, encode, is_stderr
 
 
 def decode(data: bytes) -> dict[str, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpause.model import Workload
+from cgpause.core.model import Workload
 from cgpause.policy.kinds import FIRM_S, Kinds
 
 

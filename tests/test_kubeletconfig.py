@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.errors import MalformedError
-from cgpause.kubeletconfig import EvictionHard, eviction_bytes, parse_eviction_hard, read_eviction_hard
+from cgpause.core.errors import MalformedError
+from cgpause.pods.kubeletconfig import EvictionHard, eviction_bytes, parse_eviction_hard, read_eviction_hard
 
 MIB, GIB = 1 << 20, 1 << 30
 DEFAULT = EvictionHard(size_bytes=100 * MIB)

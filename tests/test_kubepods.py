@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import CAPTURES, load_capture
 
-from cgpause.kubepods import CgroupDriver, container_id, is_static_uid, pod_uid, root_driver, tier_class
-from cgpause.model import QosClass
+from cgpause.core.kubepods import CgroupDriver, container_id, is_static_uid, pod_uid, root_driver, tier_class
+from cgpause.core.model import QosClass
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 SLICED = "0f9d1a2b_3c4d_4e5f_8a6b_7c8d9e0f1a2b"

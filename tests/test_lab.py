@@ -20,10 +20,12 @@ from lab.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
 from lab.stage import ORIGINALS, Load, make_jobs
 from rich.console import Console
 
-from cgpause import kubepods, logfmt
-from cgpause.config import Config, parse_config
-from cgpause.names import parse_container_log, parse_pod_log_dir
-from cgpause.simulate.kubelet import Backoff, request_bytes
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.core import kubepods
+from cgpause.core.names import parse_container_log, parse_pod_log_dir
+from cgpause.kernel import logfmt
+from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 
 
 def test_backoff_doubles_from_ten_seconds_up_to_five_minutes() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.arguments import LEARNED_FILE
-from cgpause.learned import Learned, LearnedError, decode, encode, read, write
+from cgpause.core.paths import LEARNED_FILE
+from cgpause.daemon.learned import Learned, LearnedError, decode, encode, read, write
 from cgpause.policy.growth import KEPT_PEAKS, KEPT_WORKLOADS
 from cgpause.policy.kinds import KEPT, Kinds
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.logfmt import fields, set_up
-from cgpause.model import CpuMax, Mechanism
+from cgpause.core.model import CpuMax, Mechanism
+from cgpause.kernel.logfmt import fields, set_up
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ HOSTILE = os.fsdecode(b'web\n<0>forged pod="x"\xff\xfe')
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "utf-8:strict"])
 def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encoding: str) -> None:  # noqa: FBT001 - a table
     code = (
-        "import logging, sys; from cgpause.logfmt import fields, set_up; set_up(verbose=False); "
+        "import logging, sys; from cgpause.kernel.logfmt import fields, set_up; set_up(verbose=False); "
         "name = sys.argv[1]; log = logging.getLogger('x'); "
         "log.warning('paused %s', fields(pod=name)); "
         "log.error('raw %s', ascii(name))"
@@ -90,7 +90,7 @@ def test_a_hostile_name_reaches_a_real_stderr_as_one_line(journal: bool, encodin
 
 def test_a_raw_surrogate_in_a_message_does_not_stop_the_daemon() -> None:
     code = (
-        "import logging, sys; from cgpause.logfmt import set_up; set_up(verbose=False); "
+        "import logging, sys; from cgpause.kernel.logfmt import set_up; set_up(verbose=False); "
         "logging.getLogger('x').warning('%s', sys.argv[1]); print('alive')"
     )
     done = subprocess.run([sys.executable, "-c", code, HOSTILE], capture_output=True, check=True)
@@ -119,8 +119,8 @@ def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
     capsys: pytest.CaptureFixture[str],
     journal: bool,  # noqa: FBT001 - a table
 ) -> None:
-    monkeypatch.setattr("cgpause.journal.is_stderr", lambda: journal)
-    monkeypatch.setattr("cgpause.journal.Journal", lambda: SimpleNamespace(send=lambda *_: True))
+    monkeypatch.setattr("cgpause.kernel.journal.is_stderr", lambda: journal)
+    monkeypatch.setattr("cgpause.kernel.journal.Journal", lambda: SimpleNamespace(send=lambda *_: True))
     set_up(verbose=False)
     log = logging.getLogger("x")
     log.info("%d", "no number")
@@ -148,7 +148,8 @@ def test_debug_lines_appear_only_when_asked_for(
 def test_a_reader_that_does_not_read_costs_lines_but_never_time() -> None:
     """A write to a full pipe would wait for as long as journald does."""
     program = (
-        "import logging, sys; from cgpause.logfmt import set_up; set_up(verbose=False); log = logging.getLogger();\n"
+        "import logging, sys; from cgpause.kernel.logfmt import set_up; set_up(verbose=False)\n"
+        "log = logging.getLogger()\n"
         "for number in range(5000): log.warning('line %s', number)\n"
         "print('done', flush=True); sys.stdin.readline(); log.warning('after')\n"
     )

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.errors import PodLookupError
-from cgpause.lookup import find_pod
-from cgpause.model import CgroupId, Pod, QosClass
+from cgpause.core.errors import PodLookupError
+from cgpause.core.lookup import find_pod
+from cgpause.core.model import CgroupId, Pod, QosClass
 
 ROOT = "/sys/fs/cgroup"
 BURSTABLE = "kubepods.slice/kubepods-burstable.slice"

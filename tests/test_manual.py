@@ -13,10 +13,10 @@ from lab import manual
 from typer.main import get_command
 
 from cgpause import __version__
-from cgpause.cli import app
-from cgpause.config import Config
-from cgpause.exits import Exit
-from cgpause.options import header, walk
+from cgpause.cli.exits import Exit
+from cgpause.cli.main import app
+from cgpause.config.options import header, walk
+from cgpause.config.settings import Config
 
 REPO = Path(__file__).parents[1]
 MAN = REPO / "docs/man"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.errors import printable
-from cgpause.markdown import plain, table
+from cgpause.core.errors import printable
+from cgpause.offline.markdown import plain, table
 
 
 @given(st.text())

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cgpause.metrics import BY_NAME, FAMILIES, Family, Kind
+from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Family, Kind
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

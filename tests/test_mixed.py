@@ -14,12 +14,12 @@ from lab.kubepods import MIB, PodSpec, make_uid
 from lab.mixed_report import REPORT, badly, render
 from lab.validate import Costs
 
-from cgpause.config import PodClass
-from cgpause.model import QosClass
-from cgpause.names import PodName
-from cgpause.protect import pod_class, priority, protection
-from cgpause.simulate.load import make_pods, make_services
-from cgpause.simulate.workload import make_load
+from cgpause.config.settings import PodClass
+from cgpause.core.model import QosClass
+from cgpause.core.names import PodName
+from cgpause.offline.simulate.load import make_pods, make_services
+from cgpause.offline.simulate.workload import make_load
+from cgpause.policy.protect import pod_class, priority, protection
 
 COSTS = Costs(unit_s=0.2, page_s=50e-6, make_s=0.012, charged_bytes=200 * 1024)
 

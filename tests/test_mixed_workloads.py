@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.config import Config, HoldConfig
-from cgpause.simulate.groups import rows
-from cgpause.simulate.load import Load, make_daemons, make_pods, make_services, queue
-from cgpause.simulate.pods import MIB, Step
-from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.run import GroupOutcome, Outcome, simulate
-from cgpause.simulate.service import STEPS, Surge, silences, surging
-from cgpause.simulate.workload import (
+from cgpause.config.settings import Config, HoldConfig
+from cgpause.offline.simulate.groups import rows
+from cgpause.offline.simulate.load import Load, make_daemons, make_pods, make_services, queue
+from cgpause.offline.simulate.pods import MIB, Step
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
+from cgpause.offline.simulate.service import STEPS, Surge, silences, surging
+from cgpause.offline.simulate.workload import (
     DaemonSetsOptions,
     JobsOptions,
     NodesOptions,

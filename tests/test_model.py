@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.model import CgroupId, CpuMax, Headroom, Pod, PsiKind, PsiTrigger, QosClass
+from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, PsiKind, PsiTrigger, QosClass
 
 cpu_maxes = st.builds(CpuMax, st.none() | st.integers(1000, 10**7), st.integers(1000, 10**6))
 

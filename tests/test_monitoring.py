@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cgpause.metrics import BY_NAME, FAMILIES, Kind
+from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Kind
 
 REPO = Path(__file__).parents[1]
 MANUAL = REPO / "docs/metrics.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.notify import Notifier
+from cgpause.kernel.notify import Notifier
 
 
 @pytest.fixture

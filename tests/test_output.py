@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cgpause import output
-from cgpause.atwork import DaemonState
-from cgpause.check import Finding, Level
-from cgpause.config import Config, Policy
-from cgpause.errors import printable
-from cgpause.model import (
+from cgpause.cli import output
+from cgpause.cli.check import Finding, Level
+from cgpause.config.settings import Config, Policy
+from cgpause.core.errors import printable
+from cgpause.core.model import (
     CgroupId,
     CpuMax,
     Headroom,
@@ -26,7 +25,8 @@ from cgpause.model import (
     QosClass,
     Sample,
 )
-from cgpause.policy import Verdict
+from cgpause.kernel.find_daemon import DaemonState
+from cgpause.policy.decide import Verdict
 from cgpause.policy.demand import Basis
 from cgpause.policy.serving import Place
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes import START_NS, S
 
-from cgpause.config import SamplingConfig
-from cgpause.model import Headroom, Sample
-from cgpause.policy.pace import OWN_SHARE, PRIOR_FILL_S, FillRate, fast_ns, interval_ns, learn
+from cgpause.config.settings import SamplingConfig
+from cgpause.core.model import Headroom, Sample
+from cgpause.policy.schedule import OWN_SHARE, PRIOR_FILL_S, FillRate, fast_ns, interval_ns, learn
 
 SAMPLING = SamplingConfig(fast_ms=50, slow_s=2)
 TOTAL = 10**10

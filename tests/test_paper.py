@@ -11,8 +11,8 @@ from lab import paper
 from lab.paper_plots import pictures
 from lab.paper_report import REPORT, Loads, names, render
 
-from cgpause.simulate import Arm
-from cgpause.simulate.run import simulate
+from cgpause.offline.simulate import Arm
+from cgpause.offline.simulate.run import simulate
 
 
 def published() -> dict[str, Any]:

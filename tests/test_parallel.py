@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from cgpause.errors import HostError
-from cgpause.parallel import cpus, workers
+from cgpause.core.errors import HostError
+from cgpause.offline.parallel import cpus, workers
 
 
 def power(exponent: int, base: int) -> int:

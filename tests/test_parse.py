@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import load_capture
 
-from cgpause.errors import MalformedError
-from cgpause.model import CpuMax, Pressure
-from cgpause.parse import (
+from cgpause.core.errors import MalformedError
+from cgpause.core.model import CpuMax, Pressure
+from cgpause.core.parse import (
     CpuStat,
     MemInfo,
     ProcessStatus,

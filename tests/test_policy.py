@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodes import MS, START_NS, Node, S, names, pod, record
 
-from cgpause.config import Config, HoldConfig, Policy, SamplingConfig, WatermarkConfig
-from cgpause.model import Owner, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Workload
-from cgpause.policy import Decision, State, decide, explain, rank
+from cgpause.config.settings import Config, HoldConfig, Policy, SamplingConfig, WatermarkConfig
+from cgpause.core.model import Owner, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Workload
+from cgpause.policy.decide import Decision, State, decide, explain, rank
 from cgpause.policy.reserve import with_peaks
 
 MAX_PAUSE_S, MIN_RUN_S = 15, 12

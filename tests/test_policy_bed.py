@@ -11,8 +11,8 @@ from lab.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
 from lab.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, run, starting
 from lab.policy_report import REPORT, cells_of, losses, render, where_it_loses
 
-from cgpause.config import Config
-from cgpause.simulate.pods import Probe
+from cgpause.config.settings import Config
+from cgpause.offline.simulate.pods import Probe
 
 
 def published() -> dict[str, Any]:

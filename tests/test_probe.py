@@ -15,11 +15,12 @@ from lab.probe import Held, Result, config_text, read_holds, to_json
 from lab.probes_report import REPORT
 from lab.services import Plan, Probes, add_up
 
-from cgpause import logfmt
-from cgpause.config import Config, HowPaused, parse_config
-from cgpause.model import QosClass
-from cgpause.names import PodName
-from cgpause.protect import protection
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config, HowPaused
+from cgpause.core.model import QosClass
+from cgpause.core.names import PodName
+from cgpause.kernel import logfmt
+from cgpause.policy.protect import protection
 
 PORT = "18643"
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 from simpods import service, worker
 
-from cgpause.config import Config, HoldConfig, HowPaused, SamplingConfig
-from cgpause.model import Workload
-from cgpause.simulate.cluster import Cluster, Place
-from cgpause.simulate.engine import START_S
-from cgpause.simulate.kubelet import request_bytes
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import MIB, Probe, SimPod
+from cgpause.config.settings import Config, HoldConfig, HowPaused, SamplingConfig
+from cgpause.core.model import Workload
+from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.kubelet import request_bytes
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 
 HOUR_S = 3600.0
 LOOK = SamplingConfig(fast_ms=500)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.progress import Progress
 
-from cgpause.progress import Left, bars, counted
+from cgpause.offline.progress import Left, bars, counted
 
 
 class Terminal(io.StringIO):

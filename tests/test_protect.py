@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cgpause.config import Config, PodClass, PodRule, ProtectConfig
-from cgpause.model import QosClass
-from cgpause.names import PodName
-from cgpause.protect import pod_class, priority, protection
+from cgpause.config.settings import Config, PodClass, PodRule, ProtectConfig
+from cgpause.core.model import QosClass
+from cgpause.core.names import PodName
+from cgpause.policy.protect import pod_class, priority, protection
 
 UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"

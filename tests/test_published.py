@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause import published
-from cgpause.metrics import FAMILIES, Family, Figure, Kind
-from cgpause.published import PublishedError, Snapshot, decode, encode, read
-from cgpause.wholefile import replace
+from cgpause.core.wholefile import replace
+from cgpause.telemetry import published
+from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind
+from cgpause.telemetry.published import PublishedError, Snapshot, decode, encode, read
 
 S = 1_000_000_000
 SNAPSHOT = Snapshot(

@@ -14,18 +14,20 @@ from pathlib import Path
 import pytest
 from trees import FakeTree, wait_until
 
-from cgpause import gauges, published, publisher, wholefile
-from cgpause.brake import Brake
-from cgpause.config import Config, MetricsConfig, PsiConfig
-from cgpause.counts import Counts
-from cgpause.gauges import Sources
-from cgpause.metrics import Values
-from cgpause.psi import PsiTriggers
-from cgpause.published import PublishedError, Snapshot
-from cgpause.publisher import NEVER_NS, Publisher
-from cgpause.sampler import Sampler
-from cgpause.tree import PodTree
-from cgpause.watch import Watch
+from cgpause.config.settings import Config, MetricsConfig, PsiConfig
+from cgpause.core import wholefile
+from cgpause.daemon import gauges, publisher
+from cgpause.daemon.brake import Brake
+from cgpause.daemon.gauges import Sources
+from cgpause.daemon.publisher import NEVER_NS, Publisher
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.psi import PsiTriggers
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
+from cgpause.telemetry import published
+from cgpause.telemetry.counts import Counts
+from cgpause.telemetry.metrics import Values
+from cgpause.telemetry.published import PublishedError, Snapshot
 
 S = 1_000_000_000
 ON = MetricsConfig(publish=True)

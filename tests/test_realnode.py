@@ -13,7 +13,7 @@ from lab.realnode.image import IMAGE, image_archive
 from lab.realnode.node import Outcome, Pod, outcomes
 from lab.realnode_report import REPORT, answers, finding, tables
 
-from cgpause.kubepods import is_static_uid, pod_uid
+from cgpause.core.kubepods import is_static_uid, pod_uid
 
 CLEAN = {"originals_back": True, "records_left": 0, "restarts": 0}
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.errors import DamagedRecordError
-from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
-from cgpause.record import decode_record, encode_record
+from cgpause.core.errors import DamagedRecordError
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.ledger.record import decode_record, encode_record
 
 RECORD = PauseRecord(
     mechanism=Mechanism.THROTTLE,

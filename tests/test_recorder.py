@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import history, recorder
-from cgpause.events import Event
-from cgpause.recorder import Keeper, Thread, max_mib, tell
+from cgpause.core.paths import HISTORY_FILE
+from cgpause.telemetry import history, recorder
+from cgpause.telemetry.events import Event
+from cgpause.telemetry.recorder import Keeper, Thread, max_mib, tell
 
 
 def event(number: int) -> Event:
@@ -22,7 +23,7 @@ def event(number: int) -> Event:
 @pytest.fixture
 def path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> str:
     caplog.set_level(logging.INFO)
-    return str(tmp_path / history.FILE)
+    return str(tmp_path / HISTORY_FILE)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -62,9 +63,9 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_time(
 
 
 def test_a_missing_folder_says_who_makes_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Keeper(str(tmp_path / "absent" / history.FILE), 1).keep(event(1))
+    Keeper(str(tmp_path / "absent" / HISTORY_FILE), 1).keep(event(1))
     (tmp_path / "file").write_text("")
-    Keeper(str(tmp_path / "file" / history.FILE), 1).keep(event(1))
+    Keeper(str(tmp_path / "file" / HISTORY_FILE), 1).keep(event(1))
 
     absent, file = said(caplog)
     assert f"make {tmp_path}/absent, for root alone, and restart the unit after that" in absent

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from trees import make_uid
 
-from cgpause.errors import printable
-from cgpause.logfmt import fields
-from cgpause.redact import WELL_KNOWN, Names, hashed, names_in_labels, redact, redact_values, users_in
+from cgpause.core.errors import printable
+from cgpause.core.redact import WELL_KNOWN, Names, hashed, names_in_labels, redact, redact_values, users_in
+from cgpause.kernel.logfmt import fields
 
 SALT = b"salt of this report"
 PUBLIC = frozenset({"batch", "memory", "pod", "policy"})

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpods import service, worker
 
-from cgpause.config import Config, HowPaused, Policy, WatermarkConfig
-from cgpause.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
-from cgpause.policy import Decision, State
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import SimPod
-from cgpause.trace.encode import Encoder
-from cgpause.trace.estimate import Track, estimate
-from cgpause.trace.keeper import Hold
-from cgpause.trace.read import Trace, load_trace
-from cgpause.trace.replay import replay
-from cgpause.trace.values import Header, Moment, pause_seen
+from cgpause.config.settings import Config, HowPaused, Policy, WatermarkConfig
+from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import SimPod
+from cgpause.offline.trace.estimate import Track, estimate
+from cgpause.offline.trace.keeper import Hold
+from cgpause.offline.trace.replay import replay
+from cgpause.policy.decide import Decision, State
+from cgpause.telemetry.trace.encode import Encoder
+from cgpause.telemetry.trace.read import Trace, load_trace
+from cgpause.telemetry.trace.values import Header, Moment, pause_seen
 
 S = 1_000_000_000
 MIB = 1 << 20

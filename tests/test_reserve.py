@@ -11,8 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from nodes import MIB, MS, START_NS, S, growth, pod, record
 
-from cgpause.config import Config, HoldConfig, HowPaused, Policy, ReserveConfig, SamplingConfig, ThrottleConfig
-from cgpause.model import (
+from cgpause.config.settings import (
+    Config,
+    HoldConfig,
+    HowPaused,
+    Policy,
+    ReserveConfig,
+    SamplingConfig,
+    ThrottleConfig,
+)
+from cgpause.core.model import (
     CgroupId,
     Freeze,
     Headroom,
@@ -27,7 +35,7 @@ from cgpause.model import (
     Sample,
     Workload,
 )
-from cgpause.policy import Decision, Quiet, State, decide, explain
+from cgpause.policy.decide import Decision, Quiet, State, decide, explain
 from cgpause.policy.demand import Basis, Demand, Terms
 from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.reserve import (

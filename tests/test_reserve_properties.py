@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nodes import START_NS, S, record
 from simpods import cache_reader, idle, leaker, service, worker
 
-from cgpause.config import Config, HoldConfig, HowPaused, ReserveConfig, SamplingConfig
-from cgpause.model import (
+from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig, SamplingConfig
+from cgpause.core.model import (
     CgroupId,
     Freeze,
     Headroom,
@@ -28,14 +28,14 @@ from cgpause.model import (
     Sample,
     Workload,
 )
-from cgpause.policy import Decision, State, decide, explain
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, Probe, SimPod
+from cgpause.policy.decide import Decision, State, decide, explain
 from cgpause.policy.demand import ACTIVE_S, Basis, Terms, demand
 from cgpause.policy.growth import CHARGE_BATCH_BYTES as BATCH
 from cgpause.policy.growth import large_bytes
 from cgpause.policy.reserve import look
 from cgpause.policy.serving import Place
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import MIB, Probe, SimPod
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)

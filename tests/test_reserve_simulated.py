@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from simpods import cache_reader, idle, leaker, worker
 
-from cgpause.config import Config, HowPaused
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import MIB, Behaviour, SimPod, Step, fill
+from cgpause.config.settings import Config, HowPaused
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, Behaviour, SimPod, Step, fill
 
 FREEZE = Config(mechanism=HowPaused.FREEZE)
 CAPACITY = 1000 * MIB

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.restarts import LogFolder, Restarts
+from cgpause.telemetry.restarts import LogFolder, Restarts
 
 WEB = LogFolder("u-1", "default", "web")
 JOB = LogFolder("u-2", "default", "job")

@@ -7,7 +7,7 @@ import json
 from lab.runtimes import RUNTIMES, STARTS
 from lab.runtimes_report import REPORT
 
-from cgpause.tree import SPARED_S
+from cgpause.pods.tree import SPARED_S
 
 
 def test_the_page_says_what_was_measured() -> None:

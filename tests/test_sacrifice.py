@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nodes import MIB, S, growth
 from test_reserve import CONFIG, NOW, SACRIFICE, TOTAL, Node
 
-from cgpause.model import CgroupId, PodUsage, Sacrifice, Workload
+from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Workload
 from cgpause.policy.sacrifice import WORTH_PCT
 
 

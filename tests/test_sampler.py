@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture
 
-from cgpause import sampler as sampler_module
-from cgpause.config import Config
-from cgpause.errors import CgpauseError, MalformedError
-from cgpause.model import PodUsage
-from cgpause.parse import MemInfo
-from cgpause.sampler import Sampler
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config
+from cgpause.core.errors import CgpauseError, MalformedError
+from cgpause.core.model import PodUsage
+from cgpause.core.parse import MemInfo
+from cgpause.pods import sampler as sampler_module
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
 
 NODE = MemInfo(8 << 30, 6 << 30)
 S = 1_000_000_000

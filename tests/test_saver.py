@@ -10,12 +10,13 @@ from typing import cast
 
 import pytest
 
-from cgpause import learned, recorder, saver
-from cgpause.arguments import LEARNED_FILE
-from cgpause.learned import Learned
+from cgpause.core.paths import LEARNED_FILE
+from cgpause.daemon import learned, saver
+from cgpause.daemon.learned import Learned
+from cgpause.daemon.publisher import NEVER_NS
+from cgpause.daemon.saver import Saver, load
 from cgpause.policy.kinds import Kinds
-from cgpause.publisher import NEVER_NS
-from cgpause.saver import Saver, load
+from cgpause.telemetry import recorder
 
 MINUTE_NS = 60_000_000_000
 JOB, WEB = {"default/job": (5,)}, {"default/job": (5,), "default/web": (7,)}

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.simulate.cluster import Cluster, Place
-from cgpause.simulate.engine import START_S
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import MIB, SimPod, Step
-from cgpause.simulate.scheduler import CPU, MEMORY, Request, Scheduler, Scoring
-from cgpause.simulate.scoring import Point, Strategy
+from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, SimPod, Step
+from cgpause.offline.simulate.scheduler import CPU, MEMORY, Request, Scheduler, Scoring
+from cgpause.offline.simulate.scoring import Point, Strategy
 
 RATIO = Scoring(Strategy.REQUESTED_TO_CAPACITY_RATIO, ((MEMORY, 1),), (Point(0, 0), Point(100, 10)))
 SCORINGS = (Scoring(), Scoring(Strategy.MOST_ALLOCATED), RATIO)

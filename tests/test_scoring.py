@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.simulate.scoring import (
+from cgpause.offline.simulate.scoring import (
     MAX_SCORE,
     Point,
     check_shape,

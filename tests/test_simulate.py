@@ -17,16 +17,16 @@ from lab import stage
 from simpods import service
 from trees import wait_until
 
-from cgpause.config import Config, HowPaused, Policy, ThrottleConfig
-from cgpause.model import Sacrifice, Sample
-from cgpause.policy import Decision, State
-from cgpause.simulate.cluster import Cluster, Place
-from cgpause.simulate.engine import START_S
-from cgpause.simulate.load import Jobs, Load, Machine, make_pods
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import MIB, SimPod, Step, fill
-from cgpause.simulate.run import simulate
-from cgpause.simulate.worker import OVERHEAD_BYTES, PAGE, Work, job_seeds, splitmix64, volatile
+from cgpause.config.settings import Config, HowPaused, Policy, ThrottleConfig
+from cgpause.core.model import Sacrifice, Sample
+from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.load import Jobs, Load, Machine, make_pods
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, SimPod, Step, fill
+from cgpause.offline.simulate.run import simulate
+from cgpause.offline.simulate.worker import OVERHEAD_BYTES, PAGE, Work, job_seeds, splitmix64, volatile
+from cgpause.policy.decide import Decision, State
 
 REPO = Path(__file__).parents[1]
 SMALL = Load(
@@ -196,7 +196,7 @@ def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.
     )
     # Where tests run in the background, nobody hears SIGINT.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    interruptible = f"{listen}; from cgpause.cli import main; main()"
+    interruptible = f"{listen}; from cgpause.cli.main import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", interruptible, "simulate", str(workload), "--jobs", "2"],
         stdout=subprocess.DEVNULL,

@@ -15,10 +15,11 @@ from lab.stock_report import REPORT, render, where_worse
 from lab.vm_image import PROGRAMS as PACKAGES
 from lab.vm_image import packages_of
 
-from cgpause.config import Config, parse_config
-from cgpause.model import QosClass
-from cgpause.names import PodName
-from cgpause.protect import protection
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.core.model import QosClass
+from cgpause.core.names import PodName
+from cgpause.policy.protect import protection
 
 TOOLS = Tools(Path("worker"), 1000)
 PEAKS = {name: (20 + number) << 20 for number, name in enumerate(PROGRAMS)}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lab.policy_bed import NONE, RESERVE, Task, config_of, load_of
 from lab.policy_loads import ADVERSARIES, GIB, SETTLED_S, Node, Wave, noise, run, starting
 
-from cgpause.config import Config
-from cgpause.simulate.pods import MIB, SimPod
-from cgpause.simulate.run import Outcome, simulate
+from cgpause.config.settings import Config
+from cgpause.offline.simulate.pods import MIB, SimPod
+from cgpause.offline.simulate.run import Outcome, simulate
 
 SEED = 41
 SEEDS = (41, 42, 43)

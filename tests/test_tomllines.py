@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.tomllines import key_lines, line_of
+from cgpause.config.tomllines import key_lines, line_of
 
 
 def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], int]]:

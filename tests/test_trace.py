@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgpause.config import Config, Policy
-from cgpause.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
-from cgpause.trace.decode import BadLineError, Decoder
-from cgpause.trace.encode import Encoder, hasher
-from cgpause.trace.estimate import estimate
-from cgpause.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
-from cgpause.trace.replay import replay
-from cgpause.trace.values import QUANTUM_BYTES, Header, Moment, Stall, TraceError, pause_seen, pod_id
-from cgpause.trace.write import LEAST_BYTES, TraceFiles
+from cgpause.config.settings import Config, Policy
+from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
+from cgpause.offline.trace.estimate import estimate
+from cgpause.offline.trace.replay import replay
+from cgpause.telemetry.trace.decode import BadLineError, Decoder
+from cgpause.telemetry.trace.encode import Encoder, hasher
+from cgpause.telemetry.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
+from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, Moment, Stall, TraceError, pause_seen, pod_id
+from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -387,7 +387,7 @@ def test_control_characters_of_names_reach_no_terminal(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cgpause.trace.read.MAX_BYTES", MIB)
+    monkeypatch.setattr("cgpause.telemetry.trace.read.MAX_BYTES", MIB)
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress("".join(LINES).encode() + SECOND.encode() * 100_000, mtime=0))
 

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from trees import FakeTree, rewrite, wait_until
 
-from cgpause.config import Config, TraceConfig
-from cgpause.model import Headroom
-from cgpause.publisher import NEVER_NS
-from cgpause.sampler import Sampler
-from cgpause.trace import tracer
-from cgpause.trace.gather import Gatherer, interval_ns
-from cgpause.trace.read import load_trace
-from cgpause.trace.tracer import Tracer
-from cgpause.trace.write import TraceFiles
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config, TraceConfig
+from cgpause.core.model import Headroom
+from cgpause.daemon import tracer
+from cgpause.daemon.publisher import NEVER_NS
+from cgpause.daemon.tracer import Tracer
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
+from cgpause.telemetry.trace.gather import Gatherer, interval_ns
+from cgpause.telemetry.trace.read import load_trace
+from cgpause.telemetry.trace.write import TraceFiles
 
 S = 1_000_000_000
 MIB = 1 << 20

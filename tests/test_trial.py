@@ -14,8 +14,9 @@ from lab.stage import make_jobs
 from lab.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, of_jobs, parse_arguments
 from lab.vm_host import LabError
 
-from cgpause.config import HowPaused, Policy, parse_config
-from cgpause.simulate.kubelet import oom_score_adj
+from cgpause.config.load import parse_config
+from cgpause.config.settings import HowPaused, Policy
+from cgpause.offline.simulate.kubelet import oom_score_adj
 
 PLAN = Plan(
     setting=Setting.KUBEPODS,

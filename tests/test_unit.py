@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import reload, restore
-from cgpause.arguments import (
+from cgpause import restore
+from cgpause.config.arguments import daemon_parser, parse_options
+from cgpause.config.load import load_config
+from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
     DEFAULT_LOG_DIR,
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
-    daemon_parser,
     history_path,
     learned_path,
     metrics_path,
-    parse_options,
 )
-from cgpause.config import load_config
+from cgpause.daemon import reload
 
 REPO = Path(__file__).parent.parent
 UNIT = REPO / "systemd/cgpause.service"
@@ -238,7 +238,7 @@ def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(
 
     for given in (*each, " ".join(options)):
         assert parse_options(module_arguments(values("ExecStart")[0], "cgpause.daemon", given)).cgroup_root == str(tree)
-        assert reload.main(module_arguments(values("ExecReload")[0], "cgpause.reload", given)) == 0
+        assert reload.main(module_arguments(values("ExecReload")[0], "cgpause.daemon.reload", given)) == 0
         assert restore.main(launcher_arguments(given)) == 0
     capsys.readouterr()
 
@@ -256,7 +256,7 @@ def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(
 ) -> None:
     check, signal = values("ExecReload")
     config = tmp_path / "config.toml"
-    arguments = module_arguments(check, "cgpause.reload", f"--config {config}")
+    arguments = module_arguments(check, "cgpause.daemon.reload", f"--config {config}")
 
     assert reload.main(arguments) == 2
     assert f"{config}: cannot be read" in capsys.readouterr().err
@@ -278,14 +278,14 @@ def test_daemon_imports_nothing_heavy() -> None:
         "pydantic",
         "psutil",
         "prometheus_client",
-        "cgpause.exporter",
+        "cgpause.telemetry.exporter",
         "subprocess",
         "tempfile",
         "ast",
-        "cgpause.top",
-        "cgpause.cli",
+        "cgpause.cli.top",
+        "cgpause.cli.main",
     }
-    for module in ("cgpause.daemon", "cgpause.reload", "cgpause.restore"):
+    for module in ("cgpause.daemon", "cgpause.daemon.reload", "cgpause.restore"):
         # -S: site-packages may come with a .pth file that imports something itself.
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; import {module}; print(*sorted({heavy!r} & sys.modules.keys()))"

@@ -15,17 +15,17 @@ import pytest
 from trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid
 from typer.testing import CliRunner
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.cli import app
-from cgpause.clock import now_ns
-from cgpause.config import Config, PodClass, PodRule
-from cgpause.errors import MalformedError
-from cgpause.ledger import PauseRequest, pause
-from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.parse import MemInfo, parse_meminfo
-from cgpause.sampler import Sampler
-from cgpause.tree import PodTree
-from cgpause.view import read_status
+from cgpause.cli.main import app
+from cgpause.cli.view import read_status
+from cgpause.config.settings import Config, PodClass, PodRule
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import MalformedError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.parse import MemInfo, parse_meminfo
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.ledger import PauseRequest, pause
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -68,7 +68,7 @@ PAUSED_KEYS = [
 @pytest.fixture(autouse=True)
 def node(monkeypatch: Patch) -> None:
     """A node with 8 GiB of which 6 are available, and no pressure file."""
-    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
     set_pressure(monkeypatch, None)
 
 
@@ -79,7 +79,7 @@ def set_pressure(monkeypatch: Patch, text: bytes | None) -> None:
             raise FileNotFoundError(path)
         return io.BytesIO(text)
 
-    monkeypatch.setattr("cgpause.psi.open", fake_open, raising=False)
+    monkeypatch.setattr("cgpause.kernel.psi.open", fake_open, raising=False)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
 
 
 def test_the_command_prints_the_same_json(tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
+    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(tmp_path / "absent.toml"))
     tree.add_pod("web", 5 * MIB)
 
     result = CliRunner().invoke(
@@ -271,7 +271,7 @@ CAPTURED = {
 @pytest.mark.parametrize("driver", CAPTURES)
 def test_captured_nodes_show_what_was_captured(driver: str, tmp_path: Path, monkeypatch: Patch) -> None:
     capture = load_capture(driver)
-    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: parse_meminfo(capture["meminfo"].encode()))
+    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: parse_meminfo(capture["meminfo"].encode()))
     set_pressure(monkeypatch, capture["pressure"].encode())
     root, log_dir = lay_out_capture(driver, tmp_path)
 
@@ -303,7 +303,7 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
     mechanism: Mechanism, expires_in_s: int | None, cpu_max: str, tree: FakeTree, monkeypatch: Patch
 ) -> None:
     at_ns = 1000 * S
-    monkeypatch.setattr("cgpause.view.now_ns", lambda: at_ns)
+    monkeypatch.setattr("cgpause.cli.view.now_ns", lambda: at_ns)
     web = tree.add_pod("web", cpu_max="50000 100000")
     expires_ns = None if expires_in_s is None else at_ns + expires_in_s * S
     pause_pod(tree, web, mechanism, expires_ns, since_ns=at_ns - 12_345_678_901, owner=Owner.DAEMON, reason="why")

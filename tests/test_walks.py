@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cgpause.walks import Found, WalkTimes
+from cgpause.pods.walks import Found, WalkTimes
 
 S = 1_000_000_000
 CALM = Found(watched=True, pods=True, named=True, started=False, rewatched=False)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from inotify_simple import Event, INotify, flags
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.watch import Changes, PodChange, Watch
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Changes, PodChange, Watch
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import workload
-from cgpause.cgroupfs import Cgroup
-from cgpause.workload import listens
+from cgpause.kernel import listening as workload
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.listening import listens
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cgpause.model import QosClass
+from cgpause.core.model import QosClass
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CAPTURES = ("systemd", "cgroupfs")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from cgpause.memory_units import mib
-from cgpause.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
+from cgpause.core.memory_units import mib
+from cgpause.core.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.growth import Growth, large_bytes, noise_bytes
 from cgpause.policy.hold import NS_PER_S
 

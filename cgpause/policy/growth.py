@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
-from cgpause.model import CgroupId, Pod, PodUsage, Sample
+from cgpause.core.model import CgroupId, Pod, PodUsage, Sample
 from cgpause.policy.hold import NS_PER_S
 
 HALF_LIFE_S = 10.0

@@ -14,8 +14,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cgpause.config import HoldConfig, HowPaused
-from cgpause.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result, Workload
+from cgpause.config.settings import HoldConfig, HowPaused
+from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result, Workload
 
 NS_PER_S = 1_000_000_000
 STARTING_PAUSE_S = 18.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cgpause.model import Workload
+from cgpause.core.model import Workload
 
 FIRM_S = 60.0
 """A service listens within this time of its start; Kubernetes' probes with their defaults allow for half of it."""

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cgpause.config import Config
-from cgpause.memory_units import mib
-from cgpause.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sample
+from cgpause.config.settings import Config
+from cgpause.core.memory_units import mib
+from cgpause.core.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sample
 from cgpause.policy.demand import (
     Demand,
     Terms,
@@ -36,8 +36,8 @@ from cgpause.policy.demand import (
 )
 from cgpause.policy.growth import Growth, Growths, learn
 from cgpause.policy.hold import NS_PER_S
-from cgpause.policy.pace import fast_ns
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
+from cgpause.policy.schedule import fast_ns
 from cgpause.policy.serving import Place, place_of, serve
 
 MARGIN_PCT = 1.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cgpause.model import CgroupId, PodUsage, Sacrifice, Sample, Workload
+from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Sample, Workload
 
 UNSAFE_S = 1.0
 """No pod is sacrificed for a moment's shortage."""

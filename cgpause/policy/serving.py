@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple, Self
 
-from cgpause.model import CgroupId, PodUsage
+from cgpause.core.model import CgroupId, PodUsage
 from cgpause.policy.demand import Basis, Demand, Terms
 
 _BUSY_SHARE = 0.5

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cgpause.config import Config
-from cgpause.model import Action, Pause, PodUsage, Resume, Sacrifice, Sample
+from cgpause.config.settings import Config
+from cgpause.core.model import Action, Pause, PodUsage, Resume, Sacrifice, Sample
 from cgpause.policy.hold import NS_PER_S
 
 

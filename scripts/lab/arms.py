@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from cgpause.config import MemoryHighConfig
+from cgpause.config.settings import MemoryHighConfig
 from lab.demo_daemon import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
 from lab.kubepods import MIB, read_keyed, write
 from lab.vm_host import LabError

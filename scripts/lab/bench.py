@@ -24,15 +24,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cgpause import ledger
-from cgpause.actuate import Actuator
-from cgpause.clock import now_ns
-from cgpause.config import Config, parse_config
-from cgpause.policy import State, decide
-from cgpause.process import raise_descriptor_limit
-from cgpause.sampler import Sampler
-from cgpause.tree import PodTree
-from cgpause.watch import Watch
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.daemon.actuate import Actuator
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.process import raise_descriptor_limit
+from cgpause.ledger import ledger
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
+from cgpause.policy.decide import State, decide
 from lab.bench_node import USED_SHARE, BusyNode
 from lab.build import ensure_program
 from lab.kubepods import enable_controllers, make_cgroup, make_uid, remove_tree, scope_name, write

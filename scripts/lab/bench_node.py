@@ -9,10 +9,21 @@ import random
 import time
 from dataclasses import replace
 
-from cgpause.clock import now_ns
-from cgpause.config import Config
-from cgpause.model import CpuMax, Headroom, Mechanism, Owner, Pause, PauseRecord, Pod, PodUsage, Resume, Sample
-from cgpause.policy import State, decide
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.model import (
+    CpuMax,
+    Headroom,
+    Mechanism,
+    Owner,
+    Pause,
+    PauseRecord,
+    Pod,
+    PodUsage,
+    Resume,
+    Sample,
+)
+from cgpause.policy.decide import State, decide
 from lab.kubepods import MIB
 
 USED_SHARE = 0.9845  # of the capacity: where a policy begins to hold somebody

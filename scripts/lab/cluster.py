@@ -19,13 +19,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cgpause.config import Config
-from cgpause.parallel import cpus, workers
-from cgpause.simulate import Arm
-from cgpause.simulate.load import Jobs, Load, Machine
-from cgpause.simulate.run import simulate
-from cgpause.simulate.scheduler import MEMORY, Scoring
-from cgpause.simulate.scoring import Point, Strategy
+from cgpause.config.settings import Config
+from cgpause.offline.parallel import cpus, workers
+from cgpause.offline.simulate import Arm
+from cgpause.offline.simulate.load import Jobs, Load, Machine
+from cgpause.offline.simulate.run import simulate
+from cgpause.offline.simulate.scheduler import MEMORY, Scoring
+from cgpause.offline.simulate.scoring import Point, Strategy
 from lab.vm_host import say
 
 GIB = 1 << 30

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cgpause import __version__
-from cgpause.parse import parse_meminfo
+from cgpause.core.parse import parse_meminfo
 from lab.arms import PEERS, SLICE, Place, peer, systemctl
 from lab.bench import CGROUP_ROOT, environment
 from lab.build import ensure_program

@@ -22,10 +22,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.errors import CgpauseError
-from cgpause.record import XATTR
-from cgpause.top.app import why_not_live
+from cgpause.cli.top.app import why_not_live
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.ledger.record import XATTR
 from lab.build import ensure_program
 from lab.demo_daemon import DaemonLog, DaemonProcess
 from lab.demo_live import Look, for_picture, in_terminal

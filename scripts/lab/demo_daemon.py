@@ -59,7 +59,7 @@ class DaemonLog:
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Undo `cgpause.logfmt.fields`."""
+    """Undo `cgpause.kernel.logfmt.fields`."""
     return {key: json.loads(value) if value.startswith('"') else value for key, value in _FIELD.findall(text)}
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cgpause.clock import now_ns
-from cgpause.config import load_config
-from cgpause.top.app import export, open_reader
+from cgpause.cli.top.app import export, open_reader
+from cgpause.config.load import load_config
+from cgpause.core.clock import now_ns
 from lab.demo_daemon import DaemonLog
 
 PICTURE_S = 60.0

@@ -290,7 +290,9 @@ def code_hash(repo: Path = REPO) -> str:
 
     Not their comments and docstrings: better words must not cost hours of measuring.
     """
-    paths = _imported({"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon", "lab.trial"])
+    paths = _imported(
+        {"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon.loop", "lab.trial"]
+    )
     paths |= set((repo / "scripts" / "lab").glob("*.c"))
     digest = hashlib.sha256()
     for path in sorted(paths):

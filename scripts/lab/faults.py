@@ -30,13 +30,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.errors import CgpauseError
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.record import XATTR
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.record import XATTR
 from lab.arms import systemctl
 from lab.build import ensure_program
 from lab.inject import MARK

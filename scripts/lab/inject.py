@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cgpause import cgroupfs, daemon
-from cgpause.errors import KernelReadError, KernelWriteError
+from cgpause.core.errors import KernelReadError, KernelWriteError
+from cgpause.daemon import loop as daemon
+from cgpause.kernel import cgroupfs
 
 MARK = "INJECTED"
 _FILES = ("cpu.max", "cpu.max.burst", "cgroup.freeze", "memory.high")

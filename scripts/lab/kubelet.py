@@ -1,7 +1,7 @@
 """What a kubelet does to a queue of jobs: admit a pod when its request fits, run its container, restart it when killed.
 
-`Kubelet` runs kubelet's rules (`cgpause.simulate.kubelet`: back-off, requests, oom_score_adj) on a `Kubepods` tree. It
-sleeps in poll(2) on its children's pidfds and its next timer, and never looks at anything in between.
+`Kubelet` runs kubelet's rules (`cgpause.offline.simulate.kubelet`: back-off, requests, oom_score_adj) on a `Kubepods`
+tree. It sleeps in poll(2) on its children's pidfds and its next timer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from cgpause.simulate.kubelet import Backoff, oom_score_adj, request_bytes
+from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj, request_bytes
 from lab.kubepods import Container, Kubepods, PodSpec, Tier, make_uid, read_keyed
 from lab.vm_host import LabError
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cgpause.cgroupfs import find_cgroup_root
+from cgpause.kernel.cgroupfs import find_cgroup_root
 from lab.build import ensure_program
 from lab.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, spawn_into, write
 from lab.services import PORT, Namespaces, Prober

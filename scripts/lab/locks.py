@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from cgpause.cgroupfs import find_cgroup_root
+from cgpause.kernel.cgroupfs import find_cgroup_root
 from lab.kubepods import enable_controllers, make_cgroup, remove_tree, write
 from lab.vm_host import LabError, end_by_signal, say
 

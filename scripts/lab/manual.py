@@ -15,12 +15,12 @@ from typing import Any, get_args, get_type_hints
 from typer.main import get_command
 
 from cgpause import __version__
-from cgpause.arguments import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, TRACE_FILE
-from cgpause.cli import app
-from cgpause.config import Config
-from cgpause.options import header, walk
-from cgpause.optionstext import describe
-from cgpause.record import XATTR
+from cgpause.cli.main import app
+from cgpause.config.options import header, walk
+from cgpause.config.render import describe
+from cgpause.config.settings import Config
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, TRACE_FILE
+from cgpause.ledger.record import XATTR
 from lab.vm_host import REPO
 
 REVISED = "2026-11-22"

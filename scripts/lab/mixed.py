@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.config import Config, Policy
-from cgpause.errors import CgpauseError
-from cgpause.process import lock_memory
-from cgpause.simulate import Arm
-from cgpause.simulate.load import Load, queue
-from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.run import simulate
-from cgpause.simulate.workload import make_load
+from cgpause.config.settings import Config, Policy
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
+from cgpause.offline.simulate import Arm
+from cgpause.offline.simulate.load import Load, queue
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.run import simulate
+from cgpause.offline.simulate.workload import make_load
 from lab import kubelet
 from lab.arms import SLICE
 from lab.build import ensure_program
@@ -78,7 +78,7 @@ class Seen:
 
 
 def make_jobs(load: Load, seed: int, worker: Path, work: int) -> list[Job]:
-    """The queue: the jobs that `cgpause.simulate.load` makes, with the same seeds."""
+    """The queue: the jobs that `cgpause.offline.simulate.load` makes, with the same seeds."""
     return [
         Job(
             name,
@@ -93,7 +93,7 @@ def make_jobs(load: Load, seed: int, worker: Path, work: int) -> list[Job]:
 def groups_of_jobs(
     load: Load, outcome: Outcome, seen: Seen, holds: Iterable[tuple[str, float]]
 ) -> list[dict[str, Any]]:
-    """What became of each section's jobs, in the words of `cgpause.simulate.run.GroupOutcome`."""
+    """What became of each section's jobs, in the words of `cgpause.offline.simulate.run.GroupOutcome`."""
     by_name: dict[str, list[float]] = {}
     for uid, held_s in holds:
         if uid in seen.uids:

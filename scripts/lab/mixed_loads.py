@@ -6,10 +6,11 @@ import json
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
-from cgpause.config import Config, HoldConfig, parse_config
-from cgpause.simulate.load import Load
-from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.workload import JobsOptions, NodesOptions, ServicesOptions, WorkloadOptions, make_load
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config, HoldConfig
+from cgpause.offline.simulate.load import Load
+from cgpause.offline.simulate.run import Outcome, simulate
+from cgpause.offline.simulate.workload import JobsOptions, NodesOptions, ServicesOptions, WorkloadOptions, make_load
 from lab.arms import SETTLE_S, cgpause_policy
 from lab.services import Plan
 from lab.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from cgpause.config import HoldConfig
+from cgpause.config.settings import HoldConfig
 from lab.experiment_results import percent
 from lab.mixed_loads import ARMS, NONE, SCALE, SERVICES
 from lab.report import COUNTED_MACHINE, Report

@@ -16,16 +16,17 @@ from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
-from cgpause.config import Config, parse_config
-from cgpause.parallel import cpus
-from cgpause.simulate import Arm
-from cgpause.simulate.engine import START_S
-from cgpause.simulate.load import Load
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.runs import Simulation, run_all
-from cgpause.simulate.workload import make_load
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.offline.parallel import cpus
+from cgpause.offline.simulate import Arm
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.load import Load
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.run import Outcome, simulate
+from cgpause.offline.simulate.runs import Simulation, run_all
+from cgpause.offline.simulate.workload import make_load
 from lab.arms import cgpause_config
 from lab.vm_host import say
 

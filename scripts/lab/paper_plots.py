@@ -12,8 +12,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cgpause.pictures import COLOURS
-from cgpause.simulate import Arm
+from cgpause.offline.pictures import COLOURS
+from cgpause.offline.simulate import Arm
 from lab.experiment_claims import PAPER_RESTARTS_SAVED, PAPER_TIME_SAVED
 from lab.paper import CPUS, OVERSUBSCRIPTIONS, SHOWN, SIZES
 from lab.paper_report import REPORT, Loads, names

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from cgpause.simulate import Arm
+from cgpause.offline.simulate import Arm
 from lab.experiment_claims import PAPER_RESTARTS_SAVED, PAPER_TIME_SAVED
 from lab.experiment_results import percent
 from lab.paper import CPUS, OVERSUBSCRIPTIONS, SHOWN, SIZES

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from cgpause.pictures import png
+from cgpause.offline.pictures import png
 
 _COLOURS = 96
 """Of the palette the pictures are reduced to: a third of the size, and nothing to be seen of it."""

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from cgpause.config import Config
-from cgpause.errors import CgpauseError
-from cgpause.parallel import cpus, workers
-from cgpause.simulate.load import Load
-from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.run import GroupOutcome, Outcome, simulate
-from cgpause.simulate.workload import make_load
+from cgpause.config.settings import Config
+from cgpause.core.errors import CgpauseError
+from cgpause.offline.parallel import cpus, workers
+from cgpause.offline.simulate.load import Load
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
+from cgpause.offline.simulate.workload import make_load
 from lab.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, noise, run, starting
 from lab.vm_host import say
 

@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
-from cgpause.config import Config
-from cgpause.model import Sample, Workload
-from cgpause.policy import Decision, State
-from cgpause.simulate.cluster import Cluster, Place
-from cgpause.simulate.engine import START_S
-from cgpause.simulate.load import make_pods
-from cgpause.simulate.node import SimNode
-from cgpause.simulate.pods import MIB, Behaviour, Probe, SimPod, Step, fill
-from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.workload import make_load
+from cgpause.config.settings import Config
+from cgpause.core.model import Sample, Workload
+from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.load import make_pods
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, Behaviour, Probe, SimPod, Step, fill
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.workload import make_load
+from cgpause.policy.decide import Decision, State
 
 GIB: Final = 1 << 30
 PATIENCE_S: Final = 3600.0

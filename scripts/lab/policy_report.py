@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from cgpause.markdown import table
+from cgpause.offline.markdown import table
 from lab.experiment_results import percent
 from lab.policy_bed import CPUS, NAMES, NONE, PRESET_START_S, RESERVE, SLOW_CPUS, SLOW_START_S, UNLIMITED, URGENT
 from lab.policy_loads import ADVERSARIES, NOISE_PODS, SETTLED_S, STARTING

@@ -34,10 +34,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.config import Config, HoldConfig, HowPaused, Policy, parse_config
-from cgpause.errors import CgpauseError
-from cgpause.tree import PodTree
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.pods.tree import PodTree
 from lab import demo_daemon, kubelet
 from lab.build import ensure_program
 from lab.demo_daemon import DaemonProcess

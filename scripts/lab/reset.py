@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cgpause.record import XATTR
+from cgpause.ledger.record import XATTR
 from lab.kubepods import make_uid
 from lab.vm import EXIT_LOST, Vm, VmLostError
 from lab.vm_host import REPO, LabError, end_by_signal, say

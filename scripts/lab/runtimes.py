@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from inotify_simple import INotify, flags
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.errors import CgpauseError
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
 from lab.kubepods import enable_controllers, make_cgroup, scope_name
 from lab.stage import own_slice
 from lab.vm_host import LabError, end_by_signal, say

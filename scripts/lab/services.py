@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cgpause.config import Config, Policy
-from cgpause.simulate.kubelet import Backoff, oom_score_adj
+from cgpause.config.settings import Config, Policy
+from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
 from lab.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
 from lab.vm_host import LabError, say
 

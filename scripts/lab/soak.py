@@ -26,12 +26,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.clock import now_ns
-from cgpause.errors import CgpauseError
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 from lab.build import ensure_program
 from lab.demo_daemon import DaemonProcess
 from lab.kubepods import MIB, Container, Kubepods, PodSpec, make_uid

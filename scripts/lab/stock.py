@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.errors import CgpauseError
-from cgpause.process import lock_memory
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
 from lab import kubelet, stock_loads
 from lab.arms import SLICE
 from lab.build import ensure_program

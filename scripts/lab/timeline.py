@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.errors import CgpauseError
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
 from lab.arms import SLICE, Setting
 from lab.build import ensure_program
 from lab.demo_daemon import OOM_SCORE_ADJ

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cgpause.trace.read import load_trace
+from cgpause.telemetry.trace.read import load_trace
 from lab.bench import GIB, USUAL_PODS, BenchTree, environment
 from lab.vm_host import say
 

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cgpause.cgroupfs import find_cgroup_root
-from cgpause.errors import CgpauseError
-from cgpause.process import lock_memory
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
 from lab.arms import ARMS, SLICE, Place, Setting
 from lab.build import ensure_program
 from lab.demo_daemon import OOM_SCORE_ADJ, DaemonLog

@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from cgpause.config import Config, parse_config
-from cgpause.simulate.load import Jobs, Load, Machine
-from cgpause.simulate.run import Outcome, simulate
-from cgpause.simulate.worker import PAGE, Work, job_seeds, volatile
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.offline.simulate.load import Jobs, Load, Machine
+from cgpause.offline.simulate.run import Outcome, simulate
+from cgpause.offline.simulate.worker import PAGE, Work, job_seeds, volatile
 from lab.arms import cgpause_config
 from lab.experiment_results import NONE, RESERVES, RESULTS, UNLIMITED, WATERMARK, Result, Results, load
 from lab.kubepods import MIB

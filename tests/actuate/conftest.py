@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from actuating import Bench
 
-from cgpause.watch import Watch
+from cgpause.kernel.inotify import Watch
 
 
 @pytest.fixture

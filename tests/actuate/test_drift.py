@@ -10,11 +10,11 @@ import pytest
 from actuating import BY_HAND, CONFIG, Bench, drift, lines, locked
 from trees import records_left
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.errors import CgroupGoneError, KernelWriteError
-from cgpause.model import Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgroupGoneError, KernelWriteError
+from cgpause.core.model import Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
 
 S = 1_000_000_000
 
@@ -97,7 +97,7 @@ def test_daemon_reload_every_ten_minutes_never_ends_a_pause(
     start_ns = now_ns()
     for number in range(40):
         at_ns = start_ns + number * 600 * S
-        monkeypatch.setattr("cgpause.actuate.now_ns", lambda at_ns=at_ns: at_ns)
+        monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda at_ns=at_ns: at_ns)
         drift(bench, 1, "50000 100000")
         assert bench.cpu_max()[1] == "1001 100000", f"reload {number}"
     bench.resume("b")
@@ -121,7 +121,7 @@ def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     assert bench.cpu_max()[1] == "30011 100000"
     assert len(lines(caplog, "pause given up")) == 1
     later_ns = now_ns() + 3601 * S
-    monkeypatch.setattr("cgpause.actuate.now_ns", lambda: later_ns)
+    monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     assert bench.cpu_max()[1] == "1001 100000"
     assert bench.held() == ["b"]

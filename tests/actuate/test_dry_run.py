@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from actuating import CONFIG, THROTTLE, Bench, lines
 
-from cgpause import ledger
-from cgpause.dryrun import DryLedger
-from cgpause.ledger import PauseRequest
-from cgpause.model import Mechanism, Owner
-from cgpause.watch import Watch
+from cgpause.core.model import Mechanism, Owner
+from cgpause.kernel.inotify import Watch
+from cgpause.ledger import ledger
+from cgpause.ledger.dryrun import DryLedger
+from cgpause.ledger.ledger import PauseRequest
 
 
 def whole_tree(root: Path) -> dict[str, object]:

@@ -10,9 +10,9 @@ import pytest
 from actuating import ORIGINALS, THROTTLE, Bench, drift, lines, locked, refuse
 from trees import records_left
 
-from cgpause import ledger
-from cgpause.ledger import PauseRequest
-from cgpause.model import Freeze, Mechanism, Owner
+from cgpause.core.model import Freeze, Mechanism, Owner
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 
 def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(

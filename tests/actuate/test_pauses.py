@@ -13,11 +13,11 @@ import pytest
 from actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, locked, refuse, take_over
 from trees import records_left
 
-from cgpause import ledger
-from cgpause.clock import now_ns
-from cgpause.ledger import PauseRequest
-from cgpause.model import Mechanism, Owner, Pause, Result
-from cgpause.watch import Watch
+from cgpause.core.clock import now_ns
+from cgpause.core.model import Mechanism, Owner, Pause, Result
+from cgpause.kernel.inotify import Watch
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)

@@ -10,9 +10,9 @@ import pytest
 from actuating import ORIGINALS, THROTTLE, Bench, lines, locked
 from trees import records_left
 
-from cgpause import ledger
-from cgpause.ledger import PauseRequest
-from cgpause.model import Mechanism, Owner
+from cgpause.core.model import Mechanism, Owner
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 
 def test_records_of_others_are_taken_in(bench: Bench) -> None:

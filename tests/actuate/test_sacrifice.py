@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
 
-from cgpause import ledger
-from cgpause.clock import now_ns
-from cgpause.model import Owner, Resume, Sacrifice
-from cgpause.policy import State, decide
-from cgpause.sampler import Sampler
+from cgpause.core.clock import now_ns
+from cgpause.core.model import Owner, Resume, Sacrifice
+from cgpause.ledger import ledger
+from cgpause.pods.sampler import Sampler
+from cgpause.policy.decide import State, decide
 
 
 def killed(folder: Path) -> list[str]:

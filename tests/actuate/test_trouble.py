@@ -10,13 +10,13 @@ from typing import NoReturn
 import pytest
 from actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.errors import CgroupGoneError, KernelReadError
-from cgpause.ledger import PauseRequest, Resumed
-from cgpause.model import Freeze, Mechanism, Owner, Pause, Result
-from cgpause.record import XATTR, encode_record
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgroupGoneError, KernelReadError
+from cgpause.core.model import Freeze, Mechanism, Owner, Pause, Result
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.ledger.record import XATTR, encode_record
 
 S = 1_000_000_000
 Patch = pytest.MonkeyPatch

@@ -9,10 +9,10 @@ import pytest
 from headrooms import GIB
 from trees import FakeTree
 
-from cgpause.brake import Brake
-from cgpause.config import Config
-from cgpause.tree import PodTree
-from cgpause.watch import Watch
+from cgpause.config.settings import Config
+from cgpause.daemon.brake import Brake
+from cgpause.kernel.inotify import Watch
+from cgpause.pods.tree import PodTree
 
 
 @pytest.fixture

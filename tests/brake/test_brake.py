@@ -12,13 +12,13 @@ import pytest
 from headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
 from trees import FakeTree
 
-from cgpause import high
-from cgpause.brake import Brake
-from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, MemoryHighConfig
-from cgpause.model import Headroom
-from cgpause.tree import PodTree
-from cgpause.watch import Watch
+from cgpause.config.settings import Config, MemoryHighConfig
+from cgpause.core.model import Headroom
+from cgpause.daemon.brake import Brake
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Watch
+from cgpause.ledger import high
+from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 

@@ -13,14 +13,14 @@ import pytest
 from headrooms import GIB, LITTLE, PAGE, limited
 from trees import FakeTree, open_descriptors
 
-from cgpause import high
-from cgpause.brake import Brake, Level, choose
-from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config
-from cgpause.errors import CgroupGoneError, KernelReadError
-from cgpause.model import Headroom
-from cgpause.tree import PodTree
-from cgpause.watch import Watch
+from cgpause.config.settings import Config
+from cgpause.core.errors import CgroupGoneError, KernelReadError
+from cgpause.core.model import Headroom
+from cgpause.daemon.brake import Brake, Level, choose
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Watch
+from cgpause.ledger import high
+from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 TRIPWIRE = str(75 * GIB)

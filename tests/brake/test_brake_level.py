@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from headrooms import GIB, LITTLE, PAGE, limited, unlimited
 
-from cgpause.brake import Level, choose
-from cgpause.model import Headroom
+from cgpause.core.model import Headroom
+from cgpause.daemon.brake import Level, choose
 
 
 def level(

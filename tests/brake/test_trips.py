@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.trips import LONGEST_NS, Trips
+from cgpause.policy.trips import LONGEST_NS, Trips
 
 S = 1_000_000_000
 

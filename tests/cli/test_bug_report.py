@@ -14,12 +14,15 @@ import pytest
 from commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
 from trees import FakeTree
 
-from cgpause import __version__, bugreport, evidence, history
-from cgpause.bugreport import FOLDER, report
-from cgpause.events import Event
-from cgpause.evidence import Part, Source, collect, without_secrets
-from cgpause.model import Owner
-from cgpause.redact import Names
+from cgpause import __version__
+from cgpause.cli import bugreport, evidence
+from cgpause.cli.bugreport import FOLDER, report
+from cgpause.cli.evidence import Part, Source, collect, without_secrets
+from cgpause.core.model import Owner
+from cgpause.core.paths import HISTORY_FILE
+from cgpause.core.redact import Names
+from cgpause.telemetry import history
+from cgpause.telemetry.events import Event
 
 PARTS = {
     *("README.txt", "version.txt", "kernel.txt", "cgroups.txt", "check.json", "config.toml", "status.json"),
@@ -74,7 +77,7 @@ def a_node(tree: FakeTree, monkeypatch: Patch) -> list[str]:
     state = tree.folder / "state"
     state.mkdir()
     gone = Event(1.7e9, "resumed", "payments/gone-1", "u-gone", "memory came back", result="room")
-    history.append(str(state / history.FILE), gone, 1 << 20)
+    history.append(str(state / HISTORY_FILE), gone, 1 << 20)
     journal = tree.folder / "journal"
     journal.write_text(JOURNAL)
     monkeypatch.setenv("SUDO_USER", "alice")

@@ -9,7 +9,7 @@ import pytest
 from commandline import GIB, damage, pause_as, run, snapshot
 from trees import FakeTree
 
-from cgpause.model import Mechanism, Owner
+from cgpause.core.model import Mechanism, Owner
 
 DRY_RUNS = {
     "pause": (

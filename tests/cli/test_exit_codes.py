@@ -25,10 +25,17 @@ from commandline import (
 )
 from trees import FakeTree, make_uid, records_left
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, KernelWriteError, MalformedError, RestoreError
-from cgpause.exits import Exit, exit_code, said
-from cgpause.model import Owner
+from cgpause.cli.exits import Exit, exit_code, said
+from cgpause.core.errors import (
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    KernelWriteError,
+    MalformedError,
+    RestoreError,
+)
+from cgpause.core.model import Owner
+from cgpause.kernel.cgroupfs import Cgroup
 
 NO_CPU_AND_MEMORY = b"41 31 0:38 / /nonexistent/unified rw - cgroup2 cgroup2 rw\n"
 V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
@@ -58,7 +65,7 @@ class Bench:
         self.patch.setattr(Cgroup, "write", write)
 
     def mountinfo(self, text: bytes) -> None:
-        self.patch.setattr("cgpause.cgroupfs.open", lambda *_, **__: io.BytesIO(text), raising=False)
+        self.patch.setattr("cgpause.kernel.cgroupfs.open", lambda *_, **__: io.BytesIO(text), raising=False)
 
 
 def nothing(_: Bench) -> None:
@@ -241,7 +248,7 @@ def test_the_root_is_found_in_the_mount_table(tree: FakeTree, monkeypatch: Patch
     def fake_open(path: str, mode: str = "r", **options: str) -> object:
         return io.BytesIO(mounts) if path == "/proc/self/mountinfo" else real(path, mode, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr("cgpause.cgroupfs.open", fake_open, raising=False)
+    monkeypatch.setattr("cgpause.kernel.cgroupfs.open", fake_open, raising=False)
 
     result = invoke("--log-dir", str(tree.log_dir), "pause", "default/web")
 

@@ -7,8 +7,8 @@ import typer
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from cgpause.arguments import parse_options
-from cgpause.cli import app
+from cgpause.cli.main import app
+from cgpause.config.arguments import parse_options
 
 GROUP = typer.main.get_command(app)
 assert isinstance(GROUP, TyperGroup)

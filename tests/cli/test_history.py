@@ -25,9 +25,10 @@ from commandline import (
 )
 from trees import FakeTree, records_left
 
-from cgpause import history
-from cgpause.events import Event, boot_id
-from cgpause.model import Owner
+from cgpause.core.model import Owner
+from cgpause.core.paths import HISTORY_FILE
+from cgpause.telemetry import history
+from cgpause.telemetry.events import Event, boot_id
 
 NOW = datetime.now().timestamp()
 
@@ -41,7 +42,7 @@ def state(tmp_path: Path) -> Path:
 
 def note(state: Path, *events: Event) -> None:
     for event in events:
-        history.append(str(state / history.FILE), event, 1 << 20)
+        history.append(str(state / HISTORY_FILE), event, 1 << 20)
 
 
 def paused(ago_s: float, since_ns: int, pod: str = "default/web", uid: str = "u1", boot: str = "b") -> Event:
@@ -108,7 +109,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
 
     found = document(state)
 
-    assert (found["schema"], found["file"], found["since"]) == (1, str(state / history.FILE), None)
+    assert (found["schema"], found["file"], found["since"]) == (1, str(state / HISTORY_FILE), None)
     ended, unknown = found["pauses"]
     assert datetime.fromisoformat(ended["start"]).timestamp() == paused(100, 1).at
     assert ended["start"].endswith("Z")
@@ -200,7 +201,7 @@ def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None
 
 def test_another_tree_has_no_history_but_the_one_that_is_named(tree: FakeTree, state: Path, monkeypatch: Patch) -> None:
     note(state, paused(100, 1))
-    monkeypatch.setattr("cgpause.arguments.DEFAULT_STATE_DIR", str(state))
+    monkeypatch.setattr("cgpause.core.paths.DEFAULT_STATE_DIR", str(state))
     said = "no history: none is kept for another tree without --state-dir\n"
 
     result = run(tree, "history")
@@ -301,7 +302,7 @@ def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTr
     assert running["held_s"] >= 0
     assert (ended["state"], ended["result"], ended["end_reason"]) == ("ended", "operator", "cgpause resume by tester")
     assert (ended["start"], ended["cpu_max"]) == (running["start"], "50000 100000")
-    assert len((state / history.FILE).read_text().splitlines()) == 2
+    assert len((state / HISTORY_FILE).read_text().splitlines()) == 2
 
 
 def test_who_resumes_all_is_in_it_with_every_pod(tree: FakeTree, state: Path) -> None:
@@ -375,7 +376,7 @@ def test_a_hostile_tree_is_escaped_in_it(tree: FakeTree, state: Path) -> None:
     by_hand(tree, state, "pause", "web")
     by_hand(tree, state, "resume", "--all")
 
-    lines = (state / history.FILE).read_bytes()
+    lines = (state / HISTORY_FILE).read_bytes()
     assert lines.isascii()
     assert lines.count(b"\n") == 2
     assert document(state)["pauses"][0]["state"] == "ended"

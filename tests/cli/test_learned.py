@@ -11,10 +11,10 @@ import pytest
 from commandline import MIB, as_nobody, invoke, pause_as, place, run, with_config
 from trees import FakeTree
 
-from cgpause import learned
-from cgpause.arguments import LEARNED_FILE
-from cgpause.learned import Learned
-from cgpause.model import Owner
+from cgpause.core.model import Owner
+from cgpause.core.paths import LEARNED_FILE
+from cgpause.daemon import learned
+from cgpause.daemon.learned import Learned
 
 KNOWN = Learned({"default/job": (300 * MIB,), "secret/payroll": (7 * MIB,)}, {"secret/payroll": False})
 PEAKS, GROWTH = "peaks of its workload", "its growth, for it has no limit"

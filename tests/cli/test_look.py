@@ -27,11 +27,12 @@ from commandline import (
 )
 from trees import FakeTree
 
-from cgpause.clock import now_ns
-from cgpause.config import Config, HowPaused, Policy, parse_config
-from cgpause.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
-from cgpause.policy import State
-from cgpause.policy import explain as explain_decision
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config, HowPaused, Policy
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.policy.decide import State
+from cgpause.policy.decide import explain as explain_decision
 
 
 def test_status_shows_each_pod_on_one_line(tree: FakeTree) -> None:
@@ -280,7 +281,7 @@ def test_the_default_configuration_need_not_exist(tree: FakeTree) -> None:
 def test_the_default_configuration_is_read_when_it_exists(tree: FakeTree, monkeypatch: Patch) -> None:
     file = tree.folder / "default.toml"
     file.write_text(CONFIGS["changed"])
-    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(file))
+    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(file))
 
     assert parse_config(run(tree, "config").stdout, "shown").mechanism is HowPaused.FREEZE
     assert run(tree, "config", "--check").stdout == f"{file}: valid\n"
@@ -302,7 +303,7 @@ def test_an_empty_configuration_name_is_not_the_default(tree: FakeTree, monkeypa
     """`--config "$UNSET"` is a mistake; the file of the node must not stand in for it."""
     file = tree.folder / "default.toml"
     file.write_text("")
-    monkeypatch.setattr("cgpause.given.DEFAULT_CONFIG", str(file))
+    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(file))
 
     assert run(tree, "--config", "", "config").exit_code == 2
 

@@ -11,7 +11,7 @@ import pytest
 from commandline import Patch, as_nobody, cpu_max, pause_as, run
 from trees import FakeTree, make_uid, records_left
 
-from cgpause.model import Owner
+from cgpause.core.model import Owner
 
 COMMANDS = [
     ["check"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commandline import ESCAPED, HOSTILE, invoke
 
-from cgpause.exits import Exit
+from cgpause.cli.exits import Exit
 
 PRESET = ["--preset", "paper-8g-150"]
 COMMANDS = pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from commandline import THROTTLED, Patch, S, cpu_max, damage, frozen, invoke, record_of, run, snapshot, with_config
 from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
-from cgpause import byhand
-from cgpause.atwork import Daemon, DaemonState
-from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.cli import byhand
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.kernel.find_daemon import Daemon, DaemonState
 
 
 def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTree) -> None:
@@ -31,7 +31,7 @@ def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTr
 
 
 def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 1000 * S)
+    monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
     web = tree.add_pod("web", cpu_max="50000 100000")
     run(tree, "pause", "web", "--for", "10m")
     before = snapshot(tree.root)
@@ -57,7 +57,7 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
 
 def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SUDO_USER", "alice")
-    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 1000 * S)
+    monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
     web = tree.add_pod("web", cpu_max="50000 100000")
     db = tree.add_pod("db")
 
@@ -89,7 +89,7 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
 def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
     state: DaemonState, said: str, tree: FakeTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("cgpause.acting.find_daemon", lambda _: Daemon(state))
+    monkeypatch.setattr("cgpause.cli.acting.find_daemon", lambda _: Daemon(state))
     tree.add_pod("web")
 
     [note] = run(tree, "pause", "web", "--for", "10m").stderr.splitlines()
@@ -172,7 +172,7 @@ def test_a_foreign_write_stays(tree: FakeTree) -> None:
     ],
 )
 def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 5 * S)
+    monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 5 * S)
     web = tree.add_pod("web")
 
     assert run(tree, "pause", "web", "--for", text).exit_code == 0

@@ -13,8 +13,8 @@ from commandline import THROTTLED, cpu_max, hostile_tree, pause_as, place, proce
 from trees import FakeTree
 
 from cgpause import __version__
-from cgpause.exits import Exit
-from cgpause.model import Owner
+from cgpause.cli.exits import Exit
+from cgpause.core.model import Owner
 
 
 def test_the_version() -> None:

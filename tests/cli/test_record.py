@@ -15,8 +15,8 @@ import pytest
 from commandline import place, run, snapshot
 from trees import FakeTree, rewrite, wait_until
 
-from cgpause.trace.read import load_trace
-from cgpause.trace.write import TraceFiles
+from cgpause.telemetry.trace.read import load_trace
+from cgpause.telemetry.trace.write import TraceFiles
 
 MIB = 1 << 20
 

@@ -13,9 +13,9 @@ import pytest
 from commandline import ESCAPED, HOSTILE, invoke, run
 from trees import FakeTree
 
-from cgpause.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
-from cgpause.trace.encode import Encoder
-from cgpause.trace.values import Header, Moment
+from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
+from cgpause.telemetry.trace.encode import Encoder
+from cgpause.telemetry.trace.values import Header, Moment
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -118,7 +118,7 @@ def test_without_matplotlib_there_is_all_but_the_picture(
     trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "cgpause.trace.plot", raising=False)
+    monkeypatch.delitem(sys.modules, "cgpause.offline.trace.plot", raising=False)
     result = invoke("replay", trace, "--output", str(tmp_path / "out"))
 
     assert result.exit_code == 0

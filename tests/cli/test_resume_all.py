@@ -10,9 +10,9 @@ import pytest
 from commandline import cpu_max, damage, frozen, invoke, pause_as, run, with_config
 from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
-from cgpause import high
-from cgpause.cgroupfs import Cgroup
-from cgpause.model import Owner
+from cgpause.core.model import Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import high
 
 
 @pytest.mark.parametrize("args", [["--all"], ["web"]], ids=["all", "by-name"])

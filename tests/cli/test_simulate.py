@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from commandline import HOSTILE, invoke
 
-from cgpause.simulate import Arm
-from cgpause.simulate.plot import picture
-from cgpause.simulate.presets import PRESETS
-from cgpause.simulate.workload import make_load
+from cgpause.offline.simulate import Arm
+from cgpause.offline.simulate.plot import picture
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.workload import make_load
 
 WORKLOAD = """\
 [nodes]
@@ -274,7 +274,7 @@ def test_without_matplotlib_the_rest_is_written_and_it_is_said_how_to_get_it(
     workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "cgpause.simulate.plot", raising=False)
+    monkeypatch.delitem(sys.modules, "cgpause.offline.simulate.plot", raising=False)
     result = invoke("simulate", workload, "--output", str(tmp_path / "out"), "--jobs", "1")
     files = written(tmp_path / "out")
 

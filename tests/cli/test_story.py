@@ -12,11 +12,11 @@ import pytest
 from commandline import GIB, HOSTILE, MIB, Patch, as_nobody, damage, hostile_tree, pause_as, record_of, run, with_config
 from trees import FakeTree, make_uid
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 WATERMARK = 'policy = "watermark"\n'
 
@@ -266,7 +266,7 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
             web.rename(tree.folder / "gone")
         return found
 
-    monkeypatch.setattr("cgpause.output.read_record", read_and_go)
+    monkeypatch.setattr("cgpause.cli.output.read_record", read_and_go)
 
     result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
 
@@ -308,7 +308,7 @@ def test_no_color_leaves_colours_out(args: list[str], no_color: str, tree: FakeT
     for name in ("FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     shown = Terminal()
-    monkeypatch.setattr("cgpause.output.sys", type("Sys", (), {"stdout": shown}))
+    monkeypatch.setattr("cgpause.cli.output.sys", type("Sys", (), {"stdout": shown}))
     monkeypatch.setattr("rich.console.Console.file", property(lambda _: shown))
 
     assert run(tree, *options, *args).exit_code in (0, 1)

@@ -8,10 +8,10 @@ import pytest
 from commandline import THROTTLED, Patch, S, cpu_max, frozen, pause_as, record_of, run, snapshot
 from trees import FakeTree, records_left
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.ledger import PauseRequest
-from cgpause.model import Mechanism, Owner, PauseRecord
+from cgpause.core.model import Mechanism, Owner, PauseRecord
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 
 def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
@@ -25,7 +25,7 @@ def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
 def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, monkeypatch: Patch) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
     pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
-    monkeypatch.setattr("cgpause.byhand.now_ns", lambda: 1000 * S)
+    monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
     before = record_of(tree, web)
     trial = run(tree, "pause", "web", "--dry-run")
     assert trial.stdout == "default/web would be taken over from the daemon\n"

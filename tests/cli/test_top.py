@@ -9,8 +9,8 @@ import pytest
 from commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
 from trees import FakeTree
 
-from cgpause.exits import Exit
-from cgpause.model import Owner
+from cgpause.cli.exits import Exit
+from cgpause.core.model import Owner
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_without_a_terminal_it_says_how_to_get_one_frame(tree: FakeTree) -> None
 
 
 def test_a_terminal_that_cannot_move_its_cursor_is_told_too(tree: FakeTree, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.top.app.sys", type("_", (), {"stdin": Tty, "stdout": Tty}))
+    monkeypatch.setattr("cgpause.cli.top.app.sys", type("_", (), {"stdin": Tty, "stdout": Tty}))
     monkeypatch.setenv("TERM", "dumb")
 
     result = run(tree, "top")

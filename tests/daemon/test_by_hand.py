@@ -10,10 +10,10 @@ import pytest
 from daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
 from trees import FakeTree, records_left, wait_until
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.ledger import PauseRequest, resume, take_over
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.ledger import PauseRequest, resume, take_over
 
 
 def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> None:

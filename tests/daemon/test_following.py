@@ -9,7 +9,9 @@ from pathlib import Path
 from daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
 from trees import FakeTree, records_left, rewrite, wait_until
 
-from cgpause.model import Owner
+from cgpause.core.model import Owner
+
+WALK_OFTEN = f"from cgpause.pods import walks; walks.WALK_NS = {S // 2}"
 
 
 def test_a_node_without_kubepods_is_waited_for(tree: FakeTree, start: Start) -> None:
@@ -50,7 +52,7 @@ def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start
         (other / f"kubepods-{tier}.slice").rename(other / tier)
     elsewhere = FakeTree(tree.folder / "elsewhere")
     pod = elsewhere.add_pod("web")
-    daemon = start(before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
+    daemon = start(before=WALK_OFTEN)
 
     pod.rename(other / "burstable" / f"pod{elsewhere.uids['web']}")
 
@@ -72,7 +74,7 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
     first = tree.add_pod("large", GIB // 2)
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it may take no more
-    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
+    start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=WALK_OFTEN)
     time.sleep(1)  # older than the facts may be now, and the daemon does not walk again for ten minutes
     rewrite(pod / "memory.max", f"{GIB}\n")
     tree.set_used(HIGH)
@@ -97,7 +99,7 @@ def other_tree(tree: FakeTree, *, populated: bool) -> Path:
 
 def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    daemon = start(before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
+    daemon = start(before=WALK_OFTEN)
     tree.set_used(HIGH)
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
     daemon.wait_for_log("paused pod=default/web")
@@ -148,7 +150,7 @@ def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, st
     for name in ("cgroup.events", "memory.high"):
         (tree.kubepods / name).write_text("populated 0\n" if name == "cgroup.events" else "max\n")
     (other / "memory.high").write_text("max\n")
-    daemon = start(before=f"from cgpause import walks; walks.WALK_NS = {S // 2}")
+    daemon = start(before=WALK_OFTEN)
     daemon.wait_for_log("armed memory.high cgroup=kubepods ")
 
     rewrite(other / "cgroup.events", "populated 0\nfrozen 0\n")

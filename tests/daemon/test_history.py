@@ -10,12 +10,14 @@ import pytest
 from daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
 from trees import FakeTree, records_left, wait_until
 
-from cgpause import account, history
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.errors import HostError
-from cgpause.ledger import PauseRequest, pause
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import HostError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.paths import HISTORY_FILE
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.ledger import PauseRequest, pause
+from cgpause.telemetry import history
+from cgpause.telemetry import pauses as account
 
 
 @pytest.fixture
@@ -82,8 +84,10 @@ def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
     (tree.root / "memory.reclaim").touch()
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    hangs = "import threading; from cgpause import history; history.append = lambda *_: threading.Event().wait()"
-    first = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; daemon.recorder._LAST_WAIT_S = 600")
+    hangs = (
+        "import threading; from cgpause.telemetry import history as h; h.append = lambda *_: threading.Event().wait()"
+    )
+    first = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; loop.recorder._LAST_WAIT_S = 600")
     first.wait_for_log(" paused pod=default/web")
     tree.set_used(0)
     first.process.terminate()
@@ -120,7 +124,7 @@ def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Star
 def test_a_history_that_cannot_be_written_costs_nothing_else(
     tree: FakeTree, start: Start, state: Path, trouble: str
 ) -> None:
-    file = state / history.FILE
+    file = state / HISTORY_FILE
     match trouble:
         case "absent":
             state.rmdir()

@@ -11,9 +11,9 @@ import pytest
 from daemons import HIGH, MIB, NO_SACRIFICE, PAUSED, Start, cpu_max
 from trees import FakeTree, records_left, rewrite, wait_until
 
-from cgpause import learned
-from cgpause.arguments import LEARNED_FILE
-from cgpause.learned import Learned
+from cgpause.core.paths import LEARNED_FILE
+from cgpause.daemon import learned
+from cgpause.daemon.learned import Learned
 
 RESERVE = "[sampling]\nfast_ms = 10\nslow_s = 1\n"
 AT_ONCE = "daemon.saver._EVERY_NS = 0"
@@ -143,8 +143,8 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
 
 def test_a_disk_that_hangs_stops_no_pause_and_no_resume(tree: FakeTree, start: Start, state: Path) -> None:
     pod, job = tree.add_pod("web"), tree.add_pod(NAME)
-    hangs = 'import threading; hang = lambda *_: (daemon.log.info("it waits"), threading.Event().wait()); '
-    hangs += "from cgpause import learned; learned.write = hang"
+    hangs = 'import threading; hang = lambda *_: (loop.log.info("it waits"), threading.Event().wait()); '
+    hangs += "from cgpause.daemon import learned; learned.write = hang"
     daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; {AT_ONCE}")
     shutil.rmtree(job)
     daemon.wait_for_log("it waits")

@@ -10,8 +10,9 @@ import pytest
 from daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, cpu_max
 from trees import FakeTree, records_left, wait_until
 
-from cgpause import published
-from cgpause.published import PublishedError
+from cgpause.core.paths import METRICS_FILE
+from cgpause.telemetry import published
+from cgpause.telemetry.published import PublishedError
 
 METRICS = "[metrics]\npublish = true\ninterval_s = 1\n"
 
@@ -90,9 +91,9 @@ def test_figures_that_cannot_be_published_cost_nothing_else(
             run_dir.rmdir()
             run_dir.touch()
         case "fifo":
-            os.mkfifo(run_dir / f"{published.FILE}.new")
+            os.mkfifo(run_dir / f"{METRICS_FILE}.new")
         case "folder":
-            (run_dir / published.FILE).mkdir()
+            (run_dir / METRICS_FILE).mkdir()
     pods = [tree.add_pod(name) for name in ("web", "job")]
     tree.set_used(HIGH)
     daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
@@ -108,7 +109,7 @@ def test_figures_that_cannot_be_published_cost_nothing_else(
 
 def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Start, run_dir: Path) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    broken = "from cgpause import counts, publisher; gone = lambda *_: 1 // 0; publisher.gather = gone"
+    broken = "from cgpause.daemon import publisher; gone = lambda *_: 1 // 0; publisher.gather = gone"
     # Running, and not `start`, which takes a traceback for a failure: here there is one, in the log.
     daemon = Running(
         tree,

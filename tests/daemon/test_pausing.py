@@ -9,7 +9,7 @@ import pytest
 from daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max, hold
 from trees import FakeTree, records_left, wait_until
 
-from cgpause.model import Owner
+from cgpause.core.model import Owner
 
 
 def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tree: FakeTree, start: Start) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from daemons import MIB, NO_SACRIFICE, Start, cpu_max
 from trees import FakeTree, wait_until
 
-from cgpause.trace.read import load_trace
+from cgpause.telemetry.trace.read import load_trace
 
 
 def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:

@@ -12,8 +12,8 @@ from daemons import PAUSED, Start, cpu_max, hold
 from trees import FakeTree, wait_until
 
 from cgpause import restore
-from cgpause.model import Owner
-from cgpause.record import XATTR
+from cgpause.core.model import Owner
+from cgpause.ledger.record import XATTR
 
 HIGH_XATTR = "user.cgpause.high"
 

@@ -9,7 +9,7 @@ import pytest
 from crashing import PausableCgroup
 from ledgers import make_cgroup
 
-from cgpause.cgroupfs import Cgroup
+from cgpause.kernel.cgroupfs import Cgroup
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import os
 import pytest
 from crashing import THROTTLE, CgroupState, PausableCgroup, freeze, request
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import DamagedRecordError, RestoreError
-from cgpause.model import CpuMax
-from cgpause.record import XATTR
+from cgpause.core.errors import DamagedRecordError, RestoreError
+from cgpause.core.model import CpuMax
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.record import XATTR
 
 DAMAGED = [
     pytest.param(b"", id="empty"),

@@ -11,11 +11,18 @@ import pytest
 from crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
 from ledgers import hold
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import BusyError, CgpauseError, CgroupGoneError, HeldError, KernelWriteError, RestoreError
-from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord
-from cgpause.record import XATTR
+from cgpause.core.errors import (
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    HeldError,
+    KernelWriteError,
+    RestoreError,
+)
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.record import XATTR
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 

@@ -11,11 +11,11 @@ import pytest
 from crashing import HOLDS, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, throttle_and_freeze
 from ledgers import CHANGES, hold
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError, KernelWriteError
-from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.record import XATTR
+from cgpause.core.errors import CgpauseError, KernelWriteError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.record import XATTR
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 

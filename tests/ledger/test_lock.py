@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from crashing import THROTTLE, PausableCgroup, request
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import BusyError, RestoreError
-from cgpause.record import XATTR
+from cgpause.core.errors import BusyError, RestoreError
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.record import XATTR
 
 
 class Holder:

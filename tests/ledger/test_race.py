@@ -8,8 +8,8 @@ import os
 import pytest
 from crashing import RACES, CgroupState, PausableCgroup, Race, SteppedCgroup, check_every_crash_of_a_race, request
 
-from cgpause import ledger
-from cgpause.errors import CgpauseError, KernelReadError
+from cgpause.core.errors import CgpauseError, KernelReadError
+from cgpause.ledger import ledger
 
 
 @pytest.mark.parametrize("race", RACES, ids=lambda race: race.id)

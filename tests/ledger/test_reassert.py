@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, request, throttle_and_freeze
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.model import CpuMax, Mechanism
+from cgpause.core.model import CpuMax, Mechanism
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 

@@ -9,10 +9,10 @@ import pytest
 from crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
 from ledgers import CHANGES
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError, CgroupGoneError, KernelReadError, KernelWriteError, RestoreError
-from cgpause.model import Mechanism
+from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelReadError, KernelWriteError, RestoreError
+from cgpause.core.model import Mechanism
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from crashing import CgroupState, PausableCgroup, SteppedCgroup, request
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgpauseError
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.record import XATTR
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.record import XATTR
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 

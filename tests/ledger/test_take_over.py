@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledgers import hold, make_cgroup
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import HeldError, KernelWriteError
-from cgpause.model import Mechanism, Owner
-from cgpause.record import XATTR
+from cgpause.core.errors import HeldError, KernelWriteError
+from cgpause.core.model import Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.record import XATTR
 
 THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 

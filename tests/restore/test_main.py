@@ -16,13 +16,15 @@ import pytest
 from restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
 from trees import FakeTree, records_left
 
-from cgpause import high, history, restore
-from cgpause.cgroupfs import DAEMON_FILE, Cgroup
-from cgpause.clock import now_ns
-from cgpause.errors import AtWorkError
-from cgpause.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause import restore
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import AtWorkError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
+from cgpause.ledger import high
+from cgpause.ledger.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
 from cgpause.restore import resume_all
+from cgpause.telemetry import history
 
 
 def test_main_resumes_all_and_says_what(tree: FakeTree, capsys: Capture) -> None:
@@ -275,7 +277,7 @@ def test_what_failed_is_said_before_anything_waits_for_the_disk(
 
 
 def test_main_exits_1_without_cgroup_v2(monkeypatch: Patch, capsys: Capture) -> None:
-    monkeypatch.setattr("cgpause.cgroupfs.open", lambda *_: io.BytesIO(b""), raising=False)
+    monkeypatch.setattr("cgpause.kernel.cgroupfs.open", lambda *_: io.BytesIO(b""), raising=False)
 
     assert restore.main([]) == 1
     assert "no cgroup v2 is mounted here" in capsys.readouterr().err

@@ -9,8 +9,9 @@ import pytest
 from restoring import Capture, brake, cpu_max, pause_pod
 from trees import FakeTree
 
-from cgpause import high, restore
-from cgpause.model import Owner
+from cgpause import restore
+from cgpause.core.model import Owner
+from cgpause.ledger import high
 from cgpause.restore import resume_all
 
 

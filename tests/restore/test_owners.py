@@ -12,14 +12,15 @@ import pytest
 from restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
 from trees import FakeTree, records_left
 
-from cgpause import ledger, restore
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
-from cgpause.events import Event
-from cgpause.ledger import PauseRequest, Resumed
-from cgpause.model import CpuMax, Mechanism, Owner, Result
+from cgpause import restore
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
+from cgpause.core.model import CpuMax, Mechanism, Owner, Result
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.restore import Outcome, braked_roots, events, paused_cgroups, resume_all
+from cgpause.telemetry.events import Event
 
 THROTTLE = CpuMax(1000, 100_000)
 

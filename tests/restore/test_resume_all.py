@@ -15,10 +15,10 @@ from restoring import ORIGINALS, Patch, cpu_max, damage, pause_pod
 from trees import CAPTURES, FakeTree, lay_out_capture, records_left
 
 from cgpause import restore
-from cgpause.cgroupfs import Cgroup
-from cgpause.errors import CgroupGoneError, KernelReadError, RestoreError
-from cgpause.findpods import walk
-from cgpause.model import Mechanism, Owner
+from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
+from cgpause.core.model import Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.pods.discover import walk
 from cgpause.restore import resume_all
 
 
@@ -175,7 +175,7 @@ def test_a_pod_that_vanishes_while_its_folder_is_listed_does_not_hide_its_neighb
             self._entries.close()
 
     with monkeypatch.context() as patch:
-        patch.setattr("cgpause.cgroupfs.os.scandir", lambda fd: Racing(fd) if isinstance(fd, int) else real(fd))
+        patch.setattr("cgpause.kernel.cgroupfs.os.scandir", lambda fd: Racing(fd) if isinstance(fd, int) else real(fd))
         resume_all(str(tree.root))
 
     assert not gone.exists()

@@ -10,10 +10,10 @@ import pytest
 from restoring import SLICE, Patch, cpu_max, damage, pause_pod
 from trees import FakeTree, records_left
 
-from cgpause.ledger import Resumed
-from cgpause.model import CpuMax, Mechanism
+from cgpause.core.model import CpuMax, Mechanism
+from cgpause.kernel.systemd import original_from_systemd
+from cgpause.ledger.ledger import Resumed
 from cgpause.restore import resume_all
-from cgpause.systemd import original_from_systemd
 
 
 def properties(quota: str, period: str = "infinity", state: str = "active") -> bytes:

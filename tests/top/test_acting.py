@@ -11,16 +11,17 @@ import pytest
 from commandline import Patch, cpu_max, damage, pause_as
 from trees import FakeTree, records_left
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.config import Config, load_config
-from cgpause.errors import KernelLockError, KernelWriteError
-from cgpause.events import Event
-from cgpause.model import CgroupId, Owner
-from cgpause.top.app import Load, act
-from cgpause.top.reader import Reader
-from cgpause.top.ui import Act, Deed
-from cgpause.top.values import PodState
+from cgpause.cli.top.app import Load, act
+from cgpause.cli.top.reader import Reader
+from cgpause.cli.top.ui import Act, Deed
+from cgpause.cli.top.values import PodState
+from cgpause.config.load import load_config
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import KernelLockError, KernelWriteError
+from cgpause.core.model import CgroupId, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.telemetry.events import Event
 
 
 @pytest.fixture

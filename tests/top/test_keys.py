@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.top.keys import Decoder
+from cgpause.cli.top.keys import Decoder
 
 SEQUENCES = [
     pytest.param(b"\x1b[A", ["up"], id="xterm-up"),

@@ -15,7 +15,7 @@ from commandline import cpu_max, frozen, pause_as, place, with_config
 from terminals import TerminalProgram
 from trees import FakeTree, records_left, wait_until
 
-from cgpause.model import Owner
+from cgpause.core.model import Owner
 
 MIB = 1 << 20
 UP, DOWN = "\x1b[A", "\x1b[B"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cgpause import history
-from cgpause.events import Event
-from cgpause.top.observe import Kept, choose
-from cgpause.top.values import SeenEvent
+from cgpause.cli.top.observe import Kept, choose
+from cgpause.cli.top.values import SeenEvent
+from cgpause.telemetry import history
+from cgpause.telemetry.events import Event
 
 
 def seen(at: float, what: str = "paused") -> SeenEvent:

@@ -13,24 +13,24 @@ import pytest
 from commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
 from trees import CAPTURES, FakeTree, lay_out_capture
 
-from cgpause import ledger
-from cgpause.atwork import Daemon, DaemonState, find_daemon
-from cgpause.cgroupfs import DAEMON_FILE, Cgroup
-from cgpause.clock import now_ns
-from cgpause.config import Config, Policy
-from cgpause.high import HighRecord, encode_record
-from cgpause.journal import UNIT
-from cgpause.model import Mechanism, Owner, Pressure, QosClass
-from cgpause.parse import MemInfo
-from cgpause.top.reader import Reader
-from cgpause.top.ui import Ui, shown_pods
-from cgpause.top.values import PodState, SeenPod, Snapshot
+from cgpause.cli.top.reader import Reader
+from cgpause.cli.top.ui import Ui, shown_pods
+from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.config.settings import Config, Policy
+from cgpause.core.clock import now_ns
+from cgpause.core.model import Mechanism, Owner, Pressure, QosClass
+from cgpause.core.parse import MemInfo
+from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
+from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
+from cgpause.kernel.journal import UNIT
+from cgpause.ledger import ledger
+from cgpause.ledger.high import HighRecord, encode_record
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
-    monkeypatch.setattr("cgpause.top.reader.read_node_pressure", lambda: Pressure(0.0, 0, 0.0, 0))
+    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    monkeypatch.setattr("cgpause.cli.top.reader.read_node_pressure", lambda: Pressure(0.0, 0, 0.0, 0))
 
 
 @pytest.fixture
@@ -274,7 +274,9 @@ def test_memory_high_is_told_from_somebody_elses(tree: FakeTree, reader: Reader)
 
 def test_pressure_of_the_sparklines_is_the_share_of_time_that_was_stalled(reader: Reader, monkeypatch: Patch) -> None:
     for at_s, total_us in ((10, 1_000_000), (12, 1_500_000)):
-        monkeypatch.setattr("cgpause.top.reader.read_node_pressure", lambda t=total_us: Pressure(50.0, t, 7.0, t // 10))
+        monkeypatch.setattr(
+            "cgpause.cli.top.reader.read_node_pressure", lambda t=total_us: Pressure(50.0, t, 7.0, t // 10)
+        )
         snapshot = reader.read(at_s * S)
 
     assert [(m.some_pct, m.full_pct) for m in snapshot.moments] == [(50.0, 7.0), (25.0, 2.5)]

@@ -25,14 +25,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from cgpause.atwork import Daemon, DaemonState
-from cgpause.model import Headroom, QosClass
-from cgpause.top.panes import explanation
-from cgpause.top.parts import ASCII, UNICODE, Glyphs
-from cgpause.top.screen import render, visible_rows
-from cgpause.top.terminal import Painter, encoding_of, glyphs_for
-from cgpause.top.ui import Act, Deed, Mode, Sort, Ui, settle
-from cgpause.top.values import Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
+from cgpause.cli.top.panes import explanation
+from cgpause.cli.top.parts import ASCII, UNICODE, Glyphs
+from cgpause.cli.top.screen import render, visible_rows
+from cgpause.cli.top.terminal import Painter, encoding_of, glyphs_for
+from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Ui, settle
+from cgpause.cli.top.values import Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
+from cgpause.core.model import Headroom, QosClass
+from cgpause.kernel.find_daemon import Daemon, DaemonState
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header

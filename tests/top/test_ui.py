@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
 
-from cgpause.model import CgroupId, Mechanism, Owner
-from cgpause.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
-from cgpause.top.values import PodState, SeenPod, Snapshot
+from cgpause.cli.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
+from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.core.model import CgroupId, Mechanism, Owner
 
 SNAPSHOT = many_pods(30)
 """Sorted as they are numbered, whatever by."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from trees import FakeTree
 
-from cgpause.config import Config, ReserveConfig
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config, ReserveConfig
+from cgpause.pods.tree import PodTree
 
 
 @pytest.fixture

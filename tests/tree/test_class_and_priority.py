@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from trees import FakeTree
 
-from cgpause import tree as tree_module
-from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, PodClass, PodRule
-from cgpause.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config, PodClass, PodRule
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.pods import tree as tree_module
+from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from trees import FakeTree, open_descriptors
 
-from cgpause.config import Config, HoldConfig, PodClass, PodRule
-from cgpause.model import Workload
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule
+from cgpause.core.model import Workload
+from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 

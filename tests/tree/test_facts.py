@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 from trees import FakeTree
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, ProtectConfig
-from cgpause.errors import CgroupGoneError, KernelReadError
-from cgpause.tree import PodTree, count_oom_kills
+from cgpause.config.settings import Config, ProtectConfig
+from cgpause.core.errors import CgroupGoneError, KernelReadError
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.pods.tree import PodTree, count_oom_kills
 
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.config import Config, ProtectConfig
-from cgpause.errors import CgroupGoneError, KernelReadError
-from cgpause.kubepods import CgroupDriver
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config, ProtectConfig
+from cgpause.core.errors import CgroupGoneError, KernelReadError
+from cgpause.core.kubepods import CgroupDriver
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
@@ -326,7 +326,7 @@ def test_the_tree_in_use_stays_open_while_others_cannot_be_looked_for(
         def fail(*_: object) -> None:
             raise error
 
-        patched.setattr("cgpause.findpods.kubepods_roots", fail)
+        patched.setattr("cgpause.pods.discover.kubepods_roots", fail)
         with pytest.raises(KernelReadError):
             tree.refresh(S)
     assert tree.kubepods is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trees import make_uid, wait_until
 
-from cgpause.record import XATTR
+from cgpause.ledger.record import XATTR
 
 # It installs a daemon and makes pods at the real place, so nowhere but in a machine made for that.
 if os.environ.get("CGPAUSE_VM") != "1":

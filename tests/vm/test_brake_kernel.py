@@ -13,10 +13,10 @@ import pytest
 from trees import wait_until
 from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, Daemon, Node, Start
 
-from cgpause.high import XATTR
-from cgpause.kubeletconfig import eviction_bytes
-from cgpause.parse import parse_pressure
-from cgpause.policy import CARE_PCT
+from cgpause.core.parse import parse_pressure
+from cgpause.ledger.high import XATTR
+from cgpause.pods.kubeletconfig import eviction_bytes
+from cgpause.policy.decide import CARE_PCT
 
 ASLEEP = "[sampling]\nslow_s = 1\n[memory_high]\nsleep_s = 600\n[hold]\nmax_pause_s = 3600\n"
 LIMIT = LIMIT_MIB * MIB

@@ -29,9 +29,9 @@ from vm.realnode import (
     frozen,
 )
 
-from cgpause import learned
-from cgpause.arguments import LEARNED_FILE
-from cgpause.model import Mechanism
+from cgpause.core.model import Mechanism
+from cgpause.core.paths import LEARNED_FILE
+from cgpause.daemon import learned
 
 
 def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000") -> tuple[Path, Daemon]:

@@ -16,7 +16,7 @@ from lab.manifest import arguments, container_of, podman_options
 from trees import make_uid, wait_until
 from vm.slices import CONFIG_TEXT, KUBEPODS, POD_LOGS, REPO, STATE, Node, node_of_slices, run
 
-from cgpause.record import XATTR
+from cgpause.ledger.record import XATTR
 
 ARCHIVE = Path("/opt/cgpause/with")
 UID = make_uid(5)

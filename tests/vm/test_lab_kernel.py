@@ -35,8 +35,8 @@ from lab.trial import FOLDER as TRIAL_FOLDER
 from terminals import TerminalProgram
 from trees import wait_until
 
-from cgpause.config import Config
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config
+from cgpause.pods.tree import PodTree
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 

@@ -28,11 +28,11 @@ from crashing import (
 from trees import wait_until
 from vm.realnode import MIB, Node, frozen
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup, find_cgroup_root
-from cgpause.errors import CgroupGoneError, KernelWriteError, RestoreError
-from cgpause.model import Mechanism
-from cgpause.record import XATTR
+from cgpause.core.errors import CgroupGoneError, KernelWriteError, RestoreError
+from cgpause.core.model import Mechanism
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.ledger import ledger
+from cgpause.ledger.record import XATTR
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ from test_monitoring import alerts, expressions
 from trees import wait_until
 from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, cpu_max, sandbox
 
-from cgpause.arguments import DEFAULT_LISTEN
-from cgpause.clock import now_ns
-from cgpause.metrics import FAMILIES, Figure, Values
-from cgpause.published import Snapshot, encode, path_in
-from cgpause.wholefile import replace
+from cgpause.core.clock import now_ns
+from cgpause.core.paths import DEFAULT_LISTEN
+from cgpause.core.wholefile import replace
+from cgpause.telemetry.metrics import FAMILIES, Figure, Values
+from cgpause.telemetry.published import Snapshot, encode, path_in
 
 METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\ninterval_s = 1\n"
 MONITORING = REPO / "docs/monitoring"

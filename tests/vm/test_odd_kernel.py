@@ -16,11 +16,11 @@ from lab.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, spawn_
 from trees import records_left, wait_until
 from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max
 
-from cgpause import ledger
-from cgpause.cgroupfs import Cgroup
-from cgpause.clock import now_ns
-from cgpause.ledger import PauseRequest
-from cgpause.model import CpuMax, Mechanism, Owner
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
 
 ORIGINAL = "50000 100000"
 

@@ -33,7 +33,7 @@ from vm.slices import (
 )
 
 from cgpause import __version__
-from cgpause.record import XATTR
+from cgpause.ledger.record import XATTR
 
 DEB = Path(f"/opt/cgpause/debs/cgpause_{__version__}_all.deb")
 PREFIX = Path("/usr/lib/cgpause")

@@ -41,9 +41,9 @@ from vm.slices import (
     wait_for_another,
 )
 
-from cgpause import high
-from cgpause.events import MESSAGE_IDS
-from cgpause.record import XATTR
+from cgpause.ledger import high
+from cgpause.ledger.record import XATTR
+from cgpause.telemetry.events import MESSAGE_IDS
 
 PREFIX = Path("/usr/local/lib/cgpause")
 COMMAND = Path("/usr/local/bin/cgpause")

@@ -12,7 +12,7 @@ from terminals import TerminalProgram
 from trees import records_left, wait_until
 from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
 
-from cgpause.atwork import Daemon, DaemonState, find_daemon
+from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
 
 DOWN = "\x1b[B"
 PATIENCE_S = 240  # an emulated CPU, and pressure on it

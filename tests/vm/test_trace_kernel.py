@@ -14,7 +14,7 @@ import pytest
 from trees import wait_until
 from vm.realnode import LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Node, Start
 
-from cgpause.trace.read import Trace, load_trace
+from cgpause.telemetry.trace.read import Trace, load_trace
 
 PATIENCE_S = 180
 STEP_MIB = 8

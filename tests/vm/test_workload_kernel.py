@@ -18,8 +18,8 @@ from lab.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name,
 from trees import wait_until
 from vm.realnode import Node
 
-from cgpause.cgroupfs import Cgroup
-from cgpause.workload import is_being_made, refused_connections
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.listening import is_being_made, refused_connections
 
 REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")

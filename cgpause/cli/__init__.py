@@ -1,0 +1,1 @@
+"""The `cgpause` command, one module for each command."""

@@ -1,0 +1,147 @@
+"""What an operator does to pods by hand, for `cgpause pause` and `resume` and for the keys of `cgpause top`.
+
+All of it goes through the ledger; what was done comes back in words, and goes to `note` as an event. Only protection is
+decided here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from cgpause.config.settings import Config
+from cgpause.core import durations
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import HeldError, ProtectedError, printable
+from cgpause.core.model import Mechanism, Owner, PauseRecord, Result
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.systemd import original_from_systemd
+from cgpause.ledger import high, ledger
+from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.pods.tree import TrackedPod
+from cgpause.telemetry.events import Event, make_event, resumed_event
+
+_NS_PER_S = 1_000_000_000
+Note = Callable[[Event], None]
+"""Logs and keeps an event."""
+
+
+def pause(
+    tracked: TrackedPod,
+    config: Config,
+    note: Note,
+    *,
+    command: str,
+    mechanism: Mechanism | None = None,
+    for_s: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+) -> str:
+    """Pause a pod until somebody resumes it; `command` is what the record will say it was paused with.
+
+    A pause of the daemon's is taken over, without resuming the pod in between.
+
+    Raises:
+        ProtectedError: a rule protects it, and that was not overridden.
+        HeldError: it is paused already, but not as was asked for; nothing was changed.
+        CgpauseError: as in the ledger.
+    """
+    if tracked.pod.protected is not None and not force:
+        raise ProtectedError(f"{tracked.pod.label} is protected: {tracked.pod.protected}; --force overrides")
+    at_ns = now_ns()
+    request = PauseRequest(
+        mechanism=mechanism or config.mechanism.first,
+        throttle=config.throttle.cpu_max,
+        owner=Owner.MANUAL,
+        reason=f"{command} by {user()}",
+        since_ns=at_ns,
+        expires_ns=None if for_s is None else at_ns + for_s * _NS_PER_S,
+    )
+    if dry_run:
+        return _rehearse(tracked.cgroup, request, mechanism)
+    record, changed = ledger.pause(tracked.cgroup, request)
+    if not changed and record.owner is Owner.DAEMON:
+        taken = ledger.take_over(tracked.cgroup, request, mechanism)
+        if taken is not None:
+            note(make_event("taken over", tracked.pod, taken.reason, taken))
+            was = f"by the daemon until now: {printable(record.reason)}"
+            return f"stays paused ({taken.mechanism}), by hand from now on; {was}"
+        record, changed = ledger.pause(tracked.cgroup, request)  # it has resumed it just now
+    if changed:
+        written = record.written
+        note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
+        return _describe_pause(record)
+    return _leave(record, request, mechanism)
+
+
+def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None) -> str:
+    """What a pause would do, and refuse, as things are now."""
+    existing = ledger.read_record(cgroup)
+    if existing is None:
+        planned = ledger.plan_pause(cgroup, request)
+        return f"would be paused ({planned.mechanism})"
+    if existing.owner is Owner.DAEMON:
+        planned, _ = ledger.plan_take_over(cgroup, existing, request, mechanism)
+        how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen one is never throttled
+        return f"would be taken over from the daemon{how}"
+    return _leave(existing, request, mechanism)
+
+
+def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> str:
+    """What there is to say of a pause that stays as it is; raises HeldError where that is not what was asked for."""
+    held = _describe_held(record, request.since_ns)
+    # What the daemon holds (again, just now) it resumes: whoever goes on as if the pod stood still would be wrong.
+    otherwise = request.expires_ns is not None or mechanism not in (None, record.mechanism)
+    if otherwise or record.owner is Owner.DAEMON:
+        raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
+    return held
+
+
+def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = False) -> str:
+    """Put back what was there before the pause, whoever paused it.
+
+    Raises:
+        CgpauseError: as in the ledger.
+    """
+    if dry_run:
+        return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
+    resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
+    if resumed is not None:
+        note(resumed_event(tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
+    return describe_resume(resumed)
+
+
+def describe_resume(resumed: Resumed | high.Released | None) -> str:
+    """What a resume, or the release of memory.high, did."""
+    if resumed is None:
+        return "is not paused"
+    if isinstance(resumed, high.Released):
+        released = f"released: memory.high {high.text(resumed.high_bytes)}"
+        return f"{released} was written by somebody else meanwhile, and stays" if resumed.foreign else released
+    if resumed.foreign:
+        return f"resumed: cpu.max {resumed.cpu_max} was written by somebody else meanwhile, and stays"
+    return f"resumed: cpu.max {resumed.cpu_max}"
+
+
+def _describe_pause(record: PauseRecord) -> str:
+    if record.written is None:
+        return "paused: frozen"
+    return f"paused: cpu.max {record.original} -> {record.written}"
+
+
+def _describe_held(record: PauseRecord, at_ns: int) -> str:
+    """How it is held, and when that ends, may be another than what was asked for now."""
+    if record.owner is Owner.DAEMON:
+        ends = ", which resumes it when there is room"
+    elif record.expires_ns is not None:
+        ends = f", {durations.left((record.expires_ns - at_ns) / _NS_PER_S)}"
+    else:
+        ends = ""
+    return f"already paused ({record.mechanism}) {record.owner.by}{ends}: {printable(record.reason)}"
+
+
+def user() -> str:
+    """Who sits at the terminal."""
+    # Containers and units have no USER; what else knows names (NSS) can be a server that is slow while memory is short.
+    uid = os.getuid()
+    return os.environ.get("SUDO_USER") or os.environ.get("USER") or ("root" if uid == 0 else f"uid {uid}")

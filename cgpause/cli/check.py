@@ -1,0 +1,252 @@
+"""`cgpause check`: can this node do the job, and what should an operator know; nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import psutil
+
+from cgpause.config.settings import Config
+from cgpause.core.errors import CgpauseError, HostError
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
+from cgpause.kernel.journal import UNIT
+from cgpause.kernel.psi import NODE_PRESSURE
+from cgpause.ledger.ledger import read_burst_us
+from cgpause.pods.containers import descendants
+from cgpause.pods.tree import PodTree
+
+_OLDEST_KERNEL = (5, 14)
+"""cgroup.kill and cpu.max.burst came with it; user.* xattrs on cgroups with 5.7, cgroup.freeze with 5.2."""
+_DEFERRED_THROTTLE_KERNEL = (6, 18)
+_OTHER_WRITERS = ("koordlet", "crane-agent", "katalyst-agent")
+_PROBE_XATTR = "user.cgpause_check"
+
+
+class Level(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `advice` says what to do, unless all is well."""
+
+    name: str
+    level: Level
+    message: str
+    advice: str | None = None
+
+
+def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
+    """Look at everything cgpause needs, or should know of; never raises for what it finds."""
+    findings = [_kernel(), _permissions()]
+    try:
+        root = root or find_cgroup_root()
+    except HostError as e:
+        findings.append(
+            Finding("cgroup", Level.FAIL, str(e), "boot with cgroup v2 only, or name a tree with --cgroup-root")
+        )
+        return [*findings, _psi(), _swap(), _unit()]
+    findings += [_controllers(root), _psi()]
+    tree = PodTree(root, log_dir, config)
+    namespaced = False
+    try:
+        tree.refresh(0)
+        findings += list(_kubepods(tree, log_dir, config))
+        namespaced = _has_processes_without_ids(tree)
+    except CgpauseError as e:
+        advice = "run as root, and name the cgroup v2 mount with --cgroup-root"
+        findings.append(Finding("kubepods", Level.FAIL, str(e), advice))
+    finally:
+        tree.close()
+    return [*findings, _swap(), _processes(namespaced=namespaced), _other_writers(), _unit()]
+
+
+def _kernel() -> Finding:
+    release = platform.release()
+    match = re.match(r"(\d+)\.(\d+)", release)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    if version < _OLDEST_KERNEL:
+        return Finding("kernel", Level.FAIL, f"{release} is older than 5.14", "upgrade: cgroup.kill is missing")
+    if version < _DEFERRED_THROTTLE_KERNEL:
+        advice = (
+            "keep the throttle at 1 % or more; before 6.18 a throttled task may stop inside the kernel holding locks"
+        )
+        return Finding("kernel", Level.OK, f"{release} ({advice})")
+    return Finding("kernel", Level.OK, release)
+
+
+def _permissions() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("permissions", Level.OK, "running as root")
+    return Finding("permissions", Level.WARN, f"running as uid {os.geteuid()}", "run as root to pause and resume")
+
+
+def _controllers(root: str) -> Finding:
+    controllers = read_controllers(root)
+    missing = [name for name in ("cpu", "memory") if name not in controllers]
+    if not os.path.isdir(root):
+        return Finding(
+            "cgroup", Level.FAIL, f"{root} is not a directory", "name the cgroup v2 mount with --cgroup-root"
+        )
+    if missing:
+        advice = "boot with systemd.unified_cgroup_hierarchy=1; name the right tree with --cgroup-root"
+        return Finding("cgroup", Level.FAIL, f"{root} lacks the controllers {', '.join(missing)}", advice)
+    return Finding("cgroup", Level.OK, f"cgroup v2 at {root} with {', '.join(controllers)}")
+
+
+def _psi() -> Finding:
+    try:
+        fd = os.open(NODE_PRESSURE, os.O_RDONLY)
+        try:
+            os.read(fd, 1)
+        finally:
+            os.close(fd)
+    except OSError as e:
+        advice = "boot with psi=1; until then cgpause works from headroom alone"
+        return Finding("psi", Level.WARN, f"{NODE_PRESSURE}: {e.strerror}", advice)
+    return Finding("psi", Level.OK, f"{NODE_PRESSURE} is there")
+
+
+def _kubepods(tree: PodTree, log_dir: str, config: Config) -> Iterator[Finding]:
+    kubepods = tree.kubepods
+    if kubepods is None:
+        advice = "start kubelet, or name the tree that holds kubepods with --cgroup-root; the daemon waits for it"
+        yield Finding("kubepods", Level.WARN, f"no kubepods cgroup below {tree.root}", advice)
+        return
+    yield Finding("kubepods", Level.OK, f"{kubepods.path} ({tree.driver} driver), {len(tree.pods)} pods")
+    try:
+        kubepods.set_xattr(_PROBE_XATTR, b"1")
+        kubepods.remove_xattr(_PROBE_XATTR)
+        yield Finding("xattr", Level.OK, "user.* extended attributes work")
+    except CgpauseError as e:
+        advice = "the record of a pause cannot be written: run as root, on kernel 5.7 or later"
+        yield Finding("xattr", Level.FAIL, str(e), advice)
+    try:
+        with kubepods.locked(wait_s=1):
+            yield Finding("flock", Level.OK, "cgroups can be locked")
+    except CgpauseError as e:
+        yield Finding("flock", Level.FAIL, str(e), "see who holds it: fuser -v on its cgroup.kill")
+    unnamed = sum(tracked.pod.name is None for tracked in tree.pods.values())
+    if unnamed:
+        advice = "point --log-dir at the parent of the kubelet's pods/ and containers/ folders"
+        yield Finding("names", Level.WARN, f"{unnamed} pods have no name in {log_dir}/pods", advice)
+    else:
+        yield Finding("names", Level.OK, f"all pods have names in {log_dir}/pods")
+    yield _burst(tree)
+    yield _memory_high(kubepods, config)
+
+
+def _memory_high(kubepods: Cgroup, config: Config) -> Finding:
+    if not config.memory_high.enabled:
+        return Finding("memory.high", Level.OK, "left alone: memory_high.enabled is false")
+    try:
+        os.close(kubepods.open("memory.high", os.O_WRONLY))
+        now = kubepods.read("memory.high").decode("ascii", "replace").strip()
+    except CgpauseError as e:
+        advice = "cgpause works without: it samples more often, and bursts have no brake"
+        return Finding("memory.high", Level.WARN, str(e), advice)
+    return Finding("memory.high", Level.OK, f"memory.high of kubepods can be written (now {now})")
+
+
+def _burst(tree: PodTree) -> Finding:
+    users = []
+    for tracked in tree.pods.values():
+        try:
+            if read_burst_us(tracked.cgroup):
+                users.append(tracked.pod.label)
+        except CgpauseError:
+            continue
+    if users:
+        shown = ", ".join(users[:5])
+        return Finding("burst", Level.WARN, f"cpu.max.burst is set on {shown}", "zeroed while paused, and put back")
+    return Finding("burst", Level.OK, "cpu.max.burst is not in use")
+
+
+def _swap() -> Finding:
+    try:
+        total = psutil.swap_memory().total
+    except (OSError, psutil.Error, RuntimeError) as e:
+        return Finding("swap", Level.WARN, f"cannot be told: {e}", "look at it by hand: swapon --show")
+    if total:
+        advice = "cgpause works, but a node with swap slows down before it kills"
+        return Finding("swap", Level.WARN, f"{total // 2**20}Mi of swap are on", advice)
+    return Finding("swap", Level.OK, "off")
+
+
+def _has_processes_without_ids(tree: PodTree) -> bool:
+    """Whether pods have processes of another PID namespace than ours, which `cgroup.procs` lists as 0."""
+    for tracked in tree.pods.values():
+        with contextlib.suppress(CgpauseError):
+            if any(0 in tracked.cgroup.pids(name) for name in ("", *descendants(tracked.cgroup))):
+                return True
+    return False
+
+
+def _processes(*, namespaced: bool) -> Finding:
+    """Whether the daemon, root without CAP_SYS_PTRACE, sees pods' processes: hidepid= lets pass who is in gid= (0)."""
+    if namespaced:
+        told = "processes of pods have no ids in the PID namespace this runs in"
+        advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/daemonset.yaml)"
+        return Finding("proc", Level.WARN, told, advice)
+    try:
+        found = [part.opts.split(",") for part in psutil.disk_partitions(all=True) if part.mountpoint == "/proc"]
+    except (OSError, psutil.Error) as e:
+        return Finding("proc", Level.WARN, f"mounts cannot be listed: {e}", "look at it by hand: findmnt /proc")
+    options = dict(option.partition("=")[::2] for option in (found[-1] if found else []))
+    hidden, group = options.get("hidepid", "off"), options.get("gid", "0")
+    told = f"/proc is mounted with hidepid={hidden}"
+    effect = "the daemon cannot tell services from batch, nor see that a held pod is being terminated; systemctl edit "
+    if hidden in ("ptraceable", "4"):
+        advice = effect + "cgpause: [Service] CapabilityBoundingSet=CAP_SYS_RESOURCE CAP_SYS_PTRACE"
+        return Finding("proc", Level.WARN, told, advice)
+    if hidden not in ("off", "0") and group != "0":
+        advice = effect + f"cgpause: [Service] SupplementaryGroups={group}"
+        return Finding("proc", Level.WARN, f"{told},gid={group}", advice)
+    return Finding("proc", Level.OK, "processes of pods can be seen")
+
+
+def _other_writers() -> Finding:
+    try:
+        names = {str(process.info["name"]) for process in psutil.process_iter(["name"])}
+    except (OSError, psutil.Error) as e:
+        return Finding("writers", Level.WARN, f"processes cannot be listed: {e}", "run as root")
+    found = sorted(names & set(_OTHER_WRITERS))
+    if found:
+        advice = "it writes cpu.max too; switch its CPU suppression off, or protect the pods it manages"
+        return Finding("writers", Level.WARN, f"{', '.join(found)} runs here", advice)
+    return Finding("writers", Level.OK, "no other known writer of cpu.max")
+
+
+def _unit() -> Finding:
+    try:
+        shown = subprocess.run(
+            ["systemctl", "show", "--property=LoadState,ActiveState,SubState", UNIT],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as e:
+        advice = "the daemon can be run by hand: cgpause run"
+        return Finding("unit", Level.WARN, f"systemd does not answer: {e}", advice)
+    values = dict(line.partition("=")[::2] for line in shown.splitlines())
+    if values.get("LoadState") != "loaded":
+        return Finding(
+            "unit", Level.WARN, f"{UNIT} is not installed", "install it: scripts/install, or the Debian package"
+        )
+    state = f"{values.get('ActiveState')} ({values.get('SubState')})"
+    if values.get("ActiveState") == "active":
+        return Finding("unit", Level.OK, f"{UNIT} is {state}")
+    return Finding("unit", Level.WARN, f"{UNIT} is {state}", "start it: systemctl enable --now cgpause")

@@ -1,0 +1,297 @@
+"""What `cgpause bug-report` collects of a host: each part by itself, within limits of time and size."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from cgpause import __version__
+from cgpause.cli import output
+from cgpause.cli.check import run_checks
+from cgpause.cli.context import Globals
+from cgpause.cli.explain import decide_now
+from cgpause.cli.view import read_status
+from cgpause.config.load import render_config
+from cgpause.config.settings import Config
+from cgpause.core.errors import CgpauseError, ConfigError, printable
+from cgpause.core.paths import history_path
+from cgpause.kernel.cgroupfs import read_controllers
+from cgpause.kernel.journal import UNIT
+from cgpause.pods.discover import find_kubepods
+from cgpause.pods.sampler import Sampler
+from cgpause.telemetry import history
+
+MAX_BYTES = 2 << 20
+"""Of one part."""
+EVENTS = 1000
+JOURNAL_LINES = 2000
+_PART_S = 20.0
+_WHOLE_S = 90.0
+_COMMAND_S = 10.0
+_WATCH_S = 1.0
+_METRICS_UNIT = "cgpause-metrics.service"
+_PROPERTIES = (
+    "Id,LoadState,ActiveState,SubState,Result,UnitFileState,FragmentPath,DropInPaths,NeedDaemonReload,NRestarts,MainPID,"
+    "ExecMainStatus,ExecMainStartTimestamp,StatusText,ControlGroup,MemoryCurrent,MemoryMin,MemoryMax,CPUUsageNSec,"
+    "TasksCurrent,OOMScoreAdjust,CapabilityBoundingSet,ReadWritePaths,WatchdogUSec"
+)
+_BOOT_OPTIONS = re.compile(
+    r"(?:psi|cgroup[\w.]*|swapaccount|systemd\.(?:unified|legacy)[\w.]*|init_on_\w+|transparent_hugepage|lockdown|"
+    r"mitigations|nohz\w*|isolcpus|maxcpus|mem|numa\w*|hugepages\w*)(?:=.*)?"
+)
+_PACKAGES = ("typer", "click", "rich", "psutil", "inotify-simple", "prometheus-client")
+_KUBEPODS_FILES = (
+    "cgroup.controllers",
+    "cgroup.subtree_control",
+    "cgroup.stat",
+    "cpu.max",
+    "cpu.stat",
+    "memory.current",
+    "memory.max",
+    "memory.high",
+    "memory.swap.max",
+    "memory.events",
+    "memory.pressure",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file of the report: text, or a document that becomes JSON; else why there is none."""
+
+    name: str
+    content: str | dict[str, Any] | list[dict[str, Any]] | None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How a part is collected, and what it is."""
+
+    name: str
+    about: str
+    collect: Callable[[], str | dict[str, Any] | list[dict[str, Any]]]
+
+
+class NotHere(Exception):  # noqa: N818 - no error: something a host may well do without
+    """Why there is nothing to collect."""
+
+
+def collect(sources: list[Source], part_s: float = _PART_S, whole_s: float = _WHOLE_S) -> list[Part]:
+    """Collect each part in its own thread: one that hangs (a disk, a mount) is left behind, and no reason to wait."""
+    deadline = time.monotonic() + whole_s
+    return [_collect(source, min(part_s, deadline - time.monotonic())) for source in sources]
+
+
+def _collect(source: Source, within_s: float) -> Part:
+    found: list[Part] = []
+
+    def work() -> None:
+        try:
+            found.append(Part(source.name, source.collect()))
+        except (NotHere, CgpauseError) as e:
+            found.append(Part(source.name, None, str(e)))
+        except OSError as e:
+            found.append(Part(source.name, None, f"{printable(str(e.filename or 'it'))}: {e.strerror}"))
+        except Exception as e:  # noqa: BLE001 - what is broken here may be what the report is about
+            found.append(Part(source.name, None, f"{type(e).__name__}: {e}"))
+
+    if within_s <= 0:
+        return Part(source.name, None, "the parts before it took all the time there is")
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(within_s)
+    return found[0] if found else Part(source.name, None, f"it took longer than {within_s:.0f} s")
+
+
+def sources_of(given: Globals, config: Config) -> list[Source]:
+    """Every part of the report."""
+    return [
+        Source("version.txt", "cgpause, Python, packages, operating system", _versions),
+        Source("kernel.txt", "kernel, and boot options that matter here", _kernel),
+        Source("cgroups.txt", "cgroup mounts and controllers, kubepods", lambda: _cgroups(given)),
+        Source("check.json", "cgpause check", lambda: _check(given, config)),
+        Source("config.toml", "the configuration in effect", lambda: _config_text(given)),
+        Source("status.json", "cgpause status", lambda: _status(given, config)),
+        Source("explain.json", "cgpause explain", lambda: _explain(given, config)),
+        Source("history.jsonl", f"the last {EVENTS} events of the history", lambda: _history(given)),
+        Source("unit.txt", "the unit's properties, and it and its drop-ins", partial(_unit, UNIT)),
+        Source("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, UNIT)),
+        Source("metrics-unit.txt", "the same of the metrics' unit", partial(_unit, _METRICS_UNIT)),
+        Source("metrics-journal.txt", "and the end of its log", partial(_journal, _METRICS_UNIT)),
+        Source("pressure.txt", "/proc/pressure", _pressure),
+        Source("meminfo.txt", "/proc/meminfo", lambda: read_text("/proc/meminfo")),
+    ]
+
+
+def _versions() -> str:
+    lines = [f"cgpause {__version__}", f"python {platform.python_version()} at {sys.executable}"]
+    for name in _PACKAGES:
+        try:
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            lines.append(f"{name}: no metadata (not installed, or part of the Debian package)")
+    try:
+        lines += platform.freedesktop_os_release()["PRETTY_NAME"].splitlines()
+    except (OSError, KeyError):
+        lines.append("operating system unknown: no os-release")
+    for command in (["systemctl", "--version"], ["dpkg-query", "-W", "cgpause"]):
+        try:
+            lines += _output(command).splitlines()[:1]
+        except NotHere as e:
+            lines.append(str(e))
+    return "\n".join(lines) + "\n"
+
+
+def _kernel() -> str:
+    about = os.uname()  # without its nodename
+    lines = [f"{about.sysname} {about.release} {about.version} {about.machine}", f"CPUs {os.cpu_count()}"]
+    try:
+        options = [word for word in read_text("/proc/cmdline").split() if _BOOT_OPTIONS.fullmatch(word)]
+        lines.append(f"boot options: {' '.join(options) or 'none that matters here'}")
+    except OSError as e:
+        lines.append(f"boot options: /proc/cmdline: {e.strerror}")
+    return "\n".join(lines) + "\n"
+
+
+def _cgroups(given: Globals) -> str:
+    mounts = [line for line in read_text("/proc/self/mountinfo").splitlines() if re.search(r" - cgroup2? ", line)]
+    lines = ["mounts:", *(mounts or ["none"])]
+    try:
+        root = given.root()
+        lines += [f"root: {root}", f"controllers: {' '.join(read_controllers(root))}"]
+        found = find_kubepods(root)
+    except CgpauseError as e:
+        return "\n".join([*lines, str(e)]) + "\n"
+    if found is None:
+        return "\n".join([*lines, "no kubepods here"]) + "\n"
+    kubepods, driver = found
+    try:
+        lines.append(f"kubepods: {kubepods.path} ({driver} driver)")
+        for name in _KUBEPODS_FILES:
+            try:
+                text = kubepods.read(name).decode("ascii", "replace").strip()
+                lines.append(f"{name}: {text}" if "\n" not in text else f"{name}:\n{text}")
+            except CgpauseError as e:
+                lines.append(f"{name}: {e}")
+    finally:
+        kubepods.close()
+    return "\n".join(lines) + "\n"
+
+
+def _check(given: Globals, config: Config) -> str:
+    findings = run_checks(given.cgroup_root, given.log_dir, config)
+    # As text: a "name" is not a pod's here.
+    return json.dumps({"schema": 1, "checks": [output.finding_values(found) for found in findings]}, indent=2) + "\n"
+
+
+def configuration_of(given: Globals) -> Config:
+    """What is configured; the defaults where it is not valid, which config.toml says."""
+    try:
+        return given.config()
+    except CgpauseError:
+        return Config()
+
+
+def _config_text(given: Globals) -> str:
+    try:
+        rendered = render_config(given.config())
+    except ConfigError as e:
+        # Without the values found there: they may be secret.
+        places = ", ".join(f"line {problem.line or '?'}" for problem in e.problems)
+        raise NotHere(
+            f"the configuration is not valid ({places}): the other parts are made with the defaults; "
+            "cgpause config --check says what is wrong"
+        ) from e
+    # What every option means is in the manual.
+    return "".join(f"{line}\n" for line in rendered.splitlines() if line and not line.startswith("#"))
+
+
+def _status(given: Globals, config: Config) -> dict[str, Any]:
+    with given.tree(config) as tree, Sampler(tree) as sampler:
+        return read_status(tree, sampler)
+
+
+def _explain(given: Globals, config: Config) -> dict[str, Any]:
+    known, _ = given.learned()  # not a part of its own: it has names of workloads that are gone
+    with given.tree(config, known) as tree, Sampler(tree) as sampler:
+        return output.explain_values(*decide_now(tree, sampler, config, _WATCH_S, known.peaks), config)
+
+
+def _history(given: Globals) -> list[dict[str, Any]]:
+    path = history_path(given.state_dir, given.cgroup_root)
+    if path is None:
+        raise NotHere("none is kept for another tree without --state-dir")
+    events = history.tail(path, EVENTS)
+    if not events:
+        raise NotHere(f"nothing in {printable(path)}")
+    return [json.loads(history.encode(event)) for event in events]
+
+
+def _unit(unit: str) -> str:
+    shown = _output(["systemctl", "show", f"--property={_PROPERTIES}", unit])
+    if "LoadState=not-found" in shown:
+        raise NotHere(f"{unit} is not installed")
+    return without_secrets(shown + "\n" + _output(["systemctl", "cat", "--no-pager", unit]))
+
+
+def without_secrets(unit: str) -> str:
+    """A unit's text without what it puts into an environment or a credential: a proxy's password, for example."""
+    return re.sub(
+        r"^(\s*(?:Environment|SetCredential\w*|PassEnvironment)\s*=)(?!CGPAUSE_OPTIONS=[^\s\"']*$|\"CGPAUSE_OPTIONS=[^\"]*\"$)(?:.*\\\n)*.*",
+        r"\1(left out)",
+        unit,
+        flags=re.MULTILINE,
+    )
+
+
+def _journal(unit: str) -> str:
+    how = ["-q", "--no-pager", "--no-hostname", "--utc", "-o", "short-iso-precise", "-n", str(JOURNAL_LINES)]
+    lines = _output(["journalctl", *how, f"--unit={unit}"])
+    if not lines.strip():
+        raise NotHere(f"the journal has nothing of {unit}, or nothing that may be read without root")
+    return lines
+
+
+def _pressure() -> str:
+    return "".join(f"{name}:\n{read_text(f'/proc/pressure/{name}')}" for name in ("memory", "cpu", "io"))
+
+
+def read_text(path: str) -> str:
+    """A file of the host's, as far as it is taken."""
+    with open(path, encoding="utf-8", errors="backslashreplace") as file:
+        return file.read(MAX_BYTES)
+
+
+def _output(command: list[str]) -> str:
+    """What a command prints."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            timeout=_COMMAND_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C.UTF-8", "SYSTEMD_COLORS": "0"},
+        )
+    except subprocess.TimeoutExpired as e:
+        raise NotHere(f"{command[0]} took longer than {_COMMAND_S:.0f} s") from e
+    except OSError as e:
+        raise NotHere(f"{command[0]}: {e.strerror}") from e
+    if done.returncode and not done.stdout:
+        said = done.stderr.strip().splitlines()[-1:]
+        raise NotHere(f"{command[0]}: {printable(said[0]) if said else f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,72 @@
+"""One decision at this instant, with its reasons: what `cgpause explain` shows of all pods, or of one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from cgpause.cli import output
+from cgpause.config.settings import Config, Policy
+from cgpause.core.clock import now_ns
+from cgpause.core.model import Owner, Sample
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
+from cgpause.policy.decide import State, Verdict, explain
+from cgpause.policy.growth import Growths, learn
+from cgpause.policy.reserve import ReserveState
+from cgpause.policy.watermark import WatermarkState
+
+_PAGE = 4096
+
+
+def decide_now(
+    tree: PodTree, sampler: Sampler, config: Config, watch_s: float, peaks: Mapping[str, tuple[int, ...]]
+) -> tuple[Sample, tuple[Verdict, ...]]:
+    """Watch the pods grow for so many seconds, where the policy wants rates, and decide once; writes nothing.
+
+    `peaks` are those that the daemon has learned.
+
+    Raises:
+        CgpauseError: memory cannot be read.
+    """
+    for tracked in tree.pods.values():
+        tracked.pod = output.with_record(tracked)
+    tree.read_details(now_ns())
+    growths = Growths(peaks=peaks)
+    deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
+    while time.monotonic() < deadline:
+        growths = learn(growths, sampler.sample(now_ns()))
+        time.sleep(config.sampling.fast_ms / 1000)
+    sample = sampler.sample(now_ns())
+    # As if the daemon looked now: what it remembers (how long, how often) is known to it alone.
+    looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
+    _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
+    return sample, verdicts
+
+
+def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
+    """The rule of the policy by which a pod runs or is held now, as a sentence; its numbers are in the verdict."""
+    paused, place = verdict.usage.pod.paused, verdict.place
+    if paused is not None and paused.owner is Owner.MANUAL:
+        ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"
+        return f"paused by hand: the daemon leaves it alone until an operator resumes it, {ends}"
+    if verdict.rank is None and paused is None:
+        aside = "" if place is None else "; what it may take is set aside before other pods are served"
+        return f"not a candidate: it may not be paused now{aside}"
+    if config.policy is Policy.WATERMARK:
+        marks, used = config.watermark, f"{sample.headroom.used_pct:.1f} % now"
+        if paused is not None:
+            return f"all are resumed once memory use is at or below {marks.lower_pct:g} % ({used})"
+        return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
+    if place is None:
+        return "stays paused for as long as [hold] allows, or until it is in distress"
+    if place.first:
+        return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
+    if place.need < _PAGE:
+        return "runs: it does not grow, so that a pause would free nothing"
+    if paused is not None:
+        return (
+            "resumes when its demand fits the forecast of all pods that run, when its pause has cost as much idle CPU "
+            "time as restarts would, or when it is in distress"
+        )
+    return "runs while its demand fits the headroom that the pods before it leave, else it is paused"

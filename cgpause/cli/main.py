@@ -1,0 +1,433 @@
+"""The command line: each command loads the configuration, calls one function, prints, and exits with its code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from typing import Annotated, TextIO, cast
+
+import typer
+
+from cgpause import __version__
+from cgpause.cli import acting, offline, output
+from cgpause.cli.check import Level, run_checks
+from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods
+from cgpause.cli.context import Globals
+from cgpause.cli.exits import Exit, exits, fail, seconds
+from cgpause.cli.explain import decide_now
+from cgpause.cli.story import read_story
+from cgpause.cli.storytext import print_story
+from cgpause.cli.usage import Command, Json
+from cgpause.cli.view import read_status
+from cgpause.config.load import render_config
+from cgpause.config.settings import Policy
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import printable
+from cgpause.core.lookup import find_pod
+from cgpause.core.model import Mechanism
+from cgpause.core.paths import (
+    DEFAULT_CONFIG,
+    DEFAULT_LISTEN,
+    DEFAULT_LOG_DIR,
+    DEFAULT_RUN_DIR,
+    DEFAULT_STATE_DIR,
+    history_path,
+)
+from cgpause.pods.sampler import Sampler
+from cgpause.telemetry import history
+from cgpause.telemetry.events import boot_id
+from cgpause.telemetry.pauses import parse_since, pauses, select, with_running
+
+app = typer.Typer(
+    help="Pause Kubernetes pods through cgroup v2 before the OOM killer restarts them: no CRI, no API server.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    # Plain, as man pages are: in rich's panels typer calls a flag <bool>, and [words] of a text are markup.
+    rich_markup_mode=None,
+)
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"cgpause {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    context: typer.Context,
+    cgroup_root: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="cgroup v2 mount, or a tree laid out like it (default: found by itself)."),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help=f"Configuration (default: {DEFAULT_CONFIG}).")
+    ] = None,
+    log_dir: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            help=f"Parent of the kubelet's pods/ and containers/ log folders (default: {DEFAULT_LOG_DIR}).",
+            show_default=False,
+        ),
+    ] = DEFAULT_LOG_DIR,
+    state_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root).",
+        ),
+    ] = None,
+    run_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Where the daemon publishes figures (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root).",
+        ),
+    ] = None,
+    version: Annotated[  # noqa: ARG001 - acted on by its callback
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options common to all commands."""
+    for option, value in (
+        ("--cgroup-root", cgroup_root),
+        ("--config", config),
+        ("--log-dir", log_dir),
+        ("--state-dir", state_dir),
+        ("--run-dir", run_dir),
+    ):
+        if value == "":
+            fail(f"{option} is empty: give it a path, or leave it out", Exit.USAGE)
+    context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir)
+
+
+@app.command(cls=Command)
+def run(
+    context: typer.Context,
+    dry_run: DryRun = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each event too.")] = False,
+) -> None:
+    """Run the daemon in the foreground (what the systemd unit does)."""
+    given: Globals = context.obj
+    options = ["--log-dir", given.log_dir]
+    if given.config_path is not None:
+        options += ["--config", given.config_path]
+    if given.cgroup_root is not None:
+        options += ["--cgroup-root", given.cgroup_root]
+    if given.state_dir is not None:
+        options += ["--state-dir", given.state_dir]
+    if given.run_dir is not None:
+        options += ["--run-dir", given.run_dir]
+    options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
+    # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory. -P, so that
+    # root in somebody's folder does not import from it.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
+
+
+@app.command(cls=Command)
+def check(context: typer.Context, as_json: Json = False) -> None:
+    """Say whether this node can do the job, and if not, what to do."""
+    given: Globals = context.obj
+    with exits():
+        findings = run_checks(given.cgroup_root, given.log_dir, given.config())
+    if as_json:
+        output.print_json({"schema": 1, "checks": [output.finding_values(finding) for finding in findings]})
+    else:
+        output.print_findings(findings)
+    if any(finding.level is Level.FAIL for finding in findings):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+@app.command(cls=Command)
+def status(context: typer.Context, as_json: Json = False) -> None:
+    """Show the node's memory, and every pod with limits and pauses.
+
+    It also says which pods are protected, and why.
+    """
+    given: Globals = context.obj
+    with exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
+        shown = read_status(tree, sampler)
+    if as_json:
+        output.print_json(shown)
+    else:
+        output.print_status(shown)
+
+
+@app.command(cls=Command)
+def explain(
+    context: typer.Context,
+    ref: OnePod = None,
+    as_json: Json = False,
+    watch: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="Watch the pods grow for this long first (default: 1s).", show_default=False
+        ),
+    ] = "1s",
+) -> None:
+    """Show what would be done at this instant, to whom, and why. Pods come in the policy's order.
+
+    Of one pod it tells all: whether it is held, would be, by which rule, how often it was, and its limits.
+
+    Writes nothing. The reserve policy needs growth rates, so it watches first; the daemon has watched for longer.
+    """
+    given: Globals = context.obj
+    watch_s = seconds(watch, "--for") or 0
+    with exits():
+        config = given.config()
+        known, problem = given.learned()
+        with given.tree(config, known) as tree, Sampler(tree) as sampler:
+            one = None if ref is None else find_pod(ref, [tracked.pod for tracked in tree.pods.values()], tree.root)
+            sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
+            told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
+    if problem is not None and config.policy is Policy.RESERVE:
+        typer.echo(f"cgpause: {problem}", err=True)
+    if as_json:
+        output.print_json(told or output.explain_values(sample, verdicts, config))
+    elif told is not None:
+        print_story(told, time.time())
+    else:
+        output.print_explain(sample, verdicts, config)
+
+
+@app.command(name="history", cls=Command)
+def show_history(
+    context: typer.Context,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what was held since then: 90s, 1h, 2d; 2026-11-22T10:00; today."),
+    ] = None,
+    pod: AnyPod = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was paused, when, for how long, and why.
+
+    Also how each pause ended, and how long each pod was held in all.
+
+    Pods that are gone are in it too. How much is kept: max_mib in the configuration (section history).
+    """
+    given: Globals = context.obj
+    path = history_path(given.state_dir, given.cgroup_root)
+    try:
+        since_s = None if since is None else parse_since(since, time.time())
+    except ValueError as e:
+        fail(f"--since {printable(str(e))}", Exit.USAGE)
+    if path is None:
+        if as_json:
+            output.print_json(output.history_values(None, since_s, []))
+        typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
+        return
+    with exits():
+        there = history.exists(path)
+        found = pauses(history.read(path))
+        boot = boot_id()
+        if any(pause.may_run(boot) for pause in found):
+            found = with_running(found, given.held(), now_ns())
+        chosen = select(found, since_s, pod if found else None)
+    if as_json:
+        output.print_json(output.history_values(path, since_s, chosen))
+    elif chosen:
+        output.print_history(chosen, boot)
+    if not chosen:
+        typer.echo(_why_nothing(path, there=there, among=len(found)), err=as_json)
+
+
+def _why_nothing(path: str, *, there: bool, among: int) -> str:
+    folder, name = printable(os.path.dirname(path)), printable(path)
+    if not os.path.isdir(folder):
+        return (
+            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
+            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
+        )
+    if not there:
+        return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."
+    if among:
+        return f"nothing was paused in that time; of other times {name} has pauses ({among})"
+    return f"{name} has no pause in it"
+
+
+@app.command(cls=Command)
+def top(
+    context: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    export: Annotated[
+        str | None, typer.Option("--export", metavar="FILE.svg", help="Save one frame as a picture and end.")
+    ] = None,
+) -> None:
+    """Show the node live; pause and resume pods with a key.
+
+    Headroom and pressure, every pod, who is paused or next and why, and the last decisions. The key ? shows the keys.
+    """
+    from cgpause.cli.top import app as dashboard  # noqa: PLC0415 - no other command needs it
+
+    given: Globals = context.obj
+    if export is not None and os.path.splitext(export)[1] not in ("", ".svg"):
+        fail(f"--export {printable(export)}: the picture is an SVG; name a file *.svg", Exit.USAGE)
+    refusal = None if once or export is not None else dashboard.why_not_live()
+    if refusal is not None:
+        fail(refusal, Exit.USAGE)
+    with exits():
+        config = given.config()
+        kept = history_path(given.state_dir, given.cgroup_root)
+        known, _ = given.learned()
+        with dashboard.open_reader(given.root(), given.log_dir, config, kept, known) as reader:
+            if not once and export is None:
+                dashboard.run_live(reader, given.config, given.keep)
+                return
+            snapshot = dashboard.read_still(reader)
+            if export is not None:
+                dashboard.export(snapshot, export)
+            if once:
+                dashboard.print_once(snapshot)
+
+
+@app.command(cls=Command)
+def metrics(
+    context: typer.Context,
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS:PORT", help=f"Serve them there (default: {DEFAULT_LISTEN}).")
+    ] = None,
+    textfile: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.prom", help="Write this file instead, for node_exporter's textfile collector."),
+    ] = None,
+    interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it (default: 15s).")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
+) -> None:
+    """Serve what the daemon publishes to Prometheus.
+
+    It does so until it is told to end. The daemon publishes if the configuration says so (section metrics).
+    """
+    given: Globals = context.obj
+    with exits():
+        from cgpause.telemetry import exporter  # noqa: PLC0415 - no other command needs it, and it needs an extra
+
+        try:
+            interval_s = seconds(interval, "--interval")
+            exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
+        except ValueError as e:
+            fail(str(e), Exit.USAGE)
+
+
+@app.command(cls=Command)
+def config(
+    context: typer.Context,
+    only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
+) -> None:
+    """Print the effective configuration, or the file's mistakes."""
+    given: Globals = context.obj
+    path = given.config_file
+    with exits():
+        effective = given.config()
+    name = printable(path)
+    found = name if os.path.exists(path) else f"{name} does not exist: these are the defaults"
+    if only_check:
+        typer.echo(f"{name}: valid" if os.path.exists(path) else found)
+    else:
+        typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
+
+
+for _command in (offline.simulate, offline.record, offline.replay):
+    app.command(cls=Command)(_command)
+
+
+@app.command(name="bug-report", cls=Command)
+def bug_report(
+    context: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE.tar.gz]", help="Where to write it, a file or a folder (default: a new file here)."
+        ),
+    ] = None,
+    keep_names: Annotated[bool, typer.Option("--keep-names", help="Leave names as they are.")] = False,
+) -> None:
+    """Write a file to attach to an issue.
+
+    It has how this node is set up, what cgpause did, and what its log says.
+
+    Names of pods, namespaces, users and the host become hashes. Look at what is in it before you post it.
+    """
+    with exits():
+        from cgpause.cli import bugreport  # noqa: PLC0415 - no other command needs it
+
+        try:
+            chosen = bugreport.name_file(file)
+        except ValueError as e:
+            fail(str(e), Exit.USAGE)
+        for line in bugreport.write(context.obj, chosen, keep_names=keep_names):
+            typer.echo(line)
+
+
+@app.command(cls=Command)
+def pause(
+    context: typer.Context,
+    refs: PausablePods,
+    mechanism: Annotated[
+        Mechanism | None,
+        typer.Option(
+            metavar="|".join(Mechanism), help="How to hold the pods (default: as configured).", show_default=False
+        ),
+    ] = None,
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="Resume after this time (90s, 10m, 1h30m, 2d); the daemon does it."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Pause protected pods too.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Pause pods until they are resumed.
+
+    The daemon leaves them alone until then. What it has paused itself is taken over, and does not run in between.
+    """
+    given: Globals = context.obj
+    for_s = seconds(duration, "--for")
+    with exits():
+        code = acting.pause_each(given, refs, mechanism=mechanism, for_s=for_s, force=force, dry_run=dry_run)
+    raise typer.Exit(code)
+
+
+@app.command(cls=Command)
+def resume(
+    context: typer.Context,
+    refs: PausedPods = None,
+    everything: Annotated[bool, typer.Option("--all", help="Resume every paused pod, whoever paused it.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Resume pods: put back what was there before the pause.
+
+    The daemon may pause them again; whom it is to leave alone is said in the configuration (protect = true).
+    """
+    given: Globals = context.obj
+    if everything == bool(refs):
+        fail("resume wants either pods or --all; cgpause status shows who is paused", Exit.USAGE)
+    with exits():
+        if everything:
+            code = acting.resume_all(given, dry_run=dry_run)
+        else:
+            code = acting.resume_each(given, refs or [], dry_run=dry_run)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point of the `cgpause` command."""
+    out, errors = output.Stream(sys.stdout), output.Stream(sys.stderr)
+    sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
+    try:
+        app(prog_name="cgpause")
+    except SystemExit as e:
+        out.flush()
+        # A reader that left (`cgpause status | head -1`) is no failure of ours.
+        if out.failure is None or out.failure.errno == errno.EPIPE:
+            raise
+        typer.echo(f"cgpause: cannot write the output: {out.failure.strerror}", err=True)
+        sys.exit(max(e.code, Exit.REFUSED) if isinstance(e.code, int) else Exit.REFUSED)
+
+
+if __name__ == "__main__":
+    main()

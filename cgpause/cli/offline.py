@@ -1,0 +1,192 @@
+"""The commands that need no daemon: they try policies on simulated nodes, and on recorded ones."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cgpause.cli import output
+from cgpause.cli.context import Globals
+from cgpause.cli.exits import Exit, exits, fail, seconds
+from cgpause.cli.usage import Json
+from cgpause.config.settings import Policy
+from cgpause.offline import folder
+from cgpause.offline.simulate import Arm
+
+_MOST_SEEDS = 10_000
+
+
+def _named(to: str | None) -> str | None:
+    """What `--output` was given, where a folder may have such a name."""
+    if to is not None and (not to or "\0" in to):
+        raise typer.BadParameter(f"no folder is called {to!r}")
+    return to
+
+
+def simulate(
+    context: typer.Context,
+    workload: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORKLOAD.toml]...", help="The nodes and jobs to simulate.")
+    ] = None,
+    preset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A built-in workload, again for more; --list shows them, and * and ? stand for any letters.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[Arm] | None,
+        typer.Option(
+            metavar="|".join(Arm), help="Only under this one, again for more (default: all).", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Which memory the jobs take (default: 1).", show_default=False)
+    ] = 1,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=_MOST_SEEDS,
+            help="With so many seeds, from --seed on: mean, lowest and highest (default: 1).",
+            show_default=False,
+        ),
+    ] = 1,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Write simulation.json, .md and .png into this new folder, too.",
+            callback=_named,
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", min=1, help="Simulations at a time (default: one for each CPU)."),
+    ] = None,
+    list_presets: Annotated[bool, typer.Option("--list", help="Print the names of the built-in workloads.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Simulate workloads under each policy, without a node.
+
+    What comes out are restarts, times, memory use and pauses. It needs no cgroups and touches none. The policies are
+    the daemon's own, as the configuration has them.
+    """
+    from cgpause.cli import simulated as table  # noqa: PLC0415
+    from cgpause.offline import parallel  # noqa: PLC0415 - no other command needs them
+    from cgpause.offline.simulate import command, files  # noqa: PLC0415
+    from cgpause.offline.simulate.presets import PRESETS  # noqa: PLC0415
+
+    if list_presets:
+        typer.echo("\n".join(PRESETS))
+        return
+    given: Globals = context.obj
+    with exits():
+        try:
+            loads = command.choose(workload or [], preset or [])
+        except ValueError as e:
+            fail(str(e), Exit.USAGE)
+        arms = list(dict.fromkeys(policy or Arm))
+        some = range(seed, seed + seeds)
+        with folder.filled(to) as written:
+            values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
+            if to is not None:
+                written.update(files.make(values))
+    if to is not None:
+        typer.echo(folder.wrote(to, written), err=True)
+    if as_json:
+        output.print_json(values)
+    else:
+        table.print_simulation(values)
+
+
+def record(
+    context: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="Where to write it, packed if it ends in .gz; a name of its own, here."),
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="End after this time (default: when interrupted).")
+    ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Between two samples (default: 1s); a fifth of it while memory is close."),
+    ] = None,
+    max_size: Annotated[
+        int,
+        typer.Option(
+            "--max-size",
+            metavar="MIB",
+            min=1,
+            max=65536,
+            help="Room for it, in MiB (default: 64); then the oldest quarter goes.",
+            show_default=False,
+        ),
+    ] = 64,
+    hash_names: Annotated[bool, typer.Option("--hash-names", help="Write hashes for names and UIDs.")] = False,
+) -> None:
+    """Record the memory of this node and its pods into a file.
+
+    It needs no daemon and writes nothing but that file, which cgpause replay reads.
+    """
+    from cgpause.cli import trace as command  # noqa: PLC0415 - no other command needs it
+
+    given: Globals = context.obj
+    for_s, interval_s = seconds(duration, "--for"), seconds(interval, "--interval")
+    with exits():
+        for line in command.record(
+            given.root(),
+            given.log_dir,
+            given.config(),
+            path=file,
+            interval_s=interval_s,
+            for_s=for_s,
+            max_mib=max_size,
+            hash_names=hash_names,
+        ):
+            typer.echo(line)
+
+
+def replay(
+    context: typer.Context,
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="The file that cgpause record, or the daemon, wrote.")],
+    policy: Annotated[
+        list[Policy] | None,
+        typer.Option(
+            metavar="|".join(Policy), help="Only this one, again for more (default: all).", show_default=False
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Write replay.json, .md and .png into this new folder, too.",
+            callback=_named,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each policy would have done on a recorded node.
+
+    Whom it would have held, how long before each OOM kill, and by estimate what room that would have made. The
+    policies are the daemon's own, as the configuration has them. What a paused pod would have done nobody knows.
+    """
+    from cgpause.cli import trace as command  # noqa: PLC0415 - no other command needs it
+
+    given: Globals = context.obj
+    with exits():
+        policies = list(dict.fromkeys(policy or Policy))
+        found, wrote = command.replayed(trace, policies, given.config(), to)
+    if wrote:
+        typer.echo(wrote, err=True)
+    if as_json:
+        output.print_json(found)
+    else:
+        command.show(found)

@@ -1,0 +1,74 @@
+"""What `cgpause simulate` prints: for each workload, the figures of each policy, and of each group of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cgpause.cli.output import console, print_rows
+from cgpause.core import durations
+from cgpause.core.errors import printable
+from cgpause.offline.simulate import files, groups
+
+_WIDE = 145
+"""Columns from which all figures are shown."""
+
+
+def print_simulation(values: dict[str, Any]) -> None:
+    """Print a comparison as `simulate.command.compare` returns it."""
+    to = console()
+    for number, load in enumerate(values["workloads"]):
+        to.print(
+            f"{chr(10) if number else ''}{printable(load['workload'])}: {files.describe(load)}, {files.seeds(values)}; "
+            f"pods are {files.held(values)}",
+            soft_wrap=True,
+        )
+        wide, policies = to.width >= _WIDE, load["policies"]
+        _print([[("POLICY", policy["policy"]), *_figures(policy, wide=wide)] for policy in policies], texts=1)
+        if len(policies[0]["groups"]) > 1:
+            to.print()
+            _print(groups.rows(policies, wide=wide), texts=2)
+
+
+def _print(rows: Sequence[Sequence[tuple[str, str]]], texts: int) -> None:
+    """Rows of titles and texts; all but the first columns are numbers."""
+    columns = tuple(title for title, _ in rows[0])
+    print_rows(columns, [tuple(text for _, text in row) for row in rows], right=columns[texts:])
+
+
+def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
+    """Titles and texts; of several seeds means, and of restarts (where it is wide, of total time) the extremes too."""
+    mean, low, high = policy["mean"], policy["low"], policy["high"]
+    digits = 0 if len(policy["runs"]) == 1 else 1
+    counts = {name: f"{mean[name]:.{digits}f}" for name in ("finished", "oom_kills", "pauses")}
+    times = {name: durations.shown(value) for name, value in mean.items() if name.endswith("_s")}
+    restarts = ("RESTARTS", files.spread(policy, "restarts", 0))
+    used = ("USED", f"{mean['used_mean_pct']:.0f} %")
+    if not wide:
+        return [
+            ("FINISHED", counts["finished"]),
+            restarts,
+            ("TOTAL", times["total_s"]),
+            ("RUNNING", times["running_mean_s"]),
+            ("WAITING", times["waiting_mean_s"]),
+            used,
+            ("PAUSED", times["paused_s"]),
+        ]
+    total = times["total_s"]
+    if low["total_s"] != high["total_s"]:
+        total += f" ({durations.shown(low['total_s'])}-{durations.shown(high['total_s'])})"
+    return [
+        ("FINISHED", counts["finished"]),
+        restarts,
+        ("OOM KILLS", counts["oom_kills"]),
+        ("TOTAL", total),
+        ("RUNNING", times["running_mean_s"]),
+        ("MAX", times["running_max_s"]),
+        ("WAITING", times["waiting_mean_s"]),
+        ("MAX", times["waiting_max_s"]),
+        used,
+        ("LOST CPU", times["lost_cpu_s"]),
+        ("PAUSES", counts["pauses"]),
+        ("PAUSED", times["paused_s"]),
+        ("LONGEST", times["longest_pause_s"]),
+    ]

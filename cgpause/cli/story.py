@@ -1,0 +1,75 @@
+"""The story of one pod: what it is, whether it is held and would be, and how often it was; `cgpause explain REF`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cgpause.cli.context import Globals
+from cgpause.cli.explain import rule
+from cgpause.cli.output import place_values
+from cgpause.cli.view import SCHEMA, pod_values
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.model import Sample
+from cgpause.core.paths import history_path
+from cgpause.pods.tree import TrackedPod
+from cgpause.policy.decide import Verdict
+from cgpause.telemetry.events import boot_id, iso
+from cgpause.telemetry.history import read
+from cgpause.telemetry.pauses import pauses, totals, with_running
+
+
+def read_story(
+    tracked: TrackedPod, sample: Sample, verdicts: tuple[Verdict, ...], config: Config, given: Globals
+) -> dict[str, Any]:
+    """Everything about one pod, as JSON-ready values; `sample` and `verdicts` are one decision.
+
+    Raises:
+        CgroupGoneError: it went meanwhile.
+    """
+    if not tracked.cgroup.exists():
+        raise CgroupGoneError(tracked.cgroup.path)
+    verdict = next((verdict for verdict in verdicts if verdict.usage.pod.cgroup == tracked.pod.cgroup), None)
+    candidates = sum(verdict.rank is not None for verdict in verdicts)
+    return {
+        "schema": SCHEMA,
+        "policy": config.policy,
+        "used_pct": round(sample.headroom.used_pct, 2),
+        "headroom_bytes": sample.headroom.available_bytes,
+        "pod": pod_values(tracked),
+        "decision": None
+        if verdict is None
+        else {
+            "verdict": verdict.text,
+            "what": verdict.what,
+            "rule": rule(verdict, sample, config),
+            "rank": verdict.rank,
+            "candidates": candidates,
+            "reserve": None if verdict.place is None else place_values(verdict.place),
+        },
+        "history": _history(tracked.pod.uid, given),
+    }
+
+
+def _history(uid: str, given: Globals) -> dict[str, Any] | None:
+    """How often and how long it was held; None where no history is kept."""
+    path = history_path(given.state_dir, given.cgroup_root)
+    if path is None:
+        return None
+    known: dict[str, Any] = {"file": path, "error": None, "pauses": 0, "paused_s": 0.0, "longest_s": 0.0, "unknown": 0}
+    known |= {"first": None, "last": None}
+    try:
+        found = [pause for pause in pauses(read(path)) if pause.uid == uid]
+    except CgpauseError as e:
+        return known | {"error": str(e)}
+    boot = boot_id()
+    if any(pause.may_run(boot) for pause in found):
+        found = with_running(found, given.held(), now_ns())
+    for total in totals(found):  # one, for it is one pod
+        known |= {"pauses": total.pauses, "paused_s": total.paused_s, "longest_s": total.longest_s}
+        known["unknown"] = total.unknown
+    starts = [pause.start for pause in found if pause.start is not None]
+    if starts:
+        known |= {"first": iso(min(starts)), "last": iso(max(starts))}
+    return known

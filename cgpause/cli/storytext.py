@@ -1,0 +1,147 @@
+"""The story of one pod for people: a fact a line, in the terms of Kubernetes; the exact values are in its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from cgpause.cli.output import Trimmed, console, mebibytes
+from cgpause.core import cpu_units, durations
+from cgpause.core.errors import printable
+from cgpause.core.model import Owner
+from cgpause.core.parse import parse_cpu_max
+from cgpause.telemetry.events import moment
+
+Fact = tuple[str, str, str]
+"""What it is about, the fact, a style; nothing is said twice of what it is about."""
+
+
+def print_story(story: dict[str, Any], now: float) -> None:
+    """Print a story as `read_story` returns it; `now` is in Unix seconds."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    said = ""
+    for about, text, style in (*_pod(story, now), *_decision(story), *_limits(story["pod"]), *_history(story)):
+        grid.add_row("" if about == said else about, Text(printable(text), style=style))
+        said = about
+    console().print(Trimmed(grid))
+
+
+def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
+    pod = story["pod"]
+    label = f"{pod['namespace']}/{pod['name']}" if pod["name"] is not None else "name unknown"
+    priority = f", priority {pod['priority']:+d}" if pod["priority"] else ""
+    yield "pod", f"{label} ({pod['qos']}, {pod['workload']}{priority})", ""
+    yield "", f"uid {pod['uid']}", ""
+    yield "cgroup", pod["cgroup"], ""
+    if pod["error"] is not None:
+        yield "state", f"error: {pod['error']}", "bold red"
+    paused = pod["paused"]
+    if paused is None:
+        if pod["error"] is None:
+            yield "state", "running", "green"
+    else:
+        since = moment(max(now - paused["since_s"], 0))
+        how = "frozen" if paused["mechanism"] == "freeze" else "paused"
+        yield "state", f"{how} since {since:%F %T}, for {durations.shown(paused['since_s'])}", "yellow"
+        yield "state", f"{Owner(paused['owner']).by}: {paused['reason']}", "yellow"
+        if not paused["in_force"]:
+            yield (
+                "state",
+                "not in force: another program has written since; cgpause resume, then pause it again",
+                "bold red",
+            )
+        if paused["expires_in_s"] is not None:
+            left = paused["expires_in_s"]
+            ends = (
+                f"until its time is over, in {durations.shown(left)}"
+                if left > 0
+                else "its time is over: a daemon ends it"
+            )
+            yield "state", ends, "yellow"
+        wrote = (
+            "cgroup.freeze 1" if paused["written_cpu_max"] is None else f"cpu.max {_quota(paused['written_cpu_max'])}"
+        )
+        yield "state", f"{wrote} was written; what comes back is cpu.max {_quota(paused['original_cpu_max'])}", "yellow"
+    if pod["protected"] is None:
+        yield "protected", "no", ""
+    else:
+        yield "protected", f"yes, {pod['protected']}", "cyan"
+
+
+def _quota(cpu_max: str) -> str:
+    return f"{cpu_max} ({cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))})"
+
+
+def _decision(story: dict[str, Any]) -> Iterator[Fact]:
+    used, headroom = f"{story['used_pct']:.1f} % used", mebibytes(story["headroom_bytes"])
+    yield "now", f"policy {story['policy']}: memory {used}, {headroom} headroom", ""
+    decision = story["decision"]
+    if decision is None:
+        yield "now", "it is not judged: its memory.current cannot be read", "bold red"
+        return
+    numbers = decision["reserve"]
+    style = "yellow" if decision["what"].startswith("would") else ""
+    yield "now", decision["verdict"] if numbers is None else decision["what"], style
+    yield "rule", decision["rule"], ""
+    rank = decision["rank"]
+    if rank is not None:
+        yield "numbers", f"rank {rank} of the {decision['candidates']} that may be held", ""
+    if numbers is not None:
+        claim = "no limit" if numbers["claim_bytes"] is None else mebibytes(numbers["claim_bytes"])
+        rate = mebibytes(numbers["rate_bytes_per_s"])
+        yield "demand", f"{mebibytes(numbers['need_bytes'])}, {mebibytes(numbers['left_bytes'])} left for it", ""
+        yield "demand", f"based on {numbers['based_on']}", ""
+        yield "demand", f"claim {claim}, grew by up to {rate}/s lately", ""
+        if story["pod"]["paused"] is not None:
+            cost = durations.shown(numbers["pause_cost_s"], tenths=True)
+            yield "cost", f"its pause has cost {cost} in which an idle CPU could have run it", ""
+
+
+def _limits(pod: dict[str, Any]) -> Iterator[Fact]:
+    current, limit = pod["memory_current_bytes"], pod["memory_max_bytes"]
+    text = "?" if current is None else mebibytes(current)
+    if limit is None:
+        yield "memory", f"{text} used, no limit", ""
+    else:
+        part = f" ({100 * current / limit:.0f} %)" if current is not None and limit else ""
+        yield "memory", f"{text} of {mebibytes(limit)}{part}", ""
+    paused = pod["paused"]
+    cpu_max = pod["cpu_max"] if paused is None else paused["original_cpu_max"]
+    if cpu_max is not None:
+        own = "" if paused is None else ", while it runs"
+        yield "cpu", f"limit {cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))}{own} (cpu.max {cpu_max})", ""
+    if pod["cpu_weight"] is not None:
+        yield "cpu", f"request {cpu_units.request_text(pod['cpu_weight'])} (cpu.weight {pod['cpu_weight']})", ""
+    stat = pod["cpu_stat"]
+    if stat is not None and stat["nr_periods"]:
+        part = cpu_units.throttled_text(stat["nr_throttled"], stat["nr_periods"]).replace("-", "0%")
+        total = durations.shown(stat["throttled_usec"] / 1e6)
+        yield "cpu", f"throttled in {part} of its periods, {stat['nr_throttled']} times, {total} in all", ""
+
+
+def _history(story: dict[str, Any]) -> Iterator[Fact]:
+    known = story["history"]
+    if known is None:
+        yield "history", "none is kept for another tree without --state-dir", ""
+    elif known["error"] is not None:
+        yield "history", known["error"], "yellow"
+    elif not known["pauses"] and story["pod"]["paused"] is not None:
+        yield "history", f"{known['file']} has no pause of it, not even this one", "yellow"
+    elif not known["pauses"]:
+        yield "history", "it was never held, as far as the history reaches", ""
+    else:
+        longest = f", {durations.shown(known['longest_s'], tenths=True)} the longest" if known["pauses"] > 1 else ""
+        unknown = f" ({known['unknown']} of unknown length)" if known["unknown"] else ""
+        held = f"{durations.shown(known['paused_s'], tenths=True)} in all"
+        times = "once" if known["pauses"] == 1 else f"{known['pauses']} times"
+        yield "history", f"held {times}{unknown}: {held}{longest}", ""
+        if known["first"] is not None:
+            first, last = (f"{datetime.fromisoformat(known[name]).astimezone():%F %T}" for name in ("first", "last"))
+            since = f"on {first}" if first == last else f"first {first}, last {last}"
+            yield "history", f"{since} (cgpause history --pod {story['pod']['uid']})", ""

@@ -1,0 +1,303 @@
+"""The live dashboard's loop, and its single frames: everything that is not pure meets here.
+
+Once a second it reads a snapshot and draws it; keys and signals are answered at once. It acts through `byhand`, as the
+commands do, and only after a yes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from rich.console import Console
+
+from cgpause.cli import byhand
+from cgpause.cli.byhand import Note
+from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, Decoder
+from cgpause.cli.top.reader import Reader
+from cgpause.cli.top.screen import Frame, render, visible_rows
+from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, glyphs_for
+from cgpause.cli.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
+from cgpause.cli.top.values import Snapshot
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import (
+    CgpauseError,
+    ConfigError,
+    HostError,
+    KernelLockError,
+    KernelWriteError,
+    ProtectedError,
+    printable,
+)
+from cgpause.core.model import CgroupId, Mechanism
+from cgpause.daemon.learned import Learned
+from cgpause.kernel.process import raise_descriptor_limit
+from cgpause.telemetry.events import Event
+
+Load = Callable[[], Config]
+"""Loads the configuration as it is now; raises a ConfigError where it is broken."""
+Keep = Callable[[Event], str | None]
+"""Keeps an event; returns what was wrong with that, for to print it would be to write across the screen."""
+
+COMMAND = "cgpause top"
+_EVERY_S = 1.0
+_OWN_SHARE = 0.25
+"""On a node so busy (or so slow) that a refresh takes long, refreshes come later than once a second."""
+_BLIND_S = 0.1
+"""A question that takes longer to be shown (Ctrl-S stops the terminal) may have been answered blindly meanwhile."""
+_WATCH_S = 1.0
+_LOOKS = 4
+"""A single frame is read so often in this time, so that there are rates to show."""
+_PIPE_COLUMNS, _PIPE_LINES = 120, 24
+_EXPORT_SIZE = (120, 40)
+_FONT = re.compile(r" *@font-face \{[^}]*\}\n*")
+"""What rich lets a picture fetch from somebody's server, whenever it is looked at; any monospaced font will do."""
+
+
+def why_not_live() -> str | None:
+    """Why there is no terminal to show the dashboard on, or None."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return "top is drawn on a terminal, and this is none; one frame without: cgpause top --once"
+    if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        return "top moves the cursor, which this terminal cannot (TERM); one frame without: cgpause top --once"
+    return None
+
+
+def open_reader(root: str, log_dir: str, config: Config, history: str | None, known: Learned | None = None) -> Reader:
+    """A reader for many pods, whose warnings are shown and not logged across the screen."""
+    logging.getLogger("cgpause").addHandler(logging.NullHandler())
+    raise_descriptor_limit()
+    return Reader(root, log_dir, config, history, known)
+
+
+def read_still(reader: Reader) -> Snapshot:
+    """A snapshot with rates: the pods are watched for a second first."""
+    for _ in range(_LOOKS):
+        reader.read(now_ns())
+        time.sleep(_WATCH_S / _LOOKS)
+    return reader.read(now_ns())
+
+
+def print_once(snapshot: Snapshot) -> None:
+    """Print one frame: as large as the terminal, or into a pipe with every pod."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    ui = Ui(mode=Mode.STILL)
+    width, height = console.size
+    if not console.is_terminal:
+        width = width if "COLUMNS" in os.environ else _PIPE_COLUMNS
+        height = height if "LINES" in os.environ else _PIPE_LINES
+        while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
+            height += 1
+    frame = render(snapshot, ui, width, height, glyphs_for(encoding_of(console)))
+    # Not at the width that rich believes in: nothing is to be wrapped or cut again.
+    console.print(Frame(frame.lines), soft_wrap=True)
+
+
+def export(snapshot: Snapshot, path: str) -> None:
+    """Save one frame as SVG.
+
+    Raises:
+        CgpauseError: the file cannot be written.
+    """
+    probe = Console()
+    sized = probe.is_terminal or {"COLUMNS", "LINES"} <= os.environ.keys()
+    width, height = probe.size if sized else _EXPORT_SIZE
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(
+            file=nowhere, record=True, force_terminal=True, color_system="truecolor", width=width, height=height
+        )
+        console.no_color = probe.no_color
+        console.print(render(snapshot, Ui(), width, height), soft_wrap=True)
+        picture = _FONT.sub("", console.export_svg(title="cgpause top"))
+        # Else librsvg, with which pictures are converted, takes the blanks at the begin and end of each text away.
+        picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
+    try:
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(picture)
+    except OSError as e:
+        raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
+
+
+def run_live(reader: Reader, load: Load, keep: Keep) -> None:
+    """Show the dashboard until somebody quits; `keep` gets what is done by its keys."""
+    fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
+    painter = Painter(Console(highlight=False))
+    try:
+        with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
+            _Live(reader, load, keep, terminal, painter, signals).run(fd_in)
+    except (OSError, termios.error) as e:
+        number = e.args[0]  # termios.error is no OSError, but carries the same
+        if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
+            raise HostError(
+                f"cannot draw on this terminal: {os.strerror(number)}; one frame without: cgpause top --once"
+            ) from e
+
+
+class _Live:
+    """One showing of the dashboard."""
+
+    def __init__(
+        self, reader: Reader, load: Load, keep: Keep, terminal: Terminal, painter: Painter, signals: Signals
+    ) -> None:
+        self._reader = reader
+        self._load = load
+        self._keep = keep
+        self._terminal = terminal
+        self._painter = painter
+        self._signals = signals
+        self._decoder = Decoder()
+        self._size = terminal.size()
+        self._ui = Ui()
+        self._due_s = 0.0
+        self._snapshot = self._read()
+
+    def run(self, fd_in: int) -> None:
+        """The loop."""
+        poll = select.poll()
+        for fd in (fd_in, self._signals.fd):
+            poll.register(fd, select.POLLIN)
+        self._draw()
+        while True:
+            ready = self._wait(poll)
+            if self._signals.fd in ready and not self._answer(self._signals.take()):
+                return
+            keys = self._keys(fd_in, ready)
+            if keys is None or not self._press(keys):
+                return
+            if time.monotonic() >= self._due_s:
+                self._snapshot = self._read()
+            elif keys:
+                self._take_detail()
+            elif not ready:
+                continue
+            self._draw()
+
+    def _wait(self, poll: select.poll) -> list[int]:
+        timeout_s = max(self._due_s - time.monotonic(), 0.0)
+        if self._decoder.pending:
+            timeout_s = min(timeout_s, LONE_ESC_S)
+        return [fd for fd, _ in poll.poll(int(timeout_s * 1000) + 1)]
+
+    def _keys(self, fd_in: int, ready: list[int]) -> list[str] | None:
+        """What was typed; None once the terminal has hung up."""
+        if fd_in in ready:
+            data = self._terminal.read()
+            return None if data is None else self._decoder.feed(data)
+        return [] if ready else self._decoder.flush()
+
+    def _press(self, keys: list[str]) -> bool:
+        """Do what keys want; returns whether to go on."""
+        for key in keys:
+            if key == REDRAW:
+                self._terminal.clear()
+            self._ui, intent = update(self._ui, key, self._snapshot, self._rows())
+            if isinstance(intent, Quit):
+                return False
+            self._do(intent)
+            if self._ui.mode is Mode.CONFIRM:
+                self._ask()
+                break
+        return True
+
+    def _ask(self) -> None:
+        """Show the question; what was typed before it was to be seen is no answer to it."""
+        frame = self._render()
+        self._decoder.flush()
+        self._terminal.forget_input()
+        begun_s = time.monotonic()
+        self._terminal.draw(frame.lines)
+        if time.monotonic() - begun_s > _BLIND_S:
+            self._terminal.forget_input()
+
+    def _answer(self, came: set[int]) -> bool:
+        """Do what signals want; returns whether to go on."""
+        if came & Signals.QUIT:
+            return False
+        if signal.SIGTSTP in came:
+            self._terminal.leave()
+            self._signals.suspend()
+            self._terminal.enter()
+        elif signal.SIGCONT in came:  # it was stopped without a word, and the shell has used the terminal since
+            self._terminal.enter()
+        if came & {signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}:
+            self._size = self._terminal.size()
+            self._terminal.clear()
+        return True
+
+    def _read(self) -> Snapshot:
+        started_s = time.monotonic()
+        snapshot = self._reader.read(now_ns(), self._explained())
+        took_s = time.monotonic() - started_s
+        self._due_s = started_s + max(_EVERY_S, took_s / _OWN_SHARE)
+        return snapshot
+
+    def _explained(self) -> CgroupId | None:
+        return self._ui.selected if self._ui.explaining else None
+
+    def _take_detail(self) -> None:
+        """Whoever is explained since the last key is explained in full at once."""
+        key = self._ui.selected
+        known = self._snapshot.detail
+        if self._ui.explaining and key is not None and (known is None or known.key != key):
+            self._snapshot = replace(self._snapshot, detail=self._reader.detail(key, now_ns()))
+
+    def _rows(self) -> int:
+        return visible_rows(self._snapshot, self._ui, *self._size)
+
+    def _draw(self) -> None:
+        self._terminal.draw(self._render().lines)
+
+    def _render(self) -> Frame:
+        self._ui = settle(self._ui, self._snapshot, self._rows())
+        return render(self._snapshot, self._ui, *self._size, self._painter.glyphs)
+
+    def _do(self, intent: Intent) -> None:
+        if not isinstance(intent, Act):
+            return
+        message, failed = act(self._reader, self._load, self._keep, intent)
+        self._ui = replace(self._ui, message=message, failed=failed)
+        self._due_s = 0.0  # what has become of it is to be seen at once
+
+
+def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:
+    """Carry out what was confirmed; returns what to say, and whether it failed."""
+    problems: list[str | None] = []
+    message, failed = _do(reader, load, lambda event: problems.append(keep(event)), intent)
+    return "; ".join([message, *filter(None, problems)]), failed
+
+
+def _do(reader: Reader, load: Load, note: Note, intent: Act) -> tuple[str, bool]:
+    tracked = reader.tree.pods.get(intent.key)
+    label = intent.label
+    if tracked is None:
+        return f"{label} is gone", True
+    try:
+        if intent.deed is Deed.RESUME:
+            return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
+        # Since it was last looked at, an operator may have protected it: by a rule, or by a mark on the pod.
+        config = load()
+        reader.configure(config)
+        reader.tree.update_facts(tracked, now_ns())
+        mechanism = Mechanism.FREEZE if intent.deed is Deed.FREEZE else None
+        return f"{label} {byhand.pause(tracked, config, note, command=COMMAND, mechanism=mechanism)}", False
+    except ConfigError as e:
+        problems = "; ".join(printable(line) for line in str(e).splitlines())
+        return f"{label} stays as it is: the configuration is broken: {problems}", True
+    except ProtectedError:
+        return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
+    except CgpauseError as e:
+        # A resume that failed wraps what the kernel said.
+        refused = [one for one in (e, e.__cause__) if isinstance(one, KernelLockError | KernelWriteError)]
+        if any(one.errno in (errno.EACCES, errno.EPERM) for one in refused):
+            return f"not permitted: run cgpause top as root to {intent.deed} pods ({e})", True
+        return f"{label}: {printable(str(e))}", True

@@ -1,0 +1,113 @@
+"""What is done to the pods of a tree: as the history has it, or as far as it can be seen from one look to the next."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cgpause.cli.top.values import SeenEvent
+from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
+from cgpause.core.model import CgroupId, PauseRecord, Pod
+from cgpause.ledger.ledger import read_record
+from cgpause.pods.tree import PodTree
+from cgpause.policy.hold import NS_PER_S
+from cgpause.telemetry import history
+
+_EVENTS = 200
+_BEHIND_S = 5.0
+"""The history is written by a thread of the daemon's, which may wait for a disk; later than that, it is not written."""
+
+
+def choose(kept: Sequence[SeenEvent], seen: Sequence[SeenEvent]) -> tuple[SeenEvent, ...]:
+    """The history where there is one, for it knows why; but not where more was seen than it has."""
+    if not kept or (seen and seen[-1].at > kept[-1].at + _BEHIND_S):
+        return tuple(seen)
+    return tuple(kept)
+
+
+class Kept:
+    """The last events of a history, read again when there are more; none where there is no history for us to read."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._known: tuple[int, int] | None = None
+        self.events: tuple[SeenEvent, ...] = ()
+        """Newest last."""
+
+    def look(self) -> None:
+        """Look whether there are more."""
+        if self._path is None:
+            return
+        try:
+            found = os.stat(self._path, follow_symlinks=False)
+            known = (found.st_ino, found.st_size)
+            if known != self._known:
+                self._known = known
+                self.events = tuple(
+                    SeenEvent(one.at, printable(one.what), printable(one.pod), printable(one.reason), one.held_s)
+                    for one in history.tail(self._path, _EVENTS)
+                )
+        except (OSError, history.HistoryError):
+            self._known, self.events = None, ()
+
+
+class Observer:
+    """Follows the records of a tree's pods, and keeps `TrackedPod.pod.paused` up to date with them."""
+
+    def __init__(self) -> None:
+        self.events: deque[SeenEvent] = deque(maxlen=_EVENTS)
+        """Newest last."""
+        self._new: list[SeenEvent] = []
+        self._records: dict[CgroupId, tuple[Pod, PauseRecord]] = {}
+
+    def look(self, tree: PodTree, at: float, at_ns: int) -> None:
+        """Look at every pod; `at` and `at_ns` are the same instant, as Unix time and as CLOCK_BOOTTIME."""
+        for key in self._records.keys() - tree.pods.keys():
+            pod, record = self._records.pop(key)
+            self._add(at, "ended", pod, f"while paused {record.owner.by}", _since_s(record, at_ns))
+        for key, tracked in tree.pods.items():
+            pod = tracked.pod
+            try:
+                now = read_record(tracked.cgroup)
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                tracked.pod = replace(pod, protected=f"its record cannot be read: {e}")
+                continue
+            if now != pod.paused:
+                tracked.pod = replace(pod, paused=now)
+            known = self._records.get(key)
+            before = None if known is None else known[1]
+            if now != before:
+                self._tell(at, at_ns, tracked.pod, before, now)
+            if now is None:
+                self._records.pop(key, None)
+            else:
+                self._records[key] = (tracked.pod, now)
+        # Pauses that are older than the first look come in the order of the tree.
+        self._new.sort(key=lambda event: event.at)
+        self.events.extend(self._new)
+        self._new.clear()
+
+    def _tell(self, at: float, at_ns: int, pod: Pod, before: PauseRecord | None, now: PauseRecord | None) -> None:
+        if now is None:
+            if before is not None:
+                self._add(at, "resumed", pod, f"was paused: {before.reason}", _since_s(before, at_ns))
+        elif before is None or before.since_ns != now.since_ns:
+            self._add(at - _since_s(now, at_ns), "paused", pod, now.reason)
+        elif before.owner is not now.owner:
+            self._add(at, "taken over", pod, now.reason)
+        elif before.mechanism is not now.mechanism:
+            if before.reason != now.reason:  # else it is the second step of an ordinary pause
+                self._add(at, "froze", pod, now.reason)
+        else:
+            self._add(at, "asserted again", pod, now.reason)
+
+    def _add(self, at: float, what: str, pod: Pod, reason: str, held_s: float | None = None) -> None:
+        self._new.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s))
+
+
+def _since_s(record: PauseRecord, at_ns: int) -> float:
+    return max((at_ns - record.since_ns) / NS_PER_S, 0.0)

@@ -1,0 +1,312 @@
+"""Reads snapshots of one tree, refresh after refresh, through descriptors that stay open.
+
+It asks the same reader, sampler and policy as the daemon and `cgpause explain`, learns growth as they do, and writes
+nothing. Nothing that cannot be read is fatal: it is part of what is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Self
+
+from cgpause.cli.top.line import levels, next_in_line
+from cgpause.cli.top.observe import Kept, Observer, choose
+from cgpause.cli.top.values import Kubepods, Levels, Moment, PodDetail, PodState, SeenPod, Snapshot
+from cgpause.cli.view import read_weight
+from cgpause.config.settings import Config, Policy
+from cgpause.core.errors import CgpauseError, printable
+from cgpause.core.model import Action, CgroupId, Pause, Pressure, Sample
+from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
+from cgpause.daemon.learned import Learned
+from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
+from cgpause.kernel.psi import read_node_pressure, read_pressure
+from cgpause.ledger import high
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.policy import reserve
+from cgpause.policy.decide import State, Verdict, explain
+from cgpause.policy.growth import learn
+from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.kinds import Kinds
+from cgpause.policy.watermark import WatermarkState
+
+_WALK_NS = 2 * NS_PER_S
+_FACTS_NS = 10 * NS_PER_S
+"""Names, limits and marks hardly ever change, and reading them costs as much as all the rest."""
+_DETAILS_NS = 5 * NS_PER_S
+"""Page cache, and who listens: each time while memory is close, as the daemon does, and else now and then."""
+_DAEMON_NS = 2 * NS_PER_S
+_SHORTEST_NS = NS_PER_S // 4
+"""A rate over less would show the clock ticks, not the pod."""
+_MOMENTS = 1200
+
+
+@dataclass(slots=True)
+class _Cpu:
+    """One pod's cpu.stat, held open, with the rates of late."""
+
+    fd: int
+    at_ns: int = 0
+    stat: CpuStat | None = None
+    millicores: float | None = None
+    throttled_ms: float | None = None
+
+    def look(self, at_ns: int) -> None:
+        """Read it again; what cannot be read has no rates."""
+        if self.stat is not None and at_ns - self.at_ns < _SHORTEST_NS:
+            return
+        try:
+            stat = parse_cpu_stat(os.pread(self.fd, 1024, 0))
+        except (OSError, CgpauseError):
+            self.stat = self.millicores = self.throttled_ms = None
+            return
+        if self.stat is not None:
+            elapsed_us = (at_ns - self.at_ns) / 1000
+            self.millicores = max(stat.usage_usec - self.stat.usage_usec, 0) * 1000 / elapsed_us
+            self.throttled_ms = max(stat.throttled_usec - self.stat.throttled_usec, 0) * 1000 / elapsed_us
+        self.stat, self.at_ns = stat, at_ns
+
+
+class Reader:
+    """Snapshots of one tree; call `close` or use it as a context manager."""
+
+    def __init__(
+        self, root: str, log_dir: str, config: Config, history: str | None = None, known: Learned | None = None
+    ) -> None:
+        """`history` is where the daemon's history is, if there may be one; `known` is what the daemon has learned."""
+        known = known or Learned()
+        self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
+        self._config = config
+        self._sampler = Sampler(self.tree)
+        self._cpus: dict[CgroupId, _Cpu] = {}
+        self._observer = Observer()
+        self._kept = Kept(history)
+        self._state = State(reserve=reserve.with_peaks(known.peaks))
+        self._growths = self._state.reserve.growths
+        self._close = True
+        self._details_at_ns = 0
+        self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
+        self._pressure: tuple[int, Pressure] | None = None
+        self._daemon = Daemon(DaemonState.UNKNOWN)
+        self._host = printable(os.uname().nodename)
+        self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for cpu in self._cpus.values():
+            _close(cpu)
+        self._cpus.clear()
+        self._sampler.close()
+        self.tree.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def configure(self, config: Config) -> None:
+        """Go by another configuration from now on."""
+        self._config = self.tree.config = config
+        self._facts_at_ns = self._walk_at_ns = 0  # its rules may say otherwise of any pod
+
+    def read(self, at_ns: int, detail_of: CgroupId | None = None) -> Snapshot:
+        """Look once; `detail_of` is the pod of which everything is wanted."""
+        at = time.time()
+        trouble = self._walk(at_ns)
+        self._observer.look(self.tree, at, at_ns)
+        self._kept.look()
+        if self._close or at_ns >= self._details_at_ns:
+            self._details_at_ns = at_ns + _DETAILS_NS
+            self.tree.read_details(at_ns)
+        try:
+            sample: Sample | None = self._sampler.sample(at_ns)
+        except CgpauseError as e:
+            sample, trouble = None, str(e)
+        pressure = read_node_pressure()
+        self._add_moment(at_ns, sample, pressure)
+        pods, where = self._judge(sample, at_ns)
+        return Snapshot(
+            at=at,
+            at_ns=at_ns,
+            utc_offset_s=time.localtime(at).tm_gmtoff,
+            host=self._host,
+            policy=self._config.policy,
+            mechanism=self._config.mechanism,
+            daemon=self._look_for_daemon(at_ns),
+            headroom=None if sample is None else sample.headroom,
+            levels=where,
+            kubepods=self._read_kubepods(),
+            pressure=pressure,
+            moments=tuple(self._moments),
+            pods=pods,
+            events=choose(self._kept.events, self._observer.events),
+            trouble=None if trouble is None else printable(trouble),
+            detail=None if detail_of is None else self.detail(detail_of, at_ns),
+        )
+
+    def detail(self, key: CgroupId, at_ns: int) -> PodDetail | None:
+        """Everything about one pod; None once it is gone."""
+        tracked = self.tree.pods.get(key)
+        if tracked is None:
+            return None
+        cgroup = tracked.cgroup
+        cpu = self._cpus.get(key)
+        stat = None if cpu is None else cpu.stat
+        try:
+            cpu_max = parse_cpu_max(cgroup.read("cpu.max"))
+        except CgpauseError:
+            cpu_max = None
+        try:
+            oom_kills: int | None = count_oom_kills(cgroup)
+        except CgpauseError:
+            oom_kills = None
+        try:
+            processes: int | None = sum(len(cgroup.pids(name)) for name in ("", *tracked.descendants(at_ns)))
+        except CgpauseError:
+            processes, tracked.list_at_ns = None, 0  # probably a container has ended
+        return PodDetail(
+            key=key,
+            cpu_max=cpu_max,
+            cpu_weight=read_weight(cgroup),
+            nr_periods=None if stat is None else stat.nr_periods,
+            nr_throttled=None if stat is None else stat.nr_throttled,
+            throttled_usec=None if stat is None else stat.throttled_usec,
+            oom_kills=oom_kills,
+            pressure=read_pressure(cgroup),
+            processes=processes,
+        )
+
+    def _walk(self, at_ns: int) -> str | None:
+        """Follow the tree where that is due; returns what was wrong."""
+        trouble = None
+        if at_ns >= self._walk_at_ns:
+            self._walk_at_ns = at_ns + _WALK_NS
+            facts = at_ns >= self._facts_at_ns
+            if facts:
+                self._facts_at_ns = at_ns + _FACTS_NS
+            try:
+                self.tree.refresh(at_ns, facts=facts)
+            except CgpauseError as e:
+                trouble = str(e)
+                self._walk_at_ns = 0
+        pods = self.tree.pods
+        for key in self._cpus.keys() - pods.keys():
+            _close(self._cpus.pop(key))
+        for key in pods.keys() - self._cpus.keys():
+            try:
+                self._cpus[key] = _Cpu(pods[key].cgroup.open("cpu.stat"))
+            except CgpauseError:
+                self._cpus[key] = _Cpu(-1)
+        for cpu in self._cpus.values():
+            cpu.look(at_ns)
+        return trouble
+
+    def _add_moment(self, at_ns: int, sample: Sample | None, pressure: Pressure | None) -> None:
+        at_s = at_ns / NS_PER_S
+        some_pct = full_pct = None
+        if self._pressure is not None and at_ns - self._pressure[0] < _SHORTEST_NS:
+            return
+        if pressure is not None:
+            some_pct, full_pct = pressure.some_avg10, pressure.full_avg10
+            if self._pressure is not None:  # the totals are exact, and know no "last ten seconds"
+                then_ns, then = self._pressure
+                elapsed_us = (at_ns - then_ns) / 1000
+                some_pct = min(100 * max(pressure.some_total_us - then.some_total_us, 0) / elapsed_us, 100.0)
+                full_pct = min(100 * max(pressure.full_total_us - then.full_total_us, 0) / elapsed_us, 100.0)
+            self._pressure = (at_ns, pressure)
+        available = None if sample is None else max(sample.headroom.available_bytes, 0)
+        self._moments.append(Moment(at_s, some_pct, full_pct, available))
+
+    def _judge(self, sample: Sample | None, at_ns: int) -> tuple[tuple[SeenPod, ...], Levels | None]:
+        """Let the policy decide, and say for each pod what that means."""
+        if sample is None:
+            return tuple(self._see(tracked, None, None, PodState.RUNNING) for tracked in self.tree.pods.values()), None
+        # As if the daemon looked now, which is what `cgpause explain` shows as well.
+        looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
+        decision, verdicts = explain(replace(self._state, watermark=looked), sample, self._config)
+        self._state, self._close = decision.state, decision.close
+        # What reserve has learned just now; the watermark policy has no use for it, but whoever looks on has.
+        learned = self._state.reserve.growths
+        self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
+        actions: dict[CgroupId, Action] = {action.pod.cgroup: action for action in decision.actions}
+        first = next_in_line(verdicts, actions)
+        known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
+        pods = []
+        for key, tracked in self.tree.pods.items():
+            verdict = known.get(key)
+            if verdict is None and not tracked.cgroup.exists():
+                self._walk_at_ns = 0  # it has ended since
+                continue
+            state = PodState.RUNNING
+            if isinstance(actions.get(key), Pause):
+                state = PodState.WOULD_PAUSE
+            elif verdict is not None and verdict is first:
+                state = PodState.NEXT
+            pods.append(self._see(tracked, verdict, at_ns, state))
+        return tuple(pods), levels(sample, decision, verdicts, self._config)
+
+    def _see(self, tracked: TrackedPod, verdict: Verdict | None, at_ns: int | None, state: PodState) -> SeenPod:
+        pod = tracked.pod
+        growth = None if at_ns is None else self._growths.pods.get(pod.cgroup)
+        cpu = self._cpus.get(pod.cgroup)
+        error = tracked.trouble
+        if verdict is None and error is None and at_ns is not None:
+            error = "its memory.current cannot be read"
+        if pod.paused is not None:
+            state = PodState.PAUSED
+        elif error is not None:
+            state = PodState.ERROR
+        elif pod.protected is not None:
+            state = PodState.PROTECTED
+        return SeenPod(
+            key=pod.cgroup,
+            label=printable(pod.label),
+            uid=pod.uid,
+            qos=pod.qos,
+            workload=pod.workload,
+            priority=pod.priority,
+            state=state,
+            current_bytes=None if verdict is None else verdict.usage.memory_current_bytes,
+            reclaimable_bytes=pod.reclaimable_bytes,
+            max_bytes=pod.memory_max_bytes,
+            growth=None if growth is None else growth.rate,
+            cpu_millicores=None if cpu is None else cpu.millicores,
+            throttled_ms=None if cpu is None else cpu.throttled_ms,
+            paused=pod.paused,
+            protected=None if pod.protected is None else printable(pod.protected),
+            error=None if error is None else printable(error),
+            rank=None if verdict is None else verdict.rank,
+            what="" if verdict is None else printable(verdict.what),
+            why="" if verdict is None else printable(verdict.why),
+            place=None if verdict is None else verdict.place,
+        )
+
+    def _read_kubepods(self) -> Kubepods | None:
+        cgroup, current = self.tree.kubepods, self._sampler.kubepods_current_bytes
+        if cgroup is None or current is None:
+            return None
+        try:
+            high_bytes = parse_limit(cgroup.read(high.FILE), high.FILE)
+        except CgpauseError:
+            return Kubepods(printable(cgroup.id.path), current, None, high_is_ours=False)
+        try:
+            data = cgroup.get_xattr(high.XATTR)
+            ours = data is not None and high.decode_record(data).holds(high_bytes)
+        except CgpauseError:
+            ours = False
+        return Kubepods(printable(cgroup.id.path), current, high_bytes, high_is_ours=ours)
+
+    def _look_for_daemon(self, at_ns: int) -> Daemon:
+        if at_ns >= self._daemon_at_ns:
+            self._daemon_at_ns = at_ns + _DAEMON_NS
+            self._daemon = find_daemon(self.tree.root)
+        return self._daemon
+
+
+def _close(cpu: _Cpu) -> None:
+    if cpu.fd >= 0:
+        os.close(cpu.fd)

@@ -1,0 +1,219 @@
+"""The dashboard's table of pods: as many columns as fit, and only the rows in sight; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cgpause.cli.top.parts import (
+    Glyphs,
+    Line,
+    bar,
+    clock,
+    fit,
+    fit_label,
+    millicores,
+    milliseconds,
+    size,
+    width_of,
+)
+from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.core import durations
+from cgpause.core.errors import printable
+from cgpause.core.model import CgroupId, Mechanism, Owner, PauseRecord, QosClass
+from cgpause.policy.hold import NS_PER_S
+
+_SHORT_QOS = {QosClass.GUARANTEED: "G", QosClass.BURSTABLE: "B", QosClass.BEST_EFFORT: "BE"}
+_USE_WIDTH = 10
+_LEAST_LABEL, _USUAL_LABEL = 14, 22
+_LEAST_STATE, _USUAL_STATE = 15, 30
+_NARROW = 100
+"""Below so many columns one cell has to do between two of the table's."""
+STATE_STYLES = {
+    PodState.ERROR: "error",
+    PodState.PAUSED: "paused",
+    PodState.WOULD_PAUSE: "short",
+    PodState.NEXT: "next",
+    PodState.PROTECTED: "protected",
+    PodState.RUNNING: "",
+}
+_ROW_STYLES = {PodState.PAUSED: "paused", PodState.WOULD_PAUSE: "short", PodState.NEXT: "next"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One column of a fixed width; those of a low rank are the first to be left out."""
+
+    header: str
+    width: int
+    rank: int
+    cell: Callable[[SeenPod], str]
+    right: bool = True
+
+
+_NICE_TO_HAVE = 3
+_WIDE_QOS = _Column("QOS", 10, 1, lambda pod: pod.qos, right=False)
+_COLUMNS = (
+    _Column("QOS", 3, 5, lambda pod: _SHORT_QOS[pod.qos], right=False),
+    _WIDE_QOS,
+    _Column("CLASS", 7, 0, lambda pod: pod.workload, right=False),
+    _Column("MEMORY", 6, 9, lambda pod: "?" if pod.current_bytes is None else size(pod.current_bytes)),
+    _Column("LIMIT", 6, 8, lambda pod: size(pod.max_bytes)),
+    _Column("USE", _USE_WIDTH, 3, lambda _: "", right=False),
+    _Column("GROW/s", 6, 7, lambda pod: growth(pod.growth)),
+    _Column("NEED", 6, 2, lambda pod: "" if pod.place is None else growth(pod.need)),
+    _Column("CPU", 6, 6, lambda pod: millicores(pod.cpu_millicores)),
+    _Column("THR/s", 5, 4, lambda pod: _unless_zero(milliseconds(pod.throttled_ms))),
+)
+
+
+def growth(amount: float | None) -> str:
+    """A rate, or a need; nothing where it is so little that the policy passes over it."""
+    if amount is None:
+        return "?"
+    return "-" if amount < 1024 else size(amount)
+
+
+def _unless_zero(text: str) -> str:
+    return "-" if text == "0ms" else text
+
+
+def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
+    """What is done to a pod in a few words, and what else there is to say."""
+    record = pod.paused
+    if record is not None:
+        held_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
+        since = clock(snapshot.at - held_s, snapshot.utc_offset_s)
+        held = "frozen" if record.mechanism is Mechanism.FREEZE else "paused"
+        whose = "by hand " if record.owner is Owner.MANUAL else ""
+        return f"{held} {durations.shown(held_s)}", f"{whose}since {since}, {_why_paused(pod, record, snapshot.at_ns)}"
+    match pod.state:
+        case PodState.ERROR:
+            return "error", pod.error or ""
+        case PodState.PROTECTED:
+            return "protected", pod.protected or ""
+        case PodState.WOULD_PAUSE:
+            return "would be paused", pod.why
+        case PodState.NEXT:
+            return "next in line", pod.why
+    if pod.place is not None and pod.place.first:
+        return "running", "goes first"
+    return "running", pod.what.removeprefix("runs").removeprefix(",").strip()
+
+
+def _why_paused(pod: SeenPod, record: PauseRecord, at_ns: int) -> str:
+    left = ""
+    if record.expires_ns is not None:
+        left = f"{durations.left((record.expires_ns - at_ns) / NS_PER_S)}, "
+    soon = f"{pod.what}: " if pod.what.startswith("would") else ""
+    return f"{left}{soon}{printable(record.reason)}"
+
+
+def table(
+    snapshot: Snapshot,
+    pods: Sequence[SeenPod],
+    width: int,
+    *,
+    top: int,
+    rows: int,
+    selected: CgroupId | None,
+    title: str,
+    glyphs: Glyphs,
+) -> list[Line]:
+    """The header, and `rows` rows beginning with the pod at `top`; `title` is what the header says of the list."""
+    in_sight = pods[top : top + rows]
+    # Of all, not of those in sight: the columns stay where they are while the list is scrolled.
+    longest = max([width_of(pod.label) for pod in pods], default=0)
+    label_width = min(max(longest, _LEAST_LABEL), max(_USUAL_LABEL, width // 4))
+    gap = 1 if width < _NARROW else 2
+    columns = _choose(width, label_width, gap)
+    fixed = sum(column.width + gap for column in columns) + 2
+    if width - fixed < _LEAST_LABEL + gap + _LEAST_STATE:  # so narrow that not even the state fits
+        label_width, state_width = width - fixed, 0
+    else:
+        label_width = min(label_width, width - fixed - gap - _LEAST_STATE)
+        state_width = width - fixed - gap - label_width
+    between = " " * gap
+    header = "  " + fit("POD", label_width, glyphs)
+    for column in columns:
+        header += between + fit(column.header, column.width, glyphs, right=column.right)
+    if state_width:
+        left = state_width - width_of(title) - 1
+        header += between + (
+            f"{fit('STATE', left, glyphs)} {title}" if left >= 5 else fit("STATE", state_width, glyphs)
+        )
+    return [
+        [(fit(header, width, glyphs), "header")],
+        *(
+            _row(snapshot, pod, columns, label_width, state_width, gap, glyphs, selected=pod.key == selected)
+            for pod in in_sight
+        ),
+    ]
+
+
+def _choose(width: int, label_width: int, gap: int) -> list[_Column]:
+    """The columns that fit, those that matter most first, beside the name and the state."""
+    left = width - 2 - min(label_width, _USUAL_LABEL) - gap - _LEAST_STATE
+    chosen = []
+    for column in sorted(_COLUMNS, key=lambda column: -column.rank):
+        # What is nice to have comes after a state that can be read, and a whole name.
+        spare = _USUAL_STATE - _LEAST_STATE + max(label_width - _USUAL_LABEL, 0) if column.rank <= _NICE_TO_HAVE else 0
+        if column.width + gap + spare <= left:
+            left -= column.width + gap
+            chosen.append(column)
+    # Likewise the QoS class as a whole word, in place of its letters.
+    letters, word = (column for column in chosen if column.header == "QOS"), None
+    if _WIDE_QOS in chosen:
+        word = next(letters, None)
+    return [column for column in sorted(chosen, key=_COLUMNS.index) if column is not word]
+
+
+def _row(
+    snapshot: Snapshot,
+    pod: SeenPod,
+    columns: Sequence[_Column],
+    label_width: int,
+    state_width: int,
+    gap: int,
+    glyphs: Glyphs,
+    *,
+    selected: bool,
+) -> Line:
+    style = _ROW_STYLES.get(pod.state, "protected" if pod.state is PodState.PROTECTED else "")
+    line: Line = [
+        (f"{glyphs.select} " if selected else "  ", "select"),
+        (fit_label(pod.label, label_width, glyphs), style),
+    ]
+    for column in columns:
+        line.append((" " * gap, ""))
+        if column.header == "USE":
+            line += _use(pod, column.width, glyphs)
+        else:
+            line.append((fit(column.cell(pod), column.width, glyphs, right=column.right), style and _numbers(style)))
+    if state_width:
+        what, more = state_text(pod, snapshot)
+        line.append((" " * gap, ""))
+        line.append((fit(what, min(width_of(what), state_width), glyphs), STATE_STYLES[pod.state]))
+        left = state_width - width_of(what)
+        if left > 3 and more:
+            line.append((fit(f" {glyphs.dot} {more}", left, glyphs), "dim"))
+        elif left > 0:
+            line.append((" " * left, ""))
+    if selected:
+        return [(text, f"{style}+selected") for text, style in line]
+    return line
+
+
+def _numbers(style: str) -> str:
+    """Numbers of a pod that runs are as plain as any."""
+    return "protected" if style == "protected" else ""
+
+
+def _use(pod: SeenPod, width: int, glyphs: Glyphs) -> Line:
+    if pod.max_bytes is None or pod.current_bytes is None:
+        return [(" " * width, "")]
+    cache = min(pod.reclaimable_bytes, pod.current_bytes)
+    used = pod.current_bytes - cache
+    ratio = used / pod.max_bytes if pod.max_bytes else 1.0
+    style = "short" if ratio > 0.95 else "close" if ratio > 0.8 else "calm"
+    return bar(width, max(pod.max_bytes, 1), used, cache, style, (), glyphs)

@@ -1,0 +1,48 @@
+"""How the help of a command looks, and what is said to whoever writes an option of `cgpause` after the command."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from cgpause.cli.exits import Exit, fail
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+
+class Command(TyperCommand):
+    """A command of ours; typer's versions have no type of a context in common."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002
+        """Arguments as their metavars have them, to which each version of typer adds brackets of its own."""
+        return ["[OPTIONS]", *(one.metavar or "" for one in self.params if one.param_type_name == "argument")]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Arguments and options without what typer adds to them: Python's types, an escaped [required]."""
+        arguments = [one for one in self.params if one.param_type_name == "argument"]
+        options = [one.get_help_record(ctx) for one in self.get_params(ctx) if one not in arguments]
+        rows = {
+            "Arguments": [(one.metavar or "", getattr(one, "help", None) or "") for one in arguments],
+            "Options": [row for row in options if row is not None],
+        }
+        for title, shown in rows.items():
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl(shown)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Say of an option that stands before the command that it does; kubectl takes its own anywhere."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as e:
+            message = getattr(e, "message", None)
+            if isinstance(message, str):  # of pydantic, in which newer versions of typer wrap what is wrong
+                setattr(e, "message", message.removeprefix("Value error, "))  # noqa: B010 - see the class
+            unknown = getattr(e, "option_name", None)
+            first = next((one for one in ctx.find_root().command.params if unknown in one.opts), None)
+            if first is None:
+                raise
+            value = f" {first.metavar}" if first.metavar else ""
+            fail(f"{unknown} stands before the command: cgpause {unknown}{value} {ctx.info_name}", Exit.USAGE)

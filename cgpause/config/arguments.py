@@ -1,0 +1,99 @@
+"""The command line of the daemon."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+
+from cgpause import __version__
+from cgpause.core.paths import (
+    DEFAULT_CONFIG,
+    DEFAULT_LOG_DIR,
+    DEFAULT_RUN_DIR,
+    DEFAULT_STATE_DIR,
+    history_path,
+    learned_path,
+    metrics_path,
+    trace_path,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    config_path: str
+    config_required: bool
+    cgroup_root: str | None
+    log_dir: str
+    history_path: str | None
+    """Where the history is kept; None: nowhere."""
+    learned_path: str | None
+    """Where what was learned of workloads is kept; None: nowhere."""
+    trace_path: str | None
+    """Where the trace is kept, if that is configured; None: nowhere."""
+    metrics_path: str | None
+    """Where figures are published, if that is configured; None: nowhere."""
+    dry_run: bool
+    verbose: bool
+
+    @property
+    def config_shown(self) -> str:
+        """The configuration for the log, which says where there is none."""
+        return (
+            self.config_path if os.path.exists(self.config_path) else f"{self.config_path} does not exist: the defaults"
+        )
+
+
+def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of the daemon's options.
+
+    The unit gives CGPAUSE_OPTIONS to `cgpause.daemon`, `cgpause.daemon.reload` and `cgpause.restore`, so all three use
+    it. It takes no abbreviations: an option of one of them could make one ambiguous.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", help=f"configuration (default: {DEFAULT_CONFIG}, if it exists)")
+    parser.add_argument("--cgroup-root", metavar="DIR", help="cgroup v2 mount, or a tree laid out like it")
+    parser.add_argument(
+        "--log-dir", metavar="DIR", default=DEFAULT_LOG_DIR, help="parent of the kubelet's pods/ and containers/ logs"
+    )
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help=f"where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root)",
+    )
+    parser.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help=f"where figures are published (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="do everything but write")
+    parser.add_argument("--verbose", action="store_true", help="log each event too")
+    parser.add_argument("--version", action="version", version=f"cgpause {__version__}")
+    return parser
+
+
+def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Options:
+    """Return what a `daemon_parser` found; exits with 2 on an empty value."""
+    for name, value in vars(found).items():
+        if value == "":  # as an unset variable leaves it; of a cgroup root it would mean the node's own
+            parser.error(f"--{name.replace('_', '-')} is empty: give it a path, or leave it out")
+    return Options(
+        config_path=found.config or DEFAULT_CONFIG,
+        config_required=found.config is not None,
+        cgroup_root=found.cgroup_root,
+        log_dir=found.log_dir,
+        history_path=history_path(found.state_dir, found.cgroup_root),
+        learned_path=learned_path(found.state_dir, found.cgroup_root),
+        trace_path=trace_path(found.state_dir, found.cgroup_root),
+        metrics_path=metrics_path(found.run_dir, found.cgroup_root),
+        dry_run=found.dry_run,
+        verbose=found.verbose,
+    )
+
+
+def parse_options(argv: list[str] | None = None) -> Options:
+    """Read the command line of the daemon; exits with 2 on a usage error."""
+    parser = daemon_parser("cgpause run", "Pause pods before the OOM killer restarts them.")
+    return daemon_options(parser, parser.parse_args(argv))

@@ -1,0 +1,115 @@
+"""How a pod is held, and for how long."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cgpause.config.options import Conflict, option
+from cgpause.core.model import CpuMax, Mechanism
+
+
+class HowPaused(StrEnum):
+    """How the daemon pauses pods."""
+
+    AUTO = "auto"
+    """Throttle first, then freeze batch."""
+    THROTTLE = "throttle"
+    FREEZE = "freeze"
+
+    @property
+    def first(self) -> Mechanism:
+        """The mechanism with which a pause begins; also that of a pause by hand, where none is named."""
+        return Mechanism.FREEZE if self is HowPaused.FREEZE else Mechanism.THROTTLE
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleConfig:
+    """The `cpu.max` of a paused pod."""
+
+    quota_us: int = field(
+        default=1001,
+        metadata=option(
+            "CPU time a paused pod may use in each period. The kernel refuses less than 1000; below 1 % of the "
+            "period a throttled task can stop inside the kernel holding locks (before kernel 6.18). The odd "
+            "microsecond tells our value from a limit of 10m, which is 1000: neither kubelet nor systemd writes 1001.",
+            unit="µs",
+            low=1000,
+            high=1_000_000,
+            limit="at least 1 % of period_us",
+            paper="CPUr",
+        ),
+    )
+    period_us: int = field(
+        default=100_000,
+        metadata=option("The period that the quota is for.", unit="µs", low=1000, high=1_000_000),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """The quota must be at least 1 % of the period."""
+        if self.quota_us * 100 < self.period_us:
+            yield Conflict(
+                ("quota_us", "period_us"),
+                f"found quota_us = {self.quota_us} and period_us = {self.period_us}; allowed: a quota of at least "
+                f"1 % of the period, here {-(-self.period_us // 100)}",
+            )
+
+    @property
+    def cpu_max(self) -> CpuMax:
+        """What is written to a paused pod."""
+        return CpuMax(quota_us=self.quota_us, period_us=self.period_us)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldConfig:
+    """How long a pod is held."""
+
+    max_pause_s: float = field(
+        default=9.0,
+        metadata=option(
+            "Longest time a service is held at a stretch. Less than the 10 s between two of Kubernetes' default "
+            "liveness probes, so that one is missed at most; three in a row kill (after 24 s, measured).",
+            unit="s",
+            low=1,
+            high=86400,
+        ),
+    )
+    batch_max_pause_s: float = field(
+        default=600.0,
+        metadata=option(
+            "The same for batch: pods in which nothing listens on a TCP port, so that no HTTP, TCP or gRPC probe can "
+            "miss them. Those that are due take turns.",
+            unit="s",
+            low=1,
+            high=86400,
+        ),
+    )
+    min_run_s: float = field(
+        default=12.0,
+        metadata=option(
+            "Then it runs at least this long before it may be paused again, so that a probe can succeed.",
+            unit="s",
+            low=0,
+            high=86400,
+        ),
+    )
+    starting_s: float = field(
+        default=10.0,
+        metadata=option(
+            "This long after a pod appeared or its containers changed it is not known whether it is a service, and it "
+            "is paused for at most 18 s at a stretch: it may yet begin to listen. It ends at once for pods of a "
+            "workload that is known as batch.",
+            unit="s",
+            low=0,
+            high=3600,
+        ),
+    )
+    settle_s: float = field(
+        default=5.0,
+        metadata=option(
+            "The watermark policy leaves a pod alone this long after its cgroup appeared or its containers changed: "
+            "kubelet and systemd write its cpu.max late. The reserve policy waits until the container runs.",
+            unit="s",
+            low=0,
+            high=3600,
+        ),
+    )

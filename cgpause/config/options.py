@@ -1,0 +1,342 @@
+"""Options described once, on the fields of frozen dataclasses; reading and writing them are generic over that.
+
+A field whose type is a dataclass is a section (`[watermark]`), a tuple of dataclasses is an array of sections
+(`[[pods]]`), everything else is an option: bool, int, float, str, a string enum, or a tuple of those; `X | None` with
+the default None may stay unset. A field whose name Python has taken ends in an underscore (`class_`). The types must be
+real when read, so a module with such dataclasses does without `from __future__ import annotations`.
+
+This module knows no option of cgpause (those are in `config`) and opens no file. `optionstext` writes them.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_origin, runtime_checkable
+
+from cgpause.config.tomllines import Path
+
+T = TypeVar("T")
+
+Kind = Any
+"""A type as a value: `bool`, a StrEnum, a dataclass, `tuple[str, ...]`. mypy has nothing narrower for all of these."""
+
+_BAD: Final = object()
+"""Stands for a value that was refused; never leaves this module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a field's type does not say about an option or section."""
+
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    above: float | None = None
+    """Like `low`, but this value itself is not allowed."""
+    high: float | None = None
+    limit: str = ""
+    """A limit that depends on another option, in words; `conflicts()` of the dataclass enforces it."""
+    paper: str = ""
+    """Its name in Kang & Yu 2024."""
+    pattern: Callable[[str], bool] | None = None
+    """For strings: whether a value is allowed; `allowed` says what is."""
+    allowed: str = ""
+    empty: str = ""
+    """What a list means when it is empty."""
+
+
+def option(
+    doc: str,
+    *,
+    unit: str = "",
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    limit: str = "",
+    paper: str = "",
+    pattern: Callable[[str], bool] | None = None,
+    allowed: str = "",
+    empty: str = "",
+) -> dict[str, Option]:
+    """Describe a field: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
+    described = Option(doc, unit, low, above, high, limit, paper, pattern, allowed, empty)
+    return {"option": described}
+
+
+class Conflict(NamedTuple):
+    """Values that are allowed each by itself, but not together."""
+
+    names: tuple[str, ...]
+    """As written in a file."""
+    message: str
+
+
+@runtime_checkable
+class HasConflicts(Protocol):
+    """A dataclass of options with limits that cross its fields."""
+
+    def conflicts(self) -> Iterable[Conflict]:
+        """Yield what does not go together."""
+
+
+class Finding(NamedTuple):
+    """One thing wrong in what was read."""
+
+    path: Path
+    message: str
+
+
+class Entry(NamedTuple):
+    """A field of a dataclass of options; `default` is dataclasses.MISSING where one must be given, None for unset."""
+
+    name: str
+    """As written in a file."""
+    field: str
+    """As the dataclass has it."""
+    kind: Kind
+    option: Option
+    default: Any
+
+    @property
+    def item(self) -> Kind:
+        """The type of a list's items, None if this is no list."""
+        origin: object = get_origin(self.kind)
+        return get_args(self.kind)[0] if origin is tuple else None
+
+    @property
+    def section(self) -> Kind:
+        """The dataclass behind a section or an array of sections, None for an option."""
+        return next((kind for kind in (self.kind, self.item) if dataclasses.is_dataclass(kind)), None)
+
+    def allowed(self) -> str:
+        """What may be written for it, as the end of a sentence."""
+        if self.section is not None:
+            return f"[[{self.name}]] sections" if self.item else "a section with options in it"
+        if self.item is not None:
+            return f"a list of {_allowed(self.item, self.option, plural=True)}"
+        return _allowed(self.kind, self.option)
+
+
+def entries(kind: Kind, base: object = None) -> tuple[Entry, ...]:
+    """List the fields of a dataclass of options; defaults come from `base` if there is one."""
+    return tuple(
+        Entry(
+            f.name.removesuffix("_"),
+            f.name,
+            _set_kind(f.type),
+            f.metadata["option"],
+            f.default if base is None else getattr(base, f.name),
+        )
+        for f in dataclasses.fields(kind)
+    )
+
+
+def _set_kind(kind: Kind) -> Kind:
+    """The type of an option once it is set: `int` for `int | None`."""
+    if not isinstance(kind, UnionType):
+        return kind
+    (set_kind,) = (part for part in get_args(kind) if part is not NoneType)
+    return set_kind
+
+
+def walk(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
+    """Yield every option, and every section before what is in it, with its path (without indexes)."""
+    # Sections come last, as in a TOML file, where what follows a header belongs to it.
+    for entry in sorted(entries(kind, base), key=lambda e: e.section is not None):
+        yield (*path, entry.name), entry
+        if entry.section is not None:
+            yield from walk(entry.section, None if entry.item else entry.default, (*path, entry.name))
+
+
+def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Finding]]:
+    """Read a table as tomllib returns it over `base`. With findings, what is wrong keeps its value in `base`."""
+    reader = _Reader(type(base))
+    result: T = reader.section(type(base), base, table, ())
+    return result, reader.findings
+
+
+class _Reader:
+    """Collects findings instead of stopping at the first."""
+
+    def __init__(self, root: type) -> None:
+        self.root = root
+        self.findings: list[Finding] = []
+
+    def section(self, kind: Kind, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
+        """Read one section; returns _BAD where a value is wrong and `base` has nothing to offer instead."""
+        known = entries(kind, base)
+        values: dict[str, object] = {}
+        doubtful = set()
+        for key in table.keys() - {entry.name for entry in known}:
+            gone = getattr(kind, "GONE", {}).get(key)
+            self._find((*path, key), gone or self._unknown(key, table[key], known, path))
+        for entry in known:
+            before = len(self.findings)
+            where = (*path, entry.name)
+            if entry.name in table:
+                values[entry.field] = self._value(entry, table[entry.name], where)
+            elif entry.default is dataclasses.MISSING:
+                values[entry.field] = self._find(where, f"missing; allowed: {entry.allowed()}")
+            else:
+                values[entry.field] = entry.default
+            if len(self.findings) > before:
+                doubtful.add(entry.name)
+        if any(value is _BAD for value in values.values()):
+            return _BAD
+        result = kind(**values)
+        if isinstance(result, HasConflicts):
+            for conflict in result.conflicts():
+                if doubtful.isdisjoint(conflict.names):
+                    self._conflict(conflict, table, path)
+        return result
+
+    def _find(self, path: Path, message: str) -> object:
+        self.findings.append(Finding(path, message))
+        return _BAD
+
+    def _conflict(self, conflict: Conflict, table: Mapping[str, object], path: Path) -> None:
+        given = [name for name in conflict.names if name in table]
+        # Where none is given, the message itself says so.
+        absent = "".join(f"; {name} is not set here" for name in conflict.names if given and name not in table)
+        self._find((*path, *(given or conflict.names)[:1]), conflict.message + absent)
+
+    def _value(self, entry: Entry, value: object, path: Path) -> object:
+        fallback = _BAD if entry.default is dataclasses.MISSING else entry.default
+        if entry.section is not None and entry.item is None and isinstance(value, Mapping):
+            return self.section(entry.section, fallback, value, path)
+        if entry.item is not None and isinstance(value, list | tuple):
+            items = [self._item(entry, item, (*path, index)) for index, item in enumerate(value)]
+            return fallback if any(item is _BAD for item in items) else tuple(items)
+        if entry.item is None and entry.section is None:
+            converted = _scalar(entry.kind, entry.option, value)
+            if converted is not _BAD:
+                return converted
+        self._find(path, f"found {shown(value)}; allowed: {entry.allowed()}{_hint(entry.kind, value)}")
+        return fallback
+
+    def _item(self, entry: Entry, value: object, path: Path) -> object:
+        if entry.section is not None:
+            if isinstance(value, Mapping):
+                return self.section(entry.section, None, value, path)
+            return self._find(path, f"found {shown(value)}; allowed: {entry.allowed()}")
+        converted = _scalar(entry.item, entry.option, value)
+        if converted is not _BAD:
+            return converted
+        allowed = _allowed(entry.item, entry.option)
+        return self._find(path, f"found {shown(value)}; allowed: {allowed}{_hint(entry.item, value)}")
+
+    def _unknown(self, key: str, value: object, known: Iterable[Entry], path: Path) -> str:
+        is_section = isinstance(value, Mapping) or (
+            isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+        )
+        what = "section" if is_section else "option"
+        here = tuple(part for part in path if isinstance(part, str))
+        homes = [
+            header(p[:-1], self.root)
+            for p, entry in walk(self.root)
+            if p[-1] == key and p[:-1] != here and (entry.section is not None) == is_section
+        ]
+        if homes:
+            return f"unknown {what} here; it belongs in {' or '.join(homes)}"
+        names = [entry.name for entry in known]
+        return f"unknown {what}{_nearest(key, names)}; known here: {', '.join(names)}"
+
+
+def _scalar(kind: Kind, option: Option, value: object) -> object:
+    """Convert one value that is neither list nor section; _BAD if it is not allowed."""
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if _in_range(option, value) else _BAD
+    if type(value) is not (str if issubclass(kind, str) else kind):  # not isinstance: a bool is an int
+        return _BAD
+    if issubclass(kind, StrEnum):
+        return kind(value) if value in list(kind) else _BAD
+    if isinstance(value, str):
+        return value if option.pattern is None or option.pattern(value) else _BAD
+    return value if not isinstance(value, int | float) or _in_range(option, value) else _BAD
+
+
+def _in_range(option: Option, value: int | float) -> bool:
+    # Every comparison with nan is false; so that it fails here, each must be true to pass. Ints of any size compare.
+    return (
+        (option.low is None or option.low <= value)
+        and (option.above is None or option.above < value)
+        and (option.high is None or value <= option.high)
+        and (isinstance(value, int) or math.isfinite(value))
+    )
+
+
+def _allowed(kind: Kind, option: Option, *, plural: bool = False) -> str:
+    if kind is bool:
+        return "true or false"
+    if issubclass(kind, StrEnum):
+        return (", " if plural else " or ").join(quoted(choice) for choice in kind)
+    if kind is str:
+        return option.allowed or "a string"
+    text = "a whole number" if kind is int else "a number"
+    if option.low is not None:
+        text += f" from {option.low:.12g}"
+    if option.above is not None:
+        text += f" above {option.above:.12g}"
+    if option.high is not None:
+        text += f" to {option.high:.12g}" if option.low is not None else f" up to {option.high:.12g}"
+    return text + (f", {option.limit}" if option.limit else "")
+
+
+def shown(value: object) -> str:
+    """Show a value found in a file: on one line, short, without control characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value) if len(value) <= 60 else f"{quoted(value[:57])}..."
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of more than 64 bits"  # Python refuses to print the really long ones
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "a section"
+    return "a list" if isinstance(value, list | tuple) else f"a date or time ({value})"
+
+
+def _hint(kind: Kind, value: object) -> str:
+    if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, StrEnum):
+        return _nearest(value, [str(choice) for choice in kind])
+    return ""
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    import difflib  # noqa: PLC0415 - only a mistake needs it
+
+    # Distance is measured on short, lower-case words only: it grows with the product of the lengths.
+    spellings = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word[:60].lower().replace("-", "_"), spellings, n=1)
+    return f'; did you mean "{spellings[near[0]]}"?' if near else ""
+
+
+def header(path: Path, root: Kind) -> str:
+    """Write the header of a section as it stands in a file."""
+    if not path:
+        return "the part above all sections"
+    is_array = any(p == path and entry.item is not None for p, entry in walk(root))
+    return f"[[{dotted(path)}]]" if is_array else f"[{dotted(path)}]"
+
+
+def quoted(text: str) -> str:
+    """Write a string as TOML does, whatever is in it."""
+    plain = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{"".join(plain)}"'
+
+
+def dotted(path: Path) -> str:
+    """Write a path for people: `psi.node.kind`, and `pods[2].match` in the second of [[pods]]."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part + 1}]"
+        else:
+            is_bare = part.isascii() and part.replace("_", "").replace("-", "").isalnum()
+            name = part if is_bare and len(part) <= 60 else shown(part)
+            text += f".{name}" if text else name
+    return text

@@ -1,0 +1,100 @@
+"""Which pods are touched, and what is said of single ones."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cgpause.config.options import Conflict, option
+from cgpause.core.model import QosClass
+
+# Namespaces and pods are named after DNS: RFC 1123 labels and subdomains. A glob with anything else matches none.
+_GLOB = re.compile(r"(?:[a-z0-9.*?-]|\[!?[a-z0-9.-]+\])+")
+_GLOB_CHARACTERS = "lower-case letters, digits, - and ., with the wildcards * ? [abc] [!abc]"
+
+
+def _is_name_glob(text: str) -> bool:
+    return _GLOB.fullmatch(text) is not None
+
+
+def _is_pod_glob(text: str) -> bool:
+    namespace, slash, name = text.partition("/")
+    return bool(slash) and _is_name_glob(namespace) and _is_name_glob(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectConfig:
+    """Pods that are never touched, unless a rule says otherwise."""
+
+    namespaces: tuple[str, ...] = field(
+        default=("kube-system",),
+        metadata=option(
+            "Namespaces whose pods are protected.",
+            pattern=_is_name_glob,
+            allowed=f"globs on a namespace ({_GLOB_CHARACTERS})",
+            empty="An empty list protects none.",
+        ),
+    )
+    static_pods: bool = field(
+        default=True,
+        metadata=option("Protect static pods, which kubelet starts from files (the control plane)."),
+    )
+    guaranteed: bool = field(default=True, metadata=option("Protect pods of QoS class Guaranteed."))
+    unnamed: bool = field(
+        default=True,
+        metadata=option(
+            "Protect pods whose name cannot be found, while a namespace above or a rule below depends on names."
+        ),
+    )
+
+
+class PodClass(StrEnum):
+    """What a rule says that pods are; AUTO leaves it to what the kernel shows."""
+
+    AUTO = "auto"
+    BATCH = "batch"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRule:
+    """One [[pods]] rule; what it leaves unset it does not decide."""
+
+    match: str = field(
+        metadata=option(
+            "Which pods the rule is for.",
+            pattern=_is_pod_glob,
+            allowed=f'a glob on "namespace/name", with exactly one / ({_GLOB_CHARACTERS})',
+        ),
+    )
+    protect: bool | None = field(
+        default=None, metadata=option("Whether they are protected (true) or may be paused (false).")
+    )
+    class_: PodClass | None = field(
+        default=None,
+        metadata=option(
+            "What they are: batch is paused before services and held longer. auto, which is also what no rule means, "
+            "takes for batch what has nothing that listens on TCP (docs/configuration.md)."
+        ),
+    )
+    priority: int | None = field(
+        default=None,
+        metadata=option(
+            "Of two pods the one with the higher priority is paused later, whatever else they are; 0 where no rule "
+            "says otherwise.",
+            low=-1000,
+            high=1000,
+        ),
+    )
+    qos: tuple[QosClass, ...] = field(
+        default=(),
+        metadata=option("Only pods of these QoS classes.", empty="An empty list means all."),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A rule must decide something."""
+        if self.protect is None and self.class_ is None and self.priority is None:
+            yield Conflict(
+                ("protect", "class", "priority"),
+                "the rule decides nothing; allowed: at least one of protect, class and priority",
+            )

@@ -1,0 +1,95 @@
+"""The policies, and the few constants of each.
+
+The names and defaults under [watermark] are those of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+from cgpause.config.options import Conflict, option
+
+
+class Policy(StrEnum):
+    """Who decides which pods are paused."""
+
+    RESERVE = "reserve"
+    WATERMARK = "watermark"
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveConfig:
+    """The reserve policy has nothing to tune."""
+
+    GONE: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing"),
+        "removed, for this policy has nothing to tune any more: delete this line",
+    )
+    """Options that earlier versions had, and what to say where one is set."""
+
+    sacrifice: bool = field(
+        default=False,
+        metadata=option(
+            "When everything that may be paused is paused and even the pod that goes first has no room left, kill the "
+            "containers of the pod that loses least: lowest priority first, then least CPU time used. kubelet restarts "
+            "them."
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkConfig:
+    """The paper's parameters."""
+
+    upper_pct: float = field(
+        default=90.0,
+        metadata=option(
+            "Memory use at which pausing starts, in percent of the tighter of node and kubepods.",
+            unit="%",
+            above=0,
+            high=100,
+            paper="Mupper",
+        ),
+    )
+    lower_pct: float = field(
+        default=80.0,
+        metadata=option(
+            "Memory use at or below which every pod is resumed.",
+            unit="%",
+            low=0,
+            high=100,
+            limit="below upper_pct",
+            paper="Mlower",
+        ),
+    )
+    interval_s: float = field(
+        default=1.0,
+        metadata=option(
+            "Time between two decisions while pods are paused.", unit="s", low=0.05, high=60, paper="interval"
+        ),
+    )
+    patience: int = field(
+        default=3,
+        metadata=option("Intervals without improvement before more pods are paused.", low=1, high=1000, paper="T"),
+    )
+    batch: int = field(
+        default=2, metadata=option("Pods paused, or sacrificed, at a time.", low=1, high=1000, paper="R")
+    )
+    sacrifice: bool = field(
+        default=True,
+        metadata=option(
+            "When everything that may be paused is paused and memory use stays at or above upper_pct, kill the "
+            "containers of the `batch` pods paused last; kubelet restarts them.",
+            paper="removeContainer",
+        ),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """The lower mark must be lower."""
+        if self.lower_pct >= self.upper_pct:
+            yield Conflict(
+                ("lower_pct", "upper_pct"),
+                f"found lower_pct = {self.lower_pct} and upper_pct = {self.upper_pct}; "
+                "allowed: lower_pct below upper_pct",
+            )

@@ -1,0 +1,75 @@
+"""What is kept of what was done, and what is published and recorded."""
+
+from dataclasses import dataclass, field
+
+from cgpause.config.options import option
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryConfig:
+    """What is kept of what was done."""
+
+    max_mib: int = field(
+        default=16,
+        metadata=option(
+            "Room on disk for the history, in two files of half of it each; 0 keeps none. A pause takes about 1 KiB.",
+            unit="MiB",
+            low=0,
+            high=1024,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """What is published for Prometheus."""
+
+    publish: bool = field(
+        default=False,
+        metadata=option("Whether the daemon publishes its figures in /run/cgpause, for `cgpause metrics` to read."),
+    )
+    interval_s: float = field(
+        default=5.0,
+        metadata=option("How often. Each scrape gets what was published last.", unit="s", low=1, high=60),
+    )
+    max_pods: int = field(
+        default=100,
+        metadata=option(
+            "Pods that have time series of their own, up to five each: those that were paused last. The totals of "
+            "namespaces count all pods.",
+            low=0,
+            high=1000,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """A recording of the node."""
+
+    record: bool = field(
+        default=False,
+        metadata=option("Whether the daemon records the node's and the pods' memory, for `cgpause replay`."),
+    )
+    interval_s: float = field(
+        default=1.0,
+        metadata=option(
+            "Time between two samples; a fifth of it while less than a quarter of the memory is left.",
+            unit="s",
+            low=0.1,
+            high=60,
+        ),
+    )
+    max_mib: int = field(
+        default=64,
+        metadata=option(
+            "Room on disk for the trace, in four files of a quarter of it each; then the oldest goes.",
+            unit="MiB",
+            low=1,
+            high=65536,
+        ),
+    )
+    hash_names: bool = field(
+        default=False,
+        metadata=option("Whether hashes stand for names and UIDs in it; other ones after each start."),
+    )

@@ -1,0 +1,104 @@
+"""The configuration's dataclasses: the only place that names, describes and limits an option and gives its default.
+
+`load` reads them from a file; `render` writes the commented example file and the table in docs/configuration.md. The
+sections are in modules of their own; other packages import all of them from here.
+
+These modules have no postponed annotations: `options` needs the types themselves.
+"""
+
+from dataclasses import dataclass, field
+
+from cgpause.config.holding import HoldConfig, HowPaused, ThrottleConfig
+from cgpause.config.options import option
+from cgpause.config.pods import PodClass, PodRule, ProtectConfig
+from cgpause.config.policies import Policy, ReserveConfig, WatermarkConfig
+from cgpause.config.records import HistoryConfig, MetricsConfig, TraceConfig
+from cgpause.config.watching import MemoryHighConfig, PsiConfig, PsiTriggerConfig, SamplingConfig
+
+__all__ = [
+    "Config",
+    "HistoryConfig",
+    "HoldConfig",
+    "HowPaused",
+    "MemoryHighConfig",
+    "MetricsConfig",
+    "PodClass",
+    "PodRule",
+    "Policy",
+    "ProtectConfig",
+    "PsiConfig",
+    "PsiTriggerConfig",
+    "ReserveConfig",
+    "SamplingConfig",
+    "ThrottleConfig",
+    "TraceConfig",
+    "WatermarkConfig",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything an operator can set; `Config()` is the default."""
+
+    policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
+    mechanism: HowPaused = field(
+        default=HowPaused.AUTO,
+        metadata=option(
+            "How a pod is held: throttle lowers its cpu.max, so that it goes on at a crawl and can answer a patient "
+            "probe; freeze stops it completely (cgroup.freeze), so that its SIGTERM cannot be missed; auto throttles, "
+            "and freezes batch once it has been held for 1.5 s. `cgpause pause` takes auto for throttle."
+        ),
+    )
+    reserve: ReserveConfig = field(
+        default=ReserveConfig(),
+        metadata=option(
+            "The reserve policy: pods run while what they can take before the next look still fits (docs/policies.md)."
+        ),
+    )
+    watermark: WatermarkConfig = field(
+        default=WatermarkConfig(),
+        metadata=option("The watermark policy: Algorithms 1 and 2 of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91)."),
+    )
+    throttle: ThrottleConfig = field(
+        default=ThrottleConfig(), metadata=option("The cpu.max of a pod held by throttling.")
+    )
+    hold: HoldConfig = field(default=HoldConfig(), metadata=option("How long pods are held."))
+    sampling: SamplingConfig = field(default=SamplingConfig(), metadata=option("How often memory use is read."))
+    memory_high: MemoryHighConfig = field(
+        default=MemoryHighConfig(),
+        metadata=option(
+            "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "
+            "the limit (docs/memory-high.md)."
+        ),
+    )
+    psi: PsiConfig = field(
+        default=PsiConfig(),
+        metadata=option(
+            "Pressure stall information (PSI) wakes the daemon between samples. It never pauses anybody by itself."
+        ),
+    )
+    history: HistoryConfig = field(
+        default=HistoryConfig(),
+        metadata=option("What `cgpause history` shows, kept in /var/lib/cgpause (docs/operations.md)."),
+    )
+    metrics: MetricsConfig = field(
+        default=MetricsConfig(), metadata=option("Figures for Prometheus (docs/metrics.md).")
+    )
+    trace: TraceConfig = field(
+        default=TraceConfig(),
+        metadata=option("A recording of the node, kept in /var/lib/cgpause (docs/trace.md)."),
+    )
+    protect: ProtectConfig = field(
+        default=ProtectConfig(), metadata=option("Pods that are never touched, unless a rule below allows it.")
+    )
+    pods: tuple[PodRule, ...] = field(
+        default=(),
+        metadata=option(
+            "Rules for single pods, each under its own [[pods]], in order: for each of protect, class and priority the "
+            "first that matches and sets it wins, and protect wins over [protect]. For example, to allow pausing batch "
+            "jobs even when they are Guaranteed:\n"
+            "    [[pods]]\n"
+            '    match = "batch/*"\n'
+            "    protect = false"
+        ),
+    )

@@ -1,0 +1,97 @@
+"""Pod references as operators write them → pods, those of the tree and those of the history alike; pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from cgpause.core.errors import PodLookupError, printable
+from cgpause.core.model import Pod
+
+_SHORTEST_PREFIX = 4
+"""Shorter UID prefixes would match by accident."""
+_MOST_NAMED = 3
+_LONGEST_COMPARED = 300
+"""A namespace and a name have no more; difflib takes quadratic time."""
+
+
+class Known(NamedTuple):
+    """What a pod can be referred to by."""
+
+    uid: str
+    label: str
+    """`namespace/name`, or the UID while the name is unknown."""
+    path: str | None = None
+    """Of its cgroup, relative to the cgroup root; None for a pod that may be gone."""
+
+    @property
+    def name(self) -> str:
+        """Without the namespace; empty while it is unknown."""
+        return self.label.partition("/")[2]
+
+
+def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
+    """The one pod that `ref` means: namespace/name, name, UID, a unique prefix of the UID, or a cgroup path.
+
+    Raises:
+        PodLookupError: no pod matches, or several do; the message lists them.
+    """
+    known = [Known(pod.uid, pod.label, pod.cgroup.path) for pod in pods]
+    path = ref.rstrip("/").removeprefix(root.rstrip("/") + "/").removeprefix("/")
+    places = matching(ref, known, path)
+    if len(places) == 1:
+        return pods[places[0]]
+    if places:
+        raise PodLookupError(
+            f"{ref!r} matches {len(places)} pods; name one of them:\n"
+            + "\n".join(f"  {printable(known[place].label)}  (uid {known[place].uid})" for place in places)
+        )
+    near = nearest(ref, known)
+    if near:
+        raise PodLookupError(f"no pod {ref!r}; {near} (all {len(pods)}: cgpause status)")
+    raise PodLookupError(
+        f"no pod {ref!r} among the {len(pods)} on this node; give namespace/name, name, UID, "
+        f"a UID prefix of at least {_SHORTEST_PREFIX} characters, or a cgroup path (see: cgpause status)"
+    )
+
+
+def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[int]:
+    """Places in `known` of the pods that `ref` means; `path` is what it is as a path of a cgroup."""
+    uid = ref.lower().replace("_", "-")
+    meanings: tuple[Callable[[Known], bool], ...] = (
+        lambda pod: "/" in pod.label and ref == pod.label,
+        # A UID before a bare name: whoever names a pod like another's UID shall not be taken for that one.
+        lambda pod: uid == pod.uid,
+        lambda pod: path is not None and path == pod.path,
+        lambda pod: ref != "" and ref == pod.name,
+        lambda pod: len(uid) >= _SHORTEST_PREFIX and pod.uid.startswith(uid),
+    )
+    for means in meanings:
+        places = [place for place, pod in enumerate(known) if means(pod)]
+        if places:
+            return places
+    return []
+
+
+def nearest(ref: str, known: Iterable[Known]) -> str:
+    """Which names begin with `ref`, or else are written most like it, as a phrase; empty if none is."""
+    words: dict[str, list[str]] = {}
+    for label, name in sorted({(pod.label, pod.name) for pod in known if pod.name}):
+        words.setdefault(label, []).append(label)
+        words.setdefault(name, []).append(label)
+    # Of a Deployment's pod people have its first part in mind.
+    close = [word for word in words if ref and word.startswith(ref)]
+    if not close:
+        compared = ref[:_LONGEST_COMPARED]
+        close = difflib.get_close_matches(compared, words, n=_MOST_NAMED, cutoff=0.7)
+        close = [word for word in close if _likeness(word, compared) == _likeness(close[0], compared)]
+    near = list(dict.fromkeys(printable(label) for word in close for label in words[word]))
+    if not near:
+        return ""
+    more = f" and {len(near) - _MOST_NAMED} more" if len(near) > _MOST_NAMED else ""
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {', '.join(near[:_MOST_NAMED])}{more}"
+
+
+def _likeness(word: str, ref: str) -> float:
+    return difflib.SequenceMatcher(None, word, ref).ratio()

@@ -1,0 +1,276 @@
+"""Kernel text ↔ values; no files.
+
+Formats: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst, filesystems/proc.rst. Everything takes the bytes a
+read returned, because decoding would be the most expensive part of a tick, and raises MalformedError on anything else.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import NamedTuple
+
+from cgpause.core.errors import MalformedError
+from cgpause.core.model import CpuMax, Pressure
+
+# The kernel's counters are at most 64 bit, 20 digits; more is not its text.
+_NUMBER = re.compile(rb"[0-9]{1,20}")
+_NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
+_CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
+_PRESSURE_LINE = re.compile(rb"(some|full) avg10=(\d+\.\d+) avg60=\d+\.\d+ avg300=\d+\.\d+ total=(\d{1,20})")
+# proc_net_tcp.rst: "sl: local_address:port rem_address:port st", where st is a state of include/net/tcp_states.h.
+_SOCKET = re.compile(
+    rb" *\d+: (?:[0-9A-F]{8}|[0-9A-F]{32}):[0-9A-F]{4} (?:[0-9A-F]{8}|[0-9A-F]{32}):[0-9A-F]{4} ([0-9A-F]{2}) "
+)
+_TCP_LISTEN = b"0A"
+_TCP_IN_USE = re.compile(rb"^TCP6?: inuse ([0-9]{1,20})(?= |\n|\Z)", re.MULTILINE)
+_HEX_MASK = re.compile(rb"[0-9a-f]{16}")
+_START_FIELD = 19  # of those after the process's name
+
+
+def _mask(*numbers: int) -> int:
+    return sum(1 << (number - 1) for number in numbers)
+
+
+# What an image may name as STOPSIGNAL: nginx and php-fpm take SIGQUIT, postgres SIGINT, haproxy SIGUSR1, httpd
+# SIGWINCH, systemd SIGRTMIN+3. Left out are the signals that a pod gets without being told to stop: those of its
+# children (SIGCHLD), timers, sockets (SIGIO, SIGURG, SIGPIPE), faults, limits and job control, and all other real-time
+# signals, which programs use for their timers.
+_STOP_SIGNALS = _mask(
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGABRT,
+    signal.SIGKILL,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTERM,
+    signal.SIGPWR,
+    34 + 3,  # SIGRTMIN+3, as runtimes count it; Python's SIGRTMIN is that of the C library
+)
+_STOP_SIGNALS_IF_CAUGHT = _mask(signal.SIGWINCH)
+
+
+def parse_number(data: bytes, what: str) -> int:
+    """Read a file that holds one number (`memory.current`, `cgroup.freeze`)."""
+    # int() alone would take b"1_0", b"+1" and b" 1"; the digits are checked because isdigit() is the cheapest test.
+    text = data.removesuffix(b"\n")
+    number = int(text) if text.isdigit() and len(text) <= 20 else -1
+    if not 0 <= number < 1 << 64:
+        raise MalformedError(what, data)
+    return number
+
+
+def parse_limit(data: bytes, what: str) -> int | None:
+    """Read a file that holds one number or "max" (`memory.max`)."""
+    return None if data.removesuffix(b"\n") == b"max" else parse_number(data, what)
+
+
+def parse_cpu_max(data: bytes) -> CpuMax:
+    """Read `cpu.max`: "$MAX $PERIOD"."""
+    match = _CPU_MAX.fullmatch(data)
+    if match is None:
+        raise MalformedError("cpu.max", data)
+    quota, period = match.groups()
+    return CpuMax(None if quota == b"max" else int(quota), int(period))
+
+
+def parse_flat_keyed(data: bytes, what: str) -> dict[str, int]:
+    """Read a flat keyed file (`memory.events`, `cpu.stat`, `cgroup.events`) into its keys and numbers."""
+    values = {}
+    for line in data.splitlines():
+        key, _, value = line.partition(b" ")
+        if not _NUMBER.fullmatch(value):
+            raise MalformedError(what, line)
+        values[key.decode("ascii", "replace")] = int(value)
+    return values
+
+
+def _find(data: bytes, key: bytes, what: str) -> int:
+    """Find one "key value" line; finding three keys costs a tenth of parsing all sixty."""
+    start = 0 if data.startswith(key) else data.find(b"\n" + key) + 1
+    if start == 0 and not data.startswith(key):
+        raise MalformedError(f"{what} (no {key.decode().strip()})", data)
+    match = _NUMBER_LINE.match(data, start + len(key))
+    if match is None:
+        raise MalformedError(what, data[start : start + 60])
+    return int(match[1])
+
+
+def parse_reclaimable(memory_stat: bytes) -> int:
+    """Bytes of a `memory.stat` that reclaim can take back without swap: the file LRU and reclaimable slab.
+
+    `file` would be wrong: it counts tmpfs and shared memory, which without swap nobody can take back.
+    """
+    return (
+        _find(memory_stat, b"inactive_file ", "memory.stat")
+        + _find(memory_stat, b"active_file ", "memory.stat")
+        + _find(memory_stat, b"slab_reclaimable ", "memory.stat")
+    )
+
+
+def parse_shmem(memory_stat: bytes) -> int:
+    """Bytes of a `memory.stat` in tmpfs, System V shared memory and shared anonymous mappings."""
+    return _find(memory_stat, b"shmem ", "memory.stat")
+
+
+def parse_cpu_usage(cpu_stat: bytes) -> int:
+    """CPU time in µs of a `cpu.stat`; every cgroup but the root has it, also without the cpu controller."""
+    return _find(cpu_stat, b"usage_usec ", "cpu.stat")
+
+
+class CpuStat(NamedTuple):
+    """A `cpu.stat`; nothing is throttled where the cpu controller is not enabled, and its keys are missing."""
+
+    usage_usec: int
+    nr_periods: int
+    nr_throttled: int
+    throttled_usec: int
+
+
+def parse_cpu_stat(cpu_stat: bytes) -> CpuStat:
+    """Read what a `cpu.stat` says of CPU time had and withheld."""
+    throttled = b"\nthrottled_usec " in cpu_stat
+    return CpuStat(
+        parse_cpu_usage(cpu_stat),
+        _find(cpu_stat, b"nr_periods ", "cpu.stat") if throttled else 0,
+        _find(cpu_stat, b"nr_throttled ", "cpu.stat") if throttled else 0,
+        _find(cpu_stat, b"throttled_usec ", "cpu.stat") if throttled else 0,
+    )
+
+
+class MemInfo(NamedTuple):
+    """`/proc/meminfo`, in bytes."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def parse_meminfo(data: bytes) -> MemInfo:
+    """Read MemTotal and MemAvailable; the file counts in KiB."""
+    values = []
+    for key in (b"MemTotal:", b"MemAvailable:"):
+        start = data.find(key)
+        # The numbers are right-aligned in a field whose width has changed between kernels.
+        fields = data[start + len(key) :].split(None, 2)[:2] if start >= 0 else []
+        if len(fields) != 2 or fields[1] != b"kB" or not _NUMBER.fullmatch(fields[0]):
+            raise MalformedError(f"/proc/meminfo (no {key.decode()[:-1]})", data[:200])
+        values.append(int(fields[0]) * 1024)
+    if not values[0]:
+        raise MalformedError("/proc/meminfo (MemTotal is 0)", data[:200])
+    return MemInfo(*values)
+
+
+def parse_pressure(data: bytes) -> Pressure:
+    """Read a `memory.pressure`; a "full" line is missing for cpu on old kernels and counts as zero."""
+    lines = {}
+    for line in data.splitlines():
+        match = _PRESSURE_LINE.fullmatch(line)
+        if match is None:
+            raise MalformedError("pressure", line)
+        lines[match[1]] = (float(match[2]), int(match[3]))
+    if b"some" not in lines:
+        raise MalformedError("pressure", data)
+    return Pressure(*lines[b"some"], *lines.get(b"full", (0.0, 0)))
+
+
+def parse_flock_holder(proc_locks: bytes, device: tuple[int, int], inode: int) -> int | None:
+    """Process that holds a flock(2) on a file, by `/proc/locks` (filesystems/proc.rst); None when none is shown.
+
+    A lock whose holder lives in another PID namespace is not shown (locks_show in fs/locks.c).
+    """
+    file = b" %02x:%02x:%d " % (*device, inode)
+    for line in proc_locks.splitlines():
+        if file in line:
+            fields = line.split()
+            # "->" stands before whoever waits for the lock.
+            if len(fields) > 4 and fields[1] == b"FLOCK" and fields[4].isdigit() and len(fields[4]) <= 20:
+                return int(fields[4])
+    return None
+
+
+def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:
+    r"""Mount points of cgroup2 file systems, in mount order (`/proc/self/mountinfo`; octal escapes undone)."""
+    mounts = []
+    for line in mountinfo.split(b"\n"):  # not splitlines(): the kernel leaves a carriage return as it is
+        left, separator, right = line.partition(b" - ")
+        fields = left.split(b" ")
+        if separator and len(fields) > 4 and right.split(b" ", 1)[0] == b"cgroup2":
+            unescaped = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 0xFF]), fields[4])
+            mounts.append(unescaped.decode("utf-8", "surrogateescape"))
+    return tuple(mounts)
+
+
+class ProcessStatus(NamedTuple):
+    """Of `/proc/<pid>/status`."""
+
+    parent: int
+    """Process id of the parent; 0 where that is outside of our PID namespace."""
+    stops: int
+    """Signals that wait to be delivered and may be the pod's stop signal, as a mask: bit 0 is signal 1."""
+
+
+def parse_process_status(data: bytes) -> ProcessStatus:
+    """Read a `/proc/<pid>/status`."""
+    pending = _find_mask(data, b"\nShdPnd:\t") | _find_mask(data, b"\nSigPnd:\t")
+    caught = _find_mask(data, b"\nSigCgt:\t")
+    parent = _find(data, b"PPid:\t", "/proc/<pid>/status")
+    return ProcessStatus(parent, pending & (_STOP_SIGNALS | _STOP_SIGNALS_IF_CAUGHT & caught))
+
+
+def _find_mask(data: bytes, key: bytes) -> int:
+    """Return a signal mask, or 0 where it is missing or damaged."""
+    start = data.find(key)
+    mask = data[start + len(key) : start + len(key) + 16]
+    return int(mask, 16) if start >= 0 and _HEX_MASK.fullmatch(mask) else 0
+
+
+def parse_start_ticks(data: bytes) -> int:
+    """When a process started, in clock ticks since boot (`/proc/<pid>/stat`, field 22)."""
+    # The second field is the process's own choice, and may hold spaces and parentheses.
+    fields = data[data.rfind(b")") + 1 :].split()
+    if len(fields) <= _START_FIELD or not _NUMBER.fullmatch(fields[_START_FIELD]):
+        raise MalformedError("/proc/<pid>/stat", data[:200])
+    return int(fields[_START_FIELD])
+
+
+def parse_tcp_in_use(sockstat: bytes) -> int:
+    """TCP sockets of a network namespace that listen, connect or are connected (`/proc/<pid>/net/sockstat[6]`)."""
+    match = _TCP_IN_USE.search(sockstat)
+    if match is None:
+        raise MalformedError("sockstat (no TCP)", sockstat)
+    return int(match[1])
+
+
+def parse_first_listens(proc_net_tcp: bytes) -> bool:
+    """Whether the first socket of a `/proc/<pid>/net/tcp` or `tcp6` listens; what follows it may be cut off.
+
+    The kernel lists those that listen before all others (tcp_seek_last_pos in net/ipv4/tcp_ipv4.c), so when the first
+    does not, none does.
+    """
+    header, _, sockets = proc_net_tcp.partition(b"\n")
+    if not header.startswith(b"  sl "):
+        raise MalformedError("/proc/net/tcp", header[:60])
+    match = _SOCKET.match(sockets)
+    if sockets and match is None:
+        raise MalformedError("/proc/net/tcp", sockets[:60])
+    return match is not None and match[1] == _TCP_LISTEN
+
+
+# How systemctl writes a time span (format_timespan in systemd's src/basic/time-util.c).
+_SPAN_UNITS_US = {"us": 1, "ms": 1000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
+
+
+def parse_timespan(text: str) -> int | None:
+    """Read a time span as systemctl shows it ("750ms", "1.5s", "1min 30s") into µs; None is "infinity"."""
+    if text == "infinity":
+        return None
+    total = 0.0
+    for part in text.split():
+        match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)(us|ms|s|min|h)", part)
+        if match is None:
+            raise MalformedError("time span", text)
+        total += float(match[1]) * _SPAN_UNITS_US[match[2]]
+    if not text.strip():
+        raise MalformedError("time span", text)
+    return round(total)

@@ -1,0 +1,1 @@
+"""The loop: sample, decide, act, publish."""

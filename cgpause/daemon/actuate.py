@@ -1,0 +1,411 @@
+"""Carries decisions out: one ledger call and one event (`events`) per pod; a pod that fails never stops the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, HeldError
+from cgpause.core.model import (
+    Action,
+    CgroupId,
+    CpuMax,
+    Freeze,
+    Owner,
+    Pause,
+    PauseRecord,
+    Pod,
+    Result,
+    Resume,
+    Sacrifice,
+    Sample,
+)
+from cgpause.core.names import read_names
+from cgpause.core.parse import parse_cpu_max
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.logfmt import fields
+from cgpause.kernel.process import SpareDescriptors
+from cgpause.kernel.systemd import original_from_systemd
+from cgpause.ledger.ledger import PauseRequest, Resumed
+from cgpause.pods.containers import kill_containers
+from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.policy.drifts import Drifts
+from cgpause.telemetry.counts import Counts
+from cgpause.telemetry.events import Event, make_event, resumed_event
+from cgpause.telemetry.recorder import Recorder, tell
+
+log = logging.getLogger(__name__)
+
+_BUSY_WAIT_S = 0.05
+"""The loop does not wait for a lock; what could not be done now is decided anew in the next tick."""
+_RETRY_NS = 60 * 1_000_000_000
+"""A pod the kernel refused to pause is tried again after this long."""
+
+
+class Ledger(Protocol):
+    """What `cgpause.ledger.ledger` and `DryLedger` both offer."""
+
+    def read_record(self, cgroup: Cgroup, /) -> PauseRecord | None:
+        """Record of a paused pod."""
+
+    def pause(self, cgroup: Cgroup, request: PauseRequest, /, *, wait_s: float) -> tuple[PauseRecord, bool]:
+        """Pause a pod."""
+
+    def freeze(self, cgroup: Cgroup, reason: str, /, *, wait_s: float) -> tuple[PauseRecord | None, bool]:
+        """Freeze a throttled pod."""
+
+    def resume(
+        self,
+        cgroup: Cgroup,
+        /,
+        *,
+        wait_s: float,
+        known: PauseRecord | None = None,
+        second_source: Callable[[str], CpuMax | None] | None = None,
+        owner: Owner | None = None,
+    ) -> Resumed | None:
+        """Put a pod's originals back."""
+
+    def reassert(self, cgroup: Cgroup, throttle: CpuMax, /, *, wait_s: float) -> PauseRecord | None:
+        """Answer a foreign write."""
+
+
+class Actuator:
+    """Applies actions to the pods of one tree."""
+
+    def __init__(
+        self, ledger: Ledger, tree: PodTree, watch: Watch, *, dry_run: bool, recorder: Recorder | None = None
+    ) -> None:
+        self._ledger = ledger
+        self._recorder = recorder
+        self._tree = tree
+        self._watch = watch
+        self._dry_run = dry_run
+        self._complaints: dict[CgroupId, str] = {}
+        self._untold: list[tuple[Event, int]] | None = None
+        """Events of the actions that are being carried out; None between them."""
+        self.spare = SpareDescriptors()
+        self.counts = Counts(now_ns())
+        """What was done since the start."""
+
+    def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
+        """Carry actions out in their order, then tell of them: memory does not wait for the journal."""
+        self._untold = []
+        try:
+            self._apply(actions, sample, config)
+        finally:
+            untold, self._untold = self._untold, None
+            for event, level in untold:
+                self._tell(event, level)
+
+    def _apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
+        used = sample.headroom.used_pct
+        for action in actions:
+            tracked = self._tree.pods.get(action.pod.cgroup)
+            if tracked is None:
+                continue  # gone since the sample
+            try:
+                match action:
+                    case Pause():
+                        self._pause(tracked, action, config, sample)
+                    case Resume(reason=reason, result=result):
+                        self.resume(tracked, reason, result, used_pct=used)
+                    case Freeze():
+                        self._freeze(tracked, action, used)
+                    case Sacrifice():
+                        self._sacrifice(tracked, action, config, used)
+            except CgroupGoneError:
+                continue  # ordinary: the next walk drops it
+            except BusyError as e:
+                self._complain(tracked, "busy", e, level=logging.INFO)
+
+    def resume(
+        self,
+        tracked: TrackedPod,
+        reason: str,
+        result: Result = Result.ROOM,
+        *,
+        used_pct: float | None = None,
+        wait_s: float = _BUSY_WAIT_S,
+    ) -> bool:
+        """Put one pod's originals back; False when that failed, which is logged and will be tried again.
+
+        Raises:
+            BusyError, CgroupGoneError: as in the ledger.
+        """
+        pod = tracked.pod
+        try:
+            with self.spare.lent():
+                owner = Owner.DAEMON if pod.paused is None else pod.paused.owner
+                resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused, owner=owner)
+        except (CgroupGoneError, BusyError):
+            raise
+        except HeldError:
+            self.read_record(tracked)  # an operator has taken it over since we looked
+            return True
+        except CgpauseError as e:
+            self.counts.resume_failures += 1
+            self._complain(tracked, "could not resume", e, level=logging.ERROR)
+            return False
+        self._ended(tracked)
+        if resumed is None or resumed.record is None:
+            self.counts.ended_elsewhere(pod.uid)
+            return True  # another process resumed it, and has said so
+        self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
+        return True
+
+    def adopt(self, tracked: TrackedPod) -> None:
+        """Tell of a pod that was paused before we came.
+
+        In the log alone: in the history, daemons that start again and again would put it in the place of all else. Its
+        end, which is kept, has all that the history needs to know of the pause.
+        """
+        record = tracked.pod.paused
+        if record is not None:
+            tell(make_event("adopted", tracked.pod, record.reason, record), None)
+
+    def forget(self, pod: Pod) -> None:
+        """Drop what is remembered of a pod that is gone, and tell of its pause."""
+        self._complaints.pop(pod.cgroup, None)
+        if pod.paused is not None and not self._dry_run:
+            self._tell(make_event("gone", pod, "the pod went while it was paused", pod.paused, result=Result.GONE))
+
+    def read_record(self, tracked: TrackedPod) -> None:
+        """Take in a record somebody else wrote or removed (the CLI, a predecessor)."""
+        try:
+            record = self._ledger.read_record(tracked.cgroup)
+        except CgroupGoneError:
+            return
+        except DamagedRecordError as e:
+            self._take_back(tracked, str(e))
+            return
+        except CgpauseError as e:
+            self._set_aside(tracked, "record cannot be read", e)
+            return
+        if record is None and (tracked.pod.paused is not None or tracked.damaged):
+            self._take_back(tracked, "its record was removed")
+            return
+        if record is not None and tracked.pod.paused is None:
+            tracked.oom_kills = _oom_kills(tracked)
+            self._watch.add_pod(tracked.cgroup, paused=True)
+        tracked.damaged = False
+        ours = record is not None and record.owner is Owner.DAEMON
+        tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if ours else None)
+
+    def _take_back(self, tracked: TrackedPod, why: str) -> None:
+        """Resume a pod without a record that says how, by what we remember of it or systemd knows.
+
+        Left paused would be worse than resumed. Where somebody has resumed it there is nothing to do.
+        """
+        known = tracked.pod.paused
+        try:
+            with self.spare.lent():
+                resumed = self._ledger.resume(
+                    tracked.cgroup,
+                    wait_s=_BUSY_WAIT_S,
+                    known=known,
+                    second_source=original_from_systemd,
+                    owner=None if known is None else known.owner,
+                )
+        except CgroupGoneError:
+            return
+        except HeldError:
+            self.read_record(tracked)  # an operator has paused it again since
+            return
+        except CgpauseError as e:
+            tracked.damaged = True
+            self.counts.resume_failures += 1
+            self._set_aside(tracked, "could not resume", e, level=logging.ERROR)
+            return
+        pod = tracked.pod
+        self._ended(tracked)
+        if resumed is not None:
+            event = resumed_event(pod, resumed, why, Result.LOST, record=pod.paused)
+            self._tell(event, logging.WARNING)
+        elif pod.paused is not None:
+            self.counts.ended_elsewhere(pod.uid)
+
+    def _ended(self, tracked: TrackedPod) -> None:
+        """Forget a pause that is over."""
+        self._complaints.pop(tracked.pod.cgroup, None)
+        tracked.pod = replace(tracked.pod, paused=None, distress=None)
+        tracked.damaged = False
+        tracked.drifts = Drifts()
+        self._unwatch(tracked)
+
+    def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
+        """Assert a throttled pod's quota again after another program wrote its cpu.max; ten times an hour at most."""
+        paused = tracked.pod.paused
+        if paused is None or paused.written is None:
+            return
+        at_ns = now_ns()
+        try:
+            if parse_cpu_max(tracked.cgroup.read("cpu.max")) == paused.written:
+                return  # it was our own write
+            if tracked.drifts.is_enough(at_ns):
+                trouble = CgpauseError("another writer keeps changing cpu.max")
+                if paused.owner is Owner.MANUAL:
+                    self._complain(tracked, "pause given up", trouble)
+                    self._unwatch(tracked)  # each of its writes would wake us
+                elif self.resume(tracked, str(trouble), Result.FOREIGN):
+                    self._set_aside(tracked, "left alone", trouble)
+                return
+            self._watch.add_pod(tracked.cgroup, paused=True)  # again, if it had been given up
+            record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
+        except (CgroupGoneError, BusyError):
+            return
+        except CgpauseError as e:
+            self._complain(tracked, "could not assert again", e)
+            tracked.drifts.add(at_ns)
+            return
+        if record is None:
+            return
+        tracked.drifts.add(at_ns)
+        tracked.pod = replace(tracked.pod, paused=record)
+        self._tell(
+            make_event(
+                "asserted again",
+                tracked.pod,
+                "somebody else wrote cpu.max",
+                record,
+                cpu_max_from=record.original,
+                cpu_max_to=record.written,
+                times=tracked.drifts.count,
+            )
+        )
+
+    def _pause(self, tracked: TrackedPod, action: Pause, config: Config, sample: Sample) -> None:
+        pod = tracked.pod
+        request = PauseRequest(
+            mechanism=action.mechanism,
+            throttle=config.throttle.cpu_max,
+            owner=Owner.DAEMON,
+            reason=action.reason,
+            since_ns=now_ns(),
+        )
+        # Before the write, so that no foreign one after it is missed.
+        self._watch.add_pod(tracked.cgroup, paused=True)
+        try:
+            record, changed = self._ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
+        except (CgroupGoneError, BusyError):
+            self._unwatch(tracked)
+            raise
+        except CgpauseError as e:
+            self._unwatch(tracked)
+            self.counts.pause_failures += 1
+            self._set_aside(tracked, "could not pause", e)
+            self.read_record(tracked)  # an undo that failed too has left the record
+            return
+        tracked.oom_kills = _oom_kills(tracked)
+        tracked.drifts = Drifts()
+        tracked.pod = replace(pod, paused=record)
+        if not changed:
+            return  # an operator was faster
+        self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 1e9)
+        self._tell(
+            make_event(
+                "paused",
+                pod,
+                action.reason,
+                record,
+                cpu_max_from=record.original,
+                cpu_max_to=record.written,
+                memory_current_bytes=action.memory_current_bytes,
+                used_pct=sample.headroom.used_pct,
+            )
+        )
+
+    def _freeze(self, tracked: TrackedPod, action: Freeze, used: float) -> None:
+        try:
+            record, changed = self._ledger.freeze(tracked.cgroup, action.reason, wait_s=_BUSY_WAIT_S)
+        except (CgroupGoneError, BusyError):
+            raise
+        except CgpauseError as e:
+            self.counts.pause_failures += 1
+            # Not set aside: that would end the pause, and throttled it grows more slowly than running.
+            self._complain(tracked, "could not freeze", e)
+            self.read_record(tracked)
+            return
+        if record is None or not changed:
+            self.read_record(tracked)  # an operator was faster
+            return
+        tracked.pod = replace(tracked.pod, paused=record)
+        event = make_event("froze", tracked.pod, action.reason, record, used_pct=used)
+        if action.grew:
+            self._tell(event)
+            return
+        # The second step of an ordinary pause: its end says that the pod was frozen, and history has no line for it.
+        self.counts.froze(event)
+        log.debug("froze after a while %s", fields(pod=tracked.pod.label, uid=tracked.pod.uid))
+
+    def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
+        self.read_record(tracked)
+        if tracked.pod.paused is not None and tracked.pod.paused.owner is Owner.MANUAL:
+            return  # an operator has paused it, or taken it over, since that was decided
+        try:
+            # Names as they are now: a container restarted since the last walk has a new id.
+            names = read_names(self._tree.log_dir)
+            killed = [] if self._dry_run else kill_containers(tracked.cgroup, names)
+        except CgroupGoneError:
+            raise
+        except CgpauseError as e:
+            self._set_aside(tracked, "could not sacrifice", e)
+            return
+        self._tell(
+            make_event(
+                "sacrificed",
+                tracked.pod,
+                action.reason,
+                tracked.pod.paused,
+                containers=",".join(name[:12] for name in killed),
+                memory_current_bytes=action.memory_current_bytes,
+                used_pct=used,
+            ),
+            logging.WARNING,
+        )
+        # A throttled process dies slowly and frees its memory slowly; and nothing can be started in a paused pod.
+        # Should the resume fail now, the mark makes the next decision try again.
+        tracked.pod = replace(tracked.pod, distress="its containers were killed")
+        self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
+        # kubelet needs seconds to notice, and then a pod that runs.
+        tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
+
+    def _tell(self, event: Event, level: int = logging.INFO) -> None:
+        if self._untold is not None:
+            self._untold.append((event, level))
+            return
+        try:
+            self.counts.keep(event)
+        except Exception:  # a bug: it costs a figure, and nothing else
+            log.exception("event not counted")
+        if self._dry_run:
+            event = replace(event, what=f"would have {'frozen' if event.what == 'froze' else event.what}")
+        tell(event, self._recorder, level)
+
+    def _unwatch(self, tracked: TrackedPod) -> None:
+        self._watch.add_pod(tracked.cgroup, paused=False)
+
+    def _set_aside(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
+        self._complain(tracked, what, error, level)
+        tracked.failure = f"{what}: {error}"
+        tracked.retry_at_ns = now_ns() + _RETRY_NS
+        tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
+
+    def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
+        # Once per pod and trouble: the same one will come back every tick.
+        text = f"{what}: {error}"
+        if self._complaints.get(tracked.pod.cgroup) != text:
+            self._complaints[tracked.pod.cgroup] = text
+            log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
+
+
+def _oom_kills(tracked: TrackedPod) -> int:
+    try:
+        return count_oom_kills(tracked.cgroup)
+    except CgpauseError:
+        return 0

@@ -1,0 +1,35 @@
+"""Checks the configuration before a reload; the unit's first ExecReload=.
+
+    python -m cgpause.daemon.reload [options of cgpause.daemon]
+
+A bad file makes `systemctl reload` fail and say why. The daemon itself would log that and keep the old configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from cgpause.config.arguments import parse_options
+from cgpause.config.load import load_config
+from cgpause.core.errors import ConfigError
+from cgpause.kernel import logfmt
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Return 0 if a daemon with these options takes the configuration as it is now, else 2."""
+    options = parse_options(argv)
+    logfmt.set_up(verbose=options.verbose)
+    try:
+        load_config(options.config_path, must_exist=options.config_required)
+    except ConfigError as e:
+        for problem in str(e).splitlines():
+            log.error("%s", problem)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Saves what the daemon has learned of workloads (`learned`), at most once a minute, on the history's thread.
+
+The loop hands over what is to be saved and goes on: encoding it and waiting for the disk is the thread's. What is wrong
+is logged once, and tried again a minute later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from cgpause.daemon import learned
+from cgpause.daemon.learned import Learned, LearnedError
+from cgpause.daemon.publisher import NEVER_NS
+from cgpause.kernel.logfmt import fields
+from cgpause.policy.hold import NS_PER_S
+from cgpause.policy.kinds import Kinds
+from cgpause.telemetry import recorder
+
+log = logging.getLogger(__name__)
+
+_EVERY_NS = 60 * NS_PER_S
+
+
+def load(path: str | None) -> Learned:
+    """Return what was saved last; nothing, and a warning, where that cannot be used."""
+    if path is None:
+        return Learned()
+    try:
+        found = learned.read(path)
+    except LearnedError as e:
+        advice = "the daemon learns anew, and replaces the file"
+        log.warning("what was learned is lost %s", fields(error=e, advice=advice))
+        return Learned()
+    if found.peaks or found.kinds:
+        log.info("learned before %s", fields(file=path, peaks=len(found.peaks), kinds=len(found.kinds)))
+    return found
+
+
+class Saver:
+    """Decides when to save; the loop calls `turn` after each of its turns, and nothing here ever raises."""
+
+    def __init__(self, path: str | None, thread: recorder.Thread | None, peaks: Mapping[str, tuple[int, ...]]) -> None:
+        """Save nothing without a path or a thread; `peaks` are those that the file has."""
+        self.due_ns = NEVER_NS
+        self._path = path
+        self._thread = thread
+        self._peaks = peaks
+        self._kinds_version = 0
+        self._next_ns = 0
+        self._busy = False
+        """Whether the thread has not come to the end of the last one; the thread clears it."""
+        self._complaint: str | None = None
+        """What is wrong with the file; only the thread sets it."""
+
+    def turn(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
+        """Save what has changed, if that is due; `peaks` is never changed, but replaced."""
+        if not self._has_changed(peaks, kinds):
+            return
+        self.due_ns = self._next_ns
+        if at_ns < self._next_ns:
+            return
+        self._next_ns = at_ns + _EVERY_NS
+        if self._busy:
+            self.due_ns = self._next_ns
+        else:
+            self.due_ns = NEVER_NS
+            self._hand_over(peaks, kinds)
+
+    def close(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
+        """Have what has changed saved before the thread ends."""
+        if self._has_changed(peaks, kinds):
+            self._hand_over(peaks, kinds)
+
+    def _has_changed(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> bool:
+        if self._path is None or self._thread is None:
+            return False
+        return peaks is not self._peaks or kinds.version != self._kinds_version or self._complaint is not None
+
+    def _hand_over(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
+        assert self._path is not None
+        assert self._thread is not None
+        path, known = self._path, Learned(peaks, kinds.known())
+        self._peaks, self._kinds_version = peaks, kinds.version
+        self._busy = True
+        self._thread.run(lambda: self._save(path, known))
+
+    def _save(self, path: str, known: Learned) -> None:
+        """Write the file, on the thread."""
+        try:
+            learned.write(path, known)
+        except OSError as e:
+            text = e.strerror or str(e)
+            if text != self._complaint:
+                self._complaint = text
+                advice = recorder.advice(e, path)
+                log.warning("what was learned is not saved %s", fields(file=path, error=text, advice=advice))
+        except Exception as e:  # a bug: it costs what was learned, and nothing else
+            if self._complaint is None:
+                log.exception("what was learned is not saved")
+            self._complaint = str(e)
+        else:
+            if self._complaint is not None:
+                self._complaint = None
+                log.info("what was learned is saved again %s", fields(file=path))
+        finally:
+            self._busy = False

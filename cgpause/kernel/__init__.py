@@ -1,0 +1,1 @@
+"""Access to the kernel and systemd: cgroup files, PSI, inotify, processes, sockets, the journal."""

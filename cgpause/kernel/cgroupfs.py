@@ -1,0 +1,333 @@
+"""The only opener of files under the cgroup root: held directory descriptors, errno → our errors.
+
+A `Cgroup` is opened once and then reached through its descriptor, so a cgroup that is removed and made again under the
+same path is never mistaken for the first. An ordinary directory tree laid out like cgroup v2 works the same way.
+Facts: Documentation/admin-guide/cgroup-v2.rst; xattrs of cgroup directories and flock measured on 6.1, 6.12 and 7.2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from cgpause.core.errors import (
+    AtWorkError,
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    HostError,
+    KernelLockError,
+    KernelReadError,
+    KernelWriteError,
+    printable,
+)
+from cgpause.core.model import CgroupId
+from cgpause.core.parse import parse_cgroup2_mounts, parse_number
+
+# ENOENT: removed before we opened it. ENODEV: removed while we held the descriptor.
+_GONE = (errno.ENOENT, errno.ENODEV)
+_HINTS = {
+    errno.EACCES: "run as root, or give the process CAP_DAC_OVERRIDE",
+    errno.EPERM: "run as root",
+    errno.EROFS: "the cgroup file system is mounted read-only here; leave ProtectControlGroups= off",
+    errno.EOPNOTSUPP: "this file system has no user.* xattrs; cgroup v2 has them since kernel 5.7",
+    errno.ENOSPC: "the file system has no room for another xattr",
+    errno.EBUSY: "the cgroup is being removed, or another controller refuses the change",
+}
+_READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
+_PIECE_SIZE = 2048
+LOCK_FILE = "cgroup.kill"
+"""What stands for the directory when it is locked: root alone may open it (mode 0200, kernel 5.14), while the directory
+itself may be opened, and so be locked, by any user of the host and by a container that has /sys mounted."""
+DAEMON_FILE = "memory.reclaim"
+"""What a daemon keeps locked on the root of its tree while it lives; mode 0200 as well, kernel 5.19."""
+_LOCK_POLL_S = 0.01
+_LINKS_OF_A_LEAF = 2
+
+
+class Cgroup:
+    """One cgroup, held by a descriptor on its directory.
+
+    Raises CgroupGoneError from any method once the cgroup was removed, KernelReadError and KernelWriteError for
+    everything else the kernel refuses.
+    """
+
+    __slots__ = ("_daemon_fd", "_fd", "_root", "id", "path")
+
+    def __init__(self, root: str, path: str) -> None:
+        """Open the cgroup at `path`, relative to the directory `root`."""
+        self._root = root
+        self._daemon_fd = -1
+        self.path = os.path.join(root, path) if path else root
+        try:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as e:
+            raise _read_error(self.path, e) from e
+        self.id = CgroupId(path, os.fstat(self._fd).st_ino)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Cgroup({self.path!r})"
+
+    @property
+    def fd_path(self) -> str:
+        """A path that leads to this very directory even when its name has been given to another, for inotify."""
+        return f"/proc/self/fd/{self._fd}"
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open an interface file; the descriptor is the caller's, for reads on every tick and for PSI triggers."""
+        try:
+            return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError as e:
+            raise self._file_error(name, e) from e
+
+    def _file_error(self, name: str, error: OSError, value: str | None = None) -> CgpauseError:
+        path = os.path.join(self.path, name)
+        if error.errno == errno.ENOENT and self.exists():
+            hint = "not on this kernel, or its controller is not enabled here"
+            kind = KernelReadError if value is None else KernelWriteError
+            return kind(path, error, value, hint)
+        return _read_error(path, error) if value is None else _write_error(path, value, error)
+
+    def exists(self) -> bool:
+        """Whether the cgroup is still there, under its path and as the same one."""
+        try:
+            return os.stat(self.path).st_ino == self.id.inode
+        except OSError:
+            return False
+
+    def read(self, name: str) -> bytes:
+        """Read an interface file."""
+        fd = self.open(name)
+        try:
+            data = piece = os.read(fd, _READ_SIZE)
+            # cgroup.procs of a large pod comes in pieces of a page, less what did not fit of a line.
+            while len(piece) >= _PIECE_SIZE:
+                piece = os.read(fd, _READ_SIZE)
+                data += piece
+            return data
+        except OSError as e:
+            raise _read_error(os.path.join(self.path, name), e) from e
+        finally:
+            os.close(fd)
+
+    def has(self, name: str) -> bool:
+        """Whether an interface file exists (controllers not enabled, and older kernels, have fewer)."""
+        try:
+            os.stat(name, dir_fd=self._fd)
+        except OSError:
+            return False
+        return True
+
+    def write(self, name: str, value: str) -> None:
+        """Write an interface file; `value` comes without its newline."""
+        try:
+            # O_TRUNC matters for an ordinary directory tree; kernfs ignores it.
+            fd = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, dir_fd=self._fd)
+            try:
+                os.write(fd, f"{value}\n".encode())
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise self._file_error(name, e, value) from e
+
+    def get_xattr(self, name: str) -> bytes | None:
+        """Value of an extended attribute of the directory, or None when it is not set (or cannot be, here)."""
+        try:
+            return os.getxattr(self._fd, name)
+        except OSError as e:
+            if e.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+                return None
+            raise _read_error(f"{self.path} (xattr {name})", e) from e
+
+    def set_xattr(self, name: str, value: bytes) -> None:
+        """Set an extended attribute of the directory."""
+        try:
+            os.setxattr(self._fd, name, value)
+        except OSError as e:
+            raise _write_error(f"{self.path} (xattr {name})", value.decode("utf-8", "replace"), e) from e
+
+    def remove_xattr(self, name: str) -> None:
+        """Remove an extended attribute; one that is not set is no error."""
+        try:
+            os.removexattr(self._fd, name)
+        except OSError as e:
+            if e.errno not in (errno.ENODATA, errno.EOPNOTSUPP):
+                raise _write_error(f"{self.path} (xattr {name})", "", e) from e
+
+    @contextlib.contextmanager
+    def locked(self, *, wait_s: float) -> Iterator[None]:
+        """Hold the cgroup's lock, which orders the daemon and the CLI.
+
+        Waits at most `wait_s` seconds, so a stopped process that holds it can delay us but never hang us.
+
+        Raises:
+            BusyError: somebody else still holds it after `wait_s`.
+        """
+        deadline = time.monotonic() + wait_s
+        try:
+            fd = os.open(LOCK_FILE, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._fd)
+        except OSError as e:
+            raise self._lock_error(e) from e
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        held = f"{printable(self.path)} is locked by another process (another cgpause at work?)"
+                        raise BusyError(held) from None
+                    time.sleep(_LOCK_POLL_S)
+                except OSError as e:
+                    raise self._lock_error(e) from e
+            yield
+        finally:
+            os.close(fd)  # and with it the lock
+
+    def lock_for_daemon(self) -> bool:
+        """Keep any other daemon off this tree until `unlock_for_daemon`, or until this process is gone.
+
+        Returns False where it could not be asked for.
+
+        Raises:
+            AtWorkError: another daemon is at work here.
+        """
+        fd = -1
+        try:
+            fd = os.open(DAEMON_FILE, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise AtWorkError(
+                f"another cgpause daemon is at work on {printable(self.path)}: stop it first (systemctl stop cgpause), "
+                "or look on with --dry-run"
+            ) from None
+        except OSError:  # an older kernel; or no rights, and then each pause will say so
+            if fd >= 0:
+                os.close(fd)
+            return False
+        self._daemon_fd = fd  # stays open, and with it the lock
+        return True
+
+    def unlock_for_daemon(self) -> None:
+        """Let another daemon have this tree; nothing where it is not ours."""
+        if self._daemon_fd >= 0:
+            fcntl.flock(self._daemon_fd, fcntl.LOCK_UN)  # not close() alone: a child may have the descriptor too
+            os.close(self._daemon_fd)
+            self._daemon_fd = -1
+
+    def daemon_lock(self) -> tuple[tuple[int, int], int] | None:
+        """Device and inode of what a daemon keeps locked here, to be found in `/proc/locks`; None where it is not.
+
+        Looked up, never tried: a probe, however short, would turn away the daemon that starts in that instant.
+        """
+        try:
+            status = os.stat(DAEMON_FILE, dir_fd=self._fd)
+        except OSError:
+            return None
+        return (os.major(status.st_dev), os.minor(status.st_dev)), status.st_ino
+
+    def _lock_error(self, error: OSError) -> CgroupGoneError | KernelLockError:
+        if error.errno in _GONE and not self.exists():
+            return CgroupGoneError(self.path)
+        hint = (
+            "not on this kernel; it came with 5.14" if error.errno == errno.ENOENT else _HINTS.get(error.errno or 0, "")
+        )
+        return KernelLockError(os.path.join(self.path, LOCK_FILE), error, hint=hint)
+
+    def children(self, most: int | None = None) -> list[tuple[str, int]]:
+        """Names and inodes of the child cgroups, or of so many of them, in no particular order."""
+        found: list[tuple[str, int]] = []
+        try:
+            # A directory has a link from each child and two of its own; where that is not so (btrfs) it has one.
+            if os.fstat(self._fd).st_nlink == _LINKS_OF_A_LEAF:
+                return found
+            with os.scandir(self._fd) as entries:
+                # Some sixty files to a directory and a few cgroups: only these are worth more than a look.
+                for entry in list(islice((entry for entry in entries if entry.is_dir(follow_symlinks=False)), most)):
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
+                        found.append((entry.name, entry.stat(follow_symlinks=False).st_ino))
+        except OSError as e:
+            raise _read_error(self.path, e) from e
+        return found
+
+    def owned_by_root(self) -> bool:
+        """Whether root (or, on a tree of our own, we) owns the directory, and so set its user.* xattrs."""
+        try:
+            return os.fstat(self._fd).st_uid in (0, os.geteuid())
+        except OSError as e:
+            raise _read_error(self.path, e) from e
+
+    def pids(self, below: str = "") -> list[int]:
+        """Processes in the cgroup itself or in one below it, not in its children."""
+        return [parse_number(pid, "cgroup.procs") for pid in self.read(os.path.join(below, "cgroup.procs")).split()]
+
+    def child(self, name: str) -> Cgroup:
+        """Open a child cgroup."""
+        return Cgroup(self._root, os.path.join(self.id.path, name))
+
+
+def _read_error(path: str, error: OSError) -> CgroupGoneError | KernelReadError:
+    if error.errno in _GONE:
+        return CgroupGoneError(path)
+    return KernelReadError(path, error, hint=_HINTS.get(error.errno or 0, ""))
+
+
+def _write_error(path: str, value: str, error: OSError) -> CgroupGoneError | KernelWriteError:
+    if error.errno in _GONE:
+        return CgroupGoneError(path)
+    return KernelWriteError(path, error, value, hint=_HINTS.get(error.errno or 0, ""))
+
+
+def find_cgroup_root() -> str:
+    """Mount point of the cgroup v2 hierarchy that has the memory and cpu controllers.
+
+    Raises:
+        HostError: cgroup v1 or hybrid host, or no cgroup v2 at all.
+    """
+    try:
+        with open("/proc/self/mountinfo", "rb") as f:
+            mounts = parse_cgroup2_mounts(f.read())
+    except OSError as e:
+        raise HostError(f"cannot find the cgroup root: {e}; --cgroup-root names it") from e
+    if not mounts:
+        raise HostError(
+            "no cgroup v2 is mounted here: boot with systemd.unified_cgroup_hierarchy=1, "
+            "or name a tree with --cgroup-root"
+        )
+    for mount in mounts:
+        if {"cpu", "memory"} <= set(read_controllers(mount)):
+            return mount
+    raise HostError(
+        f"cgroup v2 at {mounts[0]} has no cpu and memory controllers: this is a cgroup v1 or hybrid host; "
+        "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_disable=memory)"
+    )
+
+
+def read_controllers(root: str) -> list[str]:
+    """Names in a cgroup root's `cgroup.controllers`; empty when it has no such file."""
+    try:
+        with open(os.path.join(root, "cgroup.controllers"), encoding="ascii", errors="replace") as f:
+            return f.read().split()
+    except OSError:
+        return []

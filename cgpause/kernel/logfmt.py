@@ -1,0 +1,105 @@
+"""One structured line per event, to stderr: `paused pod=default/web cpu_max="max 100000" ...`; journald adds the time.
+
+Where stderr is the journal, lines go there by its own protocol instead, with the fields of their event (`events`).
+
+Names come from cgroups and folders anybody on the node may have named, so every value is quoted and escaped: a newline
+in a name must not forge a log line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import select
+import sys
+from typing import TextIO
+
+from cgpause.kernel import journal
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
+# sd-daemon(3): journald takes the priority from "<N>" at the start of a line.
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+_PLAIN_FORMAT = logging.Formatter()
+
+
+def fields(**values: object) -> str:
+    """Write values as logfmt: `key=value`, quoted JSON-style where a value is not plain; None is left out.
+
+    Of a system call's error it is what the system says, without Python's "[Errno 2]" before it.
+    """
+    return " ".join(f"{key}={_quote(_text(value))}" for key, value in values.items() if value is not None)
+
+
+def _text(value: object) -> str:
+    return value.strerror if isinstance(value, OSError) and value.strerror else str(value)
+
+
+def _quote(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+class _Formatter(logging.Formatter):
+    """The level as journald's priority, or as a word for people."""
+
+    def __init__(self, *, journal: bool) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = super().format(record)
+        if self._journal:
+            return "\n".join(f"<{_PRIORITIES.get(record.levelno, 6)}>{line}" for line in message.splitlines())
+        return f"{record.levelname.lower()}: {message}"
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to stderr without ever waiting for it: a journal that does not read must not stop the loop."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._journal = journal.Journal() if journal.is_stderr() else None
+        self._poll: select.poll | None = None
+        self._lost = 0
+        # Not a file of the kernel's: a test's, or closed from the start (then it is None).
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            fd = self.stream.fileno()
+            self._poll = select.poll()
+            self._poll.register(fd, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it as lost; a bug in what is logged never reaches whoever logs."""
+        try:
+            self._write(record)
+        except Exception:  # noqa: BLE001 - as in logging's own handlers
+            self.handleError(record)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        if self._journal is not None and send(self._journal, record):
+            return
+        if self._poll is not None and not self._poll.poll(0):
+            self._lost += 1
+            return
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            note = f"log lines lost {fields(lines=lost, reason='whoever reads the log was too slow')}"
+            super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
+        super().emit(record)
+
+
+def send(to: journal.Journal, record: logging.LogRecord) -> bool:
+    """Send a record to the journal; False where that failed."""
+    event = getattr(record, "event", None)
+    fields_of_event = {} if event is None else event.journal
+    return to.send(_PLAIN_FORMAT.format(record), _PRIORITIES.get(record.levelno, 6), fields_of_event)
+
+
+def set_up(*, verbose: bool) -> None:
+    """Send the log to stderr."""
+    handler = _Handler()
+    handler.setFormatter(_Formatter(journal="JOURNAL_STREAM" in os.environ))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,0 +1,147 @@
+"""Pressure stall information (PSI, Documentation/accounting/psi.rst): what it shows, and its triggers.
+
+A trigger is one descriptor, polled for EPOLLPRI. Two are armed: on the node's pressure file and, where it exists, on
+that of the kubepods root. Without PSI (psi=0, or an ordinary directory tree) cgpause says so once and works from
+headroom alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+
+from cgpause.config.settings import PsiConfig
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CgroupId, Pressure, PsiTrigger
+from cgpause.core.parse import parse_pressure
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.logfmt import fields
+
+log = logging.getLogger(__name__)
+
+NODE_PRESSURE = "/proc/pressure/memory"
+
+
+class PsiTriggers:
+    """The armed triggers, registered with the loop's epoll."""
+
+    def __init__(self, epoll: select.epoll, config: PsiConfig) -> None:
+        self._epoll = epoll
+        self._paths: dict[int, str] = {}
+        self._node_fd: int | None = None
+        self._kubepods: tuple[CgroupId | None, int | None] = (None, None)
+        self._config = config
+        self._told: set[str] = set()
+        self._arm_node()
+
+    def configure(self, config: PsiConfig, kubepods: Cgroup | None) -> None:
+        """Arm everything anew when the configuration changed."""
+        if config == self._config:
+            return
+        self._config = config
+        for fd in list(self._paths):
+            self._disarm(fd)
+        self._told.clear()
+        self.follow(kubepods)
+
+    def follow(self, kubepods: Cgroup | None) -> None:
+        """After each walk: arm what is not armed, on the kubepods root that is there now."""
+        if self._node_fd is None:
+            self._arm_node()
+        key = None if kubepods is None else kubepods.id
+        armed, old_fd = self._kubepods
+        if old_fd is not None and armed == key:
+            return
+        if old_fd is not None:
+            self._disarm(old_fd)
+        fd = None
+        if kubepods is not None:
+            path = os.path.join(kubepods.path, "memory.pressure")
+            try:
+                fd = self._arm(
+                    kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, self._config.kubepods.trigger
+                )
+            except CgpauseError as e:
+                self._complain(path, e)
+        self._kubepods = (key, fd)
+
+    @property
+    def on_node(self) -> bool:
+        """Whether pressure on the node wakes us."""
+        return self._node_fd is not None
+
+    @property
+    def on_kubepods(self) -> bool:
+        """Whether pressure in kubepods wakes us."""
+        return self._kubepods[1] is not None
+
+    def on_event(self, fd: int, mask: int) -> bool:
+        """Whether an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
+        if mask & select.EPOLLERR:
+            self._disarm(fd)  # armed again by the next walk, should it still be there
+            return False
+        log.debug("pressure %s", fields(path=self._paths.get(fd)))
+        return True
+
+    def _arm_node(self) -> None:
+        try:
+            fd = os.open(NODE_PRESSURE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as e:
+            self._complain(NODE_PRESSURE, e)
+            return
+        self._node_fd = self._arm(fd, NODE_PRESSURE, self._config.node.trigger)
+
+    def _arm(self, fd: int, path: str, trigger: PsiTrigger) -> int | None:
+        try:
+            # The kernel wants the terminating NUL (psi.rst, the example program). It refuses with EINVAL what breaks
+            # its limits, and with EOPNOTSUPP everything under psi=0.
+            os.write(fd, f"{trigger}\0".encode())
+            # On an ordinary tree this is EPERM: a regular file has no pressure to wait for.
+            self._epoll.register(fd, select.EPOLLPRI)
+        except OSError as e:
+            os.close(fd)
+            self._complain(path, e, trigger)
+            return None
+        self._told.discard(path)
+        self._paths[fd] = path
+        return fd
+
+    def _disarm(self, fd: int) -> None:
+        if self._paths.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+            os.close(fd)
+        if fd == self._node_fd:
+            self._node_fd = None
+        if fd == self._kubepods[1]:
+            self._kubepods = (None, None)
+
+    def _complain(self, path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
+        if path in self._told:  # tried again after each walk
+            return
+        self._told.add(path)
+        number = getattr(error, "errno", None)
+        if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
+            # Without CAP_SYS_RESOURCE the kernel takes windows that are multiples of 2 s only (6.1: EINVAL).
+            advice = "working from headroom alone; grant CAP_SYS_RESOURCE, or use a window that is a multiple of 2 s"
+        else:
+            advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
+        log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))
+
+
+def read_node_pressure() -> Pressure | None:
+    """The node's memory pressure; None where the kernel keeps none (psi=0)."""
+    try:
+        with open(NODE_PRESSURE, "rb") as f:
+            return parse_pressure(f.read())
+    except (OSError, CgpauseError):
+        return None
+
+
+def read_pressure(cgroup: Cgroup) -> Pressure | None:
+    """A cgroup's memory pressure; None where it cannot be read."""
+    try:
+        return parse_pressure(cgroup.read("memory.pressure"))
+    except CgpauseError:
+        return None

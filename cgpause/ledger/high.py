@@ -1,0 +1,218 @@
+"""memory.high of a kubepods root: record, write, verify, restore; used alike by the daemon and by `restore`.
+
+    set:      flock → get record, read memory.high → set record → write → read back
+    release:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
+
+The pause protocol of `ledger`, on the one cgroup that holds all pods: whoever dies between any two steps leaves it
+untouched or with the record that undoes it (tests/test_high.py kills at every step). The record is the xattr
+`user.cgpause.high` of the directory. Sizes are bytes; None is "max". Facts: admin-guide/cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import cast
+
+from cgpause.core.errors import (
+    BusyError,
+    CgpauseError,
+    CgroupGoneError,
+    DamagedRecordError,
+    MalformedError,
+    RestoreError,
+    printable,
+)
+from cgpause.core.parse import parse_limit
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger.ledger import LOCK_WAIT_S
+
+FILE = "memory.high"
+XATTR = "user.cgpause.high"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class HighRecord:
+    """What was there before us, and what we wrote."""
+
+    original_bytes: int | None
+    written_bytes: int
+    replaced_bytes: int | None
+    """The value of ours that this one replaces, in force until the write is done; None when it was the original."""
+    since_ns: int
+    """When the original was last there (CLOCK_BOOTTIME)."""
+
+    def holds(self, current_bytes: int | None) -> bool:
+        """Whether a value read back is of our making."""
+        return current_bytes is not None and current_bytes in (self.written_bytes, self.replaced_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release did."""
+
+    high_bytes: int | None
+    """The value in force now."""
+    foreign: bool
+    """Whether somebody else wrote in between; their value stayed."""
+
+
+def encode_record(record: HighRecord) -> bytes:
+    """Turn a record into the xattr's bytes."""
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "original_memory_high": text(record.original_bytes),
+            "written_memory_high": text(record.written_bytes),
+            "replaced_memory_high": None if record.replaced_bytes is None else text(record.replaced_bytes),
+            "since_ns": record.since_ns,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_record(data: bytes) -> HighRecord:
+    """Read a record back.
+
+    Raises:
+        DamagedRecordError: not our JSON, another schema, or a value that cannot be.
+    """
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or fields.get("schema") != SCHEMA:
+            raise DamagedRecordError(f"xattr {XATTR} is not a schema {SCHEMA} record: {ascii(data)[:200]}")
+        written = _limit(fields["written_memory_high"])
+        replaced = fields["replaced_memory_high"]
+        since_ns = fields["since_ns"]
+        if written is None or type(since_ns) is not int:
+            raise ValueError("its values do not fit together")
+        return HighRecord(
+            original_bytes=_limit(fields["original_memory_high"]),
+            written_bytes=written,
+            replaced_bytes=None if replaced is None else _limit(replaced),
+            since_ns=since_ns,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, MalformedError) as e:
+        raise DamagedRecordError(f"xattr {XATTR} is damaged ({e!r}): {ascii(data)[:200]}") from e
+
+
+def text(high_bytes: int | None) -> str:
+    """The kernel's spelling."""
+    return "max" if high_bytes is None else str(high_bytes)
+
+
+def set_high(
+    cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S
+) -> HighRecord | None:
+    """Write memory.high, or change what we wrote; None where the original is as tight already, and so in force.
+
+    A value that is not ours becomes the original: that is how a foreign write is answered. `known` is the record as the
+    caller wrote it, for where it has been damaged or removed since.
+
+    Raises:
+        CgpauseError: it could not be set; what had been written is undone before this is raised.
+    """
+    with cgroup.locked(wait_s=wait_s):
+        existing = _record(cgroup, known)
+        current = _read(cgroup, existing)
+        ours = existing if existing is not None and existing.holds(current) else None
+        original = current if ours is None else ours.original_bytes
+        if original is not None and original <= level_bytes:
+            if existing is not None:
+                _undo(cgroup, existing)
+            return None
+        record = HighRecord(
+            original_bytes=original,
+            written_bytes=level_bytes,
+            replaced_bytes=None if ours is None else current,
+            since_ns=since_ns if ours is None else ours.since_ns,
+        )
+        # Always first. Until the write below it names both values that may be in force.
+        cgroup.set_xattr(XATTR, encode_record(record))
+        try:
+            cgroup.write(FILE, text(level_bytes))
+            found = parse_limit(cgroup.read(FILE), FILE)
+            if found != level_bytes:
+                raise CgpauseError(f"wrote {level_bytes} to {cgroup.path}/{FILE} and read {text(found)}")
+        except CgroupGoneError:
+            raise
+        except CgpauseError as e:
+            try:
+                _undo(cgroup, record)
+            except CgpauseError as undo:
+                raise RestoreError(
+                    f"cannot undo a failed write of {printable(cgroup.path)}/{FILE}: {undo}; it failed with: {e}"
+                ) from undo
+            raise
+        return record
+
+
+def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S) -> Released | None:
+    """Put the original back; None when nothing was written. Safe to call again after any failure.
+
+    `known` is as in `set_high`.
+
+    Raises:
+        RestoreError: it could not be put back; the record stays.
+        BusyError, CgroupGoneError: as in `Cgroup`.
+    """
+    if known is None and cgroup.get_xattr(XATTR) is None:
+        return None  # without the lock: where there is nothing to do, nobody who holds it is in the way
+    try:
+        with cgroup.locked(wait_s=wait_s):
+            record = _record(cgroup, known)
+            return None if record is None else _undo(cgroup, record)
+    except (BusyError, CgroupGoneError):
+        raise
+    except DamagedRecordError as e:
+        raise RestoreError(
+            f"cannot restore {printable(cgroup.path)}: {e}; write {FILE} by hand (kubelet leaves it at max), then "
+            f"'setfattr -x {XATTR}' on the directory"
+        ) from e
+    except CgpauseError as e:
+        raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
+
+
+def read_record(cgroup: Cgroup) -> HighRecord | None:
+    """Record on a kubepods root, or None when we wrote nothing there.
+
+    Raises:
+        DamagedRecordError: there is one that cannot be read.
+    """
+    data = cgroup.get_xattr(XATTR)
+    return None if data is None else decode_record(data)
+
+
+def _record(cgroup: Cgroup, known: HighRecord | None) -> HighRecord | None:
+    try:
+        return read_record(cgroup) or known
+    except DamagedRecordError:
+        if known is None:
+            raise
+        return known
+
+
+def _undo(cgroup: Cgroup, record: HighRecord) -> Released:
+    current = _read(cgroup, record)
+    ours = record.holds(current)
+    if ours:
+        cgroup.write(FILE, text(record.original_bytes))
+        current = record.original_bytes
+    # Last: as long as anything is left to do, the record is there to say so.
+    cgroup.remove_xattr(XATTR)
+    return Released(current, foreign=not ours and current != record.original_bytes)
+
+
+def _read(cgroup: Cgroup, record: HighRecord | None) -> int | None:
+    try:
+        return parse_limit(cgroup.read(FILE), FILE)
+    except MalformedError:
+        if record is None:
+            raise
+        # As in `ledger`: on an ordinary tree a writer can die between truncating a file and writing it.
+        return record.written_bytes
+
+
+def _limit(value: object) -> int | None:
+    return parse_limit(cast(str, value).encode(), FILE)

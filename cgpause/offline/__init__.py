@@ -1,0 +1,1 @@
+"""Policies on simulated and recorded nodes; no cgroup is touched."""

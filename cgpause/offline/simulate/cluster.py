@@ -1,0 +1,155 @@
+"""A queue of pods before one or more nodes, as the paper's experiment has it, and a scheduler between them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import SimPod
+from cgpause.offline.simulate.scheduler import Request, Scheduler, Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node as the scheduler sees it."""
+
+    node: SimNode
+    capacity_bytes: int
+    millicpu: int = 0
+    """0: its CPUs are not counted."""
+
+
+class Cluster:
+    """A queue of pods before one or more nodes; one use only.
+
+    First come, first served: a pod that fits nowhere blocks those behind it. (kube-scheduler would try the others; then
+    large jobs starve, and policies would be compared on different jobs.)
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        pods: Iterable[SimPod],
+        on_gone: Callable[[int], None] = lambda _: None,
+        *,
+        scoring: Scoring | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Pods come at their `start_s`, beside those that are there; `on_gone` is told how many jobs have gone."""
+        self._nodes = [place.node for place in places]
+        self._on_gone = on_gone
+        self._coming = deque(sorted(pods, key=lambda pod: pod.start_s))
+        self._queue: deque[SimPod] = deque()
+        allocatable = [Request(place.capacity_bytes, place.millicpu) for place in places]
+        self._scheduler = Scheduler(allocatable, scoring or Scoring(), Random(seed))  # noqa: S311 - repeatable, not secret
+        for number, node in enumerate(self._nodes):
+            for pod in node.admitted:
+                self._scheduler.add(number, _request(pod))
+        self._gone = [0] * len(places)
+        self._jobs = [0] * len(places)
+        """Admitted to each node, without what lasts."""
+        self._jobs_gone = 0
+        self._leaving = any(pod.lasts_s is not None and pod.lasts_s < math.inf for pod in self._coming)
+        """Whether room can come from what lasts, too."""
+        self._due: list[float] = [math.inf] * len(places)
+        """When something changes on each node; it is in `_heap`, with times that have been put off."""
+        self._heap: list[tuple[float, int]] = []
+
+    def run(self, until_s: float) -> None:
+        """Let time pass until all jobs have finished, or until `until_s`; what lasts stays."""
+        self._run(until_s)
+        for node in self._nodes:
+            node.settle()
+
+    def _run(self, until_s: float) -> None:
+        for number, node in enumerate(self._nodes):
+            self._plan(number, node)
+        while True:
+            coming_s = START_S + self._coming[0].start_s if self._coming else math.inf
+            changing_s = self._next_change_s()
+            if min(coming_s, changing_s) > until_s:
+                is_late = self._coming or self._queue or self._heap
+                end_s = until_s if is_late else max(node.now_s for node in self._nodes)
+                for node in self._nodes:
+                    node.pass_until(end_s)
+                return
+            if coming_s <= changing_s:
+                while self._coming and START_S + self._coming[0].start_s <= coming_s:
+                    self._queue.append(self._coming.popleft())
+                self._admit(coming_s)
+                continue
+            _, number = heapq.heappop(self._heap)
+            self._advance(number, min(coming_s, until_s))
+            if self._queue:
+                self._admit(self._nodes[number].now_s)
+
+    def _next_change_s(self) -> float:
+        heap = self._heap
+        while heap and heap[0][0] != self._due[heap[0][1]]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def _advance(self, number: int, limit_s: float) -> None:
+        """Let a node go on as long as no other node can have a say in it, at most until `limit_s`.
+
+        Nodes have to do with each other only by the queue: while nobody waits, each can go on alone.
+        """
+        node = self._nodes[number]
+        if self._queue:
+            limit_s = min(limit_s, self._next_change_s())
+        while True:
+            node.pass_before(limit_s)
+            gone = node.gone
+            if len(gone) > self._gone[number]:
+                for pod in gone[self._gone[number] :]:
+                    self._scheduler.remove(number, _request(pod))
+                    self._jobs[number] -= pod.lasts_s is None
+                    self._jobs_gone += pod.lasts_s is None
+                self._gone[number] = len(gone)
+                self._on_gone(self._jobs_gone)
+                if self._queue or not self._is_awaited(number):
+                    break
+            if node.next_s() > limit_s:
+                break
+        self._plan(number, node)
+
+    def _plan(self, number: int, node: SimNode) -> None:
+        is_awaited = self._is_awaited(number)
+        due_s = node.next_s() if is_awaited else math.inf
+        self._due[number] = due_s
+        if is_awaited:
+            heapq.heappush(self._heap, (due_s, number))
+
+    def _is_awaited(self, number: int) -> bool:
+        """Whether anybody waits for what happens on a node: for its jobs, or for room that others will leave there."""
+        if self._jobs[number]:
+            return True
+        return self._leaving and bool(self._queue) and len(self._nodes[number].admitted) > 0
+
+    def _admit(self, now_s: float) -> None:
+        while self._queue:
+            request = _request(self._queue[0])
+            number = self._scheduler.best(request)
+            if number is None:
+                if self._leaving:
+                    for idle, due_s in enumerate(self._due):
+                        if due_s == math.inf:
+                            self._plan(idle, self._nodes[idle])
+                return
+            node = self._nodes[number]
+            node.pass_until(now_s)
+            pod = self._queue.popleft()
+            node.add(pod)
+            self._jobs[number] += pod.lasts_s is None
+            self._scheduler.add(number, request)
+            self._plan(number, node)
+
+
+def _request(pod: SimPod) -> Request:
+    return Request(pod.request_bytes or 0, pod.request_millicpu)

@@ -1,0 +1,119 @@
+"""`cgpause simulate`: workloads under several policies, as values and with its progress."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from cgpause.config.settings import Config
+from cgpause.core.errors import printable
+from cgpause.offline.progress import bars, counted
+from cgpause.offline.simulate import Arm
+from cgpause.offline.simulate.load import Load
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.run import Outcome
+from cgpause.offline.simulate.runs import Simulation, run_all
+from cgpause.offline.simulate.workload import load_workload, make_load
+from cgpause.telemetry.trace.read import is_trace
+
+_DIGITS = 3
+_NAMES = ("name", "kind", "priority")
+_LONGEST = ("longest_pause_s", "missed_in_a_row", "longest_silence_s")
+"""Of a group; one bad run must not be lost in a mean."""
+
+
+def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
+    """The workloads asked for: files, and presets by name or pattern.
+
+    Raises:
+        ConfigError: what is wrong in a file.
+        ValueError: none at all, or no such preset.
+    """
+    if not paths and not presets:
+        raise ValueError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
+    for path in paths:
+        if is_trace(path):
+            found = f"{printable(path)} is a recording of a node, no workload"
+            raise ValueError(f"{found}; cgpause replay says what each policy would have done there")
+    names = dict.fromkeys(name for preset in presets for name in _presets(preset))
+    return [
+        *(load_workload(path) for path in dict.fromkeys(paths)),
+        *(make_load(name, PRESETS[name]) for name in names),
+    ]
+
+
+def _presets(pattern: str) -> list[str]:
+    found = fnmatch.filter(PRESETS, pattern)
+    if not found:
+        near = difflib.get_close_matches(pattern[:60], PRESETS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else "."
+        raise ValueError(f"--preset {pattern!r}: there is no such preset{meant} There are {', '.join(PRESETS)}")
+    return found
+
+
+def compare(
+    loads: Sequence[Load], arms: Sequence[Arm], config: Config, seeds: Sequence[int], processes: int
+) -> dict[str, Any]:
+    """Run each load under each policy with each seed; the same of these give the same values, JSON-ready.
+
+    Raises:
+        HostError: a process was killed.
+    """
+    runs = [Simulation(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
+    with bars() as begin:
+        outcomes = run_all(runs, processes, counted(begin, "jobs", sum(run.load.count for run in runs)))
+    found = iter(outcomes)
+    return {
+        "schema": 1,
+        "mechanism": config.mechanism,
+        "seeds": list(seeds),
+        "workloads": [
+            {
+                "workload": load.name,
+                "nodes": load.nodes,
+                "memory_bytes": load.machine.capacity_bytes,
+                "oversubscription_pct": round(100 * load.oversubscription, _DIGITS),
+                "jobs": load.count,
+                "policies": [_policy(arm, {seed: next(found) for seed in seeds}) for arm in arms],
+            }
+            for load in loads
+        ],
+    }
+
+
+def _policy(arm: Arm, outcomes: dict[int, Outcome]) -> dict[str, Any]:
+    found = [asdict(outcome) for outcome in outcomes.values()]
+    groups = [[_all_rounded(group) for group in one.pop("groups")] for one in found]
+    figures = [_all_rounded(one) for one in found]
+    return {
+        "policy": arm,
+        "mean": {name: _rounded(fmean(one[name] for one in figures)) for name in figures[0]},
+        "low": {name: min(one[name] for one in figures) for name in figures[0]},
+        "high": {name: max(one[name] for one in figures) for name in figures[0]},
+        "groups": [_over_seeds(same) for same in zip(*groups, strict=True)],
+        "runs": [
+            {"seed": seed} | one | {"groups": own} for seed, one, own in zip(outcomes, figures, groups, strict=True)
+        ],
+    }
+
+
+def _over_seeds(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What became of one section's pods, in the mean; of what is the longest in each run, the longest."""
+    values = dict(groups[0])
+    for name in values:
+        known = [group[name] for group in groups if group[name] is not None]
+        if known and name not in _NAMES:
+            values[name] = max(known) if name in _LONGEST else _rounded(fmean(known))
+    return values
+
+
+def _all_rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in values.items()}
+
+
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
+    return round(value, _DIGITS) if isinstance(value, float) else value

@@ -1,0 +1,377 @@
+"""The daemon of a simulated node: sample, decide, act a little later.
+
+It is woken early when containers start or are killed, as by inotify. PSI is left out: it comes too late to matter, so
+this daemon is a little worse than the real one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+from typing import Protocol
+
+from cgpause.config.settings import Config
+from cgpause.core.model import (
+    Action,
+    CpuMax,
+    Freeze,
+    Headroom,
+    Mechanism,
+    Owner,
+    Pause,
+    PauseRecord,
+    Pod,
+    PodUsage,
+    Resume,
+    Sacrifice,
+    Sample,
+    Workload,
+)
+from cgpause.kernel.processes import Call
+from cgpause.offline.simulate.engine import Engine
+from cgpause.offline.simulate.pods import SimPod
+from cgpause.pods.tree import SPARED_S
+from cgpause.policy import decide as policy
+from cgpause.policy.decide import Decision, State
+from cgpause.policy.growth import CHARGE_BATCH_BYTES
+from cgpause.policy.kinds import FIRM_S, Kinds
+
+_NS = 1_000_000_000
+_DETAILS_S = 1.0
+"""`memory.stat` and `cpu.stat` of the pods are read this often while memory is close."""
+_WAKE_S = 0.001
+_ASK_S = 10.0
+"""A pod that does not listen is asked again so often ..."""
+_ASK_PAUSED_S = 1.0
+"""... or this soon after its pause: a frozen pod cannot begin to listen."""
+_SCAN_S = 1.0
+"""The daemon counts refused connections so often (cgpause.daemon.distress), ..."""
+_YOUNG_S = 120.0
+"""... for pods whose container is younger than this."""
+_NOISE_PER_S = 1.0
+"""How often the kernel charges or returns batches of a pod that runs."""
+_NOISE_MOST = 0.5
+"""But at most in this part of the samples."""
+
+Decide = Callable[[State, Sample, Config], Decision]
+Observer = Callable[[Sample, State, Decision], None]
+
+
+class Node(Protocol):
+    """What the daemon needs of its node besides the engine."""
+
+    @property
+    def headroom(self) -> Headroom:
+        """Its memory now."""
+
+    def kill(self, pod: SimPod, why: str) -> None:
+        """Kill a pod's container."""
+
+    def answer(self, pod: SimPod) -> None:
+        """Let a pod answer its probe."""
+
+    def is_up(self, pod: SimPod) -> bool:
+        """Return True if a pod's container has run for as long as it needs to start."""
+
+
+class SimDaemon:
+    """Decides for one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        engine: Engine,
+        config: Config,
+        chance: Random,
+        *,
+        actuation_s: float,
+        lateness_s: float,
+        decide: Decide = policy.decide,
+        observe: Observer | None = None,
+        noise: bool = False,
+    ) -> None:
+        """Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late."""
+        self.config = config
+        self.noise = noise
+        """Whether `memory.current` moves by steps of the charge batch."""
+        self.observe = observe
+        self.decisions = 0
+        self.pauses = 0
+        self.freezes = 0
+        self._node = node
+        self._engine = engine
+        self._random = chance
+        self._decide = decide
+        self._quiet: policy.Quiet | None = None
+        self._used_cpu_s = 0.0
+        self._used_cpu_at_s = engine.now_s
+        self._kinds = Kinds()
+        self._services: set[SimPod] = set()
+        """Slow starters that have been found to be services: they listened, or refused a probe while paused."""
+        self._sampled_at_s = engine.now_s
+        self._actuation_s = actuation_s
+        self._lateness_s = lateness_s
+        self._state = State()
+        self._late_s = 0.0
+        self._close = False
+        self._details_at_s = 0.0
+        self._read_at_ns = 0
+        self._tick = 0
+        self._acting_until_s = 0.0
+        self._tick_at(engine.now_s)
+
+    def sample(self) -> Sample:
+        """What the daemon would read now."""
+        engine = self._engine
+        if engine.has_cache:
+            self._reclaim()
+        if self.noise:
+            self._charge()
+        usages = []
+        for pod in engine.pods:
+            assert pod.facts is not None
+            usages.append(PodUsage(int(engine.held(pod) + pod.cache_bytes + pod.charged_bytes), pod.facts))
+        return Sample(
+            at_ns=self._now_ns(),
+            headroom=self._node.headroom,
+            pods=tuple(usages),
+            read_at_ns=self._read_at_ns,
+            late_ns=int(self._late_s * _NS),
+            cpus=math.ceil(engine.cpus),
+            idle_cpus=self._idle_cpus(),
+        )
+
+    def _charge(self) -> None:
+        """Change what the kernel has charged in advance to some pods: none to all of its CPUs hold a batch."""
+        engine, chance = self._engine, self._random
+        elapsed_s, self._sampled_at_s = engine.now_s - self._sampled_at_s, engine.now_s
+        share = min(elapsed_s * _NOISE_PER_S, _NOISE_MOST)
+        for pod in engine.pods:
+            if chance.random() < share:
+                charged = CHARGE_BATCH_BYTES * chance.randint(0, math.ceil(engine.cpus))
+                most = math.inf if pod.limit_bytes is None else pod.limit_bytes - engine.held(pod)
+                pod.charged_bytes = max(min(charged, most), 0.0) if pod.steps is not None else 0.0
+
+    def _idle_cpus(self) -> float:
+        """Return the idle CPUs, on average since the last sample."""
+        engine = self._engine
+        elapsed_s = engine.now_s - self._used_cpu_at_s
+        used_s = engine.cpu_seconds
+        idle = engine.idle_cpus if elapsed_s <= 0 else engine.cpus - (used_s - self._used_cpu_s) / elapsed_s
+        self._used_cpu_s, self._used_cpu_at_s = used_s, engine.now_s
+        return max(idle, 0.0)
+
+    def _reclaim(self) -> None:
+        """Let page cache go where somebody needs the room."""
+        engine = self._engine
+        for pod in engine.pods:
+            engine.settle(pod)
+        spare = max(engine.room_bytes - engine.held_bytes, 0.0)
+        cached = sum(pod.cache_bytes for pod in engine.pods)
+        for pod in engine.pods:
+            if cached > spare:
+                pod.cache_bytes *= spare / cached
+            if pod.limit_bytes is not None:
+                pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.held_bytes)
+
+    def _read_details(self) -> bool:
+        """Where it is due; returns whether it was."""
+        is_due = self._engine.now_s >= self._details_at_s
+        if is_due:
+            self._details_at_s = self._engine.now_s + _DETAILS_S
+            self._read_at_ns = self._now_ns()
+            for pod in self._engine.pods:
+                self._engine.settle(pod)
+                facts = pod.facts
+                assert facts is not None
+                reclaimable, used_usec = int(pod.cache_bytes), int(pod.cpu_s * 1e6)
+                if used_usec != facts.cpu_usage_usec or reclaimable != facts.reclaimable_bytes:
+                    pod.facts = replace(facts, reclaimable_bytes=reclaimable, cpu_usage_usec=used_usec)
+        return is_due
+
+    def _now_ns(self) -> int:
+        return int(self._engine.now_s * _NS)
+
+    def _tick_at(self, at_s: float) -> None:
+        """Look at `at_s` next, and not when it was planned before."""
+        self._tick += 1
+        tick = self._tick
+        at_s = max(at_s, self._acting_until_s)
+        self._engine.at(at_s, lambda: self._look() if self._tick == tick else None)
+
+    def _look(self) -> None:
+        self.decisions += 1
+        quiet = self._quiet
+        if quiet is not None and quiet.holds(self._node.headroom.available_bytes, self._now_ns()):
+            next_ns = quiet.next_sample_ns
+        else:
+            next_ns = self._look_closely()
+        self._late_s = self._lateness_s * self._random.random()
+        self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
+
+    def _look_closely(self) -> int:
+        """Decide; returns when to look again."""
+        if self._close:
+            self._read_details()
+        sample = self.sample()
+        decision = self._decide(self._state, sample, self.config)
+        if decision.close and not self._close and self._read_details():
+            sample = self.sample()
+            decision = self._decide(self._state, sample, self.config)
+        self._close = decision.close
+        if self.observe is not None:
+            self.observe(sample, self._state, decision)
+        self._state = decision.state
+        self._quiet = decision.quiet
+        if decision.actions:
+            self._acting_until_s = self._engine.now_s + 2 * self._actuation_s * self._random.random()
+            self._engine.at(self._acting_until_s, lambda: self._act(decision.actions))
+        return decision.next_sample_ns
+
+    def _act(self, actions: Iterable[Action]) -> None:
+        pods = {pod.facts.cgroup: pod for pod in self._engine.pods if pod.facts is not None}
+        for action in actions:
+            pod = pods.get(action.pod.cgroup)
+            if pod is None or pod.facts is None:
+                continue  # it went away meanwhile
+            match action:
+                case Pause(mechanism=mechanism, reason=reason):
+                    self._hold(pod, pod.facts, mechanism, reason)
+                case Freeze(grew=grew):
+                    assert pod.facts.paused is not None
+                    self.freezes += grew
+                    pod.facts = replace(pod.facts, paused=replace(pod.facts.paused, mechanism=Mechanism.FREEZE))
+                    self._engine.regroup(pod)
+                case Resume():
+                    self._release(pod, pod.facts)
+                case Sacrifice():
+                    if pod.steps is not None:  # in back-off there is nothing to kill
+                        pod.sacrifices += 1
+                        self._node.kill(pod, "sacrificed")
+                    if pod.mechanism is not None:
+                        self._release(pod, pod.facts)
+
+    def _hold(self, pod: SimPod, facts: Pod, mechanism: Mechanism, reason: str) -> None:
+        assert facts.paused is None
+        self.pauses += 1
+        pod.holds.append((self._engine.now_s, None))
+        freeze = mechanism is Mechanism.FREEZE
+        paused = PauseRecord(
+            mechanism=mechanism,
+            owner=Owner.DAEMON,
+            reason=reason,
+            since_ns=self._now_ns(),
+            expires_ns=None,
+            original=CpuMax(None, 100_000),
+            original_burst_us=0,
+            written=None if freeze else self.config.throttle.cpu_max,
+        )
+        pod.facts = replace(facts, paused=paused)
+        self._engine.regroup(pod)
+
+    def _release(self, pod: SimPod, facts: Pod) -> None:
+        assert facts.paused is not None
+        self.end_hold(pod)
+        pod.facts = replace(pod.facts or facts, paused=None, distress=None)
+        self._engine.regroup(pod)
+        if pod.probe_open:
+            self._node.answer(pod)
+
+    def end_hold(self, pod: SimPod) -> None:
+        """Note that a pod is held no longer."""
+        since_s, _ = pod.holds[-1]
+        pod.holds[-1] = (since_s, self._engine.now_s)
+
+    def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
+        """Learn that a container was started, or killed."""
+        self._quiet = None
+        now_ns, hold = self._now_ns(), self.config.hold
+        is_service = pod.workload is Workload.SERVICE and (not pod.starts_s or pod in self._services)
+        if is_service:
+            workload = Workload.SERVICE
+        elif self._kinds.is_silent(facts.controller):
+            workload = self._kinds.of_silent(facts.controller, 0.0)
+        else:
+            workload = Workload.STARTING
+        pod.facts = replace(
+            facts,
+            settled_at_ns=now_ns + int(hold.settle_s * _NS),
+            spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * _NS),
+            workload=workload,
+        )
+        if not is_service:
+            self._ask_in(pod, hold.starting_s)
+        if pod.facts.paused is not None:
+            pod.facts = replace(pod.facts, distress=why)
+        self._tick_at(self._engine.now_s + _WAKE_S)
+
+    def _ask_in(self, pod: SimPod, seconds: float) -> None:
+        epoch = pod.epoch
+        self._engine.at(self._engine.now_s + seconds, lambda: self._ask(pod) if pod.epoch == epoch else None)
+
+    def _ask(self, pod: SimPod) -> None:
+        """Ask a pod whether it listens; one that does not is batch, until it does."""
+        facts, started_s = pod.facts, pod.started_s
+        if facts is None or started_s is None or pod in self._services:
+            return
+        is_service = pod.workload is Workload.SERVICE
+        if is_service and pod.mechanism is not None:
+            self._ask_in(pod, _ASK_PAUSED_S)
+            return
+        if is_service and self._node.is_up(pod):
+            self._find_service(pod, facts)
+            return
+        silent_s = self._engine.now_s - started_s
+        known = self._kinds.version
+        self._kinds.was_silent(facts.controller, silent_s)
+        self._classify_silent([pod] if self._kinds.version == known else self._engine.pods)
+        if is_service or silent_s < FIRM_S:
+            self._ask_in(pod, _ASK_S)
+
+    def _find_service(self, pod: SimPod, facts: Pod) -> None:
+        self._quiet = None
+        self._services.add(pod)
+        self._kinds.listened(facts.controller)
+        pod.facts = replace(facts, workload=Workload.SERVICE)
+
+    def _classify_silent(self, pods: Iterable[SimPod]) -> None:
+        """Take pods that have not listened yet for what is known of their workloads."""
+        for pod in pods:
+            facts = pod.facts
+            if facts is None or facts.workload is Workload.SERVICE or not self._kinds.is_silent(facts.controller):
+                continue
+            age_s = 0.0 if pod.started_s is None else self._engine.now_s - pod.started_s
+            workload = self._kinds.of_silent(facts.controller, age_s)
+            if workload is not facts.workload:
+                self._quiet = None
+                pod.facts = replace(facts, workload=workload)
+
+    def probe_refused(self, pod: SimPod) -> None:
+        """Learn that the kernel has refused a connection to a pod; a young one that is paused is resumed soon."""
+        facts, started_s, now_s = pod.facts, pod.started_s, self._engine.now_s
+        if facts is None or facts.paused is None or started_s is None or now_s - started_s > _YOUNG_S:
+            return
+        since_ns, epoch = facts.paused.since_ns, pod.epoch
+        if self._now_ns() - since_ns < _SCAN_S * _NS:
+            return  # the first count of this pause may come after the refusal
+
+        def notice() -> None:
+            facts = pod.facts
+            if pod.epoch != epoch or facts is None or facts.paused is None or facts.paused.since_ns != since_ns:
+                return
+            self._quiet = None
+            self._find_service(pod, replace(facts, distress=Call.REFUSED))
+            self._tick_at(self._engine.now_s)
+
+        self._engine.at(now_s + _SCAN_S, notice)
+
+    def is_through(self, pod: SimPod) -> None:
+        """Learn that a pod has ended by itself."""
+        self._quiet = None
+        if pod.workload is Workload.BATCH and pod.facts is not None:
+            known = self._kinds.version
+            self._kinds.ended(pod.facts.controller)
+            if self._kinds.version != known:
+                self._classify_silent(self._engine.pods)

@@ -1,0 +1,183 @@
+"""What is simulated: nodes, the jobs that queue before them, and what things cost there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from cgpause.core.model import Workload
+from cgpause.offline.simulate.kubelet import Backoff, request_bytes
+from cgpause.offline.simulate.pods import Probe, SimPod
+from cgpause.offline.simulate.scheduler import Scoring
+from cgpause.offline.simulate.service import Surge, surging
+from cgpause.offline.simulate.worker import Work, job_seeds, volatile
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Jobs of one kind: volatile containers, see `worker`."""
+
+    name: str
+    count: int
+    limit_bytes: int
+    unit_bytes: int
+    rounds: int
+    unit_s: float
+    """CPU time of the work after each unit."""
+    idle_s: float = 0.0
+    """Asleep after that work."""
+    request_millicpu: int = 0
+    start_s: float = 0.0
+    """When the first comes ..."""
+    every_s: float = 0.0
+    """... and how long after it the next."""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """Pods of one kind that nobody waits for: a service's, or a DaemonSet's."""
+
+    name: str
+    count: int | None
+    """None: one on every node."""
+    limit_bytes: int
+    request_bytes: int
+    surge: Surge
+    probe: Probe | None
+    """None: nothing in them listens, and so the daemon takes them for batch."""
+    latency_s: float | None = None
+    """For how long they may go without an answer."""
+    protected: bool = False
+    priority: int = 0
+    lasts_s: float = math.inf
+    starts_s: float = 0.0
+    """Running time of a container before it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node; all are alike."""
+
+    capacity_bytes: int
+    """Of kubepods: its memory.max."""
+    cpus: float
+    page_s: float
+    """CPU time of a page that is taken."""
+    charged_bytes: int = 0
+    """What the kernel charges to a container and its sandbox besides what its program takes."""
+    make_s: float = 0.0
+    """kubelet's time to start a container, one after the other."""
+    backoff_scale: float = 1.0
+    """Of kubelet's 10 to 300 s."""
+    enforced: bool = True
+    """Whether the capacity is a limit; else jobs are only admitted as if it were, and there is memory enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Jobs on nodes, and what lasts beside them."""
+
+    name: str
+    machine: Machine
+    oversubscription: float
+    """What the limits of all jobs admitted to a node may add up to, in capacities."""
+    jobs: tuple[Jobs, ...]
+    nodes: int = 1
+    timeout_s: float = field(default=7 * 86400.0)
+    scoring: Scoring = field(default_factory=Scoring)
+    lasting: tuple[Lasting, ...] = ()
+    shuffled: bool = False
+    """Whether the jobs queue in an order that the seed decides, not in that of their kinds."""
+
+    @property
+    def kinds(self) -> tuple[Jobs | Lasting, ...]:
+        """All of them."""
+        return (*self.jobs, *self.lasting)
+
+    @property
+    def count(self) -> int:
+        """How many jobs."""
+        return sum(jobs.count for jobs in self.jobs)
+
+
+class Queued(NamedTuple):
+    """One job of the queue."""
+
+    name: str
+    kind: Jobs
+    number: int
+    """Among those of its kind."""
+    seed: int
+
+
+def queue(load: Load, seed: int) -> list[Queued]:
+    """The jobs in the order of their queue: the same for the same load and seed."""
+    numbered = [(jobs, number) for jobs in load.jobs for number in range(jobs.count)]
+    if load.shuffled:
+        Random(f"queue {seed}").shuffle(numbered)  # noqa: S311 - repeatable, not secret
+    return [
+        Queued(f"{jobs.name}-{number:02}", jobs, number, own)
+        for (jobs, number), own in zip(numbered, job_seeds(seed, load.count), strict=True)
+    ]
+
+
+def make_pods(load: Load, seed: int) -> list[SimPod]:
+    """The jobs' pods in the order of their queue."""
+    machine = load.machine
+    return [
+        SimPod(
+            name,
+            volatile(
+                jobs.limit_bytes,
+                jobs.unit_bytes,
+                jobs.rounds,
+                own,
+                Work(jobs.unit_s, machine.page_s, machine.charged_bytes, jobs.idle_s),
+            ),
+            kind=jobs.name,
+            limit_bytes=jobs.limit_bytes,
+            workload=Workload.BATCH,
+            priority=jobs.priority,
+            request_bytes=request_bytes(jobs.limit_bytes, load.oversubscription),
+            request_millicpu=jobs.request_millicpu,
+            start_s=jobs.start_s + number * jobs.every_s,
+            backoff=Backoff(machine.backoff_scale),
+        )
+        for name, jobs, number, own in queue(load, seed)
+    ]
+
+
+def make_services(load: Load, seed: int) -> list[SimPod]:
+    """The pods that last and can be on any node."""
+    return [
+        _lasting(load, kind, f"{kind.name}-{number:02}", seed)
+        for kind in load.lasting
+        if kind.count is not None
+        for number in range(kind.count)
+    ]
+
+
+def make_daemons(load: Load, seed: int, node: int) -> Iterator[SimPod]:
+    """The pods of DaemonSets on one node."""
+    return (_lasting(load, kind, f"{kind.name}-{node:02}", seed) for kind in load.lasting if kind.count is None)
+
+
+def _lasting(load: Load, kind: Lasting, name: str, seed: int) -> SimPod:
+    return SimPod(
+        name,
+        surging(kind.surge, f"{name} {seed}"),
+        kind=kind.name,
+        limit_bytes=kind.limit_bytes,
+        workload=Workload.BATCH if kind.probe is None else Workload.SERVICE,
+        priority=kind.priority,
+        protected="by the workload" if kind.protected else None,
+        probe=kind.probe,
+        starts_s=kind.starts_s,
+        request_bytes=kind.request_bytes,
+        backoff=Backoff(load.machine.backoff_scale),
+        lasts_s=kind.lasts_s,
+    )

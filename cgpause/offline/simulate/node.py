@@ -1,0 +1,388 @@
+"""A node in virtual time: pods that want memory, a kernel and a kubelet that kill, a daemon.
+
+What is modelled, and from where (design: kernel facts, the kubepods tree):
+- memory: what a pod holds (anonymous) and page cache, which goes away by itself whenever somebody needs the room;
+- the OOM killer: when what is held reaches the tighter of node and kubepods, the container with the highest badness
+  dies, at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or
+  QoS class);
+- kubelet: a killed container starts again from zero after 10, 20, 40 … 300 s; three missed liveness probes (every 10 s,
+  1 s each) kill; below `eviction_bytes`, looked at every 10 s, it evicts the pod that holds most;
+- a container that has not run for `starts_s` yet does not listen: the kernel refuses its probes, paused or not;
+- `noise`: `memory.current` shows up to 64 pages per CPU more than a pod holds (MEMCG_CHARGE_BATCH, mm/memcontrol.c);
+- CPU and time are those of `engine`, the daemon is that of `daemon`. All chance is seeded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from random import Random
+
+from cgpause.config.settings import Config
+from cgpause.core.model import CgroupId, Headroom, Pod, QosClass
+from cgpause.core.names import controller
+from cgpause.offline.simulate.daemon import Decide, Observer, SimDaemon
+from cgpause.offline.simulate.engine import START_S, Engine
+from cgpause.offline.simulate.kubelet import oom_score_adj
+from cgpause.offline.simulate.pods import Probe, SimPod
+from cgpause.policy.decide import decide
+
+_EVICTION_LOOK_S = 10.0
+_BURSTABLE_ADJ = 500
+_OOM_SCORE_ADJ = {QosClass.GUARANTEED: -997, QosClass.BURSTABLE: _BURSTABLE_ADJ, QosClass.BEST_EFFORT: 1000}
+"""kubelet's values; a Burstable pod's follows from its request, here half the capacity for all alike."""
+
+
+class SimNode:
+    """Runs pods under a policy (or under none); read the outcome from the pods and the counters."""
+
+    def __init__(
+        self,
+        pods: Iterable[SimPod],
+        *,
+        config: Config | None,
+        kubepods_max_bytes: int | None = None,
+        node_total_bytes: int = 1 << 40,
+        system_bytes: int = 0,
+        eviction_bytes: int = 0,
+        cpus: float = 2.0,
+        make_s: float = 0.0,
+        actuation_s: float = 0.002,
+        lateness_s: float = 0.005,
+        seed: int = 0,
+        decide: Decide = decide,
+        observe: Observer | None = None,
+        noise: bool = False,
+    ) -> None:
+        """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
+
+        `make_s`: kubelet's time to start a container, one after the other.
+        `noise`: whether the daemon sees steps of the kernel's charge batch in each pod's memory.
+        Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late.
+        """
+        self.kubepods_max_bytes = kubepods_max_bytes
+        self.node_total_bytes = node_total_bytes
+        self.system_bytes = system_bytes
+        self.eviction_bytes = eviction_bytes
+        self.admitted: dict[SimPod, None] = {}
+        """Those that are here, or about to be; in order."""
+        self.gone: list[SimPod] = []
+        self._used_s = 0.0
+        self._used_from_s = START_S
+        self.evicted: list[SimPod] = []
+        room_bytes = node_total_bytes - system_bytes
+        if kubepods_max_bytes is not None:
+            room_bytes = min(room_bytes, kubepods_max_bytes)
+        throttle = (config or Config()).throttle
+        self._engine = Engine(
+            self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.quota_us / throttle.period_us
+        )
+        self._random = Random(seed)  # noqa: S311 - repeatable, not secret
+        self._make_s = make_s
+        self._made_at_s = START_S
+        for pod in sorted(pods, key=lambda pod: pod.start_s):
+            self._come(pod, START_S + pod.start_s)
+        self.daemon: SimDaemon | None = None
+        if config is not None:
+            self.daemon = SimDaemon(
+                self,
+                self._engine,
+                config,
+                self._random,
+                actuation_s=actuation_s,
+                lateness_s=lateness_s,
+                decide=decide,
+                observe=observe,
+                noise=noise,
+            )
+        if eviction_bytes:
+            self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
+
+    # Outcome
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self._engine.now_s
+
+    @property
+    def pods(self) -> list[SimPod]:
+        """Those with a cgroup."""
+        return self._engine.pods
+
+    @property
+    def all_pods(self) -> list[SimPod]:
+        """Every pod that ever had a cgroup."""
+        return self.pods + self.gone
+
+    @property
+    def oom_kills(self) -> int:
+        """Kills because the node or kubepods was full."""
+        return sum(pod.oom_kills for pod in self.all_pods)
+
+    @property
+    def in_use_s(self) -> float:
+        """How long anybody was here."""
+        return self._used_s + (self.now_s - self._used_from_s if self.admitted else 0.0)
+
+    @property
+    def pauses(self) -> int:
+        """How often a pod was held."""
+        return 0 if self.daemon is None else self.daemon.pauses
+
+    @property
+    def freezes(self) -> int:
+        """How often a throttled pod was frozen."""
+        return 0 if self.daemon is None else self.daemon.freezes
+
+    @property
+    def byte_seconds(self) -> float:
+        """What the pods held, times how long."""
+        return self._engine.byte_seconds
+
+    @property
+    def headroom(self) -> Headroom:
+        """Memory now."""
+        used = self._engine.held_bytes
+        if self.daemon is not None and self.daemon.noise:
+            # The kernel gives back what it has charged in advance before it reclaims or kills.
+            used = min(used + sum(pod.charged_bytes for pod in self.pods), self._engine.room_bytes)
+        return Headroom(
+            node_total_bytes=self.node_total_bytes,
+            node_available_bytes=int(self.node_total_bytes - self.system_bytes - used),
+            kubepods_max_bytes=self.kubepods_max_bytes,
+            kubepods_used_bytes=int(used),
+            eviction_bytes=self.eviction_bytes,
+        )
+
+    def hold_spans(self, pod: SimPod) -> list[tuple[float, float]]:
+        """From when to when a pod was held; a hold under way ends now."""
+        return [(since_s, self.now_s if end_s is None else end_s) for since_s, end_s in pod.holds]
+
+    # The engine
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass, or until every pod has finished."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s and self.admitted:
+            self.step(end_s)
+        self.settle()
+
+    def settle(self) -> None:
+        """Bring up to date what the pods have done until now."""
+        self._engine.settle_all()
+
+    def step(self, until_s: float) -> None:
+        """Let time pass until something changes, but not longer than `until_s`."""
+        self._engine.step(until_s)
+
+    def pass_before(self, limit_s: float) -> None:
+        """Let happen what happens until then, but only until a pod has gone; time stops at the last of it."""
+        self._engine.pass_before(limit_s)
+
+    def pass_until(self, at_s: float) -> None:
+        """Let time pass until then."""
+        self._engine.pass_until(at_s)
+
+    def next_s(self) -> float:
+        """When something changes here next, if nobody comes before that."""
+        return self._engine.next_s()
+
+    def add(self, pod: SimPod) -> None:
+        """Admit a pod now."""
+        pod.waiting_s += self.now_s - START_S - pod.start_s
+        self._admit(pod)
+        self._make(lambda: self._appear(pod))
+
+    # kubelet
+
+    def _admit(self, pod: SimPod) -> None:
+        if not self.admitted:
+            self._used_from_s = self.now_s
+        self.admitted[pod] = None
+
+    def _come(self, pod: SimPod, at_s: float) -> None:
+        self._admit(pod)
+        self._engine.at(at_s, lambda: self._appear(pod))
+
+    def _make(self, then: Callable[[], None]) -> None:
+        """Let kubelet start a container, when it has started those before it; this takes it a CPU."""
+        if not self._make_s:
+            self._engine.at(self.now_s, then)
+            return
+        begins_s = max(self._made_at_s, self.now_s)
+        self._made_at_s = begins_s + self._make_s
+        self._engine.at(begins_s, self._make_begins)
+        self._engine.at(self._made_at_s, lambda: self._make_ends(then))
+
+    def _make_begins(self) -> None:
+        self._engine.make(busy=True)
+
+    def _make_ends(self, then: Callable[[], None]) -> None:
+        self._engine.make(busy=False)
+        then()
+
+    def _appear(self, pod: SimPod) -> None:
+        number = len(self.all_pods) + 1
+        pod.facts = Pod(
+            cgroup=CgroupId(f"kubepods/{pod.qos.lower()}/pod{pod.name}", number),
+            uid=pod.name,
+            qos=pod.qos,
+            namespace="default",
+            name=pod.name,
+            memory_max_bytes=pod.limit_bytes,
+            protected=pod.protected,
+            workload=pod.workload,
+            priority=pod.priority,
+            controller=controller("default", pod.name),
+        )
+        self._engine.pods.append(pod)
+        if pod.lasts_s is not None and pod.lasts_s < math.inf:
+            self._engine.at(self.now_s + pod.lasts_s, lambda: self.is_through(pod) if pod in self.admitted else None)
+        self._start(pod)
+
+    def _start(self, pod: SimPod) -> None:
+        pod.steps = pod.behaviour()
+        pod.epoch += 1
+        pod.cpu_s = 0.0
+        pod.started_s = self.now_s
+        pod.missed_in_a_row = 0
+        self._containers_changed(pod, "its containers changed")
+        if pod.probe is not None:
+            first_s = pod.probe.initial_delay_s + pod.probe.period_s * self._random.random()
+            self._probe_at(pod, pod.probe, self.now_s + first_s)
+        self._engine.next_step(pod)
+
+    def kill(self, pod: SimPod, why: str) -> None:
+        """Kill the container; it starts again after the back-off."""
+        pod.steps = None
+        pod.epoch += 1
+        self._engine.drop(pod)
+        pod.lost_cpu_s += pod.cpu_s
+        pod.cpu_s = 0.0
+        pod.probe_open = False
+        ran_s = self._stop(pod)
+        self._containers_changed(pod, why)
+        epoch = pod.epoch
+        backoff_s = pod.backoff.after_kill(ran_s)
+        pod.waiting_s += backoff_s
+
+        def make() -> None:
+            if pod.epoch == epoch:
+                self._make(lambda: self._start(pod) if pod.epoch == epoch else None)
+
+        self._engine.at(self.now_s + backoff_s, make)
+
+    def _stop(self, pod: SimPod) -> float:
+        """Count a container's run that ends now, if one runs; returns how long it ran."""
+        if pod.started_s is None:
+            return 0.0
+        ran_s = self.now_s - pod.started_s
+        pod.running_s += ran_s
+        pod.runs.append((pod.started_s, self.now_s))
+        pod.started_s = None
+        return ran_s
+
+    def _leave(self, pod: SimPod) -> None:
+        pod.steps = None
+        pod.epoch += 1
+        self._engine.remove(pod)
+        if pod.mechanism is not None and self.daemon is not None:
+            self.daemon.end_hold(pod)
+        pod.facts = None
+        self._stop(pod)
+        self.gone.append(pod)
+        del self.admitted[pod]
+        if not self.admitted:
+            self._used_s += self.now_s - self._used_from_s
+
+    def is_through(self, pod: SimPod) -> None:
+        """See a pod off that has done all it had to do."""
+        pod.finished_s = self.now_s - START_S
+        if self.daemon is not None:
+            self.daemon.is_through(pod)
+        self._leave(pod)
+
+    def _probe_at(self, pod: SimPod, probe: Probe, at_s: float) -> None:
+        epoch = pod.epoch
+
+        def ask() -> None:
+            if pod.epoch != epoch:
+                return
+            self._probe_at(pod, probe, at_s + probe.period_s)
+            if not self.is_up(pod):
+                if self.daemon is not None:
+                    self.daemon.probe_refused(pod)
+                self._miss(pod, probe)
+            elif pod.mechanism is None:
+                self.answer(pod)
+            else:
+                pod.probe_open = True
+                self._engine.at(self.now_s + probe.timeout_s, lambda: self._time_out(pod, probe, epoch))
+
+        self._engine.at(at_s, ask)
+
+    def is_up(self, pod: SimPod) -> bool:
+        """Return True if a pod's container has run, without pauses, for as long as it needs to start."""
+        started_s = pod.started_s
+        if started_s is None:
+            return False
+        if not pod.starts_s:
+            return True
+        ran_s = self.now_s - started_s
+        for since_s, end_s in reversed(self.hold_spans(pod)):
+            if end_s <= started_s:
+                break
+            ran_s -= end_s - max(since_s, started_s)
+        return ran_s >= pod.starts_s
+
+    def answer(self, pod: SimPod) -> None:
+        """Let a pod answer its probe."""
+        pod.probe_open = False
+        pod.answered += 1
+        pod.missed_in_a_row = 0
+
+    def _time_out(self, pod: SimPod, probe: Probe, epoch: int) -> None:
+        if pod.epoch == epoch and pod.probe_open:
+            pod.probe_open = False
+            self._miss(pod, probe)
+
+    def _miss(self, pod: SimPod, probe: Probe) -> None:
+        pod.missed += 1
+        pod.missed_in_a_row += 1
+        pod.worst_missed_in_a_row = max(pod.worst_missed_in_a_row, pod.missed_in_a_row)
+        if pod.missed_in_a_row >= probe.failures:
+            pod.probe_kills += 1
+            self.kill(pod, "its containers changed")
+
+    def _look_for_eviction(self) -> None:
+        # Where the rest of the node leaves less than that by itself, nobody need be there.
+        if self.pods and self._engine.room_bytes - self._engine.held_bytes < self.eviction_bytes:
+            pod = max(self.pods, key=lambda pod: (_OOM_SCORE_ADJ[pod.qos], self._engine.held(pod)))
+            self.evicted.append(pod)
+            self._leave(pod)
+        self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
+
+    # The kernel
+
+    def is_at_limit(self, pod: SimPod) -> None:
+        """Kill in a pod that has reached its own limit."""
+        pod.own_oom_kills += 1
+        self.kill(pod, "a process in it was OOM-killed")
+
+    def is_full(self) -> None:
+        """Kill whoever has the highest badness."""
+        victim = max((pod for pod in self.pods if self._engine.held(pod) > 0), key=self._badness)
+        victim.oom_kills += 1
+        self.kill(victim, "a process in it was OOM-killed")
+
+    def _badness(self, pod: SimPod) -> float:
+        """oom_badness(), in bytes."""
+        adj = _OOM_SCORE_ADJ[pod.qos]
+        if pod.request_bytes is not None:
+            adj = oom_score_adj(pod.request_bytes, int(self._engine.room_bytes))
+        return self._engine.held(pod) + adj * self._engine.room_bytes / 1000
+
+    def _containers_changed(self, pod: SimPod, why: str) -> None:
+        if self.daemon is not None and pod.facts is not None:
+            self.daemon.containers_changed(pod, pod.facts, why)

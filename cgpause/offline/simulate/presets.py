@@ -1,0 +1,75 @@
+"""The workloads that are built in, at the true size of a node: those of the paper, and what clusters have besides.
+
+The paper does not say how many CPUs a worker has, nor for how long a container works: that is ours. How many jobs and
+services there are in the others is ours too: enough to fill a node, and to be killed there without a policy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cgpause.offline.simulate.workload import (
+    DaemonSetsOptions,
+    JobsOptions,
+    NodesOptions,
+    ServicesOptions,
+    WorkloadOptions,
+)
+
+_PAPERS_JOBS: Final = {2: 100, 4: 50, 8: 25}
+"""Section 6.2 of Kang & Yu 2024: GB of a container's limit, and how many there are, on three workers of 32 GB."""
+_LATENCY_S: Final = 2.0
+"""What a service may take for an answer here, whatever its probe allows."""
+
+
+def _paper(gib: int, oversubscription_pct: int) -> WorkloadOptions:
+    nodes = NodesOptions(count=3, oversubscription_pct=oversubscription_pct)
+    return WorkloadOptions(nodes=nodes, jobs=(JobsOptions("job", _PAPERS_JOBS[gib], gib * 1024),))
+
+
+_MIXED = WorkloadOptions(
+    shuffled=True,
+    nodes=NodesOptions(oversubscription_pct=150),
+    jobs=(
+        JobsOptions("large", 4, 8192),
+        JobsOptions("middle", 8, 4096),
+        JobsOptions("small", 16, 2048),
+        JobsOptions("tiny", 32, 512),
+    ),
+)
+_SERVICES = WorkloadOptions(
+    nodes=NodesOptions(oversubscription_pct=150),
+    jobs=(JobsOptions("batch", 40, 2048),),
+    services=(
+        ServicesOptions("web", count=4, base_mib=512, surge_mib=1536, request_mib=512, latency_s=_LATENCY_S),
+        ServicesOptions(
+            "cache", base_mib=2048, surge_mib=1024, surge_s=20, rest_s=60, request_mib=2048, latency_s=_LATENCY_S
+        ),
+    ),
+)
+_DAEMONSETS = WorkloadOptions(
+    nodes=NodesOptions(count=3, oversubscription_pct=160),
+    jobs=(JobsOptions("batch", 80, 2048),),
+    daemonsets=(
+        DaemonSetsOptions("network", base_mib=128, surge_mib=64, listens=True),
+        DaemonSetsOptions("logs", base_mib=256, surge_mib=1024, protected=False),
+        DaemonSetsOptions("metrics", base_mib=256, surge_mib=512, listens=True, protected=False, latency_s=_LATENCY_S),
+    ),
+)
+_PRIORITIES = WorkloadOptions(
+    shuffled=True,
+    nodes=NodesOptions(oversubscription_pct=160),
+    jobs=(
+        JobsOptions("urgent", 8, 4096, priority=100),
+        JobsOptions("normal", 16, 2048),
+        JobsOptions("spare", 16, 2048, priority=-100),
+    ),
+)
+
+PRESETS: Final = {f"paper-{gib}g-{pct}": _paper(gib, pct) for gib in _PAPERS_JOBS for pct in range(100, 151, 10)} | {
+    "mixed-sizes": _MIXED,
+    "services-and-batch": _SERVICES,
+    "daemonsets": _DAEMONSETS,
+    "priorities": _PRIORITIES,
+}
+"""By name."""

@@ -1,0 +1,186 @@
+"""Runs a load under one policy, or under none, and tells how that went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from cgpause.config.settings import Config
+from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.load import Jobs, Lasting, Load, make_daemons, make_pods, make_services
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import SimPod
+from cgpause.offline.simulate.service import Span, silences
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What became of the pods of one section of the workload; times are in seconds."""
+
+    name: str
+    kind: str
+    """`jobs`, `services` or `daemonsets`."""
+    priority: int
+    pods: int
+    """Those that were admitted."""
+    finished: int
+    finished_mean_s: float | None
+    """When, of those that did."""
+    restarts: int
+    oom_kills: int
+    """For want of the node's memory; `restarts` has those at a pod's own limit, by probes and by sacrifice as well."""
+    probe_kills: int
+    sacrifices: int
+    lost_cpu_s: float
+    pauses: int
+    paused_s: float
+    longest_pause_s: float
+    probes_missed: int
+    missed_in_a_row: int
+    """At most."""
+    longest_silence_s: float | None
+    """Held, or without a container that runs; None for jobs, which nobody asks anything."""
+    late: int | None
+    """How often they were silent for longer than they may be; None where nothing says how long that is."""
+    late_s: float | None
+    """For how much longer, added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run; counts are of all pods, times are in seconds and, but for pauses, of the jobs that were admitted."""
+
+    jobs: int
+    finished: int
+    total_s: float
+    """Until the last job finished, or until it was given up."""
+    restarts: int
+    oom_kills: int
+    waiting_mean_s: float
+    """For admission and in back-off."""
+    waiting_max_s: float
+    running_mean_s: float
+    running_max_s: float
+    cpu_s: float
+    lost_cpu_s: float
+    """Of containers that were killed."""
+    pauses: int
+    paused_s: float
+    longest_pause_s: float
+    freezes: int
+    sacrifices: int
+    used_mean_pct: float
+    """Of the nodes' memory, until the last job finished."""
+    nodes_used: float
+    """How many had a pod, on average until the last job finished."""
+    groups: tuple[GroupOutcome, ...] = ()
+    """In the order of the workload: jobs, services, DaemonSets."""
+
+
+def simulate(
+    load: Load,
+    config: Config | None,
+    seed: int,
+    on_finish: Callable[[int], None] = lambda _: None,
+    make_node: Callable[..., SimNode] = SimNode,
+) -> Outcome:
+    """Run a load until its last job has finished; `config` None: without a daemon.
+
+    `on_finish` is told how many jobs have finished.
+    """
+    machine = load.machine
+    nodes = [
+        make_node(
+            [],
+            config=config,
+            kubepods_max_bytes=machine.capacity_bytes if machine.enforced else None,
+            cpus=machine.cpus,
+            make_s=machine.make_s,
+            seed=seed * load.nodes + number,
+        )
+        for number in range(load.nodes)
+    ]
+    for number, node in enumerate(nodes):
+        for pod in make_daemons(load, seed, number):
+            node.add(pod)
+    places = [Place(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
+    queue = [*make_services(load, seed), *make_pods(load, seed)]
+    cluster = Cluster(places, queue, on_finish, scoring=load.scoring, seed=seed)
+    cluster.run(START_S + load.timeout_s)
+    all_pods = [(node, pod) for node in nodes for pod in (*node.gone, *node.admitted)]
+    pods = [pod for _, pod in all_pods if pod.lasts_s is None]
+    finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]
+    total_s = max(finishes) if len(finishes) == load.count else load.timeout_s
+    for node in nodes:
+        for pod in node.pods:
+            pod.running_s += 0.0 if pod.started_s is None else node.now_s - pod.started_s
+    holds = [end_s - since_s for node in nodes for pod in node.all_pods for since_s, end_s in node.hold_spans(pod)]
+    lost_s = sum(pod.lost_cpu_s for pod in pods)
+    return Outcome(
+        jobs=load.count,
+        finished=len(finishes),
+        total_s=total_s,
+        restarts=sum(pod.restarts for _, pod in all_pods),
+        oom_kills=sum(node.oom_kills for node in nodes),
+        waiting_mean_s=fmean(pod.waiting_s for pod in pods) if pods else 0.0,
+        waiting_max_s=max((pod.waiting_s for pod in pods), default=0.0),
+        running_mean_s=fmean(pod.running_s for pod in pods) if pods else 0.0,
+        running_max_s=max((pod.running_s for pod in pods), default=0.0),
+        cpu_s=lost_s + sum(pod.cpu_s for pod in pods),
+        lost_cpu_s=lost_s,
+        pauses=sum(node.pauses for node in nodes),
+        paused_s=sum(holds),
+        longest_pause_s=max(holds, default=0.0),
+        freezes=sum(node.freezes for node in nodes),
+        sacrifices=sum(pod.sacrifices for _, pod in all_pods),
+        used_mean_pct=100 * sum(node.byte_seconds for node in nodes) / (machine.capacity_bytes * load.nodes * total_s),
+        nodes_used=sum(node.in_use_s for node in nodes) / total_s,
+        groups=tuple(
+            _group(kind, [(node, pod) for node, pod in all_pods if pod.kind == kind.name]) for kind in load.kinds
+        ),
+    )
+
+
+def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> GroupOutcome:
+    pods = [pod for _, pod in members]
+    finishes = [pod.finished_s for pod in pods if pod.finished_s is not None]
+    holds = [end_s - since_s for node, pod in members for since_s, end_s in node.hold_spans(pod)]
+    silent = late = None
+    if isinstance(kind, Lasting):
+        silent = [
+            length_s
+            for node, pod in members
+            for length_s in silences(_runs(node, pod), node.hold_spans(pod), pod.starts_s)
+        ]
+        if kind.latency_s is not None:
+            late = [length_s - kind.latency_s for length_s in silent if length_s > kind.latency_s]
+    return GroupOutcome(
+        name=kind.name,
+        kind="jobs" if isinstance(kind, Jobs) else "daemonsets" if kind.count is None else "services",
+        priority=kind.priority,
+        pods=len(pods),
+        finished=len(finishes),
+        finished_mean_s=fmean(finishes) if finishes else None,
+        restarts=sum(pod.restarts for pod in pods),
+        oom_kills=sum(pod.oom_kills for pod in pods),
+        probe_kills=sum(pod.probe_kills for pod in pods),
+        sacrifices=sum(pod.sacrifices for pod in pods),
+        lost_cpu_s=sum(pod.lost_cpu_s for pod in pods),
+        pauses=len(holds),
+        paused_s=sum(holds),
+        longest_pause_s=max(holds, default=0.0),
+        probes_missed=sum(pod.missed for pod in pods),
+        missed_in_a_row=max((pod.worst_missed_in_a_row for pod in pods), default=0),
+        longest_silence_s=None if silent is None else max(silent, default=0.0),
+        late=None if late is None else len(late),
+        late_s=None if late is None else sum(late),
+    )
+
+
+def _runs(node: SimNode, pod: SimPod) -> Iterator[Span]:
+    yield from pod.runs
+    if pod in node.admitted:
+        # Of one that waits for its next start, the silence has lasted until now.
+        yield (node.now_s if pod.started_s is None else pod.started_s), node.now_s

@@ -1,0 +1,79 @@
+"""The container program of Kang & Yu 2024, section 6.2, as steps: the very job that scripts/lab/worker.c does.
+
+A job always holds half of its limit. In each round it takes unit by unit, up to a random point between half and the
+limit, works after each unit, and gives all of it back. The same seed makes the same sequence of allocations as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from cgpause.offline.simulate.pods import MIB, Behaviour, Step
+
+PAGE = 4096
+OVERHEAD_BYTES = MIB
+"""Left free below a limit for what the kernel charges besides."""
+_MASK = (1 << 64) - 1
+
+
+def splitmix64(state: int) -> Iterator[int]:
+    """Numbers of 64 bits for ever (Steele, Lea, Flood 2014); `state` is the seed."""
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & _MASK
+        z = state
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        yield z ^ (z >> 31)
+
+
+def job_seeds(seed: int, jobs: int) -> list[int]:
+    """The seed of each job of a queue: those that scripts/lab/stage.py gives them."""
+    chance = Random(seed)  # noqa: S311 - repeatable, not secret
+    return [chance.getrandbits(63) for _ in range(jobs)]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a job works, and what its memory costs it."""
+
+    unit_s: float
+    """CPU time of the work after each unit."""
+    page_s: float
+    """CPU time of a page that is taken."""
+    charged_bytes: int = 0
+    """What the kernel charges to a container and its sandbox besides: page tables, stacks, the program."""
+    idle_s: float = 0.0
+    """Asleep after the work."""
+
+
+def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, work: Work) -> Behaviour:
+    """The job: `rounds` times up, by units, and down.
+
+    Raises:
+        ValueError: the limit is too small for it.
+    """
+    if limit_bytes < 4 * OVERHEAD_BYTES:
+        raise ValueError(f"a limit of {limit_bytes} bytes is too small: at least {4 * OVERHEAD_BYTES}")
+
+    def take(size: int, charged: int = 0) -> Step:
+        return Step(cpu_s=-(-size // PAGE) * work.page_s, grow_bytes=size + charged)
+
+    def run() -> Iterator[Step]:
+        hold = limit_bytes // 2 // PAGE * PAGE
+        most = (limit_bytes - OVERHEAD_BYTES) // PAGE * PAGE - hold
+        chance = splitmix64(seed)
+        take_unit, compute = take(unit_bytes), Step(cpu_s=work.unit_s, sleep_s=work.idle_s)
+        yield take(hold, work.charged_bytes)
+        for _ in range(rounds):
+            target = next(chance) % (most // PAGE + 1) * PAGE
+            held = 0
+            while held < target:
+                unit = min(unit_bytes, target - held)
+                yield take_unit if unit == unit_bytes else take(unit)
+                yield compute
+                held += unit
+            yield Step(free_bytes=held)
+
+    return run

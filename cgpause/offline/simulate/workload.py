@@ -1,0 +1,388 @@
+"""Workloads: what the file given to `cgpause simulate` says. Those that are built in are in `presets`.
+
+Not with postponed annotations: `options` needs the types themselves.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cgpause.config.load import load_options
+from cgpause.config.options import Conflict, Option, option
+from cgpause.offline.simulate.kubelet import request_bytes
+from cgpause.offline.simulate.load import Jobs, Lasting, Load, Machine
+from cgpause.offline.simulate.pods import MIB, Probe
+from cgpause.offline.simulate.scheduler import CPU, MEMORY, Scoring
+from cgpause.offline.simulate.scoring import MAX_SHAPE_SCORE, Point, Strategy, check_shape
+from cgpause.offline.simulate.service import Surge
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+MAX_JOBS = 1_000_000
+MAX_SERVICES = 1000
+_SPARE_MIB = 8
+"""Between what a service takes and its limit, unless that is set."""
+
+
+def _name(what: str) -> dict[str, Option]:
+    return option(
+        what,
+        pattern=lambda text: _NAME.fullmatch(text) is not None,
+        allowed="up to 63 lower-case letters, digits and -",
+    )
+
+
+def _priority() -> dict[str, Option]:
+    return option(
+        "Of two pods the one with the higher priority is paused later, whatever else they are.", low=-1000, high=1000
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodesOptions:
+    """The nodes, all alike."""
+
+    count: int = field(default=1, metadata=option("How many.", low=1, high=1000))
+    memory_mib: int = field(
+        default=32768, metadata=option("memory.max of kubepods on each.", unit="MiB", low=16, high=1 << 30)
+    )
+    cpus: float = field(default=8.0, metadata=option("CPUs of each.", low=0.1, high=4096))
+    oversubscription_pct: float = field(
+        default=100.0,
+        metadata=option(
+            "What the limits of the jobs on a node may add up to: a job requests its limit divided by it.",
+            unit="%",
+            low=1,
+            high=10000,
+        ),
+    )
+    backoff_scale: float = field(
+        default=1.0, metadata=option("Of kubelet's 10, 20, 40 … 300 s before a restart.", low=0, high=100)
+    )
+    start_s: float = field(
+        default=0.2, metadata=option("How long kubelet starts a container, one by one.", unit="s", low=0, high=3600)
+    )
+    page_us: float = field(
+        default=1.7, metadata=option("CPU time that a page of 4 KiB costs.", unit="µs", low=0.01, high=1e6)
+    )
+    charged_kib: int = field(
+        default=300, metadata=option("What a container is charged besides.", unit="KiB", low=0, high=1000)
+    )
+    give_up_s: float = field(
+        default=21600.0, metadata=option("When to end, whatever has not finished.", unit="s", above=0, high=1e9)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PointOptions:
+    """A point of the shape."""
+
+    utilization: int = field(metadata=option("What is requested.", unit="%", low=0, high=100))
+    score: int = field(metadata=option("What that is worth.", low=0, high=MAX_SHAPE_SCORE))
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """How a node is chosen: `scoringStrategy` of kube-scheduler's NodeResourcesFit."""
+
+    strategy: Strategy = field(default=Strategy.LEAST_ALLOCATED, metadata=option("Its type."))
+    cpu_weight: int = field(default=1, metadata=option("How much CPU requests count.", low=0, high=100))
+    memory_weight: int = field(default=1, metadata=option("How much memory requests count.", low=0, high=100))
+    shape: tuple[PointOptions, ...] = field(default=(), metadata=option("For RequestedToCapacityRatio."))
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A shape is what kube-scheduler accepts, and there where it is needed."""
+        if not self.cpu_weight and not self.memory_weight:
+            yield Conflict(("cpu_weight", "memory_weight"), "both are 0; allowed: at least one above 0")
+        if (self.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO) != bool(self.shape):
+            yield Conflict(
+                ("shape", "strategy"), f"allowed: with, and only with, strategy {Strategy.REQUESTED_TO_CAPACITY_RATIO}"
+            )
+        elif self.shape:
+            try:
+                check_shape(_points(self.shape))
+            except ValueError as e:
+                yield Conflict(("shape",), str(e))
+
+
+def _points(shape: tuple[PointOptions, ...]) -> tuple[Point, ...]:
+    return tuple(Point(point.utilization, point.score) for point in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class JobsOptions:
+    """Jobs of one kind."""
+
+    name: str = field(metadata=_name("Their name."))
+    count: int = field(metadata=option("How many.", low=1, high=MAX_JOBS))
+    limit_mib: int = field(metadata=option("Memory limit of each.", unit="MiB", low=4, high=1 << 30))
+    unit_mib: int | None = field(
+        default=None,
+        metadata=option("What it takes at a time; an eighth of the limit unless set.", unit="MiB", low=1, high=1 << 30),
+    )
+    rounds: int = field(default=3, metadata=option("How often it goes up and down.", low=1, high=1000))
+    unit_cpu_s: float = field(
+        default=2.0, metadata=option("CPU time of the work after each unit.", unit="s", above=0, high=1e6)
+    )
+    unit_idle_s: float = field(
+        default=0.0, metadata=option("Asleep after the work after each unit.", unit="s", low=0, high=1e6)
+    )
+    request_millicpu: int = field(
+        default=0, metadata=option("CPU request of each.", unit="thousandths of a CPU", low=0, high=1 << 22)
+    )
+    start_s: float = field(default=0.0, metadata=option("When the first comes.", unit="s", low=0, high=1e9))
+    every_s: float = field(default=0.0, metadata=option("How long after it the next comes.", unit="s", low=0, high=1e6))
+    priority: int = field(default=0, metadata=_priority())
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """A unit is a part of the limit, and not so small a part that nobody lives to see the end."""
+        if self.unit_mib is not None and not self.limit_mib / 10_000 <= self.unit_mib <= self.limit_mib:
+            message = f"found {self.unit_mib} with limit_mib {self.limit_mib}; allowed: from 1/10000 of limit_mib to it"
+            yield Conflict(("unit_mib", "limit_mib"), message)
+
+
+@dataclass(frozen=True, slots=True)
+class _LastingOptions:
+    """What services and DaemonSets have in common."""
+
+    name: str = field(metadata=_name("Its name."))
+    base_mib: int = field(metadata=option("What each pod holds all the time.", unit="MiB", low=1, high=1 << 30))
+    surge_mib: int = field(default=0, metadata=option("What a surge adds.", unit="MiB", low=0, high=1 << 30))
+    surge_s: float = field(default=5.0, metadata=option("How long a surge grows.", unit="s", low=0.01, high=1e6))
+    rest_s: float = field(
+        default=20.0,
+        metadata=option("Mean time between two, each from half to one and a half of it.", unit="s", low=0, high=1e6),
+    )
+    limit_mib: int | None = field(
+        default=None,
+        metadata=option(
+            f"Memory limit of each pod; base, surge and {_SPARE_MIB} MiB unless set.", unit="MiB", low=4, high=1 << 30
+        ),
+    )
+    request_mib: int | None = field(
+        default=None,
+        metadata=option("What each pod requests of its node; limit_mib unless set.", unit="MiB", low=0, high=1 << 30),
+    )
+    listens: bool = field(
+        default=True,
+        metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
+    )
+    probe_period_s: float = field(
+        default=Probe().period_s, metadata=option("Its liveness probe comes so often.", unit="s", low=0.1, high=3600)
+    )
+    probe_timeout_s: float = field(
+        default=Probe().timeout_s, metadata=option("And waits for so long.", unit="s", low=0.01, high=3600)
+    )
+    probe_failures: int = field(
+        default=Probe().failures, metadata=option("So many missed in a row kill.", low=1, high=1000)
+    )
+    probe_initial_delay_s: float = field(
+        default=Probe().initial_delay_s,
+        metadata=option("Time after the start of a container before its first probe.", unit="s", low=0, high=86400),
+    )
+    starts_s: float = field(
+        default=0.0,
+        metadata=option(
+            "Running time of a container before it listens; probes fail until then, and a pause makes it take longer.",
+            unit="s",
+            low=0,
+            high=86400,
+        ),
+    )
+    latency_s: float | None = field(
+        default=None,
+        metadata=option("For how long it may go without an answer; only counted.", unit="s", low=0, high=1e6),
+    )
+    protected: bool = field(default=False, metadata=option("Whether it may never be paused."))
+    priority: int = field(default=0, metadata=_priority())
+
+    @property
+    def limit(self) -> int:
+        """Its limit in MiB."""
+        return self.base_mib + self.surge_mib + _SPARE_MIB if self.limit_mib is None else self.limit_mib
+
+    @property
+    def request(self) -> int:
+        """Its request in MiB."""
+        return self.limit if self.request_mib is None else self.request_mib
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """It must fit into its own limit, and that be no less than its request."""
+        least = self.base_mib + self.surge_mib + 1
+        if self.limit_mib is not None and self.limit_mib < least:
+            yield Conflict(
+                ("limit_mib", "base_mib", "surge_mib"),
+                f"found {self.limit_mib}; allowed: from {least}, base_mib and surge_mib and 1",
+            )
+        if self.probe_timeout_s > self.probe_period_s:
+            yield Conflict(
+                ("probe_timeout_s", "probe_period_s"),
+                f"found {self.probe_timeout_s:g} s; allowed: up to probe_period_s, {self.probe_period_s:g}",
+            )
+        if self.request > self.limit:
+            yield Conflict(
+                ("request_mib", "limit_mib"), f"found {self.request}; allowed: up to the limit of {self.limit} MiB"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesOptions(_LastingOptions):
+    """A service: pods that are placed before the jobs."""
+
+    count: int = field(default=1, metadata=option("How many pods.", low=1, high=MAX_SERVICES))
+    lasts_s: float | None = field(
+        default=None,
+        metadata=option("For how long it is there; until the last job has finished unless set.", unit="s", above=0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSetsOptions(_LastingOptions):
+    """A DaemonSet: one pod on every node, before everything else."""
+
+    listens: bool = field(
+        default=False,
+        metadata=option("Whether it listens on TCP: then it is a service to the daemon, and is probed."),
+    )
+    protected: bool = field(default=True, metadata=option("Whether it may never be paused."))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOptions:
+    """All of a file."""
+
+    shuffled: bool = field(
+        default=False, metadata=option("Whether the jobs queue in an order that the seed decides, not in the file's.")
+    )
+    nodes: NodesOptions = field(default=NodesOptions(), metadata=option("The nodes."))
+    scheduler: SchedulerOptions = field(default=SchedulerOptions(), metadata=option("How a node is chosen."))
+    jobs: tuple[JobsOptions, ...] = field(default=(), metadata=option("The jobs, in the order of their queue."))
+    services: tuple[ServicesOptions, ...] = field(default=(), metadata=option("The services beside them."))
+    daemonsets: tuple[DaemonSetsOptions, ...] = field(default=(), metadata=option("The DaemonSets beside them."))
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Jobs there must be, and all that lasts, and beside it each of the jobs, must fit."""
+        count = sum(jobs.count for jobs in self.jobs)
+        if not 1 <= count <= MAX_JOBS:
+            yield Conflict(("jobs",), f"found {count} jobs in all; allowed: 1 to {MAX_JOBS}, in [[jobs]] sections")
+        sections: tuple[JobsOptions | _LastingOptions, ...] = (*self.jobs, *self.services, *self.daemonsets)
+        names = [one.name for one in sections]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield Conflict(("jobs",), f'found several sections with the name "{name}"; allowed: each once')
+        nodes = self.nodes
+        free = free_mib(self)
+        if free is None:
+            yield Conflict(
+                ("services", "daemonsets"),
+                f"they request more than there is; allowed: what fits into memory_mib of [nodes], {nodes.memory_mib}",
+            )
+            return
+        for jobs in self.jobs:
+            request = request_bytes(jobs.limit_mib * MIB, nodes.oversubscription_pct / 100)
+            if request > max(free) * MIB:
+                beside = "" if max(free) == nodes.memory_mib else " less what services and DaemonSets request"
+                yield Conflict(
+                    ("jobs",),
+                    f'"{jobs.name}" requests {request / MIB:.0f} MiB (limit_mib / oversubscription_pct) and fits on no '
+                    f"node; allowed: up to memory_mib of [nodes]{beside}, {max(free)}",
+                )
+            if jobs.start_s >= nodes.give_up_s:
+                yield Conflict(
+                    ("jobs",),
+                    f'"{jobs.name}" begins at start_s = {jobs.start_s:g}; allowed: before give_up_s of [nodes], '
+                    f"{nodes.give_up_s:g}",
+                )
+            if jobs.request_millicpu > 1000 * nodes.cpus:
+                yield Conflict(
+                    ("jobs",),
+                    f'"{jobs.name}" requests {jobs.request_millicpu} millicores and fits on no node; allowed: up to '
+                    f"cpus of [nodes], {nodes.cpus:g}",
+                )
+
+
+def free_mib(workload: WorkloadOptions) -> list[int] | None:
+    """What DaemonSets and services leave of each node, placed as `cluster` does; None where they do not fit."""
+    nodes = workload.nodes
+    daemons = sum(one.request for one in workload.daemonsets)
+    free = [nodes.memory_mib - daemons] * nodes.count
+    for one in workload.services:
+        for _ in range(one.count):
+            free.sort()
+            free[-1] -= one.request
+    return free if min(free) >= 0 else None
+
+
+def load_workload(path: str) -> Load:
+    """Read a workload from its file.
+
+    Raises:
+        ConfigError: everything that is wrong in it.
+    """
+    return make_load(path, load_options(WorkloadOptions(), path))
+
+
+def make_load(name: str, workload: WorkloadOptions) -> Load:
+    """What is simulated."""
+    nodes = workload.nodes
+    machine = Machine(
+        capacity_bytes=nodes.memory_mib * MIB,
+        cpus=nodes.cpus,
+        page_s=nodes.page_us / 1e6,
+        charged_bytes=nodes.charged_kib * 1024,
+        make_s=nodes.start_s,
+        backoff_scale=nodes.backoff_scale,
+    )
+    jobs = tuple(
+        Jobs(
+            one.name,
+            one.count,
+            one.limit_mib * MIB,
+            max(MIB, one.limit_mib * MIB // 8) if one.unit_mib is None else one.unit_mib * MIB,
+            one.rounds,
+            one.unit_cpu_s,
+            one.unit_idle_s,
+            one.request_millicpu,
+            one.start_s,
+            one.every_s,
+            one.priority,
+        )
+        for one in workload.jobs
+    )
+    chosen = workload.scheduler
+    weights = tuple(
+        (name, weight) for name, weight in ((CPU, chosen.cpu_weight), (MEMORY, chosen.memory_weight)) if weight
+    )
+    return Load(
+        name,
+        machine,
+        nodes.oversubscription_pct / 100,
+        jobs,
+        nodes.count,
+        nodes.give_up_s,
+        Scoring(chosen.strategy, weights, _points(chosen.shape)),
+        lasting=tuple(_lasting(one, machine) for one in (*workload.services, *workload.daemonsets)),
+        shuffled=workload.shuffled,
+    )
+
+
+def _lasting(one: _LastingOptions, machine: Machine) -> Lasting:
+    service = one if isinstance(one, ServicesOptions) else None
+    return Lasting(
+        name=one.name,
+        count=None if service is None else service.count,
+        limit_bytes=one.limit * MIB,
+        request_bytes=one.request * MIB,
+        surge=Surge(
+            one.base_mib * MIB, one.surge_mib * MIB, one.surge_s, one.rest_s, machine.page_s, machine.charged_bytes
+        ),
+        probe=_probe(one) if one.listens else None,
+        latency_s=one.latency_s,
+        protected=one.protected,
+        priority=one.priority,
+        lasts_s=math.inf if service is None or service.lasts_s is None else service.lasts_s,
+        starts_s=one.starts_s if one.listens else 0.0,
+    )
+
+
+def _probe(one: _LastingOptions) -> Probe:
+    return Probe(one.probe_period_s, one.probe_timeout_s, one.probe_failures, one.probe_initial_delay_s)

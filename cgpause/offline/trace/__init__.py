@@ -1,0 +1,1 @@
+"""Replay of a recorded node under a policy, and reports of it."""

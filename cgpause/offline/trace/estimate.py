@@ -1,0 +1,178 @@
+"""How a recorded node might have gone on under a policy: a held pod's own record stands still, all others' go on; pure.
+
+It closes the loop as far as a record can, and ends where that is no further: with the first recorded OOM kill, for
+beyond that every record is one of a node on which somebody died. Of a pod only what lies between its own time and the
+record's is kept: nothing of one that was never held, whatever the length of the trace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from cgpause.config.settings import Config
+from cgpause.core.model import CgroupId, Headroom, Mechanism, PodUsage, Sacrifice, Sample
+from cgpause.offline.trace.keeper import Held, Hold, Incidents, Keeper, OnSample, quiet
+from cgpause.policy.decide import State, decide
+from cgpause.telemetry.trace.read import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How it would have gone on, up to the first OOM kill for want of room, or to the end; amounts in bytes."""
+
+    until_s: float
+    """Unix seconds."""
+    ends_with_kill: bool
+    lowest_bytes: int
+    """Headroom, at the least, as estimated ..."""
+    recorded_lowest_bytes: int
+    """... and as recorded."""
+    last_bytes: int
+    """Headroom at the end, as estimated ..."""
+    recorded_last_bytes: int
+    """... and as recorded."""
+    holds: tuple[Hold, ...]
+    headroom: tuple[tuple[float, int], ...] = field(repr=False)
+    """The estimate over time: Unix seconds, bytes."""
+
+
+class Track:
+    """One pod's own record, by its own time: what is still to come of it, for a pod never runs ahead of its record."""
+
+    __slots__ = ("_record", "lag_ns", "until_ns")
+
+    def __init__(self) -> None:
+        self._record: deque[tuple[int, PodUsage]] = deque()
+        """What it held from when on; first what it holds now."""
+        self.until_ns: int | None = None
+        """When it went; None while it is there."""
+        self.lag_ns = 0
+        """For how long it stood still."""
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def add(self, at_ns: int, usage: PodUsage) -> None:
+        """Take in what was recorded of it."""
+        if not self._record or self._record[-1][1] != usage:
+            self._record.append((at_ns, usage))
+
+    def then(self, at_ns: int) -> PodUsage | None:
+        """What it would be at; None once it has gone. What was before is forgotten."""
+        record, own_ns = self._record, at_ns - self.lag_ns
+        if self.until_ns is not None and own_ns >= self.until_ns:
+            return None
+        while len(record) > 1 and record[1][0] <= own_ns:
+            record.popleft()
+        usage = record[0][1]
+        if self.lag_ns and usage.pod.settled_at_ns:
+            pod = usage.pod
+            settled, spared = pod.settled_at_ns + self.lag_ns, pod.spared_until_ns + self.lag_ns
+            return PodUsage(usage.memory_current_bytes, replace(pod, settled_at_ns=settled, spared_until_ns=spared))
+        return usage
+
+
+def _fixed(usage: PodUsage | None) -> int:
+    """What of it reclaim cannot take back."""
+    return 0 if usage is None else max(usage.memory_current_bytes - usage.pod.reclaimable_bytes, 0)
+
+
+class _Tracks:
+    """All pods, each by its own time."""
+
+    def __init__(self, config: Config) -> None:
+        throttle = config.throttle
+        self._shares = {Mechanism.FREEZE: 0.0, Mechanism.THROTTLE: min(throttle.quota_us / throttle.period_us, 1.0)}
+        self._tracks: dict[CgroupId, Track] = {}
+        self._at_ns = 0
+
+    def wait(self, at_ns: int, held: Mapping[CgroupId, Held]) -> None:
+        """Let those that are held stand still (or crawl) until now."""
+        for key, one in held.items():
+            self._tracks[key].lag_ns += int((at_ns - self._at_ns) * (1 - self._shares[one.record.mechanism]))
+        self._at_ns = at_ns
+
+    def look(self, sample: Sample) -> tuple[int, tuple[PodUsage, ...]]:
+        """Take a recorded sample in; returns what is free besides, in bytes, and the pods as they would be."""
+        there = {usage.pod.cgroup: usage for usage in sample.pods}
+        for key, usage in there.items():
+            self._tracks.setdefault(key, Track()).add(sample.at_ns, usage)
+        saved, usages = 0, []
+        for key, track in list(self._tracks.items()):
+            if track.until_ns is None and key not in there:
+                track.until_ns = sample.at_ns
+            then = track.then(sample.at_ns)
+            saved += _fixed(there.get(key)) - _fixed(then)
+            if then is not None:
+                usages.append(then)
+            elif key not in there:
+                del self._tracks[key]
+        return saved, tuple(usages)
+
+    def lags(self, key: CgroupId) -> bool:
+        """Whether a pod is behind its record."""
+        return key in self._tracks and self._tracks[key].lag_ns > 0
+
+    def forget(self, key: CgroupId) -> None:
+        """What a pod that was killed would have done is in no record: from here on it is as it was recorded."""
+        self._tracks.pop(key, None)
+
+
+def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estimate:
+    """Drive `config.policy` over a trace in which held pods stand still.
+
+    It ends with the first recorded OOM kill that was not at a pod's own limit, or with the first gap.
+    """
+    state, keeper, incidents, tracks = State(), Keeper(), Incidents(), _Tracks(config)
+    headrooms: list[tuple[float, int]] = []
+    recorded_lowest = recorded_last = 0
+    ends_with_kill, at_s = False, trace.from_s
+    for number, moment in enumerate(trace.moments(), start=1):
+        sample = moment.sample
+        if headrooms and moment.begins:
+            break
+        at_s = moment.time_s
+        distress, killed, read_at_ns = incidents.look(moment)
+        tracks.wait(sample.at_ns, keeper.held)
+        if any(not one.own_limit for one in killed.values()):
+            # What was read now is from after the kill; what counts is what there was.
+            ends_with_kill = True
+            break
+        saved, usages = tracks.look(sample)
+        headroom = _with_saved(sample.headroom, saved)
+        recorded_last = sample.headroom.available_bytes
+        recorded_lowest = min(recorded_lowest, recorded_last) if headrooms else recorded_last
+        headrooms.append((at_s, headroom.available_bytes))
+        current = {pod.cgroup: amount for amount, pod in usages}
+        keeper.drop_gone(current, at_s)
+        keeper.mark({key: why for key, why in distress.items() if not tracks.lags(key)})
+        pods = tuple([PodUsage(amount, keeper.overlay(pod)) for amount, pod in usages])
+        decision = decide(state, replace(sample, headroom=headroom, pods=pods, read_at_ns=read_at_ns), config)
+        state = decision.state
+        keeper.apply(decision.actions, sample.at_ns, at_s, current)
+        for action in decision.actions:
+            if isinstance(action, Sacrifice):
+                tracks.forget(action.pod.cgroup)
+        on_sample(number)
+    return Estimate(
+        until_s=at_s,
+        ends_with_kill=ends_with_kill,
+        lowest_bytes=min(amount for _, amount in headrooms),
+        recorded_lowest_bytes=recorded_lowest,
+        last_bytes=headrooms[-1][1],
+        recorded_last_bytes=recorded_last,
+        holds=keeper.finish(),
+        headroom=tuple(headrooms),
+    )
+
+
+def _with_saved(headroom: Headroom, saved: int) -> Headroom:
+    if not saved:
+        return headroom
+    return replace(
+        headroom,
+        node_available_bytes=headroom.node_available_bytes + saved,
+        kubepods_used_bytes=headroom.kubepods_used_bytes - saved,
+    )

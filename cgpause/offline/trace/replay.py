@@ -1,0 +1,136 @@
+"""What a policy would have decided on a node that was recorded: the real `decide`, sample by sample; pure.
+
+An open loop: every sample is as it was recorded, whoever is held. It says when the policy would have held whom, on what
+it would have seen, until its first pause took effect; from there on a held pod's growth, which is in the record, would
+not have been. `estimate` is the other reading; neither is the truth (docs/trace.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cgpause.config.settings import Config
+from cgpause.core.model import CgroupId, Freeze, PodUsage
+from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, Killed, OnSample, quiet
+from cgpause.policy.decide import State, decide
+from cgpause.policy.hold import NS_PER_S
+from cgpause.telemetry.trace.read import Trace
+
+GREW_NS = 10 * NS_PER_S
+"""Who grew most is asked of this long before a kill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """OOM kills in a pod, as recorded, and how the policy would have stood then."""
+
+    at_s: float
+    pod: str
+    count: int
+    own_limit: bool
+    """Whether the pod, or a container of it, was at its own limit: no policy prevents that."""
+    lead_s: float | None
+    """How long before it the first of the pauses began that were for this shortage: after the kill before it, and with
+    no more than SPELL_S between any two. None if there was none."""
+    held: int
+    """Pods that would have been held."""
+    held_s: float | None
+    """For how long the pod itself would have been held; None if it was not."""
+    grew: str | None
+    """The pod that grew most before; None if none did."""
+    grew_bytes: int
+    grew_held_s: float | None
+    """For how long that one would have been held."""
+    spared_bytes: int
+    """What all held pods took, by the record, after the moment at which they would have been held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a policy would have decided."""
+
+    decisions: int
+    holds: tuple[Hold, ...]
+    kills: tuple[Kill, ...]
+    sacrifices: tuple[tuple[float, str], ...]
+    """When, and whom it would have killed."""
+
+    @property
+    def forewarned(self) -> int:
+        """Recorded OOM kills, of those for want of room, before which somebody would have been held."""
+        return sum(kill.count for kill in self.kills if kill.lead_s is not None and not kill.own_limit)
+
+
+def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Outcome:
+    """Drive `config.policy` over a trace, as an open loop. The same trace and configuration give the same outcome."""
+    state, keeper, incidents = State(), Keeper(), Incidents()
+    kills: list[Kill] = []
+    recent: list[tuple[int, Mapping[CgroupId, int]]] = []
+    decisions, at_s = 0, 0.0
+    for moment in trace.moments():
+        if moment.begins:
+            keeper.end_all(at_s or None, "the record has a gap")
+            state = State()
+            recent.clear()
+        sample, at_s = moment.sample, moment.time_s
+        distress, killed, read_at_ns = incidents.look(moment)
+        current = {pod.cgroup: amount for amount, pod in sample.pods}
+        keeper.drop_gone(current, at_s)
+        if killed:
+            labels = {pod.cgroup: pod.label for _, pod in sample.pods}
+            kills += [_kill(key, one, at_s, labels, recent, keeper) for key, one in killed.items()]
+            if any(not one.own_limit for one in killed.values()):
+                keeper.begin_spell(at_s)
+        keeper.mark(distress)
+        pods = tuple([PodUsage(amount, keeper.overlay(pod)) for amount, pod in sample.pods])
+        decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns), config)
+        state = decision.state
+        # That a held pod grew is in the record because nobody held it, so it is no reason to freeze it.
+        actions = [action for action in decision.actions if not (isinstance(action, Freeze) and action.grew)]
+        keeper.apply(actions, sample.at_ns, at_s, current)
+        decisions += 1
+        recent.append((sample.at_ns, current))
+        # One from before the window stays: what pods had when it began.
+        since_ns = sample.at_ns - GREW_NS
+        while len(recent) > 1 and recent[1][0] <= since_ns:
+            recent.pop(0)
+        on_sample(decisions)
+    return Outcome(decisions, keeper.finish(), tuple(kills), tuple(keeper.sacrifices))
+
+
+def _kill(
+    key: CgroupId,
+    killed: Killed,
+    at_s: float,
+    labels: Mapping[CgroupId, str],
+    recent: list[tuple[int, Mapping[CgroupId, int]]],
+    keeper: Keeper,
+) -> Kill:
+    """A recorded kill, on what was known at the sample before it."""
+    held = keeper.held
+    grew, grew_bytes = None, 0
+    if recent:
+        first, last = recent[0][1], recent[-1][1]
+        grown = {one: last[one] - first.get(one, 0) for one in last}
+        most = max(grown, key=lambda one: (grown[one], one), default=None)
+        if most is not None and grown[most] > 0:
+            grew, grew_bytes = most, grown[most]
+    last_bytes = recent[-1][1] if recent else {}
+
+    def held_s(one: CgroupId | None) -> float | None:
+        return at_s - held[one].start_s if one in held else None
+
+    return Kill(
+        at_s=at_s,
+        pod=labels[key],
+        count=killed.processes,
+        own_limit=killed.own_limit,
+        lead_s=keeper.lead_s(at_s),
+        held=len(held),
+        held_s=held_s(key),
+        grew=None if grew is None else labels.get(grew, grew.path),
+        grew_bytes=grew_bytes,
+        grew_held_s=held_s(grew),
+        spared_bytes=sum(max(last_bytes.get(one, 0) - pod.bytes_then, 0) for one, pod in held.items()),
+    )

@@ -1,0 +1,310 @@
+"""What was replayed, as values for JSON, as a page, and as the files of `--output`; pure."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from cgpause import __version__
+from cgpause.config.settings import Config
+from cgpause.core import durations
+from cgpause.core.errors import printable
+from cgpause.core.memory_units import mib
+from cgpause.core.model import Owner
+from cgpause.offline import folder
+from cgpause.offline.markdown import plain, table
+from cgpause.offline.trace.estimate import Estimate
+from cgpause.offline.trace.keeper import Hold
+from cgpause.offline.trace.replay import Kill, Outcome
+from cgpause.telemetry.events import iso
+from cgpause.telemetry.trace.read import Trace
+
+NAME: Final = "replay"
+UNKNOWN: Final = (
+    (
+        "Everything but the estimate is read off the record as it is. What a held pod took after it would have been "
+        "held is in there, and would not have been taken, so what counts is the first pause before each kill: what "
+        "follows it is what the policy says of a node that did not listen."
+    ),
+    (
+        "The estimate lets a held pod's own record stand still, and all others' go on. It cannot know whether a pod "
+        "that waited would have done the same later, what others would have done with the CPU and the memory it left "
+        "them, which jobs would have come sooner, or whether a probe would have failed. It ends with the first OOM "
+        "kill for want of room."
+    ),
+    "Between two samples nothing is known; where memory is short the daemon looks up to 20 times a second.",
+)
+"""What a replay cannot know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A trace under one policy."""
+
+    config: Config
+    outcome: Outcome
+    estimate: Estimate
+
+
+def summary(trace: Trace) -> dict[str, Any]:
+    """What is in a trace, policies apart."""
+    lowest, gaps, times = None, 0, []
+    held: set[object] = set()
+    free: set[object] = set()
+    protected: dict[object, str] = {}
+    for number, moment in enumerate(trace.moments()):
+        headroom = moment.sample.headroom
+        lowest = headroom.available_bytes if lowest is None else min(lowest, headroom.available_bytes)
+        gaps += moment.begins and number > 0
+        times.append(moment.time_s)
+        held |= {
+            pod.cgroup for _, pod in moment.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON
+        }
+        free |= {pod.cgroup for _, pod in moment.sample.pods if pod.protected is None}
+        protected |= {pod.cgroup: pod.protected for _, pod in moment.sample.pods if pod.protected is not None}
+    last = trace.headers[-1]
+    return {
+        "file": os.path.basename(trace.path),
+        "from": iso(trace.from_s),
+        "to": iso(trace.to_s),
+        "seconds": round(trace.to_s - trace.from_s, 3),
+        "samples": trace.samples,
+        "longest_step_s": round(max((after - before for before, after in pairwise(times)), default=0.0), 3),
+        "gaps": gaps,
+        "torn_lines": trace.torn,
+        "pods": trace.pods,
+        "by": "daemon" if last.by_daemon else "record",
+        "version": last.version,
+        "names": "hashed" if last.hashed else "as they were",
+        "capacity_bytes": headroom.capacity_bytes,
+        "lowest_headroom_bytes": lowest,
+        "pods_held_by_a_daemon": len(held),
+        "pods_protected": dict(Counter(why for cgroup, why in protected.items() if cgroup not in free)),
+    }
+
+
+def values(trace: Trace, results: Sequence[Result]) -> dict[str, Any]:
+    """All of it, JSON-ready; the same trace, configuration and version give the same values."""
+    kills = results[0].outcome.kills if results else ()
+    return {
+        "schema": 1,
+        "cgpause": __version__,
+        "trace": summary(trace),
+        "oom_kills": sum(kill.count for kill in kills if not kill.own_limit),
+        "oom_kills_at_own_limits": sum(kill.count for kill in kills if kill.own_limit),
+        "policies": [_policy(trace, result) for result in results],
+        "unknown": list(UNKNOWN),
+    }
+
+
+def _policy(trace: Trace, result: Result) -> dict[str, Any]:
+    outcome, guess = result.outcome, result.estimate
+    lengths = [_length(hold, trace) for hold in outcome.holds]
+    return {
+        "policy": result.config.policy,
+        "mechanism": result.config.mechanism,
+        "decisions": outcome.decisions,
+        "pauses": len(outcome.holds),
+        "pods_paused": len({hold.pod for hold in outcome.holds}),
+        "paused_s": round(sum(lengths), 3),
+        "longest_pause_s": round(max(lengths, default=0.0), 3),
+        "first_pause": iso(outcome.holds[0].start_s) if outcome.holds else None,
+        "sacrifices": len(outcome.sacrifices),
+        "kills_forewarned": outcome.forewarned,
+        "kills": [_kill(kill) for kill in outcome.kills],
+        "holds": [_hold(hold, trace) for hold in outcome.holds],
+        "estimate": {
+            "until": iso(guess.until_s),
+            "ends_with_oom_kill": guess.ends_with_kill,
+            "pauses": len(guess.holds),
+            "paused_s": round(sum(min(_length(hold, trace), guess.until_s - hold.start_s) for hold in guess.holds), 3),
+            "lowest_headroom_bytes": guess.lowest_bytes,
+            "recorded_lowest_headroom_bytes": guess.recorded_lowest_bytes,
+            "last_headroom_bytes": guess.last_bytes,
+            "recorded_last_headroom_bytes": guess.recorded_last_bytes,
+        },
+    }
+
+
+def _length(hold: Hold, trace: Trace) -> float:
+    return (trace.to_s if hold.end_s is None else hold.end_s) - hold.start_s
+
+
+def _hold(hold: Hold, trace: Trace) -> dict[str, Any]:
+    return {
+        "pod": hold.pod,
+        "start": iso(hold.start_s),
+        "end": None if hold.end_s is None else iso(hold.end_s),
+        "held_s": round(_length(hold, trace), 3),
+        "mechanism": hold.mechanism,
+        "reason": hold.reason,
+        "end_reason": hold.end_reason,
+    }
+
+
+def _kill(kill: Kill) -> dict[str, Any]:
+    return {
+        "time": iso(kill.at_s),
+        "pod": kill.pod,
+        "processes": kill.count,
+        "at_own_limit": kill.own_limit,
+        "first_pause_before_s": _rounded(kill.lead_s),
+        "pods_held": kill.held,
+        "held_s": _rounded(kill.held_s),
+        "grew_most": kill.grew,
+        "grew_bytes": kill.grew_bytes,
+        "grew_most_held_s": _rounded(kill.grew_held_s),
+        "not_taken_bytes": kill.spared_bytes,
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def about(found: dict[str, Any]) -> list[str]:
+    """A few lines on the trace; `found` is what `values` returned."""
+    trace = found["trace"]
+    took, capacity = durations.shown(trace["seconds"]), mib(trace["capacity_bytes"])
+    kills, own = _many(found["oom_kills"], "OOM kill"), found["oom_kills_at_own_limits"]
+    lowest = mib(trace["lowest_headroom_bytes"])
+    samples = f"{trace['samples']} samples in {took} from {trace['from']}"
+    lines = [
+        f"{printable(trace['file'])}: {trace['pods']} pods, {capacity}, {samples}",
+        f"recorded: {kills} for want of room, {own} at limits of pods; headroom at the least {lowest}",
+    ]
+    if trace["pods_held_by_a_daemon"]:
+        many = _many(trace["pods_held_by_a_daemon"], "pod")
+        lines.append(f"cgpause held {many} while this was recorded: what they would have taken is not in it")
+    if trace["pods_protected"]:
+        lines.append(_never_paused(trace["pods_protected"], trace["pods"]))
+    if trace["gaps"] or trace["torn_lines"]:
+        lines.append(f"{_many(trace['gaps'], 'gap')}; {_many(trace['torn_lines'], 'line')} cut off, and passed over")
+    return lines
+
+
+def _never_paused(protected: Mapping[str, int], pods: int) -> str:
+    """That no policy pauses the protected ones, with how many are for which reason."""
+    reasons = ", ".join(f"{printable(why)}: {count}" for why, count in sorted(protected.items()))
+    return f"{sum(protected.values())} of {_many(pods, 'pod')} are protected, so no policy pauses them ({reasons})"
+
+
+def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A table: its headings, then each policy."""
+    lines: list[tuple[str, ...]] = [
+        ("POLICY", "PAUSES", "PODS", "PAUSED", "LONGEST", "FIRST", "KILLS BEFORE WHICH", "SOONEST", "LATEST")
+    ]
+    for policy in found["policies"]:
+        leads = [
+            kill["first_pause_before_s"]
+            for kill in policy["kills"]
+            if kill["first_pause_before_s"] is not None and not kill["at_own_limit"]
+        ]
+        lines.append(
+            (
+                policy["policy"],
+                str(policy["pauses"]),
+                str(policy["pods_paused"]),
+                durations.shown(policy["paused_s"]),
+                durations.shown(policy["longest_pause_s"], tenths=True),
+                "-" if policy["first_pause"] is None else policy["first_pause"][11:19],
+                f"{policy['kills_forewarned']} of {found['oom_kills']}",
+                durations.shown(max(leads), tenths=True) if leads else "-",
+                durations.shown(min(leads), tenths=True) if leads else "-",
+            )
+        )
+    return lines
+
+
+def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The OOM kills for want of room under each policy: headings, then each."""
+    lines: list[tuple[str, ...]] = [
+        ("OOM KILL", "POD", "POLICY", "FIRST PAUSE", "HELD", "ITSELF", "NOT TAKEN", "GREW MOST", "THAT ONE")
+    ]
+    kills = [
+        (kill["time"], number, policy["policy"], kill)
+        for policy in found["policies"]
+        for number, kill in enumerate(policy["kills"])
+        if not kill["at_own_limit"]
+    ]
+    for time, _, policy, kill in sorted(kills, key=lambda one: one[:2]):
+        lines.append(
+            (
+                time[11:19],
+                kill["pod"],
+                policy,
+                _before(kill["first_pause_before_s"]),
+                str(kill["pods_held"]),
+                _held(kill["held_s"]),
+                mib(kill["not_taken_bytes"]),
+                f"{kill['grew_most']} +{mib(kill['grew_bytes'])}" if kill["grew_most"] else "-",
+                _held(kill["grew_most_held_s"]) if kill["grew_most"] else "-",
+            )
+        )
+    return lines
+
+
+def estimates(found: dict[str, Any]) -> list[str]:
+    """The estimates, a sentence each."""
+    lines = []
+    for policy in found["policies"]:
+        guess = policy["estimate"]
+        which = "last" if guess["ends_with_oom_kill"] else "lowest"
+        when = f"before the first OOM kill ({guess['until'][11:19]})" if which == "last" else "at the least"
+        free, recorded = guess[f"{which}_headroom_bytes"], guess[f"recorded_{which}_headroom_bytes"]
+        pauses = f"{_many(guess['pauses'], 'pause')}, {durations.shown(guess['paused_s'])} in all"
+        lines.append(f"{policy['policy']}: {mib(free)} of headroom {when}, where there were {mib(recorded)}; {pauses}")
+    return lines
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _before(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{durations.shown(seconds, tenths=True)} before"
+
+
+def _held(seconds: float | None) -> str:
+    return "ran" if seconds is None else f"held {durations.shown(seconds, tenths=True)}"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def markdown(found: dict[str, Any], picture: str | None) -> str:
+    """All of it as a page; `picture` is what is shown on it."""
+    lines = ["# What each policy would have done, replayed", "", *(f"{plain(line)}  " for line in about(found)), ""]
+    if picture is not None:
+        lines += [f"![Headroom over time, and whom each policy would have held]({picture})", ""]
+    lines += [*_table(rows(found), texts=1), ""]
+    kills = kill_rows(found)
+    if len(kills) > 1:
+        lines += ["## OOM kills for want of room", "", *_table(kills, texts=len(kills[0])), ""]
+    lines += ["## By estimate", "", *(f"- {line}" for line in estimates(found)), ""]
+    lines += ["## What a replay cannot know", "", *(f"- {text}" for text in found["unknown"])]
+    lines += ["", f"By `cgpause replay` {found['cgpause']}; times are UTC."]
+    return "\n".join(lines) + "\n"
+
+
+def _table(lines: list[tuple[str, ...]], texts: int) -> list[str]:
+    titles, *body = lines
+    return table([title.lower() for title in titles], [[plain(cell) for cell in row] for row in body], texts=texts)
+
+
+def files(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> dict[str, bytes]:
+    """All of it as files, by their names."""
+
+    def draw() -> bytes:
+        from cgpause.offline.trace.plot import picture  # noqa: PLC0415 - matplotlib is an extra
+
+        return picture(found, trace, results)
+
+    return folder.report(NAME, found, lambda shown: markdown(found, shown), draw)

@@ -1,0 +1,71 @@
+"""A pod's containers: which can be killed, and what is below its cgroup."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.kubepods import container_id
+from cgpause.core.names import Names
+from cgpause.kernel.cgroupfs import Cgroup
+
+MOST = 256
+"""A container that may write its own cgroups can make any number, and each would cost the daemon a look a second."""
+_DEPTH = 3
+
+
+def kill_containers(pod: Cgroup, names: Names) -> list[str]:
+    """Kill every container of a pod through cgroup.kill, but not its sandbox; returns the container ids.
+
+    A killed container is restarted by kubelet in the same sandbox; a killed sandbox would take the pod down and leave
+    the runtime's shim behind.
+
+    Raises:
+        CgpauseError: sandbox and containers cannot be told apart, or the kernel refused; nobody more is killed then.
+    """
+    containers = _containers(pod, names)
+    if not containers:
+        raise CgpauseError(f"{pod.path}: cannot tell its containers from its sandbox, so nothing was killed")
+    for name in containers:
+        with contextlib.suppress(CgroupGoneError), pod.child(name) as cgroup:
+            cgroup.write("cgroup.kill", "1")
+    return [container_id(name) or name for name in containers]
+
+
+def _containers(pod: Cgroup, names: Names) -> list[str]:
+    candidates = [name for name, _ in pod.children() if container_id(name) is not None]
+    # A container has a log link under its id, a sandbox has none. Without logs: kubelet sets memory.oom.group on
+    # containers only (since 1.28; seen on 1.32).
+    logged = [name for name in candidates if container_id(name) in names.containers]
+    return logged or [name for name in candidates if _read_oom_group(pod, name)]
+
+
+def _read_oom_group(pod: Cgroup, name: str) -> bool:
+    try:
+        with pod.child(name) as cgroup:
+            return cgroup.has("memory.oom.group") and cgroup.read("memory.oom.group").strip() == b"1"
+    except CgroupGoneError:
+        return False
+
+
+def descendants(pod: Cgroup) -> tuple[str, ...]:
+    """Paths, relative to the pod, of the cgroups below it; listing them takes longer than reading what is in them.
+
+    Containers are direct children and come first; crun puts their processes one level further down. Of what a container
+    makes itself, where it may, no more than MOST are listed.
+
+    Raises:
+        CgroupGoneError, KernelReadError: the pod cannot be listed.
+    """
+    found = [name for name, _ in pod.children(most=MOST)]
+    level = found
+    for _ in range(_DEPTH - 1):
+        below: list[str] = []
+        for path in level:
+            if len(found) + len(below) >= MOST:
+                break
+            with contextlib.suppress(CgpauseError), pod.child(path) as child:
+                below += [os.path.join(path, name) for name, _ in child.children(most=MOST)]
+        found, level = found + below, below
+    return tuple(found[:MOST])

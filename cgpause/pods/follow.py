@@ -1,0 +1,90 @@
+"""Following the pod tree: what is watched by inotify is what the last walk found, and walks come when they are due."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.model import CgroupId, Pod
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.logfmt import fields
+from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.walks import Found, WalkTimes
+
+log = logging.getLogger(__name__)
+
+
+class Follower:
+    """Keeps a pod tree, and the watches on it, in step with kubelet."""
+
+    def __init__(self, tree: PodTree, root: Cgroup, watch: Watch) -> None:
+        """`root` is the cgroup root, in which kubepods appears."""
+        self.times = WalkTimes()
+        self._tree = tree
+        self._root = root
+        self._watch = watch
+        self._tiers: tuple[CgroupId, ...] = ()
+        """The kubepods root and the tiers that are watched."""
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether things may change that inotify does not tell."""
+        return self._watch.degraded
+
+    def walk(self, at_ns: int, *, close: bool) -> tuple[list[TrackedPod], list[Pod]]:
+        """Walk once; returns the pods that appeared, now watched, and those that are gone.
+
+        `close` is whether memory is close, and limits, names and marks are therefore to be no older than a minute.
+        """
+        try:
+            appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))
+        except CgpauseError as e:
+            log.warning("tree cannot be walked %s", fields(error=e))
+            self.times.failed(at_ns)
+            return [], []
+        for pod in gone:
+            self._watch.drop_pod(pod.cgroup)
+        again = self.unwatched and self.times.facts_due(at_ns)
+        if again:
+            self._watch.try_again()
+            self._tiers = ()
+        rewatched = self._watch_tiers()
+        for tracked in self._tree.pods.values() if again else appeared:
+            self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
+        found = Found(
+            watched=not self.unwatched and self._tree.kubepods is not None,
+            pods=bool(self._tree.pods),
+            named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
+            started=any(tracked.pod.settled_at_ns for tracked in appeared),
+            rewatched=rewatched,
+        )
+        self.times.walked(at_ns, found, close=close)
+        return appeared, gone
+
+    def _watch_tiers(self) -> bool:
+        """Watch what the last walk found; returns whether any of it was not watched before."""
+        kubepods = self._tree.kubepods
+        tiers = (self._root.id, *(() if kubepods is None else (kubepods.id, *self._tree.tiers)))
+        if tiers == self._tiers:
+            return False
+        self._tiers = tiers
+        watch = self._watch
+        new = watch.add_tier(self._root)
+        if kubepods is not None:
+            new = watch.add_tier(kubepods) or new
+            names = [tier.path for tier in self._tree.tiers]
+            if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from, and comes back to, its parent
+                names.append(os.path.dirname(kubepods.id.path))
+            for name in names:
+                try:
+                    with Cgroup(self._tree.root, name) as tier:
+                        new = watch.add_tier(tier) or new
+                except CgroupGoneError:
+                    self._tiers = ()
+                except CgpauseError as e:
+                    self._tiers = ()
+                    log.warning("not watched %s", fields(cgroup=name, error=e))
+                    watch.missed()
+        return new

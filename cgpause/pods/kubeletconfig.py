@@ -1,0 +1,207 @@
+"""kubelet's hard eviction threshold for memory, from its configuration file: `evictionHard`, `memory.available`.
+
+No YAML library is needed for one entry of one map: what of YAML a kubelet configuration may contain beyond the common
+forms (anchors, tags, block scalars there) is refused, never guessed at. What the values mean is from kubelet's
+`pkg/kubelet/eviction/helpers.go` and the reference of KubeletConfiguration (v1beta1). Thresholds given as flags of the
+kubelet, or in a drop-in folder, are not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cgpause.core.errors import MalformedError
+from cgpause.kernel.logfmt import fields
+
+log = logging.getLogger(__name__)
+
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
+"""Where kubeadm (and most who follow it) keep it."""
+
+_MIB = 1 << 20
+_DEFAULT_BYTES = 100 * _MIB
+_UNKNOWN_RATIO = 0.025
+"""Without a configuration to read, kubelet's default counts for at most this much of the capacity: 100 MiB of 4 GiB."""
+_ASSUMED = "kubelet's eviction threshold is taken to be its default"
+_MAX_FILE_CHARS = _MIB
+_SIGNAL = "memory.available"
+
+_PERCENT = re.compile(r"\+?([0-9]{1,3}(?:\.[0-9]{0,20})?)%")
+# apimachinery's resource.Quantity.
+_QUANTITY = re.compile(r"\+?([0-9]{1,20})(?:\.([0-9]{0,20}))?(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?")
+_BINARY = {unit: 1024 ** (power + 1) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+_KEY = r"""(?P<quote>["']?)(?P<key>[A-Za-z0-9_./-]+)(?P=quote)[ ]*:"""
+_LINE = re.compile(rf"(?P<indent>[ ]*){_KEY}(?:[ ]+(?P<value>.*))?")
+_FLOW_ENTRY = re.compile(rf"\s*{_KEY}(?P<value>.*)", re.DOTALL)
+_SCALAR = re.compile(r"""(?P<quote>["']?)(?P<text>[A-Za-z0-9.%+~-]*)(?P=quote)""")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_NULL = ("", "~", "null", "Null", "NULL")
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionHard:
+    """Memory below which kubelet evicts: bytes, or a share (0 to 1) of the node's capacity; both 0: never."""
+
+    size_bytes: int = 0
+    node_ratio: float = 0.0
+
+
+_DEFAULT = EvictionHard(size_bytes=_DEFAULT_BYTES)
+
+
+def eviction_bytes(threshold: EvictionHard | None, *, node_total_bytes: int, capacity_bytes: int) -> int:
+    """Compute a threshold in bytes; None (unknown) is kubelet's default, which must not eat up a small test node.
+
+    kubelet takes percentages of the node's capacity, whatever the limit of kubepods is.
+    """
+    if threshold is None:
+        return min(_DEFAULT_BYTES, int(capacity_bytes * _UNKNOWN_RATIO))
+    return threshold.size_bytes + int(node_total_bytes * threshold.node_ratio)
+
+
+def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
+    """Read the threshold the node's kubelet was given; None, and a line in the log, when that cannot be told."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            text = f.read(_MAX_FILE_CHARS + 1)
+        if len(text) > _MAX_FILE_CHARS:
+            raise MalformedError("size of a kubelet configuration", text[:60])
+        return parse_eviction_hard(text)
+    except OSError as e:
+        log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e))
+    except (MalformedError, UnicodeDecodeError) as e:
+        trouble = e if isinstance(e, MalformedError) else "not UTF-8"
+        log.warning("%s, as its configuration cannot be understood %s", _ASSUMED, fields(file=path, error=trouble))
+    return None
+
+
+def parse_eviction_hard(text: str) -> EvictionHard:
+    """Read `evictionHard` of a kubelet configuration, in YAML or JSON.
+
+    A configuration without it has kubelet's default, 100 MiB; one that sets only other signals has no threshold for
+    memory, unless it says `mergeDefaultEvictionSettings: true`.
+
+    Raises:
+        MalformedError: not such a file, or one that kubelet (or this small reader of YAML) does not take.
+    """
+    thresholds, merged = _parse_json(text) if text.lstrip().startswith("{") else _parse_yaml(text)
+    if thresholds is None:
+        return _DEFAULT
+    value = thresholds.get(_SIGNAL)
+    if value is None:
+        return _DEFAULT if merged else EvictionHard()
+    return _parse_threshold(value)
+
+
+def _parse_threshold(text: str) -> EvictionHard:
+    percent = _PERCENT.fullmatch(text)
+    if percent is not None:
+        value = float(percent[1])
+        if value > 100:
+            raise MalformedError(_SIGNAL, text)
+        return EvictionHard(node_ratio=value / 100 if value < 100 else 0.0)  # kubelet ignores 0% and 100%
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise MalformedError(_SIGNAL, text)
+    whole, fraction, unit = match[1], match[2] or "", match[3] or ""
+    exponent = int(match[4] or 0) + _DECIMAL.get(unit, 0) - len(fraction)
+    number = int(whole + fraction) * _BINARY.get(unit, 1)
+    # As Quantity.Value() does, a fraction of a byte is rounded up.
+    return EvictionHard(size_bytes=number * 10**exponent if exponent >= 0 else -(-number // 10**-exponent))
+
+
+def _parse_json(text: str) -> tuple[dict[str, str] | None, bool]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise MalformedError(f"kubelet configuration ({type(e).__name__})", text[:60]) from e
+    if not isinstance(document, dict):
+        raise MalformedError("kubelet configuration", text[:60])
+    found = document.get("evictionHard")
+    if found is None:
+        return None, False
+    if not isinstance(found, dict) or not all(isinstance(value, str | int) for value in found.values()):
+        raise MalformedError("evictionHard", found)
+    return {key: str(value) for key, value in found.items()}, document.get("mergeDefaultEvictionSettings") is True
+
+
+def _parse_yaml(text: str) -> tuple[dict[str, str] | None, bool]:
+    top = _top_level(text)
+    merged = top.get("mergeDefaultEvictionSettings", [""])[0] == "true"
+    block = top.get("evictionHard")
+    if block is None:
+        return None, merged
+    inline, *below = block
+    if inline.startswith("{"):
+        return _unique(_flow_entries("\n".join(block))), merged
+    if inline not in (("",) if below else _NULL):
+        raise MalformedError("evictionHard", inline)
+    return _unique(_block_entries(below)) if below else None, merged
+
+
+def _top_level(text: str) -> dict[str, list[str]]:
+    """Split a document by its top-level keys: what follows a key on its line, and the lines below it, uncommented."""
+    found: dict[str, list[str]] = {}
+    block: list[str] | None = None
+    for number, raw in enumerate(text.split("\n")):
+        line = _COMMENT.sub("", raw.rstrip("\r")).rstrip()
+        if not line or line[0] == "%" or (line == "---" and not found):
+            continue
+        if line[0] in " -}]":  # below a key; a list, and a closing bracket, may stand at its key's own indentation
+            if block is None or line.startswith("---"):
+                raise MalformedError(f"kubelet configuration, line {number + 1}", raw)
+            block.append(line)
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None or match["key"] in found:
+            raise MalformedError(f"kubelet configuration, line {number + 1}", raw)
+        block = found[match["key"]] = [match["value"] or ""]
+    if not found:
+        raise MalformedError("kubelet configuration", text[:60])
+    return found
+
+
+def _block_entries(lines: list[str]) -> Iterator[tuple[str, str]]:
+    indent = None
+    for line in lines:
+        match = _LINE.fullmatch(line)
+        if match is None or indent not in (None, match["indent"]):
+            raise MalformedError("evictionHard", line)
+        indent = match["indent"]
+        yield match["key"], _parse_scalar(match["value"] or "")
+
+
+def _flow_entries(text: str) -> Iterator[tuple[str, str]]:
+    body, closed, rest = text[1:].partition("}")
+    if not closed or rest.strip():
+        raise MalformedError("evictionHard", text)
+    entries = body.split(",")
+    if not entries[-1].strip():
+        entries.pop()  # a comma may stand behind the last entry, and nothing in an empty map
+    for entry in entries:
+        match = _FLOW_ENTRY.fullmatch(entry)
+        if match is None:
+            raise MalformedError("evictionHard", entry)
+        yield match["key"], _parse_scalar(match["value"])
+
+
+def _parse_scalar(text: str) -> str:
+    match = _SCALAR.fullmatch(text.strip())
+    if match is None or (not match["quote"] and match["text"] in _NULL):
+        raise MalformedError("evictionHard", text)
+    return match["text"]
+
+
+def _unique(entries: Iterator[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, value in entries:
+        if key in found:
+            raise MalformedError("evictionHard (given twice)", key)
+        found[key] = value
+    return found

@@ -1,0 +1,230 @@
+"""Reads one Sample: the node's and kubepods' memory, and each pod's memory.current, through held descriptors.
+
+This is the tick, so it is written for speed: pread on open files, bytes parsed where they stand.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Self
+
+from cgpause.core.errors import CgpauseError, CgroupGoneError, HostError, KernelReadError
+from cgpause.core.model import CgroupId, Headroom, PodUsage, Sample
+from cgpause.core.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.logfmt import fields
+from cgpause.pods.kubeletconfig import KUBELET_CONFIG, eviction_bytes, read_eviction_hard
+from cgpause.pods.tree import PodTree
+
+log = logging.getLogger(__name__)
+
+_IDLE_NS = 200_000_000
+"""Idle time is read at most this often: it comes in hundredths of a second."""
+_ALL_NS = 1_000_000_000
+"""Every pod is read at least this often: one may grow by what another one gives back."""
+_LITTLE_SHIFT = 10
+"""Pods stand still as long as all of them together have moved by less than 1/1024 of the capacity."""
+
+
+class _KubepodsFiles:
+    """Descriptors on the kubepods root's three memory files."""
+
+    def __init__(self, cgroup: Cgroup) -> None:
+        self.id = cgroup.id
+        self.path = cgroup.path
+        self._fds: list[int] = []
+        try:
+            for name in ("memory.max", "memory.current", "memory.stat"):
+                self._fds.append(cgroup.open(name))
+        except CgpauseError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def read(self) -> tuple[int | None, int, int]:
+        """Limit, `memory.current` and what of it reclaim can take back, in bytes."""
+        limit_fd, current_fd, stat_fd = self._fds
+        try:
+            limit = parse_limit(os.pread(limit_fd, 32, 0), f"{self.path}/memory.max")
+            current = parse_number(os.pread(current_fd, 32, 0), f"{self.path}/memory.current")
+            reclaimable = parse_reclaimable(os.pread(stat_fd, 8192, 0))
+        except OSError as e:
+            if e.errno in (errno.ENODEV, errno.ENOENT):
+                raise CgroupGoneError(self.path) from e
+            raise KernelReadError(self.path, e) from e
+        return limit, current, reclaimable
+
+
+class Sampler:
+    """Samples one tree; call `close` or use it as a context manager."""
+
+    def __init__(self, tree: PodTree, kubelet_config: str = KUBELET_CONFIG) -> None:
+        try:
+            self._meminfo_fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as e:
+            raise HostError(f"cannot read /proc/meminfo: {e.strerror}; is /proc mounted here?") from e
+        self._uptime_fd = os.open("/proc/uptime", os.O_RDONLY | os.O_CLOEXEC)
+        self._idle = (0, 0.0, 0.0)
+        """The last reading of idle time: when, the kernel's sum in seconds, idle CPUs since the reading before."""
+        self._tree = tree
+        self._kubepods: _KubepodsFiles | None = None
+        self.kubepods_current_bytes: int | None = None
+        """`memory.current` of kubepods at the last look, page cache and all; None while there is no kubepods."""
+        self._all_at_ns = -_ALL_NS
+        """When all pods were read last."""
+        self._beside_bytes = 0
+        """What kubepods held then beside what its pods held."""
+        self._kubelet_config = kubelet_config
+        self.read_eviction_threshold()
+
+    def read_eviction_threshold(self) -> None:
+        """Take in kubelet's configuration as it is now; what cannot be read of it is logged, never raised."""
+        self._eviction_hard = read_eviction_hard(self._kubelet_config)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self._meminfo_fd)
+        os.close(self._uptime_fd)
+        self._drop_kubepods()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def headroom(self) -> Headroom:
+        """Read the memory of node and kubepods.
+
+        Raises:
+            MalformedError, KernelReadError: a file cannot be understood or read.
+        """
+        try:
+            node = parse_meminfo(os.pread(self._meminfo_fd, 4096, 0))
+        except OSError as e:
+            raise KernelReadError("/proc/meminfo", e) from e
+        limit, used = self._read_kubepods()
+        capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
+        threshold = eviction_bytes(self._eviction_hard, node_total_bytes=node.total_bytes, capacity_bytes=capacity)
+        return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
+
+    def sample(
+        self, at_ns: int, *, late_ns: int = 0, cost_ns: int = 0, moving: Iterable[PodUsage] | None = None
+    ) -> Sample:
+        """Read everything one decision needs; a pod that vanishes meanwhile is left out.
+
+        `moving` are the pods that are known to move. Where their growth explains what kubepods has taken since, the
+        others are taken to stand still, at most for a second; without `moving` all pods are read.
+
+        Raises:
+            MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
+        """
+        headroom = self.headroom()
+        pods = None if moving is None else self._read_moving(at_ns, moving, headroom.capacity_bytes)
+        if pods is None:
+            pods = self._read_all(at_ns)
+        cpus = os.cpu_count() or 1
+        return Sample(
+            at_ns, headroom, tuple(pods), self._tree.read_at_ns, late_ns, cpus, self._idle_cpus(at_ns, cpus), cost_ns
+        )
+
+    def _read_all(self, at_ns: int) -> list[PodUsage]:
+        """Read memory.current of every pod."""
+        pods: list[PodUsage] = []
+        sum_bytes = 0
+        # Locals, and no call of Python's own for each pod: PodUsage(...) would take as long as the read.
+        pread, new, usage = os.pread, tuple.__new__, PodUsage
+        for tracked in self._tree.pods.values():
+            try:
+                current = int(pread(tracked.current_fd, 32, 0))
+            except (OSError, ValueError) as e:
+                tracked.usage = None
+                # ENODEV: removed, and the walk will drop it. Anything else: leave it alone for this tick.
+                if tracked.pod.paused is not None:
+                    # What cannot be seen must not stay held.
+                    blind = replace(tracked.pod, distress="its memory.current cannot be read")
+                    pods.append(PodUsage(0, blind))
+                log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
+            else:
+                sum_bytes += current
+                tracked.usage = found = new(usage, (current, tracked.pod))
+                pods.append(found)
+        self._all_at_ns = at_ns
+        self._beside_bytes = (self.kubepods_current_bytes or 0) - sum_bytes
+        return pods
+
+    def _read_moving(self, at_ns: int, moving: Iterable[PodUsage], capacity_bytes: int) -> list[PodUsage] | None:
+        """Read only pods that move; None where that is not enough, and all have to be read.
+
+        memory.current of kubepods is the sum of its pods' and a little of its own (the kernel charges every ancestor),
+        so what has been taken and is not found in the pods that move was taken by another one.
+        """
+        if self.kubepods_current_bytes is None or not 0 <= at_ns - self._all_at_ns < _ALL_NS:
+            return None
+        tree, pods, sum_bytes = self._tree.pods, [], 0
+        for _, pod in moving:
+            tracked = tree.get(pod.cgroup)
+            if tracked is None:
+                return None
+            try:
+                tracked.usage = PodUsage(int(os.pread(tracked.current_fd, 32, 0)), tracked.pod)
+            except (OSError, ValueError):
+                return None
+        for tracked in tree.values():
+            usage = tracked.usage
+            if usage is None:
+                return None
+            if usage[1] is not tracked.pod:  # its facts have changed
+                tracked.usage = usage = PodUsage(usage[0], tracked.pod)
+            sum_bytes += usage[0]
+            pods.append(usage)
+        beside_bytes = self.kubepods_current_bytes - sum_bytes
+        return pods if abs(beside_bytes - self._beside_bytes) <= capacity_bytes >> _LITTLE_SHIFT else None
+
+    def _idle_cpus(self, at_ns: int, cpus: int) -> float:
+        """Return how many CPUs were idle on average since the last sample; 0 for the first, and if it is unknown.
+
+        /proc/uptime has the idle time of all CPUs in hundredths of a second (proc_uptime(5)): /proc/stat, which is
+        finer, takes the kernel a walk over all interrupts.
+        """
+        try:
+            idle_s = float(os.pread(self._uptime_fd, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        then_ns, then_s, then_idle = self._idle
+        if at_ns - then_ns < _IDLE_NS:
+            return then_idle
+        idle = 0.0 if not then_ns else min(max((idle_s - then_s) * 1e9 / (at_ns - then_ns), 0.0), float(cpus))
+        self._idle = (at_ns, idle_s, idle)
+        return idle
+
+    def _read_kubepods(self) -> tuple[int | None, int]:
+        cgroup = self._tree.kubepods
+        self.kubepods_current_bytes = None
+        held: CgroupId | None = None if self._kubepods is None else self._kubepods.id
+        if cgroup is None:
+            self._drop_kubepods()
+            return None, 0
+        try:
+            if self._kubepods is None or held != cgroup.id:
+                self._drop_kubepods()
+                self._kubepods = _KubepodsFiles(cgroup)
+            limit, current, reclaimable = self._kubepods.read()
+            self.kubepods_current_bytes = current
+            return limit, max(current - reclaimable, 0)
+        except CgroupGoneError:
+            # Vanishing is ordinary; without the tree there is nobody to pause, and the node is what is left to watch.
+            self._drop_kubepods()
+            return None, 0
+
+    def _drop_kubepods(self) -> None:
+        if self._kubepods is not None:
+            self._kubepods.close()
+            self._kubepods = None

@@ -1,0 +1,1 @@
+"""What the daemon did: events, history, Prometheus metrics and traces."""

@@ -1,0 +1,353 @@
+"""`cgpause metrics`: what the daemon published, as Prometheus reads it: by HTTP, or as a file for node_exporter.
+
+A process of its own, without root: the daemon has no network and no time for HTTP. It adds whether the daemon lives,
+and shows nothing that is not recent. prometheus_client is an extra, so this module is imported by that command alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import accumulate
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from cgpause.core import wholefile
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError, HostError, printable
+from cgpause.core.paths import DEFAULT_LISTEN
+from cgpause.kernel import logfmt
+from cgpause.kernel.logfmt import fields
+from cgpause.telemetry import published
+from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind, Values
+from cgpause.telemetry.published import PublishedError
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.core import Metric as PrometheusMetric
+except ModuleNotFoundError as e:
+    raise HostError(
+        "this needs the Python package prometheus-client, which is not installed here: scripts/install --metrics, "
+        "pip install 'cgpause[metrics]', or beside the Debian package: apt-get install python3-prometheus-client"
+    ) from e
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S = 15
+_DEADLINE_S = 10.0
+"""A connection ends this long after it began, whether or not its request has come and its answer was read."""
+_CLIENTS = 8
+"""Connections at a time, a thread each: with the server itself they have to stay below the unit's TasksMax=."""
+_GRACE_S = 0.05
+"""A new client waits this long for a place; then the oldest is ended for it. A scrape takes milliseconds."""
+
+
+class Listen(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """As a browser wants it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+
+def parse_listen(text: str) -> Listen:
+    """Read `127.0.0.1:10912` or `[::1]:10912`.
+
+    Raises:
+        ValueError: it is neither; the message says what is allowed.
+    """
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        address = None
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if address is None or (address.version == 6) != (bare != host) or not is_number:
+        raise ValueError(
+            f"--listen {printable(text)}: give an IP address and a port, like {DEFAULT_LISTEN} or [::1]:10912 "
+            "(0.0.0.0 for all addresses; then anybody who reaches the node can read the names of its pods)"
+        )
+    return Listen(str(address), int(port))
+
+
+class Source:
+    """What there is to show, read anew each time; what is wrong is said once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._complaint: str | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    @property
+    def app(self) -> WSGIApplication:
+        """For an HTTP server."""
+        app: WSGIApplication = make_wsgi_app(self._registry)
+        return app
+
+    def text(self) -> bytes:
+        """Everything, in the text format."""
+        text: bytes = generate_latest(self._registry)
+        return text
+
+    def collect(self) -> Iterator[PrometheusMetric]:
+        """Everything, as prometheus_client asks for it."""
+        values = self._read()
+        for family in FAMILIES:
+            if family.name in values:
+                yield _metric(family, values[family.name])
+
+    def _read(self) -> Values:
+        up, stamp = "cgpause_up", "cgpause_snapshot_timestamp_seconds"
+        try:
+            snapshot = published.read(self._path)
+        except PublishedError as e:
+            self._complain(str(e))
+            return {up: [Figure((), 0)]}
+        values: Values = {stamp: [Figure((), snapshot.time)]}
+        if not snapshot.is_fresh(now_ns()):
+            self._complain(f"{printable(self._path)} is old: the daemon that wrote it has ended, or hangs")
+            return {**values, up: [Figure((), 0)]}
+        self._complain(None)
+        return {**snapshot.values, **values, up: [Figure((), 1)]}
+
+    def _complain(self, text: str | None) -> None:
+        if text == self._complaint:
+            return
+        self._complaint = text
+        if text is None:
+            log.info("the daemon publishes again")
+        else:
+            log.warning("nothing to show but cgpause_up 0: %s", text)
+
+
+def _metric(family: Family, figures: Iterable[Figure]) -> PrometheusMetric:
+    match family.kind:
+        case Kind.GAUGE:
+            gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
+            for labels, value, _ in figures:
+                gauge.add_metric(labels, value)
+            return gauge
+        case Kind.COUNTER:
+            counter = CounterMetricFamily(family.name, family.help, labels=family.labels)
+            for labels, value, _ in figures:
+                counter.add_metric(labels, value)
+            return counter
+        case Kind.HISTOGRAM:
+            histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+            bounds = [*map(str, family.buckets), "+Inf"]
+            for labels, value, counts in figures:
+                histogram.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), value)
+            return histogram
+
+
+def run(path: str | None, *, listen: str | None, textfile: str | None, interval_s: int | None, once: bool) -> None:
+    """Do what `cgpause metrics` was asked for; `path` is what the daemon publishes.
+
+    Raises:
+        ValueError: what was asked for does not go together, or is not allowed.
+        CgpauseError: it cannot be done.
+    """
+    if path is None:
+        raise ValueError("--cgroup-root: nothing is published about another tree without --run-dir")
+    if textfile is None and interval_s is not None:
+        raise ValueError("--interval goes with --textfile: over HTTP each scrape reads anew")
+    if listen is not None and (once or textfile is not None):
+        raise ValueError(f"--listen does not go with {'--once' if once else '--textfile'}")
+    if textfile is not None and not textfile.endswith(".prom"):
+        raise ValueError(f"--textfile {printable(textfile)}: node_exporter reads files named *.prom only")
+    where = parse_listen(listen or DEFAULT_LISTEN)
+    source = Source(path)
+    if once:
+        if textfile is None:
+            sys.stdout.write(source.text().decode())
+        else:
+            write_textfile(source, textfile)
+        return
+    logfmt.set_up(verbose=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if textfile is None:
+        serve(source, where)
+    else:
+        keep_textfile(source, textfile, interval_s or _INTERVAL_S)
+
+
+# --- over HTTP -------------------------------------------------------------------------------------------------------
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread a request, and few of them: slow clients make way for new ones, the oldest first."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, listen: Listen, app: WSGIApplication) -> None:
+        self.address_family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        self._clients: dict[socket.socket, float] = {}
+        """Deadlines of the connections that have not been ended, oldest first."""
+        self._free = threading.Semaphore(_CLIENTS)
+        super().__init__(listen, _Handler)
+        self.set_app(app)
+
+    def is_open(self, client: socket.socket) -> bool:
+        """Whether a connection has not been ended."""
+        return client in self._clients
+
+    def service_actions(self) -> None:
+        """End the connections past their deadlines; `serve_forever` asks twice a second, and after each request."""
+        now = time.monotonic()
+        for client, deadline in list(self._clients.items()):
+            if deadline <= now:
+                self._end(client)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
+        """Start the thread of a connection, once one of the few is free."""
+        while not self._free.acquire(timeout=_GRACE_S):
+            for oldest in list(self._clients)[:1]:
+                self._end(oldest)
+        self._clients[request] = time.monotonic() + _DEADLINE_S
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no more threads: the unit's TasksMax=
+            self._forget(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
+        """Answer one request."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def _forget(self, client: socket.socket) -> None:
+        self._clients.pop(client, None)
+        self._free.release()
+
+    def _end(self, client: socket.socket) -> None:
+        """End a connection; its thread's reads and writes return at once."""
+        self._clients.pop(client, None)
+        with suppress(OSError):  # it has ended by itself
+            client.shutdown(socket.SHUT_RDWR)
+
+    def server_bind(self) -> None:
+        """Bind, without asking anybody for our name, as HTTPServer does."""
+        TCPServer.server_bind(self)
+        host, port = self.socket.getsockname()[:2]
+        self.server_name, self.server_port = host, port
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - as in BaseServer
+        """Log a request that failed: mostly a client that went away."""
+        log.debug("request failed", exc_info=True)
+
+
+class _Handler(WSGIRequestHandler):
+    server: _Server
+
+    def parse_request(self) -> bool:
+        """Read the request; the half of one that was ended would pass for a whole one."""
+        return super().parse_request() and self.server.is_open(self.request)
+
+    def log_message(self, *_: object) -> None:
+        """Scrapes are no news."""
+
+
+def application(source: Source) -> WSGIApplication:
+    """The metrics at /metrics, and at / where they are."""
+    metrics = source.app
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            status, body = "405 Method Not Allowed", b"only GET\n"
+        elif path == "/metrics":
+            return metrics(environ, start_response)
+        elif path == "/":
+            status, body = "200 OK", b"cgpause: its metrics are at /metrics\n"
+        else:
+            status, body = "404 Not Found", b"there is only /metrics\n"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return answer
+
+
+def serve(source: Source, listen: Listen) -> None:
+    """Answer scrapes until SIGTERM or Ctrl-C.
+
+    Raises:
+        HostError: it cannot listen there.
+    """
+    try:
+        server = _Server(listen, application(source))
+    except OSError as e:
+        raise HostError(f"cannot listen on {listen.url}: {e.strerror}; --listen names another address") from e
+    with server:
+        log.info("serving %s", fields(url=Listen(listen.host, server.server_port).url))
+        _until_told(server.serve_forever)
+
+
+# --- as a file -------------------------------------------------------------------------------------------------------
+
+
+def write_textfile(source: Source, path: str) -> None:
+    """Write the file that node_exporter's textfile collector reads, in one step.
+
+    Raises:
+        CgpauseError: it cannot be written.
+    """
+    try:
+        wholefile.replace(path, source.text())
+    except OSError as e:
+        raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}") from e
+
+
+def keep_textfile(source: Source, path: str, interval_s: float) -> None:
+    """Write it again and again until SIGTERM or Ctrl-C, then remove it: what nobody writes is not true for long.
+
+    Raises:
+        CgpauseError: it cannot be written the first time; later that is logged once, and tried again.
+    """
+    write_textfile(source, path)
+    log.info("writing %s", fields(file=path, interval_s=interval_s))
+
+    def again() -> None:
+        complaint: str | None = None
+        while True:
+            time.sleep(interval_s)
+            try:
+                write_textfile(source, path)
+            except CgpauseError as e:
+                if complaint != str(e):
+                    log.warning("%s", e)
+                complaint = str(e)
+            else:
+                complaint = None
+
+    try:
+        _until_told(again)
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _until_told(work: Callable[[], None]) -> None:
+    with suppress(KeyboardInterrupt):
+        work()

@@ -1,0 +1,232 @@
+"""The file that keeps what was done to pods: `history.jsonl` in the daemon's state directory.
+
+One JSON object a line, so that tail, grep and jq read it, added with one write to a file opened O_APPEND: writers (the
+daemon, its ExecStopPost=, the command line) need no lock among each other. Whoever dies in a write leaves at most its
+own line torn; readers pass over it, and the next writer begins on a line of its own. When the file is full it is
+renamed to `history.jsonl.1`, over the one before, so there are never more than two. No fsync: a write survives the
+death of its process without, and waiting for a disk to survive a power failure is not worth it; the pauses themselves
+do not survive that.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from types import NoneType
+
+from cgpause.core.errors import CgpauseError, printable
+from cgpause.core.paths import HISTORY_FILE
+from cgpause.telemetry.events import LATEST, NAMES, Event, iso
+
+MAX_TEXT = 500
+"""Characters kept of any text. Names are shorter; an error's text may not be."""
+_MAX_LINE = 1 << 17
+"""Bytes of a line that can be ours: MAX_TEXT escaped characters in every field are less."""
+_BLOCK = 1 << 16
+
+
+class HistoryError(CgpauseError):
+    """The history is there, or should be, and cannot be read or written."""
+
+
+_TEXTS = ("what", "pod", "uid", "reason")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(NAMES, (str, NoneType)),
+    **dict.fromkeys(_TEXTS, (str,)),
+    **dict.fromkeys(("times", "memory_current_bytes", "since_ns"), (int, NoneType)),
+    **dict.fromkeys(("held_s", "used_pct"), (float, int, NoneType)),
+    "foreign": (bool, NoneType),
+}
+
+
+def encode(event: Event) -> bytes:
+    """Write an event as its line."""
+    values: dict[str, object] = {"time": iso(event.at)}
+    for name, value in event.known():
+        if name != "at":
+            values[name] = value[:MAX_TEXT] if isinstance(value, str) else value
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Event | None:
+    """Read a line back; None for one that is torn, or none of ours."""
+    if len(line) > _MAX_LINE:
+        return None
+    try:
+        found = json.loads(line)
+        values = {name: found[name] for name in NAMES if name in found and name != "at"}
+        at = datetime.fromisoformat(found["time"])
+        if at.tzinfo is None or not all(_is_kind(name, value) for name, value in values.items()):
+            return None
+        seconds = at.timestamp()
+        return Event(at=seconds, **values) if 0 <= seconds < LATEST else None
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _is_kind(name: str, value: object) -> bool:
+    kinds = _KINDS[name]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        return False
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return 0 <= value < 2**63 and math.isfinite(value)
+    return True
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def path_in(state_dir: str) -> str:
+    """Where the history of a state directory is."""
+    return os.path.join(state_dir, HISTORY_FILE)
+
+
+def append(path: str, event: Event, max_bytes: int) -> None:
+    """Add an event; `max_bytes` is for both files together.
+
+    Raises:
+        OSError: it could not be written, or what is there is no file of ours.
+    """
+    data = encode(event)
+    fd = _open_to_append(path)
+    try:
+        size = os.fstat(fd).st_size
+        if size and size + len(data) > max_bytes // 2 and _rotate(path, fd):
+            os.close(fd)
+            fd = -1
+            fd = _open_to_append(path)
+            size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) not in (b"\n", b""):
+            data = b"\n" + data  # whoever wrote last did not come to its end
+        written = os.write(fd, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _open_to_append(path: str) -> int:
+    # For reading too: the last byte tells whether the last line is whole. O_NONBLOCK: a FIFO must not hold us up.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return _regular(os.open(path, flags, 0o600), path)
+
+
+def _regular(fd: int, path: str) -> int:
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _rotate(path: str, fd: int) -> bool:
+    """Set the full file aside; whether there is now another one at its path."""
+    try:
+        # Of two writers who find it full one renames it; else the second would put the new file over the old one.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False  # a line more does not matter
+    try:
+        is_here = os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return True
+    if is_here:
+        # Die before it, and the file is full, as it was; die after it, and there is none, as in the beginning.
+        os.rename(path, f"{path}.1")
+    return True
+
+
+def read(path: str) -> Iterator[Event]:
+    """Every event there is, in the order in which they were written.
+
+    Raises:
+        HistoryError: there is something that cannot be read. That there is nothing at all is no error.
+    """
+    for fd in reversed(_open_to_read(path)):
+        with open(fd, "rb") as file:
+            whole = True
+            while line := file.readline(_MAX_LINE + 1):
+                event = decode(line) if whole else None
+                whole = line.endswith(b"\n")  # else this was a piece of one, and so is the next
+                if event is not None:
+                    yield event
+
+
+def tail(path: str, limit: int) -> list[Event]:
+    """The last events, newest last, without reading all of them.
+
+    Raises:
+        HistoryError: as in `read`.
+    """
+    found: deque[Event] = deque()
+    for fd in _open_to_read(path):
+        with open(fd, "rb") as file:
+            for line in _lines_backwards(file.fileno()):
+                if len(found) >= limit:
+                    break
+                event = decode(line)
+                if event is not None:
+                    found.appendleft(event)
+    return list(found)
+
+
+def exists(path: str) -> bool:
+    """Whether anything was ever noted there.
+
+    Raises:
+        HistoryError: as in `read`.
+    """
+    fds = _open_to_read(path)
+    for fd in fds:
+        os.close(fd)
+    return bool(fds)
+
+
+def _open_to_read(path: str) -> list[int]:
+    """Descriptors of the current file and the one before it, newest first."""
+    fds: list[int] = []
+    try:
+        for name in (path, f"{path}.1"):
+            try:
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                fd = _regular(os.open(name, flags), name)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            fds.append(fd)
+    except OSError as e:
+        for fd in fds:
+            os.close(fd)
+        raise _read_error(name, e) from e
+    if len(fds) == 2 and os.path.samestat(os.fstat(fds[0]), os.fstat(fds[1])):
+        os.close(fds.pop(0))  # set aside between the two; what was written since is not old enough to be missed
+    return fds
+
+
+def _read_error(path: str, error: OSError) -> HistoryError:
+    hint = {
+        errno.EACCES: "; root may: run as root (sudo)",
+        errno.ELOOP: "; it is a symbolic link, which cgpause does not follow",
+    }.get(error.errno or 0, "")
+    return HistoryError(f"cannot read {printable(path)}: {error.strerror}{hint}")
+
+
+def _lines_backwards(fd: int) -> Iterator[bytes]:
+    end, rest = os.fstat(fd).st_size, b""
+    while end:
+        start = max(0, end - _BLOCK)
+        block = os.pread(fd, end - start, start) + rest
+        end = start
+        first, *lines = block.split(b"\n")
+        yield from reversed(lines)
+        rest = first[: 2 * _MAX_LINE]  # too long all the same
+    yield rest

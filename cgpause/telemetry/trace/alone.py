@@ -1,0 +1,227 @@
+"""`cgpause record`: a trace without a daemon; reads what it may, and writes nothing but its file."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from cgpause import __version__
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.inotify import Changes, PodChange, Watch
+from cgpause.kernel.process import raise_descriptor_limit
+from cgpause.ledger.ledger import read_record
+from cgpause.pods.follow import Follower
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.telemetry.events import boot_id
+from cgpause.telemetry.trace.encode import Block, Blocks, Encoder, Hide
+from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_close
+from cgpause.telemetry.trace.values import Header
+from cgpause.telemetry.trace.write import TraceFiles
+
+_NS = 1_000_000_000
+_DETAILS_NS = _NS
+_CALM_DETAILS_NS = 10 * _NS
+"""Page cache and who listens: as often as the daemon asks while memory is close, and now and then besides."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """How far it is."""
+
+    samples: int = 0
+    pods: int = 0
+    """At the last sample."""
+    seconds: float = 0.0
+    written: int = 0
+    """Bytes."""
+    unread: int = 0
+    """Samples that could not be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be recorded."""
+
+    path: str
+    interval_s: float
+    for_s: float | None
+    """None: until it is told to end."""
+    max_bytes: int
+    hide: Hide | None
+
+
+class _Node:
+    """The pods of this node, followed as the daemon does, but only looked at."""
+
+    def __init__(self, tree: PodTree, config: Config, epoll: select.epoll) -> None:
+        self.tree = tree
+        self._config = config
+        self._watch = Watch(epoll)
+        self._root = Cgroup(tree.root, "")
+        self._follower = Follower(tree, self._root, self._watch)
+        self._details_at_ns = 0
+
+    def close(self) -> None:
+        self._watch.close()
+        self._root.close()
+
+    def take_in(self, at_ns: int, *, close: bool) -> None:
+        """Follow what inotify, or the walk's timer, says."""
+        changes: Changes = self._watch.read()
+        times = self._follower.times
+        if changes.tree:
+            times.something_came(at_ns)
+        elif changes.gone:
+            times.something_went(at_ns)
+        if times.is_due(at_ns):
+            appeared, _ = self._follower.walk(at_ns, close=close)
+            for tracked in appeared:
+                self._read_record(tracked)
+            if self._follower.unwatched:
+                for tracked in self.tree.pods.values():
+                    self._read_record(tracked)
+        for key, change in changes.pods.items():
+            one = self.tree.pods.get(key)
+            if one is None:
+                continue
+            if PodChange.RECORD in change:
+                self.tree.update_facts(one, at_ns)
+                self._read_record(one)
+            if PodChange.CONTAINERS in change:
+                one.settle(at_ns, self._config.hold)
+                one.list_at_ns = 0
+                self.tree.starts(one, at_ns)
+
+    def due_ns(self) -> int:
+        """When to look at the tree again, whatever inotify says."""
+        return self._follower.times.due_ns
+
+    def read_details(self, at_ns: int, *, close: bool) -> None:
+        """Reclaimable memory, and who listens, where that is due."""
+        if at_ns >= self._details_at_ns:
+            self._details_at_ns = at_ns + (_DETAILS_NS if close else _CALM_DETAILS_NS)
+            self.tree.read_details(at_ns)
+
+    def _read_record(self, tracked: TrackedPod) -> None:
+        try:
+            record = read_record(tracked.cgroup)
+        except CgroupGoneError:
+            return
+        except CgpauseError:
+            record = None  # a damaged one: who holds it is not known
+        if record != tracked.pod.paused:
+            tracked.pod = replace(tracked.pod, paused=record)
+
+
+def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Callable[[Recorded], None]) -> Recorded:
+    """Record until `for_s` is over or SIGINT, SIGTERM or SIGHUP comes; `on_sample` is told how far it is.
+
+    Raises:
+        KernelWriteError: the file is there already, or cannot be written any more; what was written can be read.
+        CgpauseError: there is no such cgroup root.
+    """
+    raise_descriptor_limit()
+    try:
+        files = TraceFiles(plan.path, plan.max_bytes, fresh=True)
+    except OSError as e:
+        hint = "name another file" if isinstance(e, FileExistsError) else "name a file that can be made"
+        raise KernelWriteError(e.filename or plan.path, e, hint=hint) from e
+    tree = PodTree(root, log_dir, config)
+    try:
+        with select.epoll() as epoll, _told_to_end() as stop_fd, Sampler(tree) as sampler:
+            epoll.register(stop_fd, select.EPOLLIN)
+            node = _Node(tree, config, epoll)
+            try:
+                return _loop(node, sampler, files, plan, epoll, stop_fd, on_sample)
+            finally:
+                node.close()
+    except OSError as e:
+        raise KernelWriteError(plan.path, e, hint="what was written until then can be read") from e
+    finally:
+        tree.close()
+        files.close()
+        if not files.written:
+            os.unlink(plan.path)
+
+
+def _loop(
+    node: _Node,
+    sampler: Sampler,
+    files: TraceFiles,
+    plan: Plan,
+    epoll: select.epoll,
+    stop_fd: int,
+    on_sample: Callable[[Recorded], None],
+) -> Recorded:
+    boot = boot_id() or ""
+    blocks = Blocks(Encoder(Header(boot, 0.0, 0, plan.interval_s, __version__), plan.hide))
+    gatherer, recorded = Gatherer(node.tree), Recorded()
+    begin_ns = due_ns = now_ns()
+    end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * _NS)
+    close = False
+
+    def write(found: list[Block]) -> None:
+        for block in found:
+            files.write(block.lines, begins=block.begins)
+        if files.full:
+            blocks.begin_anew()
+
+    while True:
+        at_ns = now_ns()
+        node.take_in(at_ns, close=close)
+        if at_ns >= due_ns:
+            try:
+                if close:
+                    node.read_details(at_ns, close=True)
+                sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
+            except CgpauseError:
+                recorded.unread += 1
+                due_ns = at_ns + int(plan.interval_s * _NS)
+            else:
+                close = is_close(sample.headroom)
+                write(blocks.add(gatherer.moment(sample, time.time()), close=close))
+                recorded.samples += 1
+                recorded.pods = len(sample.pods)
+                # On a grid, so that what a sample takes does not add up; but never two at once.
+                due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
+                if not close:
+                    node.read_details(at_ns, close=False)
+            recorded.seconds = (at_ns - begin_ns) / 1e9
+            recorded.written = files.written
+            on_sample(recorded)
+        if end_ns is not None and at_ns >= end_ns:
+            break
+        wake_ns = min(due_ns, node.due_ns(), due_ns if end_ns is None else end_ns)
+        events = epoll.poll(max(wake_ns - now_ns(), 0) / 1e9)
+        if any(fd == stop_fd for fd, _ in events):
+            break
+    write(blocks.rest())
+    recorded.written = files.written
+    return recorded
+
+
+@contextmanager
+def _told_to_end() -> Iterator[int]:
+    """A descriptor that can be read once a signal to end has come."""
+    read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # A handler that does nothing: what counts is the byte that its coming writes.
+    before = [signal.signal(number, lambda *_: None) for number in numbers]
+    woken = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    try:
+        yield read_fd
+    finally:
+        signal.set_wakeup_fd(woken)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        os.close(read_fd)
+        os.close(write_fd)

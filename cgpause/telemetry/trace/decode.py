@@ -1,0 +1,309 @@
+"""Lines of a trace → moments. A trace may come from anywhere, so everything in it is checked; pure.
+
+Each check says what was found and what is allowed; `read` adds the file and the line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+from cgpause.core.errors import printable
+from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
+from cgpause.telemetry.trace.values import SCHEMA, Header, Moment, Stall, pause_seen
+
+E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
+
+_MOST = 1 << 60
+"""Bytes, nanoseconds, counts: more is none of ours."""
+_LATEST_S = 4e11
+MAX_PODS = 10_000
+"""At once."""
+_MAX_TEXT = 600
+"""A namespace and a name have 316 characters, a rule with a glob some more."""
+GAP_NS = 60_000_000_000
+"""After so long without a sample nothing is known of the time before; more, where the interval is long."""
+
+
+class BadLineError(ValueError):
+    """What is wrong with a line."""
+
+
+class Decoder:
+    """Takes the lines of one trace in their order."""
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self._pods: dict[int, Pod] = {}
+        self._usages: dict[int, PodUsage] = {}
+        self._current: dict[int, int] = {}
+        self._kills: dict[int, int] = {}
+        self._own: dict[int, int] = {}
+        self._keys: dict[CgroupId, int] = {}
+        self._headroom: Headroom | None = None
+        self._read_at_ns = 0
+        self._stalls: dict[str, Stall | None] = {"s": None, "k": None}
+        self._at_ns: int | None = None
+        self._begins = True
+
+    def feed(self, line: bytes) -> Moment | None:
+        """Take a line in; returns the moment that it completes, if it does.
+
+        Raises:
+            BadLineError: what was found in it and what is allowed.
+        """
+        values = _parse(line)
+        if "cgpause_trace" in values:
+            self._begin(values)
+            return None
+        if self.header is None:
+            raise BadLineError('the first line is no header ({"cgpause_trace": 1, …})')
+        if "pod" in values:
+            self._pod(values)
+        elif "gone" in values:
+            self._gone(_whole(values, "gone"))
+        elif "t" in values:
+            return self._sample(values, self.header)
+        else:
+            raise BadLineError(f"found {_shown(values)}; allowed: a header, a pod, gone or a sample (t)")
+        return None
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        schema = values["cgpause_trace"]
+        if schema != SCHEMA or isinstance(schema, bool):
+            raise BadLineError(f"cgpause_trace: found {_shown(schema)}; this cgpause reads schema {SCHEMA}")
+        by, hashed = values.get("by"), values.get("hashed")
+        if by not in ("daemon", "record") or not isinstance(hashed, bool):
+            raise BadLineError(f"found by {_shown(by)}, hashed {_shown(hashed)}; allowed: daemon or record; a boolean")
+        header = Header(
+            boot=_text(values, "boot"),
+            time_s=_number(values, "time", _LATEST_S),
+            at_ns=_whole(values, "at", _MOST // 1000) * 1000,
+            interval_s=_number(values, "interval", 86400.0),
+            version=_text(values, "version"),
+            by_daemon=by == "daemon",
+            hashed=hashed,
+            quantum_bytes=_whole(values, "quantum", 1 << 30),
+        )
+        if not header.quantum_bytes or not header.interval_s:
+            raise BadLineError("found an interval or a quantum of 0; allowed: more")
+        before = self.header
+        if before is None or before.boot != header.boot or self._at_ns is None:
+            self._begins = True
+        elif header.at_ns < self._at_ns:
+            raise BadLineError("found a header that is older than what stands before it")
+        self.header = header
+        for known in (self._pods, self._usages, self._current, self._kills, self._own, self._keys):
+            known.clear()
+        self._headroom = None
+        self._read_at_ns = 0
+        self._stalls = {"s": None, "k": None}
+
+    def _pod(self, values: dict[str, Any]) -> None:
+        number = _whole(values, "pod")
+        qos = _one_of(QosClass, values.get("qos"), "qos")
+        paused = None
+        if values.get("paused") is not None:
+            found = values["paused"]
+            if not isinstance(found, list) or len(found) != 3:
+                raise BadLineError(f"paused: found {_shown(found)}; allowed: [mechanism, owner, since]")
+            mechanism, owner = _one_of(Mechanism, found[0], "paused"), _one_of(Owner, found[1], "paused")
+            paused = pause_seen(mechanism, owner, _checked(found[2], "paused", _MOST // 1000) * 1000)
+        named = values.get("name") is not None
+        uid = _text(values, "uid")
+        pod = Pod(
+            cgroup=CgroupId(f"{qos.lower()}/{uid}", _whole(values, "inode", 1 << 64)),
+            uid=uid,
+            qos=qos,
+            namespace=_text(values, "namespace") if named else None,
+            name=_text(values, "name") if named else None,
+            memory_max_bytes=_whole(values, "max") if values.get("max") is not None else None,
+            protected=_text(values, "protected") if values.get("protected") is not None else None,
+            settled_at_ns=_whole(values, "settled", _MOST // 1000) * 1000 if "settled" in values else 0,
+            spared_until_ns=_whole(values, "spared", _MOST // 1000) * 1000 if "spared" in values else 0,
+            paused=paused,
+            workload=_one_of(Workload, values.get("class", Workload.BATCH), "class"),
+            priority=_checked(values.get("priority", 0), "priority", 1000, least=-1000),
+        )
+        old = self._pods.get(number)
+        if old is None:
+            if len(self._pods) >= MAX_PODS:
+                raise BadLineError(f"found more than {MAX_PODS} pods at once")
+        else:
+            if old.cgroup != pod.cgroup:
+                raise BadLineError(f"pod {number} is another one before it is gone")
+            known = old.reclaimable_bytes, old.cpu_usage_usec
+            pod = replace(pod, reclaimable_bytes=known[0], cpu_usage_usec=known[1])
+        if self._keys.setdefault(pod.cgroup, number) != number:
+            raise BadLineError(f"pod {number} is also pod {self._keys[pod.cgroup]}")
+        self._set(number, pod)
+
+    def _gone(self, number: int) -> None:
+        pod = self._known(number)
+        del self._pods[number], self._keys[pod.cgroup]
+        for known in (self._usages, self._current, self._kills, self._own):
+            known.pop(number, None)
+
+    def _known(self, number: int) -> Pod:
+        pod = self._pods.get(number)
+        if pod is None:
+            raise BadLineError(f"pod {number} was not introduced")
+        return pod
+
+    def _set(self, number: int, pod: Pod) -> None:
+        self._pods[number] = pod
+        self._usages[number] = PodUsage(self._current.get(number, 0), pod)
+
+    def _sample(self, values: dict[str, Any], header: Header) -> Moment:
+        since_ns = _whole(values, "t", _MOST // 1000) * 1000
+        at_ns = header.at_ns + since_ns
+        if self._at_ns is not None and at_ns < self._at_ns and not self._begins:
+            raise BadLineError("t: found a time before that of the sample before it")
+        quantum = header.quantum_bytes
+        headroom = self._headroom = self._new_headroom(values, quantum)
+        for key in ("s", "k"):
+            if key in values:
+                self._stalls[key] = _stall(values[key], key)
+        if "d" in values:
+            self._read_at_ns = _whole(values, "d", at_ns // 1000) * 1000
+        for number, amount in _pairs(values, "m"):
+            pod = self._known(number)
+            self._current[number] = _checked(amount * quantum, "m")
+            self._usages[number] = PodUsage(amount * quantum, pod)
+        for number, amount in _pairs(values, "r"):
+            self._set(number, replace(self._known(number), reclaimable_bytes=_checked(amount * quantum, "r")))
+        for number, amount in _pairs(values, "c"):
+            self._set(number, replace(self._known(number), cpu_usage_usec=_checked(amount * 1000, "c")))
+        for key, counts in (("o", self._kills), ("w", self._own)):
+            for number, amount in _pairs(values, key):
+                self._known(number)
+                counts[number] = amount
+        gap_ns = max(GAP_NS, int(5e9 * header.interval_s))
+        begins = self._begins or self._at_ns is None or at_ns - self._at_ns > gap_ns
+        self._begins = False
+        self._at_ns = at_ns
+        late_ns = _whole(values, "l", _MOST // 1000) * 1000 if "l" in values else 0
+        return Moment(
+            Sample(at_ns, headroom, tuple(self._usages.values()), self._read_at_ns, late_ns),
+            oom_kills={self._pods[number].cgroup: count for number, count in self._kills.items()},
+            own_ooms={self._pods[number].cgroup: count for number, count in self._own.items()},
+            node=self._stalls["s"],
+            kubepods=self._stalls["k"],
+            time_s=round(header.time_s + since_ns / 1e9, 6),
+            begins=begins,
+        )
+
+    def _new_headroom(self, values: dict[str, Any], quantum: int) -> Headroom:
+        old = self._headroom
+        if "h" in values:
+            host = values["h"]
+            if not isinstance(host, list) or len(host) != 3:
+                raise BadLineError(f"h: found {_shown(host)}; allowed: [node, kubepods or null, eviction]")
+            total, limit, eviction = host
+            total = _checked(total, "h", least=1)
+            limit = None if limit is None else _checked(limit, "h")
+            eviction = _checked(eviction, "h")
+        elif old is None:
+            raise BadLineError("the first sample after a header has no h (memory of node and kubepods)")
+        else:
+            total, limit, eviction = old.node_total_bytes, old.kubepods_max_bytes, old.eviction_bytes
+        available = 0 if old is None else old.node_available_bytes
+        used = 0 if old is None else old.kubepods_used_bytes
+        if "a" in values:
+            # What is free may be noted as less than nothing by no kernel; a simulation overshoots by a page.
+            available = _checked(_whole(values, "a", least=-_MOST) * quantum, "a", least=-_MOST)
+        if "u" in values:
+            used = _checked(_whole(values, "u") * quantum, "u")
+        if old is not None and "h" not in values and (available, used) == _changing(old):
+            return old
+        return Headroom(total, available, limit, used, eviction)
+
+
+def _changing(headroom: Headroom) -> tuple[int, int]:
+    return headroom.node_available_bytes, headroom.kubepods_used_bytes
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise BadLineError(f"found {text}; allowed: finite numbers")
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(line, parse_constant=_no_constant)
+    except BadLineError:
+        raise
+    except (ValueError, RecursionError) as e:
+        raise BadLineError(f"no JSON: found {_shown(line[:80].decode('utf-8', 'backslashreplace'))}") from e
+    if not isinstance(values, dict):
+        raise BadLineError(f"found {_shown(values)}; allowed: a JSON object")
+    return values
+
+
+def _shown(value: object) -> str:
+    text = printable(ascii(value) if not isinstance(value, str) else f'"{value}"')
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _checked(value: object, key: str, most: int = _MOST, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise BadLineError(f"{key}: found {_shown(value)}; allowed: a whole number from {least} to {most}")
+    return value
+
+
+def _whole(values: dict[str, Any], key: str, most: int = _MOST, *, least: int = 0) -> int:
+    return _checked(_get(values, key), key, most, least)
+
+
+def _number(values: dict[str, Any], key: str, most: float) -> float:
+    value = _get(values, key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise BadLineError(f"{key}: found {_shown(value)}; allowed: a number from 0 to {most:g}")
+    return float(value)
+
+
+def _text(values: dict[str, Any], key: str) -> str:
+    value = _get(values, key)
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise BadLineError(f"{key}: found {_shown(value)}; allowed: up to {_MAX_TEXT} characters")
+    # Once for all: it goes to terminals, logs and pictures.
+    return printable(value)
+
+
+def _get(values: dict[str, Any], key: str) -> object:
+    if key not in values:
+        raise BadLineError(f"{key} is missing")
+    return values[key]
+
+
+def _one_of(kind: type[E], value: object, key: str) -> E:
+    for one in kind:
+        if one == value:
+            return one
+    raise BadLineError(f"{key}: found {_shown(value)}; allowed: {', '.join(kind)}")
+
+
+def _stall(value: object, key: str) -> Stall | None:
+    if value is None:
+        return None
+    if isinstance(value, list) and len(value) == 2:
+        return Stall(_percent(value[0], key), _percent(value[1], key))
+    raise BadLineError(f"{key}: found {_shown(value)}; allowed: two numbers from 0 to 100, or null")
+
+
+def _percent(value: object, key: str) -> float:
+    return _number({key: value}, key, 100.0)
+
+
+def _pairs(values: dict[str, Any], key: str) -> Iterator[tuple[int, int]]:
+    found = values.get(key)
+    if found is None:
+        return
+    if not isinstance(found, list) or len(found) % 2 or len(found) > 2 * MAX_PODS:
+        raise BadLineError(f"{key}: found {_shown(found)}; allowed: pairs of a pod and a number")
+    for number, amount in zip(found[::2], found[1::2], strict=True):
+        yield _checked(number, key), _checked(amount, key)

@@ -1,0 +1,273 @@
+"""Moments → lines of a trace: a pod's facts when they are new or change, and of its memory what changed; pure.
+
+The format is described in docs/trace.md; `decode` reads it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cgpause.core.model import CgroupId, Headroom, Pod, Workload
+from cgpause.telemetry.trace.values import SCHEMA, Header, Moment, Stall
+
+_CPU_QUANTUM_USEC = 1000
+
+Hide = Callable[[str], str]
+"""What stands for a name, a UID or an id."""
+
+
+def hasher(salt: bytes) -> Hide:
+    """The same name has the same hash under one salt, without which nobody can try names against it.
+
+    `default` and the like tell nothing, and stay.
+    """
+    from cgpause.core.redact import WELL_KNOWN, hashed  # noqa: PLC0415 - it brings OpenSSL, which the daemon does without
+
+    return lambda name: name if name in WELL_KNOWN else hashed(name, salt)
+
+
+def hide_pod(pod: Pod, hide: Hide) -> Pod:
+    """A pod without its names; of the rule that protects it what it is, not what it names."""
+    namespace = None if pod.namespace is None else hide(pod.namespace)
+    protected = pod.protected
+    if protected is not None:
+        # "rule 2 ([[pods]] match = 'team/*')", "namespace team (protect.namespaces)", "its cgroup cannot be read: …"
+        words = protected.partition(":")[0].partition(" (")[0].split()
+        protected = "its namespace is protected" if words[:1] == ["namespace"] else " ".join(words)
+    return replace(
+        pod,
+        uid=hide(pod.uid),
+        namespace=namespace,
+        name=None if pod.name is None else hide(pod.name),
+        protected=protected,
+    )
+
+
+class _Noted:
+    """What the trace says of a pod so far."""
+
+    __slots__ = ("cpu", "current", "facts", "kills", "number", "pod", "reclaimable")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.facts: tuple[object, ...] | None = None
+        self.pod: Pod | None = None
+        self.current = -1
+        self.reclaimable = 0
+        self.cpu = -1
+        self.kills: dict[str, int] = {}
+
+
+class Encoder:
+    """Writes moments as lines, each what differs from all before it since the last `begin`."""
+
+    def __init__(self, header: Header, hide: Hide | None = None) -> None:
+        """`header` is what all headers have in common; `hide` takes names out."""
+        self._header = header
+        self._hide = hide
+        self._quantum = header.quantum_bytes
+        self._pods: dict[CgroupId, _Noted] = {}
+        self._next = 0
+        self._origin_ns = 0
+        self._host: tuple[object, ...] | None = None
+        self._available = self._used = self._read_ns = -1
+        self._stalls: tuple[Stall | None, Stall | None] = (None, None)
+
+    def begin(self, at_ns: int, time_s: float) -> str:
+        """A header: what follows needs nothing that was written before."""
+        self._pods.clear()
+        self._next = 0
+        self._origin_ns = at_ns // 1000 * 1000
+        self._host = None
+        self._available = self._used = self._read_ns = -1
+        self._stalls = (None, None)
+        header = self._header
+        boot = header.boot if self._hide is None or not header.boot else self._hide(header.boot)
+        return _line(
+            {
+                "cgpause_trace": SCHEMA,
+                "version": header.version,
+                "boot": boot,
+                "time": round(time_s, 3),
+                "at": self._origin_ns // 1000,
+                "interval": header.interval_s,
+                "quantum": self._quantum,
+                "by": "daemon" if header.by_daemon else "record",
+                "hashed": self._hide is not None,
+            }
+        )
+
+    def add(self, moment: Moment) -> list[str]:
+        """The lines of a moment, the sample's last; `begin` must have been called once."""
+        sample = moment.sample
+        lines: list[str] = []
+        values: dict[str, Any] = {"t": (sample.at_ns - self._origin_ns) // 1000}
+        if sample.late_ns >= 1000:
+            values["l"] = sample.late_ns // 1000
+        self._add_headroom(sample.headroom, values)
+        if sample.read_at_ns != self._read_ns:
+            self._read_ns = sample.read_at_ns
+            values["d"] = sample.read_at_ns // 1000
+        stalls = (moment.node, moment.kubepods)
+        for key, now, before in zip("sk", stalls, self._stalls, strict=True):
+            if now != before:
+                values[key] = None if now is None else list(now)
+        self._stalls = stalls
+        self._add_pods(moment, values, lines)
+        lines.append(_line(values))
+        return lines
+
+    def _add_headroom(self, headroom: Headroom, values: dict[str, Any]) -> None:
+        host = (headroom.node_total_bytes, headroom.kubepods_max_bytes, headroom.eviction_bytes)
+        if host != self._host:
+            self._host = host
+            values["h"] = list(host)
+        available = self._rounded(headroom.node_available_bytes, self._available)
+        if available != self._available:
+            self._available = values["a"] = available
+        used = self._rounded(headroom.kubepods_used_bytes, self._used)
+        if used != self._used:
+            self._used = values["u"] = used
+
+    def _add_pods(self, moment: Moment, values: dict[str, Any], lines: list[str]) -> None:
+        quantum, known = self._quantum, self._pods
+        changes: dict[str, list[int]] = {"m": [], "r": [], "c": [], "o": [], "w": []}
+        pods = moment.sample.pods
+        for current, pod in pods:
+            noted = known.get(pod.cgroup)
+            if noted is None:
+                noted = known[pod.cgroup] = _Noted(self._next)
+                self._next += 1
+            # As the daemon holds them, a pod's facts are another object when, and only when, they may have changed.
+            if pod is not noted.pod:
+                self._add_facts(noted, pod, changes["r"], lines)
+            # As in `_rounded`; this is done for each pod each time.
+            if noted.current < 0 or abs(current - noted.current * quantum) >= quantum:
+                noted.current = current // quantum
+                changes["m"] += (noted.number, noted.current)
+            usec = moment.cpu_usec.get(pod.cgroup, pod.cpu_usage_usec)
+            if usec is not None and abs(usec - noted.cpu * _CPU_QUANTUM_USEC) >= _CPU_QUANTUM_USEC:
+                noted.cpu = usec // _CPU_QUANTUM_USEC
+                changes["c"] += (noted.number, noted.cpu)
+        if len(pods) < len(known):
+            there = {pod.cgroup for _, pod in pods}
+            gone = [cgroup for cgroup in known if cgroup not in there]
+            lines += [_line({"gone": known.pop(cgroup).number}) for cgroup in gone]
+        for key, counts in (("o", moment.oom_kills), ("w", moment.own_ooms)):
+            for cgroup, count in counts.items():
+                one = known.get(cgroup)
+                if one is not None and one.kills.get(key, 0) != count:
+                    one.kills[key] = count
+                    changes[key] += (one.number, count)
+        values |= {key: found for key, found in changes.items() if found}
+
+    def _add_facts(self, noted: _Noted, pod: Pod, reclaimable: list[int], lines: list[str]) -> None:
+        noted.pod = pod
+        facts = _facts(pod)
+        if facts != noted.facts:
+            noted.facts = facts
+            lines.append(self._pod_line(noted.number, pod))
+        rounded = self._rounded(pod.reclaimable_bytes, noted.reclaimable)
+        if rounded != noted.reclaimable:
+            noted.reclaimable = rounded
+            reclaimable += (noted.number, rounded)
+
+    def _rounded(self, now: int, noted: int) -> int:
+        """In quanta; what lies within one of what is noted leaves that as it is, or it would flutter."""
+        return noted if noted >= 0 and abs(now - noted * self._quantum) < self._quantum else now // self._quantum
+
+    def _pod_line(self, number: int, pod: Pod) -> str:
+        shown = pod if self._hide is None else hide_pod(pod, self._hide)
+        values: dict[str, Any] = {"pod": number, "uid": shown.uid, "inode": shown.cgroup.inode, "qos": shown.qos}
+        if shown.name is not None:
+            values |= {"namespace": shown.namespace, "name": shown.name}
+        optional = {
+            "max": shown.memory_max_bytes,
+            "protected": shown.protected,
+            "class": None if shown.workload is Workload.BATCH else shown.workload,
+            "priority": shown.priority or None,
+            "settled": shown.settled_at_ns // 1000 or None,
+            "spared": shown.spared_until_ns // 1000 or None,
+        }
+        values |= {key: value for key, value in optional.items() if value is not None}
+        if shown.paused is not None:
+            paused = shown.paused
+            values["paused"] = [paused.mechanism, paused.owner, paused.since_ns // 1000]
+        return _line(values)
+
+
+def _facts(pod: Pod) -> tuple[object, ...]:
+    """What a pod's line is made of."""
+    paused = pod.paused
+    return (
+        pod.namespace,
+        pod.name,
+        pod.memory_max_bytes,
+        pod.protected,
+        pod.workload,
+        pod.priority,
+        pod.settled_at_ns,
+        pod.spared_until_ns,
+        None if paused is None else (paused.mechanism, paused.owner, paused.since_ns),
+    )
+
+
+def _line(values: dict[str, Any]) -> str:
+    return json.dumps(values, separators=(",", ":")) + "\n"
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+_BLOCK_NS = 5_000_000_000
+_CLOSE_BLOCK_NS = 1_000_000_000
+"""While memory is close whoever records may be the next to die."""
+_BLOCK_LINES = 2000
+
+
+class Block(NamedTuple):
+    """Lines that are written at once."""
+
+    lines: tuple[str, ...]
+    begins: bool
+    """Whether the first is a header."""
+
+
+class Blocks:
+    """Gathers lines into blocks: many small ones would be packed badly, and cost more to write."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._lines: list[str] = []
+        self._begins = False
+        self._anew = True
+        self._since_ns = 0
+
+    def begin_anew(self) -> None:
+        """What comes next is to need nothing of what came before."""
+        self._anew = True
+
+    def add(self, moment: Moment, *, close: bool) -> list[Block]:
+        """Take a moment in; returns the blocks that are due. `close` is whether memory is."""
+        at_ns = moment.sample.at_ns
+        blocks: list[Block] = []
+        if self._anew:
+            blocks += self.rest()
+            self._anew, self._begins, self._since_ns = False, True, at_ns
+            self._lines.append(self._encoder.begin(at_ns, moment.time_s))
+        self._lines += self._encoder.add(moment)
+        waited_ns = at_ns - self._since_ns
+        if waited_ns >= (_CLOSE_BLOCK_NS if close else _BLOCK_NS) or len(self._lines) >= _BLOCK_LINES:
+            self._since_ns = at_ns
+            blocks += self.rest()
+        return blocks
+
+    def rest(self) -> list[Block]:
+        """What is left, as a block."""
+        if not self._lines:
+            return []
+        block = Block(tuple(self._lines), self._begins)
+        self._lines, self._begins = [], False
+        return [block]

@@ -1,0 +1,112 @@
+"""Reads what a trace notes of a node besides the sample: pressure, OOM kills, CPU time; writes nothing.
+
+OOM kills are asked of kubepods, whose memory.events counts those of all pods, and of the pods only when there is one
+more. CPU time of each pod is read every 10 s, some pods at each sample.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CgroupId, Headroom, Pressure, Sample
+from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed
+from cgpause.kernel.psi import read_node_pressure, read_pressure
+from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.telemetry.trace.values import Moment, Stall
+
+CLOSE_PCT = 25
+"""Memory is close when less than this is left of the capacity; the daemon is awake about then."""
+CLOSER = 5
+"""So many times as often a trace is added to then."""
+_ROUND_NS = 10_000_000_000
+
+
+def is_close(headroom: Headroom) -> bool:
+    """Whether memory is close."""
+    return headroom.available_bytes < headroom.capacity_bytes * CLOSE_PCT / 100
+
+
+def interval_ns(headroom: Headroom, interval_s: float) -> int:
+    """Time to the next sample, where `interval_s` is the one for calm."""
+    return int(interval_s * 1e9 / (CLOSER if is_close(headroom) else 1))
+
+
+class Gatherer:
+    """Makes moments of samples."""
+
+    def __init__(self, tree: PodTree) -> None:
+        self._tree = tree
+        self._kills: dict[CgroupId, int] = {}
+        self._own: dict[CgroupId, int] = {}
+        self._cpu: dict[CgroupId, int] = {}
+        self._known: set[CgroupId] = set()
+        self._kubepods_kills: int | None = None
+        self._at_ns = 0
+        self._next = 0
+        """Of the pods, whose turn it is."""
+
+    def moment(self, sample: Sample, time_s: float) -> Moment:
+        """A sample with what is read besides; `time_s` is Unix time."""
+        pods = self._tree.pods
+        for gone in self._known - pods.keys():
+            self._known.discard(gone)
+            for counts in (self._kills, self._own, self._cpu):
+                counts.pop(gone, None)
+        all_kills = self._killed()
+        for key, tracked in pods.items():
+            # A new pod's counts are what it begins with.
+            if all_kills or key not in self._known:
+                self._read_kills(key, tracked)
+                self._known.add(key)
+        self._read_some(sample.at_ns)
+        kubepods = self._tree.kubepods
+        return Moment(
+            sample,
+            oom_kills=self._kills,
+            own_ooms=self._own,
+            cpu_usec=self._cpu,
+            node=_stall(read_node_pressure()),
+            kubepods=None if kubepods is None else _stall(read_pressure(kubepods)),
+            time_s=time_s,
+        )
+
+    def _killed(self) -> bool:
+        """Whether any process in any pod was OOM-killed since the last look."""
+        kubepods, before = self._tree.kubepods, self._kubepods_kills
+        self._kubepods_kills = None
+        if kubepods is not None:
+            try:
+                events = parse_flat_keyed(kubepods.read("memory.events"), "memory.events")
+                self._kubepods_kills = events.get("oom_kill")
+            except CgpauseError:
+                pass  # then each pod is asked in its turn
+        return self._kubepods_kills != before
+
+    def _read_some(self, at_ns: int) -> None:
+        keys = list(self._tree.pods)
+        passed_ns = min(at_ns - self._at_ns, _ROUND_NS)
+        self._at_ns = at_ns
+        for _ in range(min(math.ceil(len(keys) * passed_ns / _ROUND_NS), len(keys))):
+            self._next = (self._next + 1) % len(keys)
+            key = keys[self._next]
+            tracked = self._tree.pods[key]
+            try:
+                self._cpu[key] = parse_cpu_usage(tracked.cgroup.read("cpu.stat"))
+            except CgpauseError:
+                self._cpu.pop(key, None)
+            if self._kubepods_kills is None:
+                self._read_kills(key, tracked)
+
+    def _read_kills(self, key: CgroupId, tracked: TrackedPod) -> None:
+        try:
+            events = parse_flat_keyed(tracked.cgroup.read("memory.events"), "memory.events")
+        except CgpauseError:
+            return
+        for name, counts in (("oom_kill", self._kills), ("oom", self._own)):
+            if events.get(name):
+                counts[key] = events[name]
+
+
+def _stall(pressure: Pressure | None) -> Stall | None:
+    return None if pressure is None else Stall(pressure.some_avg10, pressure.full_avg10)

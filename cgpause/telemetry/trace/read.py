@@ -1,0 +1,227 @@
+"""Reads a trace from its files: plain or gzip, whole or cut off; the oldest part first."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cgpause.core.errors import printable
+from cgpause.telemetry.trace.decode import BadLineError, Decoder
+from cgpause.telemetry.trace.values import Header, Moment, TraceError
+
+SEGMENTS = 4
+"""Files of a trace: FILE is the newest, FILE.3 the oldest."""
+MAX_LINE = 1 << 20
+MAX_BYTES = 1 << 30
+"""Of text in all: what is larger does not fit in memory, or is no trace but a bomb."""
+_PIECE = 1 << 16
+GZIP = b"\x1f\x8b"
+MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
+"""How each run of a recorder begins in a file that is compressed: deflate, no flags, no time."""
+
+
+class Line(NamedTuple):
+    """A line, and where it stands."""
+
+    text: bytes
+    file: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace that was read and checked; `moments` can be walked as often as is wanted."""
+
+    path: str
+    files: tuple[str, ...]
+    """Oldest first."""
+    headers: tuple[Header, ...]
+    lines: tuple[Line, ...]
+    samples: int
+    pods: int
+    """Pods that are in it, in all."""
+    from_s: float
+    """Unix seconds of the first sample."""
+    to_s: float
+    torn: int
+    """Lines that were cut off, and passed over."""
+
+    def moments(self) -> Iterator[Moment]:
+        """Every sample, oldest first."""
+        decoder = Decoder()
+        for line in self.lines:
+            moment = decoder.feed(line.text)
+            if moment is not None:
+                yield moment
+
+
+def segment(path: str, number: int) -> str:
+    """The name of a file of a trace; 0 is the one that is written."""
+    return f"{path}.{number}" if number else path
+
+
+def is_trace(path: str) -> bool:
+    """Whether a file is meant to be a trace, by how it begins: packed, or with a JSON object, which TOML never has.
+
+    Any of its files tells: the newest is empty where the disk was full when it was begun.
+    """
+    return any(_begins_a_trace(segment(path, number)) for number in range(SEGMENTS))
+
+
+def _begins_a_trace(name: str) -> bool:
+    try:
+        fd = _open(name)
+    except TraceError:
+        return False
+    try:
+        begin = os.pread(fd, _PIECE, 0)
+    except OSError:  # a bad disk: whoever reads on will say so
+        return False
+    finally:
+        os.close(fd)
+    return begin.startswith(GZIP) or begin.lstrip().startswith(b"{")
+
+
+def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None) -> Trace:
+    """Read a trace, and check all that is in it.
+
+    `on_bytes` is told how many bytes of how many were read.
+
+    Raises:
+        TraceError: there is none, it cannot be read, it is none, or it has no sample.
+    """
+    files = [name for number in reversed(range(SEGMENTS)) if os.path.lexists(name := segment(path, number))]
+    fds = [_open(name) for name in files or [path]]
+    try:
+        total = sum(os.fstat(fd).st_size for fd in fds)
+        return _load(path, files, fds, lambda done: on_bytes(done, total))
+    except OSError as e:  # a bad disk
+        raise TraceError(f"cannot read {printable(path)}: {e.strerror}") from e
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int], None]) -> Trace:
+    decoder = Decoder()
+    lines: list[Line] = []
+    headers: list[Header] = []
+    pods: set[object] = set()
+    times: list[float] = []
+    torn = samples = size = 0
+    done = 0
+    for number, fd in enumerate(fds):
+        bad: tuple[Line, BadLineError] | None = None
+        for line, at in _lines(fd, number):
+            on_bytes(done + at)
+            size += len(line.text)
+            if size > MAX_BYTES:
+                raise TraceError(f"{printable(path)}: more than {MAX_BYTES >> 20} MiB of text; record for less time")
+            if not line.text.strip():
+                continue
+            if bad is not None:
+                # Whoever died in a line is followed by another one, who begins anew.
+                if not line.text.startswith(b'{"cgpause_trace"'):
+                    raise _error(files[number], bad[0], bad[1])
+                bad = None
+            header = decoder.header
+            try:
+                moment = decoder.feed(line.text)
+            except BadLineError as e:
+                if header is None or not str(e).startswith("no JSON"):
+                    raise _error(files[number], line, e) from e
+                bad, torn = (line, e), torn + 1
+                continue
+            lines.append(line)
+            if decoder.header is not header and decoder.header is not None:
+                headers.append(decoder.header)
+            if moment is not None:
+                samples += 1
+                times = [*times[:1], moment.time_s]
+                pods.update(pod.cgroup for _, pod in moment.sample.pods)
+        done += os.fstat(fd).st_size
+    if not samples:
+        raise TraceError(f"{printable(path)}: there is no sample in it")
+    return Trace(path, tuple(files), tuple(headers), tuple(lines), samples, len(pods), times[0], times[-1], torn)
+
+
+def _error(file: str, line: Line, error: BadLineError) -> TraceError:
+    return TraceError(f"{printable(file)}:{line.number}: {error}")
+
+
+def _open(path: str) -> int:
+    try:
+        # O_NONBLOCK: a FIFO must not hang us.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as e:
+        raise TraceError(f"cannot read {printable(path)}: {e.strerror}") from e
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise TraceError(f"cannot read {printable(path)}: it is no regular file; name the file of the trace")
+    return fd
+
+
+def _lines(fd: int, file: int) -> Iterator[tuple[Line, int]]:
+    """Each line, and how many bytes of the file had been read by then. A last one without its end is one too."""
+    rest, number = b"", 0
+    for text, at in _texts(fd):
+        *whole, rest = (rest + text).split(b"\n")
+        for line in whole:
+            number += 1
+            yield Line(line if len(line) <= MAX_LINE else line[:MAX_LINE], file, number), at
+        # What is too long is no line of ours; a part of it says so as well as all of it.
+        rest = rest[: MAX_LINE + 1]
+    if rest:
+        yield Line(rest, file, number + 1), os.fstat(fd).st_size
+
+
+def _texts(fd: int) -> Iterator[tuple[bytes, int]]:
+    """What is in a file, unpacked, in pieces; with how much of the file was read."""
+    if os.pread(fd, 2, 0) != GZIP:
+        at = 0
+        while piece := os.pread(fd, _PIECE, at):
+            at += len(piece)
+            yield piece, at
+        return
+    start, size = 0, os.fstat(fd).st_size
+    while start < size:
+        end = _next_member(fd, start + len(MEMBER), size)
+        start = yield from _member(fd, start, end)
+
+
+def _member(fd: int, start: int, end: int) -> Generator[tuple[bytes, int], None, int]:
+    """Unpack what lies between, a member of gzip's or what its writer came to; returns where the next one begins."""
+    unpack = zlib.decompressobj(wbits=31)
+    at = start
+    while at < end:
+        data = os.pread(fd, min(_PIECE, end - at), at)
+        if not data:
+            break
+        at += len(data)
+        while data:
+            try:
+                text = unpack.decompress(data, _PIECE)
+            except zlib.error:
+                yield b"\n", at
+                return end
+            if text:
+                yield text, at
+            data = unpack.unconsumed_tail
+        if unpack.eof:
+            # Another program may have packed it, and in more than one member.
+            return at - len(unpack.unused_data)
+    yield b"\n", at  # so that whoever comes next begins on a line of its own
+    return end
+
+
+def _next_member(fd: int, at: int, size: int) -> int:
+    while piece := os.pread(fd, _PIECE + len(MEMBER), at):
+        found = piece.find(MEMBER)
+        if found >= 0:
+            return at + found
+        at += _PIECE
+    return size

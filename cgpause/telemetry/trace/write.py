@@ -1,0 +1,115 @@
+"""Writes a trace to its files: about so many bytes at most, and readable to its last whole line whenever it ends.
+
+A file that is full becomes FILE.1, the one before it FILE.2, and so on; the oldest is dropped. Each begins with a
+header and needs none of the others. What is packed is flushed with each block, so that a kill costs a block at most. No
+fsync, as with the history.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import zlib
+from collections.abc import Sequence
+
+from cgpause.telemetry.trace.read import SEGMENTS, segment
+
+_SLACK = 1 << 16
+"""A block that makes a file full is still written to it."""
+LEAST_BYTES = 1 << 20
+"""In all: less would be all headers."""
+
+
+class TraceFiles:
+    """The files of one trace, the newest open. The caller begins anew, with a header, when `full`."""
+
+    def __init__(self, path: str, max_bytes: int, *, fresh: bool) -> None:
+        """Open it; `fresh`: there must be none, else what is there is gone on with.
+
+        Raises:
+            OSError: it cannot be opened, or is no file of ours.
+        """
+        self.path = path
+        self._part_bytes = max(max_bytes, LEAST_BYTES) // SEGMENTS
+        self._packs = path.endswith(".gz")
+        self._pack: zlib._Compress | None = None
+        self._fd = -1
+        self.size = 0
+        """Bytes of the file that is open."""
+        self.written = 0
+        """Bytes in all, since this was opened."""
+        if fresh:
+            for number in range(SEGMENTS):
+                if os.path.lexists(segment(path, number)):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), segment(path, number))
+        self._open(os.O_EXCL if fresh else 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether the next block should begin with a header, for it begins a file."""
+        return self.size + _SLACK > self._part_bytes
+
+    def write(self, lines: Sequence[str], *, begins: bool) -> None:
+        """Add a block of lines; `begins`: the first is a header, and so may be the first of a file.
+
+        Raises:
+            OSError: not all of it could be written. Nothing more should be.
+        """
+        data = b""
+        if begins:
+            data = self._end_member()
+            if self.size and self.full:
+                self._write(data)
+                self._turn()
+                data = b""
+        text = "".join(lines).encode()
+        if self._packs:
+            if self._pack is None:
+                self._pack = zlib.compressobj(wbits=31)
+            data += self._pack.compress(text) + self._pack.flush(zlib.Z_SYNC_FLUSH)
+        else:
+            # Whoever wrote last may not have come to its end.
+            data = b"\n" + text if begins and self.size else text
+        self._write(data)
+
+    def close(self) -> None:
+        """Write the end, and close; what cannot be written any more is not needed to read it."""
+        if self._fd < 0:
+            return
+        try:
+            self._write(self._end_member())
+        except OSError:
+            pass
+        finally:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _end_member(self) -> bytes:
+        pack, self._pack = self._pack, None
+        return b"" if pack is None else pack.flush()
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            count = os.write(self._fd, data)
+            self.size += count
+            self.written += count
+            data = data[count:]
+
+    def _turn(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+        for number in reversed(range(SEGMENTS - 1)):
+            if os.path.lexists(segment(self.path, number)):
+                os.rename(segment(self.path, number), segment(self.path, number + 1))
+        self._open(os.O_EXCL)
+
+    def _open(self, more: int) -> None:
+        # O_NONBLOCK: a FIFO must not hold us up. A link is not followed: root writes here.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | more
+        fd = os.open(self.path, flags, 0o600)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file", self.path)
+        self._fd, self.size = fd, found.st_size
