@@ -28,6 +28,9 @@ MIB = 1024 * 1024
 # A shell, because a fork of this Python takes up to a quarter of a second where the CPU is emulated, and could be
 # interrupted by a signal of ours before it is somebody else.
 _ENTER = 'echo 0 >"$0" && echo "$1" >/proc/self/oom_score_adj && shift && exec "$@"'
+NEW_NETWORK = ("unshare", "--net")
+"""Begins the command line of a process that needs its own network. A runtime makes a pod's network outside the pod;
+inside, a daemon that pauses the pod at once would delay it."""
 SANDBOX_OOM_SCORE_ADJ = -998
 """kubelet's PodInfraOOMAdj (pkg/kubelet/qos/policy.go)."""
 _REMOVE_SECONDS = 20.0
@@ -265,11 +268,17 @@ def spawn_into(
     *,
     oom_score_adj: int = 0,
 ) -> tuple[int, int]:
-    """Start a process that is in `cgroup` before it runs its program; returns its pid and a pidfd."""
+    """Start a process that joins `cgroup` before it runs its program, and return its pid and a pidfd.
+
+    A command line that begins with `NEW_NETWORK` gets its network namespace before it joins.
+    """
     out = os.devnull if log is None else str(log)
-    pid = os.posix_spawn(
-        "/bin/sh",
-        ["sh", "-c", _ENTER, str(cgroup / "cgroup.procs"), str(oom_score_adj), *argv],
+    first = NEW_NETWORK if tuple(argv[: len(NEW_NETWORK)]) == NEW_NETWORK else ()
+    enter = ("sh", "-c", _ENTER, str(cgroup / "cgroup.procs"), str(oom_score_adj))
+    command = [*first, *enter, *argv[len(first) :]]
+    pid = os.posix_spawnp(
+        command[0],
+        command,
         dict(os.environ if env is None else env),
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

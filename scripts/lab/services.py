@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from cgpause.config.settings import Config, Policy
 from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
-from lab.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
+from lab.kubepods import MIB, NEW_NETWORK, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
 from lab.vm_host import LabError, say
 
 # Kubernetes' default: terminationGracePeriodSeconds.
@@ -26,7 +26,7 @@ GRACE_S: Final = 30.0
 PORT: Final = 8080
 """The same in every pod: each has a network namespace of its own."""
 
-_NETNS_SECONDS: Final = 20
+_NETNS_SECONDS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class Namespaces:
     @staticmethod
     def sandbox(worker: Path) -> tuple[str, ...]:
         """What to run as each pod's sandbox."""
-        return ("unshare", "--net", str(worker), "pause")
+        return (*NEW_NETWORK, str(worker), "pause")
 
     def enter(self, pod: str, *argv: str) -> tuple[str, ...]:
         """A command line that runs another in the pod's namespace."""
@@ -183,7 +183,7 @@ class Control:
         self.probes = Probes(plan.failures)
         self._cgroup = parent / "control.service"
         self._cgroup.mkdir()
-        self._pid, pidfd = spawn_into(self._cgroup, ("unshare", "--net", *serve(program, plan)))
+        self._pid, pidfd = spawn_into(self._cgroup, (*NEW_NETWORK, *serve(program, plan)))
         os.close(pidfd)
         await_netns(self._cgroup)
         self._prober = Prober(("nsenter", f"--net=/proc/{self._pid}/ns/net", *probe(program, plan, phase=0.5)))
