@@ -1,4 +1,4 @@
-"""Made-up trials for tests: a guest that answers as `lab.trial` does, without a machine."""
+"""Made-up trials for tests: a guest that answers as `lab.bed.trial` does, without a machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from lab.experiment import BootGuest, Facts, Guest, Wanted
-from lab.experiment_results import Boot, Result, Results, Trial, check_values
-from lab.vm_host import LabError
+from lab.measure.experiment import BootGuest, Facts, Guest, Wanted
+from lab.measure.experiment_results import Boot, Result, Results, Trial, check_values
+from lab.vm.host import LabError
 
 MIB = 1 << 20
 EVERYTHING = [trial for batch in Wanted().batches() for trial in batch]
@@ -60,7 +60,7 @@ class FakeGuest:
         self._bed.ran.append((len(self._bed.boots), trial))
         self._bed.now_s += 60
         if self._bed.failing(trial):
-            raise LabError("lab.trial run ended with status 1: first line\nlast line")
+            raise LabError("lab.bed.trial run ended with status 1: first line\nlast line")
         return answer(trial, **self._bed.change(trial))
 
 

@@ -11,7 +11,7 @@ from cgpause.offline.simulate.pods import MIB, Behaviour, Step, fill
 def worker(
     limit_bytes: int, *, seed: int, rounds: int = 5, unit_bytes: int = 4 * MIB, work_s: float = 0.1
 ) -> Behaviour:
-    """The paper's container (scripts/lab/worker.c): hold half, grow unit by unit to a random point, give it back."""
+    """The paper's container (lab/bed/worker.c): hold half, grow unit by unit to a random point, give it back."""
 
     def run() -> Iterator[Step]:
         random = Random(seed)

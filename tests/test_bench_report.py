@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lab.bench_report import REPORT, RESULTS, render, with_trace
+from lab.pages.bench_report import REPORT, RESULTS, render, with_trace
 
 
 def test_the_report_is_what_the_results_say() -> None:

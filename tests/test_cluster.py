@@ -6,8 +6,8 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from lab.cluster import NODES, Cell, cells, run
-from lab.cluster_report import REPORT, safe_pct
+from lab.measure.cluster import NODES, Cell, cells, run
+from lab.pages.cluster_report import REPORT, safe_pct
 
 from cgpause.offline.simulate import Arm
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import peers_report
-from lab.bench_node import BusyNode
-from lab.bench_report import PLOT, REPORT, RESULTS, combine, render, with_tops
-from lab.cost import (
+from lab.bed.kubepods import MIB
+from lab.measure.bench_node import BusyNode
+from lab.measure.cost import (
     AVAILABLE_PCT,
     HIGH_PCT,
     LOW_PCT,
@@ -19,9 +18,10 @@ from lab.cost import (
     parse_wakeups,
     plan_load,
 )
-from lab.kubepods import MIB
-from lab.slowdown import QUOTAS_M, cpu_max, summarize
-from lab.vm_host import LabError
+from lab.measure.slowdown import QUOTAS_M, cpu_max, summarize
+from lab.pages import peers_report
+from lab.pages.bench_report import PLOT, REPORT, RESULTS, combine, render, with_tops
+from lab.vm.host import LabError
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Pod, QosClass

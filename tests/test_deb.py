@@ -9,12 +9,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from lab import deb, vm_image
-from lab.vm_host import LabError, cache_dir
-from lab.wheels import build_wheel
+from lab.vm import image as vm_image
+from lab.vm.host import LabError, cache_dir
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+from release import deb
+from release.wheels import build_wheel
 
 from cgpause import __version__
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from lab.manifest import arguments, container_of, podman_options
-from lab.oci import USELESS
+from release.manifest import arguments, container_of, podman_options
+from release.oci import USELESS
 
 from cgpause import __version__, contained
 from cgpause.config.arguments import parse_options

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from experiments import EVERYTHING, FACTS, FakeBed, make_results, well
-from lab import arms, experiment, experiment_plots
-from lab.experiment import Driver, Wanted, brief, parse_arguments
-from lab.experiment_progress import left
-from lab.experiment_report import render
-from lab.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHARES, Cell, Trial, load
-from lab.vm_host import LabError
+from lab.bed import arms
+from lab.measure import experiment
+from lab.measure.experiment import Driver, Wanted, brief, parse_arguments
+from lab.measure.experiment_progress import left
+from lab.measure.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHARES, Cell, Trial, load
+from lab.pages import experiment_plots
+from lab.pages.experiment_report import render
+from lab.vm.host import LabError
 
 CELL = Cell("kubepods", 16, 1.5)
 SMALL = Wanted(("kubepods",), (16, 8), (1.5,), ("none", "reserve-freeze"), (1,))
@@ -170,7 +172,7 @@ def test_a_trial_that_fails_twice_is_kept_as_an_error_and_the_rest_is_run(path: 
     results = load(path)
     (error,) = results.errors()
     assert error.trial == Trial(CELL, 1, "none")
-    assert error.error == "lab.trial run ended with status 1: first line ... last line"
+    assert error.error == "lab.bed.trial run ended with status 1: first line ... last line"
     assert error.boot == 2
     assert len(results.measured()) == 3
     assert "kubepods 1/16 150 % seed 1 none" in render(results).split("## Failed trials")[1]

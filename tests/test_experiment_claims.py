@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from experiments import EVERYTHING, make_results, well
-from lab.experiment_claims import Evidence, Verdict, every_cell, judge, judge_brake, savings
-from lab.experiment_report import render
-from lab.experiment_results import Cell, Results, Trial
+from lab.measure.experiment_results import Cell, Results, Trial
+from lab.pages.experiment_claims import Evidence, Verdict, every_cell, judge, judge_brake, savings
+from lab.pages.experiment_report import render
 
 CELL = Cell("kubepods", 16, 1.5)
 

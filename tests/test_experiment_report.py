@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from experiments import EVERYTHING, make_results, well
-from lab.experiment import Wanted
-from lab.experiment_plots import ticks
-from lab.experiment_report import REPORT, plots, publish, render
-from lab.experiment_results import RESULTS, Cell, Results, Trial, load
-from lab.vm_host import REPO
+from lab.measure.experiment import Wanted
+from lab.measure.experiment_results import RESULTS, Cell, Results, Trial, load
+from lab.pages.experiment_plots import ticks
+from lab.pages.experiment_report import REPORT, plots, publish, render
+from lab.vm.host import REPO
 
 CELL = Cell("kubepods", 16, 1.5)
 
@@ -128,7 +128,7 @@ def test_the_report_needs_no_matplotlib(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from pathlib import Path\n"
-        "from lab.experiment import load, publish\n"
+        "from lab.measure.experiment import load, publish\n"
         "folder = Path(sys.argv[1])\n"
         "print(publish(load(folder / 'experiment.json'), folder))\n"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from experiments import EVERYTHING, answer, make_results
-from lab.experiment_results import Cell, Trial, check_values, code_hash, load, only_writer
-from lab.vm_host import LabError, commit_of
+from lab.measure.experiment_results import Cell, Trial, check_values, code_hash, load, only_writer
+from lab.vm.host import LabError, commit_of
 
 CELL = Cell("kubepods", 16, 1.5)
 
@@ -95,13 +95,13 @@ def make_tree(root: Path) -> None:
         "cgpause/policy/decide.py": "from cgpause.policy import hold\n",
         "cgpause/policy/hold.py": "import os\n",
         "cgpause/cli/main.py": "",
-        "scripts/lab/trial.py": "from lab.kubelet import Kubelet\nimport lab.peers\nfrom lab import extra\n",
-        "scripts/lab/kubelet.py": "from lab.deep import x\n",
-        "scripts/lab/peers.py": "",
-        "scripts/lab/extra.py": "",
-        "scripts/lab/deep.py": "from lab.kubelet import y\n",
-        "scripts/lab/vm.py": "",
-        "scripts/lab/worker.c": "",
+        "scripts/lab/bed/trial.py": "from lab.bed.kubelet import K\nimport lab.bed.peers\nfrom lab.bed import extra\n",
+        "scripts/lab/bed/kubelet.py": "from lab.bed.deep import x\n",
+        "scripts/lab/bed/peers.py": "",
+        "scripts/lab/bed/extra.py": "",
+        "scripts/lab/bed/deep.py": "from lab.bed.kubelet import y\n",
+        "scripts/lab/bed/vm.py": "",
+        "scripts/lab/bed/worker.c": "",
         "docs/page.md": "",
     }
     for name, text in files.items():
@@ -116,12 +116,12 @@ def make_tree(root: Path) -> None:
         ("cgpause/policy/decide.py", True),
         ("cgpause/policy/hold.py", True),
         ("cgpause/cli/main.py", False),
-        ("scripts/lab/trial.py", True),
-        ("scripts/lab/peers.py", True),
-        ("scripts/lab/extra.py", True),
-        ("scripts/lab/deep.py", True),
-        ("scripts/lab/worker.c", True),
-        ("scripts/lab/vm.py", False),
+        ("scripts/lab/bed/trial.py", True),
+        ("scripts/lab/bed/peers.py", True),
+        ("scripts/lab/bed/extra.py", True),
+        ("scripts/lab/bed/deep.py", True),
+        ("scripts/lab/bed/worker.c", True),
+        ("scripts/lab/bed/vm.py", False),
         ("docs/page.md", False),
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lab.faults import STEPS, How, Phase, make_cases
-from lab.faults_report import REPORT, render
+from lab.measure.faults import STEPS, How, Phase, make_cases
+from lab.pages.faults_report import REPORT, render
 
 
 def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.build import ensure_program
-from lab.demo import CONFIG
-from lab.demo_daemon import DaemonLog, parse_fields
-from lab.demo_progress import Reporter, describe
-from lab.demo_report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
-from lab.kubelet import Progress, count_oom_kills, fits
-from lab.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
-from lab.stage import ORIGINALS, Load, make_jobs
+from lab.bed.daemon_process import DaemonLog, parse_fields
+from lab.bed.kubelet import Progress, count_oom_kills, fits
+from lab.bed.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
+from lab.bed.stage import ORIGINALS, Load, make_jobs
+from lab.demo.main import CONFIG
+from lab.demo.progress import Reporter, describe
+from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
+from lab.vm.build import ensure_program
 from rich.console import Console
 
 from cgpause.config.load import parse_config

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from lab.liveness import Answer, Asked, add_up, read_answer
-from lab.liveness_report import REPORT
+from lab.measure.liveness import Answer, Asked, add_up, read_answer
+from lab.pages.liveness_report import REPORT
 
 
 def answered(took_us: int) -> Answer:

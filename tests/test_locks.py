@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 
-from lab.locks import Waits, add_up, sized_call
-from lab.locks_report import REPORT
+from lab.measure.locks import Waits, add_up, sized_call
+from lab.pages.locks_report import REPORT
 
 
 def test_waits_are_added_up() -> None:

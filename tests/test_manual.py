@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from generated import current
-from lab import manual
+from release import manual
 from typer.main import get_command
 
 from cgpause import __version__

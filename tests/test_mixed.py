@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import mixed, mixed_loads
-from lab.kubelet import Event, EventKind, JobTimes, Outcome
-from lab.kubepods import MIB, PodSpec, make_uid
-from lab.mixed_report import REPORT, badly, render
-from lab.validate import Costs
+from lab.bed.kubelet import Event, EventKind, JobTimes, Outcome
+from lab.bed.kubepods import MIB, PodSpec, make_uid
+from lab.measure import mixed, mixed_loads
+from lab.measure.validate import Costs
+from lab.pages.mixed_report import REPORT, badly, render
 
 from cgpause.config.settings import PodClass
 from cgpause.core.model import QosClass

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.mutants import TESTS, without_behaviour
-from lab.mutants_reasons import REASONS
-from lab.mutants_report import REPORT, pct, render
-from lab.vm_host import REPO
+from lab.measure.mutants import TESTS, without_behaviour
+from lab.measure.mutants_reasons import REASONS
+from lab.pages.mutants_report import REPORT, pct, render
+from lab.vm.host import REPO
 
 CODE = """\
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def test_tests_run_on_a_copy_for_a_bounded_time(tmp_path: Path) -> None:
 
 
 def test_mutants_are_the_same_each_time_and_behave_differently() -> None:
-    from lab.mutants import Mutants  # noqa: PLC0415 - cosmic_ray takes a second to import
+    from lab.measure.mutants import Mutants  # noqa: PLC0415 - cosmic_ray takes a second to import
 
     code = "def f(a: int | None, *, b: int) -> int:\n    log(a)\n    return a + 1 if b else 2\n"
     made = list(Mutants(code))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from lab.vm_payload import source_files
+from lab.vm.payload import source_files
 
 from cgpause import __version__
 

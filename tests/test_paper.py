@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import paper
-from lab.paper_plots import pictures
-from lab.paper_report import REPORT, Loads, names, render
+from lab.measure import paper
+from lab.pages.paper_plots import pictures
+from lab.pages.paper_report import REPORT, Loads, names, render
 
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.run import simulate

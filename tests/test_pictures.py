@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lab import timeline_plot
-from lab.kubelet import Event, EventKind, Job
-from lab.kubepods import PodSpec
-from lab.timeline import Recorder
-from lab.timeline_plot import Spans, spans
+from lab.bed.kubelet import Event, EventKind, Job
+from lab.bed.kubepods import PodSpec
+from lab.measure.timeline import Recorder
+from lab.pages import timeline_plot
+from lab.pages.timeline_plot import Spans, spans
 
 JOB = Job("job-00", 1 << 20, ("worker",))
 POD = PodSpec("job-00", "uid-0", 1 << 20)

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from lab.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
-from lab.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, run, starting
-from lab.policy_report import REPORT, cells_of, losses, render, where_it_loses
+from lab.measure.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
+from lab.measure.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, run, starting
+from lab.pages.policy_report import REPORT, cells_of, losses, render, where_it_loses
 
 from cgpause.config.settings import Config
 from cgpause.offline.simulate.pods import Probe

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab.build import ensure_program
-from lab.kubepods import make_uid
-from lab.probe import Held, Result, config_text, read_holds, to_json
-from lab.probes_report import REPORT
-from lab.services import Plan, Probes, add_up
+from lab.bed.kubepods import make_uid
+from lab.bed.services import Plan, Probes, add_up
+from lab.measure.probe import Held, Result, config_text, read_holds, to_json
+from lab.pages.probes_report import REPORT
+from lab.vm.build import ensure_program
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused

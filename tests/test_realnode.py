@@ -8,10 +8,10 @@ import tarfile
 from typing import Any
 
 import pytest
-from lab.realnode.cases import CASES
-from lab.realnode.image import IMAGE, image_archive
-from lab.realnode.node import Outcome, Pod, outcomes
-from lab.realnode_report import REPORT, answers, finding, tables
+from lab.measure.realnode.cases import CASES
+from lab.measure.realnode.image import IMAGE, image_archive
+from lab.measure.realnode.node import Outcome, Pod, outcomes
+from lab.pages.realnode_report import REPORT, answers, finding, tables
 
 from cgpause.core.kubepods import is_static_uid, pod_uid
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from lab.runtimes import RUNTIMES, STARTS
-from lab.runtimes_report import REPORT
+from lab.measure.runtimes import RUNTIMES, STARTS
+from lab.pages.runtimes_report import REPORT
 
 from cgpause.pods.tree import SPARED_S
 

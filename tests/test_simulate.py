@@ -13,7 +13,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab import stage
+from lab.bed import stage
 from simpods import service
 from trees import wait_until
 

@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 import pytest
-from lab.soak import Sample, find_growth, ranges, sample
-from lab.soak_report import REPORT, render
+from lab.measure.soak import Sample, find_growth, ranges, sample
+from lab.pages.soak_report import REPORT, render
 
 FLAT = [Sample(40 + number % 3, 17 + number % 5, 17000 + number % 100) for number in range(30)]
 

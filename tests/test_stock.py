@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import stock
-from lab.kubelet import JobTimes, Outcome
-from lab.kubepods import make_uid
-from lab.stock_loads import LOADS, PROGRAMS, Load, Tools, nolimit, programs
-from lab.stock_report import LOADS as DESCRIBED
-from lab.stock_report import REPORT, render, where_worse
-from lab.vm_image import PROGRAMS as PACKAGES
-from lab.vm_image import packages_of
+from lab.bed.kubelet import JobTimes, Outcome
+from lab.bed.kubepods import make_uid
+from lab.measure import stock
+from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, nolimit, programs
+from lab.pages.stock_report import LOADS as DESCRIBED
+from lab.pages.stock_report import REPORT, render, where_worse
+from lab.vm.image import PROGRAMS as PACKAGES
+from lab.vm.image import packages_of
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from lab.policy_bed import NONE, RESERVE, Task, config_of, load_of
-from lab.policy_loads import ADVERSARIES, GIB, SETTLED_S, Node, Wave, noise, run, starting
+from lab.measure.policy_bed import NONE, RESERVE, Task, config_of, load_of
+from lab.measure.policy_loads import ADVERSARIES, GIB, SETTLED_S, Node, Wave, noise, run, starting
 
 from cgpause.config.settings import Config
 from cgpause.offline.simulate.pods import MIB, SimPod

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.arms import ARMS, PEERS, Setting, cgpause_config, nohang_config, oomd_config
-from lab.demo_daemon import DaemonLog
-from lab.kubelet import JobTimes, Outcome
-from lab.kubepods import MIB
-from lab.stage import make_jobs
-from lab.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, of_jobs, parse_arguments
-from lab.vm_host import LabError
+from lab.bed.arms import ARMS, PEERS, Setting, cgpause_config, nohang_config, oomd_config
+from lab.bed.daemon_process import DaemonLog
+from lab.bed.kubelet import JobTimes, Outcome
+from lab.bed.kubepods import MIB
+from lab.bed.stage import make_jobs
+from lab.bed.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, of_jobs, parse_arguments
+from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import HowPaused, Policy

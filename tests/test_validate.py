@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from lab import validate
-from lab.experiment_results import Boot, Cell, Result, Results, Trial
-from lab.simulation_report import BAR, REPORT, misses, render
-from lab.trial import JOBS
-from lab.vm_host import LabError
+from lab.bed.trial import JOBS
+from lab.measure import validate
+from lab.measure.experiment_results import Boot, Cell, Result, Results, Trial
+from lab.pages.simulation_report import BAR, REPORT, misses, render
+from lab.vm.host import LabError
 
 COSTS = validate.Costs(unit_s=0.2, page_s=50e-6, make_s=0.012, charged_bytes=200 * 1024)
 BOOT = Boot(1, "kubepods", "1536M", "6.1.0", "one CPU", "2026-11-22", "abc", "def", 12, 1)

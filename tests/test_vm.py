@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab import vm, vm_image
-from lab.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
-from lab.vm_hooks import WHEELS_HOOK
-from lab.vm_host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm_image import KERNEL, PACKAGES, READY, SUGGESTED, Image, packages_of, recipe_key
-from lab.vm_payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
-from lab.vm_qemu import COUNTED, KVM, TCG, Machine, qemu_command
+from lab.vm import image as vm_image
+from lab.vm import machine as vm
+from lab.vm.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
+from lab.vm.hooks import WHEELS_HOOK
+from lab.vm.host import LabError, ToolError, building, cache_dir, run_tool
+from lab.vm.image import KERNEL, PACKAGES, READY, SUGGESTED, Image, packages_of, recipe_key
+from lab.vm.payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
+from lab.vm.qemu import COUNTED, KVM, TCG, Machine, qemu_command
 from terminals import TerminalProgram
 
 IMAGE = Image(Path("/cache/image"), "6.1.0-1-amd64", "3.11")

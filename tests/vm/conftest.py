@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from lab.kubepods import Kubepods, enable_controllers, remove_tree
+from lab.bed.kubepods import Kubepods, enable_controllers, remove_tree
 from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, sandbox
 
 

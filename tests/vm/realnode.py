@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab.kubepods import Container, Kubepods, PodSpec, Tier, make_uid
+from lab.bed.kubepods import Container, Kubepods, PodSpec, Tier, make_uid
 from trees import wait_until
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.kubepods import PodSpec, Tier, make_uid, read_keyed, spawn_into
+from lab.bed.kubepods import PodSpec, Tier, make_uid, read_keyed, spawn_into
 from trees import records_left, wait_until
 from vm.realnode import (
     BATCH,

@@ -10,7 +10,7 @@ CASES = 8
 
 
 def test_no_fault_at_any_step_leaves_anything_behind() -> None:
-    command = [sys.executable, "-m", "lab.faults", "--cases", str(CASES), "--seed", "7"]
+    command = [sys.executable, "-m", "lab.measure.faults", "--cases", str(CASES), "--seed", "7"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     result = json.loads(done.stdout)
     assert result["losses"] == []
@@ -19,7 +19,7 @@ def test_no_fault_at_any_step_leaves_anything_behind() -> None:
 
 
 def test_pods_that_come_and_go_leave_nothing_behind() -> None:
-    command = [sys.executable, "-m", "lab.soak", "--seconds", "30"]
+    command = [sys.executable, "-m", "lab.measure.soak", "--seconds", "30"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     result = json.loads(done.stdout)
     assert result["wrong"] == []

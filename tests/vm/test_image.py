@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.manifest import arguments, container_of, podman_options
+from release.manifest import arguments, container_of, podman_options
 from trees import make_uid, wait_until
 from vm.slices import CONFIG_TEXT, KUBEPODS, POD_LOGS, REPO, STATE, Node, node_of_slices, run
 

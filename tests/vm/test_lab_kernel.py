@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.arms import PEERS, Place, peer, systemctl
-from lab.arms import SLICE as TRIAL_SLICE
-from lab.build import ensure_program
-from lab.demo import FOLDER, SLICE
-from lab.kubelet import Event, EventKind, Job, Kubelet, Policy, Progress
-from lab.kubepods import (
+from lab.bed.arms import PEERS, Place, peer, systemctl
+from lab.bed.arms import SLICE as TRIAL_SLICE
+from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Policy, Progress
+from lab.bed.kubepods import (
     MIB,
     SANDBOX_OOM_SCORE_ADJ,
     Kubepods,
@@ -30,8 +28,10 @@ from lab.kubepods import (
     read_keyed,
     remove_tree,
 )
-from lab.stage import calibrate, own_slice
-from lab.trial import FOLDER as TRIAL_FOLDER
+from lab.bed.stage import calibrate, own_slice
+from lab.bed.trial import FOLDER as TRIAL_FOLDER
+from lab.demo.main import FOLDER, SLICE
+from lab.vm.build import ensure_program
 from terminals import TerminalProgram
 from trees import wait_until
 
@@ -213,7 +213,7 @@ def run_trial(arm: str, work: int) -> dict[str, Any]:
     """One short trial, as `scripts/bench experiment` asks for it."""
     words = ["--setting", "kubepods", "--share", "4", "--oversub", "1.5", "--seed", "1", "--rounds", "1"]
     words += ["--capacity-mib", "64", "--backoff-scale", "0.01", "--arm", arm, "--work", str(work)]
-    command = [sys.executable, "-m", "lab.trial", "run", *words]
+    command = [sys.executable, "-m", "lab.bed.trial", "run", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
@@ -290,7 +290,7 @@ def leftovers() -> list[str]:
 def start_demo(*arguments: str) -> subprocess.Popen[str]:
     """A demo with less to do."""
     code = (
-        "import sys; from lab.demo import main; from lab.demo_report import Plan; "
+        "import sys; from lab.demo.main import main; from lab.demo.report import Plan; "
         "sys.exit(main(sys.argv[1:], Plan(jobs=20, rounds=1)))"
     )
     command = [sys.executable, "-c", code, *arguments]
@@ -357,7 +357,7 @@ def test_what_a_killed_demo_left_is_removed_by_the_next(worker: str) -> None:
 
 def test_a_demo_can_be_looked_at(worker: str) -> None:
     assert worker
-    with TerminalProgram([sys.executable, "-m", "lab.demo", "--live"], columns=120, lines=40) as demo:
+    with TerminalProgram([sys.executable, "-m", "lab.demo.main", "--live"], columns=120, lines=40) as demo:
         demo.wait_for("daemon runs (pid ", 240)
         demo.wait_for("demo/job-00", 240)
         demo.wait_for("frozen", 240)

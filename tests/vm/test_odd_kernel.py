@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, spawn_into
+from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, spawn_into
 from trees import records_left, wait_until
 from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.build import ensure_program
-from lab.kubepods import MIB, Kubepods, enable_controllers, remove_tree, write
-from lab.liveness import STATES
-from lab.liveness import run as run_liveness
-from lab.probe import Result, run
-from lab.services import Namespaces, Plan, Services
-from lab.vm_host import LabError
+from lab.bed.kubepods import MIB, Kubepods, enable_controllers, remove_tree, write
+from lab.bed.services import Namespaces, Plan, Services
+from lab.measure.liveness import STATES
+from lab.measure.liveness import run as run_liveness
+from lab.measure.probe import Result, run
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError
 from trees import wait_until
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")

@@ -1,7 +1,7 @@
 """The daemon under its stock configuration beside no daemon, on a real kernel: never more kills, never much slower.
 
-The loads are those of `lab.stock`, shortened. Times are compared only with each other, because a busy host slows both
-arms down.
+The loads are those of `lab.measure.stock`, shortened. Times are compared only with each other, because a busy host
+slows both arms down.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lab.build import ensure_program
-from lab.stage import calibrate
-from lab.stock import NONE, STOCK, run_alone
-from lab.stock_loads import Load, Tools, idle, nolimit, waiting
+from lab.bed.stage import calibrate
+from lab.measure.stock import NONE, STOCK, run_alone
+from lab.measure.stock_loads import Load, Tools, idle, nolimit, waiting
+from lab.vm.build import ensure_program
 
 UNIT_CPU_MS = 50
 PATIENCE_S = 120.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name, spawn_into
+from lab.bed.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name, spawn_into
 from trees import wait_until
 from vm.realnode import Node
 

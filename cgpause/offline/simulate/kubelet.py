@@ -1,6 +1,6 @@
 """kubelet's rules, as far as a simulated node needs them: how long a killed container waits, and who is killed first.
 
-scripts/lab/kubelet.py runs the same rules on a real kernel.
+scripts/lab/bed/kubelet.py runs the same rules on a real kernel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What lasts beside the jobs: services and DaemonSets, whose memory surges, and for how long they did not answer.
 
 Such a pod holds a base and takes a surge on top of it, step by step; then it gives the surge back and rests. Without
-rest it is what scripts/lab/service.c does.
+rest it is what scripts/lab/bed/service.c does.
 """
 
 from __future__ import annotations

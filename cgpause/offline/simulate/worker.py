@@ -1,4 +1,4 @@
-"""The container program of Kang & Yu 2024, section 6.2, as steps: the very job that scripts/lab/worker.c does.
+"""The container program of Kang & Yu 2024, section 6.2, as steps: the very job that scripts/lab/bed/worker.c does.
 
 A job always holds half of its limit. In each round it takes unit by unit, up to a random point between half and the
 limit, works after each unit, and gives all of it back. The same seed makes the same sequence of allocations as there.
@@ -29,7 +29,7 @@ def splitmix64(state: int) -> Iterator[int]:
 
 
 def job_seeds(seed: int, jobs: int) -> list[int]:
-    """The seed of each job of a queue: those that scripts/lab/stage.py gives them."""
+    """The seed of each job of a queue: those that scripts/lab/bed/stage.py gives them."""
     chance = Random(seed)  # noqa: S311 - repeatable, not secret
     return [chance.getrandbits(63) for _ in range(jobs)]
 

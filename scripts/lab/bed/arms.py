@@ -1,0 +1,387 @@
+"""The arms of the experiment: what each puts beside kubepods, how it is configured, and how it is started and stopped.
+
+cgpause's own arms run its daemon; the peers run as Debian packages them, under their own units, in the VM only (the
+image has them). Every configuration that is not the packaged one, and why, is in the arm's notes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from cgpause.config.settings import MemoryHighConfig
+from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
+from lab.bed.kubepods import MIB, read_keyed, write
+from lab.vm.host import LabError
+from lab.vm.image import PEERS_WANTED
+
+SLICE = "cgpauselab.slice"
+"""Without a dash: systemd reads a slice's place from its name."""
+HIGH_PCT = MemoryHighConfig().airbag_pct
+"""Where the arm `memory-high` puts the brake: as cgpause does."""
+_START_SECONDS = 60
+
+
+class Setting(StrEnum):
+    """Where memory ends."""
+
+    KUBEPODS = "kubepods"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an arm works."""
+
+    parent: Path
+    """The slice; the daemon's cgroup stands in it beside kubepods.slice."""
+    kubepods: Path
+    log_dir: Path
+    folder: Path
+    """For configurations and logs."""
+    capacity_bytes: int
+    scale: float
+    """By which the kubelet's back-off is shorter than on a node."""
+
+
+class Watcher(Protocol):
+    """A running arm."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time its daemon has used, since it started."""
+
+    def read_log(self) -> DaemonLog:
+        """What it has said so far."""
+
+    def stop(self) -> object:
+        """End it in good order."""
+
+
+class Nobody:
+    """An arm without a daemon."""
+
+    cpu_s = 0.0
+
+    def read_log(self) -> DaemonLog:
+        """Nothing."""
+        return DaemonLog()
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+
+# Kang & Yu's Table 3 [paper]: Mupper, Mlower, interval, T, R and CPUr are what cgpause has as defaults; spelled out.
+_WATERMARK = """\
+policy = "watermark"
+mechanism = "throttle"
+[watermark]
+upper_pct = 90
+lower_pct = 80
+interval_s = 1
+patience = 3
+batch = 2
+sacrifice = true
+[throttle]
+quota_us = 1000
+period_us = 100000
+[memory_high]
+enabled = false
+"""
+_RESERVE = """\
+policy = "reserve"
+mechanism = "{mechanism}"
+[memory_high]
+enabled = {brake}
+"""
+# The jobs answer no probes, and at this scale seconds are minutes: limits on holding would only blur the policies.
+_HOLD = """\
+[hold]
+max_pause_s = 86400
+batch_max_pause_s = 86400
+min_run_s = 0
+settle_s = {settle_s:g}
+[[pods]]
+match = "*/*"
+class = "batch"
+"""
+SETTLE_S = 0.25
+"""cgpause leaves a new pod alone for 5 s by default, because kubelet and runtime take seconds to make one: here it
+takes them 0.15 s."""
+_HOLD_NOTE = (
+    f"limits on how long pods are held are off, and all are batch by rule; settle_s = {SETTLE_S:g} s, for pods are "
+    "made here in 0.15 s, not in seconds"
+)
+
+
+def cgpause_policy(arm: str) -> str:
+    """What makes one of cgpause's own arms, as the beginning of its configuration."""
+    if arm == "watermark":
+        return _WATERMARK
+    mechanism = "throttle" if arm == "reserve-throttle" else "freeze"
+    return _RESERVE.format(mechanism=mechanism, brake=str(arm != "reserve-nobrake").lower())
+
+
+def cgpause_config(arm: str) -> str:
+    """The configuration of one of cgpause's own arms."""
+    return cgpause_policy(arm) + _HOLD.format(settle_s=SETTLE_S)
+
+
+@contextlib.contextmanager
+def _cgpause(arm: str, place: Place) -> Iterator[DaemonProcess]:
+    path = place.folder / "config.toml"
+    path.write_text(cgpause_config(arm))
+    daemon = DaemonProcess(place.parent, place.log_dir, path, place.folder / "cgpause.log")
+    try:
+        daemon.await_start()
+        yield daemon
+    finally:
+        daemon.close()
+
+
+@contextlib.contextmanager
+def _nobody(_arm: str, _place: Place) -> Iterator[Nobody]:
+    yield Nobody()
+
+
+@contextlib.contextmanager
+def _memory_high(_arm: str, place: Place) -> Iterator[Nobody]:
+    write(place.kubepods / "memory.high", str(int(place.capacity_bytes * HIGH_PCT / 100)))
+    yield Nobody()
+
+
+def systemctl(*words: str) -> str:
+    """Ask systemd.
+
+    Raises:
+        LabError: it refused.
+    """
+    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"systemctl {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKind:
+    """How a peer is set up for a place, and how it says that it has started."""
+
+    ready: str
+    """Regular expression in its journal."""
+    configure: Callable[[Place], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+
+
+class Peer:
+    """A peer's running unit."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self.pid = int(systemctl("show", "-p", "MainPID", "--value", unit))
+        self.cgroup = Path("/sys/fs/cgroup") / systemctl("show", "-p", "ControlGroup", "--value", unit).lstrip("/")
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time it has used."""
+        return read_keyed(self.cgroup / "cpu.stat")["usage_usec"] / 1e6
+
+    def read_log(self) -> DaemonLog:
+        """Peers pause nobody."""
+        return DaemonLog()
+
+    def stop(self) -> None:
+        """Stop the unit."""
+        systemctl("stop", self._unit)
+
+
+@contextlib.contextmanager
+def peer(name: str, place: Place) -> Iterator[Peer]:
+    """One of PEERS, started under its packaged unit and told to look after a place.
+
+    Raises:
+        LabError: this is not the VM, or it did not start.
+    """
+    if not os.environ.get("CGPAUSE_VM"):
+        raise LabError(f"{name} is in the VM's image, and runs only there")
+    unit, kind = f"{name}.service", PEERS[name]
+    with kind.configure(place):
+        Path(PEERS_WANTED).touch()
+        since = time.time()
+        try:
+            systemctl("start", unit)
+            _await_journal(unit, kind.ready, since)
+            found = Peer(unit)
+            # When the node runs out of memory, the one who might do something about it shall not be killed for it.
+            Path(f"/proc/{found.pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+            yield found
+        finally:
+            Path(PEERS_WANTED).unlink()
+            systemctl("stop", unit)
+
+
+def _await_journal(unit: str, pattern: str, since: float) -> None:
+    command = ["journalctl", "-q", "-o", "cat", "-u", unit, "--since", f"@{math.floor(since)}"]
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if re.search(pattern, said):
+            return
+        if time.monotonic() > deadline:
+            raise LabError(f"{unit} did not start:\n{said}")
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _replaced(path: Path, text: str) -> Iterator[None]:
+    """A configuration file with other contents."""
+    before = path.read_bytes() if path.exists() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)
+
+
+def nohang_config(packaged: str, scale: float) -> str:
+    """The packaged configuration of nohang, with its patience towards a victim scaled, not below what it accepts."""
+    for key, seconds in (("max_soft_exit_time", 10.0), ("post_soft_action_delay", 3.0)):
+        line = f"{key} = {seconds:g}"
+        if line not in packaged.splitlines():
+            raise LabError(f"nohang's packaged configuration has no line {line!r}")
+        packaged = packaged.replace(line, f"{key} = {max(0.1, seconds * scale):g}")
+    return packaged
+
+
+def _nohang(place: Place) -> AbstractContextManager[None]:
+    path = Path("/etc/nohang/nohang.conf")
+    return _replaced(path, nohang_config(path.read_text(), place.scale))
+
+
+OOMD_PCT = 95
+"""Of the capacity; the middle between acting early and what the kernel does by itself."""
+
+
+def oomd_config(kubepods: str, capacity_bytes: int, scale: float) -> dict[str, object]:
+    """The ruleset "user session protection" that oomd is packaged with, for kubepods.
+
+    Its detector of pressure and its action (kill by size or growth) are kept; durations are scaled, to whole seconds. A
+    second detector is added, because without swap there is next to no pressure before memory is gone, and its condition
+    that something was reclaimed lately is left out, because then nothing ever is.
+    """
+
+    def seconds(packaged: float) -> str:
+        return str(max(1, round(packaged * scale)))
+
+    pressure: dict[str, str] = {"cgroup": kubepods, "resource": "memory", "threshold": "60", "duration": seconds(30)}
+    above = {"cgroup": kubepods, "threshold": f"{capacity_bytes * OOMD_PCT // 100 // MIB}M", "duration": "0"}
+    action = {
+        "cgroup": f"{kubepods}/kubepods-burstable.slice/*/*.scope",
+        "post_action_delay": seconds(15),
+    }
+    return {
+        "rulesets": [
+            {
+                "name": "kubepods protection",
+                "detectors": [
+                    ["pressure above 60", {"name": "pressure_above", "args": pressure}],
+                    [f"use above {OOMD_PCT} %", {"name": "memory_above", "args": above}],
+                ],
+                "actions": [{"name": "kill_by_memory_size_or_growth", "args": action}],
+            }
+        ]
+    }
+
+
+@contextlib.contextmanager
+def _oomd(place: Place) -> Iterator[None]:
+    path = place.folder / "oomd.json"
+    kubepods = str(place.kubepods.relative_to("/sys/fs/cgroup"))
+    path.write_text(json.dumps(oomd_config(kubepods, place.capacity_bytes, place.scale)))
+    place.folder.chmod(0o755)
+    with _replaced(Path("/etc/default/oomd"), f'DAEMON_OPTS="--interval 1 --config {path}"\n'):
+        yield
+
+
+SYSTEMD_OOMD_LIMIT_PCT = 20
+"""The kernel's average over 10 s cannot be scaled: a stall of 2 s shows as 20 %."""
+SYSTEMD_OOMD_DURATION_S = 20
+"""Debian's; it takes no less than 1 s."""
+
+
+@contextlib.contextmanager
+def _systemd_oomd(place: Place) -> Iterator[None]:
+    conf = Path("/run/systemd/oomd.conf.d/99-lab.conf")
+    duration_s = max(1, round(SYSTEMD_OOMD_DURATION_S * place.scale))
+    with _replaced(conf, f"[OOM]\nDefaultMemoryPressureDurationSec={duration_s}s\n"):
+        # systemd has to know the slice to tell its oomd about it; it takes what cgroup is there already.
+        limit = f"ManagedOOMMemoryPressureLimit={SYSTEMD_OOMD_LIMIT_PCT}%"
+        systemctl("set-property", "--runtime", place.parent.name, "ManagedOOMMemoryPressure=kill", limit)
+        systemctl("start", place.parent.name)
+        try:
+            yield
+        finally:
+            systemctl("revert", place.parent.name)
+
+
+PEERS = {
+    "earlyoom": PeerKind(r"sending SIGTERM when"),
+    "nohang": PeerKind(r"Monitoring has started", _nohang),
+    "oomd": PeerKind(r"Running oomd", _oomd),
+    "systemd-oomd": PeerKind(r"Started", _systemd_oomd),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One arm."""
+
+    start: Callable[[str, Place], AbstractContextManager[Watcher]]
+    settings: frozenset[Setting] = frozenset(Setting)
+    notes: tuple[str, ...] = ()
+    """What is not as shipped."""
+
+
+_PEER_NOTES = ("packaged unit and configuration", "oom_score_adj -999, like ours")
+ARMS: dict[str, Arm] = {
+    "none": Arm(_nobody),
+    "unlimited": Arm(_nobody, frozenset({Setting.KUBEPODS}), ("kubepods has no memory.max, and the node enough",)),
+    "watermark": Arm(_cgpause, notes=("Table 3 of the paper; no memory.high", _HOLD_NOTE)),
+    "reserve-throttle": Arm(_cgpause, notes=(_HOLD_NOTE,)),
+    "reserve-freeze": Arm(_cgpause, notes=(_HOLD_NOTE,)),
+    "reserve-nobrake": Arm(_cgpause, notes=("reserve-freeze without memory.high", _HOLD_NOTE)),
+    "memory-high": Arm(_memory_high, notes=(f"memory.high of kubepods is {HIGH_PCT:g} % of the capacity, no daemon",)),
+    "earlyoom": Arm(peer, notes=_PEER_NOTES),
+    "nohang": Arm(peer, notes=(*_PEER_NOTES, "but max_soft_exit_time (10 s) and post_soft_action_delay (3 s) scaled")),
+    "oomd": Arm(
+        peer,
+        notes=(
+            *_PEER_NOTES,
+            'but for kubepods, after the packaged ruleset "user session protection"',
+            f"a detector added: use above {OOMD_PCT} % of the capacity; memory_reclaim left out: nothing is reclaimed",
+            "looks every 1 s (packaged: 5 s); duration (30 s) and post_action_delay (15 s) scaled, at least 1 s",
+        ),
+    ),
+    "systemd-oomd": Arm(
+        peer,
+        notes=(
+            *_PEER_NOTES,
+            f"but ManagedOOMMemoryPressureLimit={SYSTEMD_OOMD_LIMIT_PCT}% (60 %: its average is over 10 s)",
+            f"and DefaultMemoryPressureDurationSec ({SYSTEMD_OOMD_DURATION_S} s) scaled",
+            "it acts only while pages are scanned; without swap, anonymous memory is not",
+        ),
+    ),
+}

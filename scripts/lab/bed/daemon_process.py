@@ -1,0 +1,150 @@
+"""The daemon under demonstration: started as systemd would, stopped as systemd would, and judged by what it logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.bed.kubepods import read_keyed, remove_tree, spawn_into
+from lab.vm.host import REPO, LabError, tail
+
+_LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|froze|sacrificed|started|stopped) (?P<fields>.*)")
+_FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+OOM_SCORE_ADJ = -999
+"""Of whatever looks after pods: when the node itself runs out of memory, pods are killed and not this."""
+_START_SECONDS = 120
+_STOP_SECONDS = 120
+
+
+@dataclass(slots=True)
+class DaemonLog:
+    """What the daemon has logged so far."""
+
+    started: bool = False
+    pauses: int = 0
+    resumes: int = 0
+    freezes: int = 0
+    """Of pods that were held by throttling and went on growing."""
+    sacrifices: int = 0
+    held_s: list[float] = field(default_factory=list)
+    held_now: set[str] = field(default_factory=set)
+
+    def take(self, line: str) -> None:
+        """Take one line in; lines of other kinds are nothing to count."""
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return
+        values = parse_fields(match["fields"])
+        match match["verb"]:
+            case "started":
+                self.started = True
+            case "paused":
+                self.pauses += 1
+                self.held_now.add(values["uid"])
+            case "resumed":
+                self.resumes += 1
+                self.held_now.discard(values["uid"])
+                self.held_s.append(float(values.get("held_s", "0")))
+            case "froze":
+                self.freezes += 1
+            case "sacrificed":
+                self.sacrifices += 1
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Undo `cgpause.kernel.logfmt.fields`."""
+    return {key: json.loads(value) if value.startswith('"') else value for key, value in _FIELD.findall(text)}
+
+
+def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """UID of the pod, and seconds, of each hold in a daemon's log; it resumes everything before it ends."""
+    for line in log:
+        match = _LINE.fullmatch(line)
+        if match is not None and match["verb"] == "resumed":
+            values = parse_fields(match["fields"])
+            yield values["uid"], float(values.get("held_s", "0"))
+
+
+class DaemonProcess:
+    """`python -m cgpause.daemon` in a cgroup of its own beside kubepods, as a service is.
+
+    `options` are added to its command line.
+    """
+
+    def __init__(self, parent: Path, log_dir: Path, config: Path, log_file: Path, options: Sequence[str] = ()) -> None:
+        self.log = DaemonLog()
+        self._log_file = log_file
+        self._cgroup = parent / "cgpause.service"
+        self._cgroup.mkdir()
+        argv = [sys.executable, "-m", "cgpause.daemon", "--config", str(config)]
+        argv += ["--cgroup-root", str(parent), "--log-dir", str(log_dir), *options]
+        # No notification socket: it would be somebody else's.
+        env = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM")}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPO), env.get("PYTHONPATH"))))
+        log_file.write_text("")
+        self._reader = open(log_file, encoding="utf-8", errors="replace")  # noqa: SIM115 - closed by close()
+        self._rest = ""
+        self._pid, self._pidfd = spawn_into(self._cgroup, argv, log_file, env, oom_score_adj=OOM_SCORE_ADJ)
+        self._code: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._pid
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time it has used."""
+        return read_keyed(self._cgroup / "cpu.stat")["usage_usec"] / 1e6
+
+    def read_log(self) -> DaemonLog:
+        """Take in what was logged since the last call."""
+        *lines, self._rest = (self._rest + self._reader.read()).split("\n")
+        for line in lines:
+            self.log.take(line)
+        return self.log
+
+    def await_start(self) -> None:
+        """Wait until it says that it has started.
+
+        Raises:
+            LabError: it ended, or took too long.
+        """
+        for _ in range(_START_SECONDS * 20):
+            if self.read_log().started:
+                return
+            if self._wait(0.05) is not None:
+                break
+        raise LabError(f"the daemon did not start:\n{tail(self._log_file)}")
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit code (minus the signal, when one ended it)."""
+        if self._code is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        code = self._wait(_STOP_SECONDS)
+        self.read_log()
+        if code is None:
+            raise LabError(f"the daemon did not stop within {_STOP_SECONDS} s:\n{tail(self._log_file)}")
+        return code
+
+    def close(self) -> None:
+        """Make sure that nothing of it is left."""
+        remove_tree(self._cgroup)
+        self._wait(_STOP_SECONDS)
+        os.close(self._pidfd)
+        self._reader.close()
+
+    def _wait(self, seconds: float) -> int | None:
+        if self._code is None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if poll.poll(int(seconds * 1000)):
+                self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return self._code

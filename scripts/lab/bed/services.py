@@ -1,0 +1,341 @@
+"""The service pods of a node and who probes them: services, their network namespaces, probers, and a control.
+
+What kubelet and a container runtime do for them, as far as liveness goes: a sandbox that holds the pod's network
+namespace, a prober per container, and the restart of what was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cgpause.config.settings import Config, Policy
+from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
+from lab.bed.kubepods import MIB, NEW_NETWORK, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
+from lab.vm.host import LabError, say
+
+# Kubernetes' default: terminationGracePeriodSeconds.
+GRACE_S: Final = 30.0
+PORT: Final = 8080
+"""The same in every pod: each has a network namespace of its own."""
+
+_NETNS_SECONDS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run; durations in seconds as on a real node, before `scale`."""
+
+    seconds: float = 600.0
+    """How long, not scaled, once all pods are there."""
+    period: float = 10.0
+    timeout: float = 1.0
+    failures: int = 3
+    scale: float = 1.0
+    policy: Policy = Config().policy
+    hold_services: bool = False
+    services: int = 3
+    jobs: int = 10
+    """Their requests fit beside the services', half of their limits too; with their limits they fill 1.3 nodes."""
+    protected_jobs: int = 7
+    """The same where they cannot be paused: with their limits they just fill the node, so that they hardly ever stay
+    at memory.high for long, where the kernel stalls the services as well, paused or not."""
+    oversubscription: float = 1.6
+    capacity_mib: int = 384
+    job_mib: int = 48
+    service_hold_mib: int = 8
+    service_swing_mib: int = 8
+    service_request_mib: int | None = None
+    """None: as much as its limit."""
+    unit_mib: int = 4
+    unit_cpu_ms: int = 100
+
+    @property
+    def service_limit_mib(self) -> int:
+        """Memory limit of a service."""
+        return self.service_hold_mib + self.service_swing_mib + 8
+
+    @property
+    def request_mib(self) -> int:
+        """What a service requests."""
+        return self.service_limit_mib if self.service_request_mib is None else self.service_request_mib
+
+
+@dataclass(slots=True)
+class Probes:
+    """What the probes of one service met, over all its containers; a new container starts with a clean sheet."""
+
+    failures: int
+    """Misses in a row that kill."""
+    answered: int = 0
+    missed: int = 0
+    longest_run: int = 0
+    kills: int = 0
+    slowest_answer_us: int = 0
+    run: int = 0
+
+    def take(self, line: str) -> bool:
+        """Take one line of the prober in; returns whether kubelet would kill the container now."""
+        verdict, took_us = line.split()
+        if verdict == "answered":
+            self.answered += 1
+            self.run = 0
+            self.slowest_answer_us = max(self.slowest_answer_us, int(took_us))
+            return False
+        self.missed += 1
+        self.run += 1
+        self.longest_run = max(self.longest_run, self.run)
+        return self.run >= self.failures
+
+    def kill(self) -> None:
+        """The container is killed for it."""
+        self.kills += 1
+        self.run = 0
+
+
+def add_up(all_probes: Sequence[Probes]) -> Probes:
+    """Several services as one."""
+    return Probes(
+        failures=all_probes[0].failures,
+        answered=sum(one.answered for one in all_probes),
+        missed=sum(one.missed for one in all_probes),
+        longest_run=max(one.longest_run for one in all_probes),
+        kills=sum(one.kills for one in all_probes),
+        slowest_answer_us=max(one.slowest_answer_us for one in all_probes),
+    )
+
+
+class Prober:
+    """One prober process outside the pods; `lines` are its verdicts since the last call."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # with our end of it, whatever ends us ends the prober
+            process_group=0,  # Ctrl-C is for us
+        )
+        assert self._process.stdout is not None
+        self._out = self._process.stdout
+        os.set_blocking(self._out.fileno(), False)
+        self._rest = ""
+
+    def lines(self) -> list[str]:
+        """Whole lines only.
+
+        Raises:
+            LabError: it ended by itself.
+        """
+        text = self._out.read()
+        if text == b"":
+            raise LabError("a prober ended by itself")
+        *lines, self._rest = (self._rest + (text or b"").decode()).split("\n")
+        return lines
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
+
+
+class Namespaces:
+    """Network namespaces of pods, under their names, as a runtime keeps them in /run/netns."""
+
+    def __init__(self, tree: Kubepods, folder: Path) -> None:
+        self._tree = tree
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+
+    @staticmethod
+    def sandbox(worker: Path) -> tuple[str, ...]:
+        """What to run as each pod's sandbox."""
+        return (*NEW_NETWORK, str(worker), "pause")
+
+    def enter(self, pod: str, *argv: str) -> tuple[str, ...]:
+        """A command line that runs another in the pod's namespace."""
+        return ("nsenter", f"--net={self._folder / pod}", *argv)
+
+    def link(self, pod: PodSpec) -> None:
+        """Name the namespace of a pod that has only its sandbox so far, as soon as that has made it."""
+        pid = await_netns(self._tree.pod_path(pod))
+        (self._folder / pod.name).symlink_to(f"/proc/{pid}/ns/net")
+
+    def unlink(self, pod: PodSpec) -> None:
+        """Forget the name of a pod's namespace, so that a later pod of that name can have it."""
+        (self._folder / pod.name).unlink(missing_ok=True)
+
+
+class Control:
+    """The same service and prober beside the tree, where nothing is ever paused.
+
+    What it misses, the machine missed: then the run tells nothing about pauses.
+    """
+
+    def __init__(self, parent: Path, program: Path, plan: Plan) -> None:
+        self.probes = Probes(plan.failures)
+        self._cgroup = parent / "control.service"
+        self._cgroup.mkdir()
+        self._pid, pidfd = spawn_into(self._cgroup, (*NEW_NETWORK, *serve(program, plan)))
+        os.close(pidfd)
+        await_netns(self._cgroup)
+        self._prober = Prober(("nsenter", f"--net=/proc/{self._pid}/ns/net", *probe(program, plan, phase=0.5)))
+
+    def step(self) -> None:
+        """Read the prober; nobody is killed here."""
+        for line in self._prober.lines():
+            self.probes.take(line)
+
+    def close(self) -> None:
+        """End both."""
+        self._prober.close()
+        remove_tree(self._cgroup)
+        os.waitpid(self._pid, 0)
+
+
+def serve(program: Path, plan: Plan) -> tuple[str, ...]:
+    """Command line of a service."""
+    sizes = (plan.service_hold_mib * MIB, plan.service_swing_mib * MIB, round(500 * plan.scale))
+    return (str(program), "serve", str(PORT), *map(str, sizes))
+
+
+def probe(program: Path, plan: Plan, *, phase: float) -> tuple[str, ...]:
+    """Command line of its prober; `phase` is the part of a period until the first probe."""
+    times_s = (phase * plan.period, plan.period, plan.timeout)
+    return (str(program), "probe", "http", str(PORT), *(str(round(one * plan.scale * 1000)) for one in times_s))
+
+
+def await_netns(cgroup: Path) -> int:
+    """Wait until a process below a cgroup has a network namespace other than ours, and return its pid."""
+    deadline = time.monotonic() + _NETNS_SECONDS
+    ours = Path("/proc/self/ns/net").readlink()
+    while time.monotonic() < deadline:
+        for procs in (cgroup / "cgroup.procs", *cgroup.glob("*/cgroup.procs")):
+            for pid in procs.read_text().split():
+                if Path(f"/proc/{pid}/ns/net").readlink() != ours:
+                    return int(pid)
+        time.sleep(0.01)  # no event tells that a process has changed its namespace
+    raise LabError(f"no network namespace in {cgroup} within {_NETNS_SECONDS} s")
+
+
+@dataclass(slots=True)
+class _Service:
+    pod: PodSpec
+    probes: Probes
+    backoff: Backoff
+    restarts: int = 0
+    container: Container | None = None
+    prober: Prober | None = None
+    started_s: float = 0.0
+    start_at_s: float = 0.0
+    kill_at_s: float | None = None
+
+
+@dataclass(slots=True)
+class Services:
+    """The service pods of a tree, with their probers; `step` does what is due, as often as it is called."""
+
+    tree: Kubepods
+    namespaces: Namespaces
+    program: Path
+    plan: Plan
+    sandbox: Sequence[str] = ()
+    """Of their pods, where it is not that of the tree."""
+    _all: list[_Service] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        for number in range(self.plan.services):
+            pod = PodSpec(
+                f"service-{number}",
+                make_uid("service", number),
+                self.plan.service_limit_mib * MIB,
+                container="server",
+                oom_score_adj=oom_score_adj(self.plan.request_mib * MIB, self.plan.capacity_mib * MIB),
+            )
+            self._all.append(_Service(pod, Probes(self.plan.failures), Backoff(self.plan.scale)))
+            self.tree.add_pod(pod, self.sandbox)
+            self.namespaces.link(pod)
+        self.step()
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        for service in self._all:
+            self._stop_probing(service)
+
+    @property
+    def probes(self) -> Probes:
+        """All of them."""
+        return add_up([service.probes for service in self._all])
+
+    @property
+    def restarts(self) -> int:
+        """Containers started again."""
+        return sum(service.restarts for service in self._all)
+
+    @property
+    def uids(self) -> set[str]:
+        """Their pods' UIDs."""
+        return {service.pod.uid for service in self._all}
+
+    def step(self) -> None:
+        """Read the probers, end what failed, and start what is due."""
+        for number, service in enumerate(self._all):
+            if service.container is None:
+                if time.monotonic() >= service.start_at_s:
+                    self._start(service, number)
+                continue
+            self._listen(service, service.container)
+            if service.kill_at_s is not None and time.monotonic() >= service.kill_at_s:
+                signal.pidfd_send_signal(service.container.pidfd, signal.SIGKILL)
+                service.kill_at_s = None
+            if has_exited(service.container):
+                self._end(service, service.container)
+
+    def _start(self, service: _Service, number: int) -> None:
+        name = service.pod.name
+        argv = self.namespaces.enter(name, *serve(self.program, self.plan))
+        service.container = self.tree.start_container(service.pod, argv)
+        service.started_s = time.monotonic()
+        # Spread out, or all of them would meet the same moment of a pause.
+        phase = (number + 1) / self.plan.services
+        service.prober = Prober(self.namespaces.enter(name, *probe(self.program, self.plan, phase=phase)))
+
+    def _listen(self, service: _Service, container: Container) -> None:
+        if service.prober is None:
+            return
+        for line in service.prober.lines():
+            if service.probes.take(line):
+                service.probes.kill()
+                say(f"{service.pod.name}: liveness probe failed {self.plan.failures} times in a row: killed")
+                self._stop_probing(service)
+                signal.pidfd_send_signal(container.pidfd, signal.SIGTERM)
+                service.kill_at_s = time.monotonic() + GRACE_S * self.plan.scale
+                return
+
+    def _end(self, service: _Service, container: Container) -> None:
+        self._stop_probing(service)
+        now_s = time.monotonic()
+        code, _ = self.tree.remove_container(service.pod, container)
+        if code > 0:
+            raise LabError(f"{service.pod.name} failed by itself, with exit code {code}")
+        service.container = service.kill_at_s = None
+        service.probes.run = 0
+        service.restarts += 1
+        service.start_at_s = now_s + service.backoff.after_kill(now_s - service.started_s)
+
+    def _stop_probing(self, service: _Service) -> None:
+        if service.prober is not None:
+            service.prober.close()
+            service.prober = None
+
+
+def has_exited(container: Container) -> bool:
+    """Whether a container's process has ended; it stays to be reaped."""
+    return os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,0 +1,101 @@
+"""What the demo, the experiment and the probes share: a slice and folder of their own, and their jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.bed.kubelet import Job
+from lab.bed.kubepods import disable_controllers, enable_controllers, remove_tree
+from lab.vm.host import LabError
+
+# Quotas of one CPU and more do not slow a job with one thread down, and each wants to be restored to its own.
+ORIGINALS = ("max 100000", "150000 100000", "200000 50000")
+
+_MEASURE_WORK = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A queue of jobs with worker.c: `work` iterations after each `unit_bytes`, `rounds` times up and down."""
+
+    jobs: int
+    limit_bytes: int
+    unit_bytes: int
+    rounds: int
+    work: int
+    seed: int
+
+
+def make_jobs(load: Load, worker: Path, prefix: str = "job") -> list[Job]:
+    """The queue: the same for the same load."""
+    chance = random.Random(load.seed)  # noqa: S311 - repeatable, not secret
+    jobs = []
+    for number in range(load.jobs):
+        numbers = (load.limit_bytes, load.unit_bytes, load.rounds, load.work, chance.getrandbits(63))
+        argv = (str(worker), *map(str, numbers))
+        jobs.append(Job(f"{prefix}-{number:02}", load.limit_bytes, argv, ORIGINALS[number % len(ORIGINALS)]))
+    return jobs
+
+
+def calibrate(worker: Path, unit_cpu_ms: float) -> int:
+    """Iterations that take `unit_cpu_ms` of CPU time here; the fastest of five, since whatever disturbs only slows."""
+    times_ns = []
+    for _ in range(5):
+        done = subprocess.run([worker, "measure", str(_MEASURE_WORK)], capture_output=True, text=True, check=True)
+        times_ns.append(int(done.stdout))
+    # An emulated CPU's clock may stand still for some ms.
+    fastest_ns = min((time_ns for time_ns in times_ns if time_ns > 0), default=None)
+    if fastest_ns is None:
+        raise LabError("the CPU clock of this machine does not move")
+    return max(1, int(_MEASURE_WORK * unit_cpu_ms * 1e6 / fastest_ns))
+
+
+@contextlib.contextmanager
+def own_slice(mount: Path, name: str) -> Iterator[Path]:
+    """A slice of our own below the cgroup mount, alone; what a killed predecessor left is removed first."""
+    lock = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise LabError("another demo is running on this machine") from e
+        path = mount / name
+        remove_tree(path)
+        enabled = enable_controllers(mount)
+        try:
+            path.mkdir()
+            yield path
+        finally:
+            remove_tree(path)
+            with contextlib.suppress(LabError):  # somebody else has come to need them
+                disable_controllers(mount, enabled)
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def own_folder(path: Path) -> Iterator[Path]:
+    """A folder for logs, always the same: under the slice's lock, so that what a killed predecessor left goes too."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+def meminfo_bytes(name: str) -> int:
+    """A field of /proc/meminfo, such as MemAvailable."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise LabError(f"/proc/meminfo has no {name}")

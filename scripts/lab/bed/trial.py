@@ -1,0 +1,298 @@
+"""One trial of the paper's experiment (Kang & Yu 2024, section 6.2), where it is called: one arm on one load.
+
+    python -m lab.bed.trial calibrate --unit-cpu-ms N
+    python -m lab.bed.trial run --setting kubepods|node --share N --oversub RATIO --arm ARM --seed N --work N [...]
+
+As root with cgroup v2; the peers only in the VM. In the setting node nothing but the machine's own memory ends the
+jobs' growth: a VM of 560M then has the 384 MiB for them that are the default in the setting kubepods. Prints one JSON
+object on one line. Exit status: 0 when the trial ran, even out of time; 1 when it could not; 2 on a usage error;
+128 + n when signal n ended it.
+
+The load is the paper's: containers with a limit of 1/share of the capacity, which always hold half of it and take the
+rest in units of 1/8 of the limit; as many jobs as the paper has for that size, admitted while their requests (limit /
+oversubscription) fit; killed ones restart after kubelet's back-off, scaled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import mmap
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
+from lab.bed.arms import ARMS, SLICE, Place, Setting
+from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog
+from lab.bed.kubelet import Event, Kubelet, Outcome, Policy, Progress
+from lab.bed.kubepods import MIB, Kubepods
+from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError, end_by_signal, say
+
+FOLDER = Path("/run/cgpause-trial")
+
+JOBS = {16: 33, 8: 17, 4: 8}
+"""Section 6.2: containers of 1/16, 1/8 and 1/4 of the node, and how many of them."""
+UNITS = 8
+"""Section 6.2: units of memory that make up a limit."""
+CAPACITY_MIB = 384
+ROUNDS = 3
+"""With 200 ms of CPU time for each unit, and 40 µs for each page, a job needs 2 to 3 s of it: some 30 s when 20 of them
+share a CPU."""
+BACKOFF_SCALE = 0.2
+"""The paper's jobs run for minutes, and the back-off begins at 10 s: here it begins at 2 s."""
+TIMEOUT_S = 600.0
+
+_SPARE_BYTES = 8 * MIB
+"""What the node needs beside the jobs, of what was available before them."""
+_DAEMON_BYTES = 36 * MIB
+"""Room for the arm's daemon; see `ballast`."""
+_BALLAST_MAX_BYTES = 256 * MIB
+_TICK_S = 0.2
+_PAGE = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for."""
+
+    setting: Setting
+    share: int
+    oversubscription: float
+    arm: str
+    seed: int
+    work: int
+    capacity_mib: int
+    rounds: int
+    backoff_scale: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Is told what happens meanwhile; times are seconds into the trial."""
+
+    on_event: Callable[[Event], None]
+    on_look: Callable[[float, int, frozenset[str]], None]
+    """At each tick: time, bytes used by kubepods, UIDs of the pods that are held."""
+
+
+def capacity_bytes(plan: Plan, available_bytes: int) -> int:
+    """What kubelet would call allocatable.
+
+    Raises:
+        LabError: this machine has not got it.
+    """
+    capacity = plan.capacity_mib * MIB
+    # Without any limit the jobs that run at once can take what their limits add up to.
+    need = _SPARE_BYTES + _DAEMON_BYTES + (capacity * plan.oversubscription if plan.arm == "unlimited" else capacity)
+    here = f"here are {available_bytes / MIB:.0f}"
+    if available_bytes < need:
+        raise LabError(f"needs {need / MIB:.0f} MiB of available memory, {here}: more for the VM?")
+    if plan.setting is Setting.NODE and available_bytes > need + _BALLAST_MAX_BYTES:
+        raise LabError(f"{need / MIB:.0f} MiB of available memory have to be all there is, {here}: less for the VM?")
+    return capacity
+
+
+def load_of(plan: Plan, capacity: int) -> Load:
+    """The jobs."""
+    limit = capacity // plan.share // _PAGE * _PAGE
+    return Load(JOBS[plan.share], limit, limit // UNITS, plan.rounds, plan.work, plan.seed)
+
+
+@contextlib.contextmanager
+def ballast(size: int) -> Iterator[None]:
+    """Hold that much memory, touched; nothing when it is less than a page.
+
+    Where the node's memory is the limit, a daemon of some MiB would be a large part of so small a node, and whatever an
+    earlier trial left in the page cache too. So every trial begins with the same memory available.
+    """
+    if size < _PAGE:
+        yield
+        return
+    with mmap.mmap(-1, size) as memory:
+        for at in range(0, size, _PAGE):
+            memory[at] = 1
+        yield
+
+
+def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Observer | None = None) -> dict[str, Any]:
+    """Run it and return what is printed."""
+    available = meminfo_bytes("MemAvailable")
+    capacity = capacity_bytes(plan, available)
+    load = load_of(plan, capacity)
+    arm = ARMS[plan.arm]
+    enforced = plan.setting is Setting.KUBEPODS and plan.arm != "unlimited"
+    say(
+        f"{plan.arm}: {load.jobs} jobs of {load.limit_bytes / MIB:.1f} MiB on {capacity / MIB:.0f} MiB ({plan.setting})"
+    )
+    use: list[float] = []
+    with contextlib.ExitStack() as stack:
+        tree = stack.enter_context(
+            Kubepods(parent, folder / "log", capacity, (str(worker), "pause"), enforced=enforced)
+        )
+        place = Place(parent, tree.root, tree.log_dir, folder, capacity, plan.backoff_scale)
+        watcher = stack.enter_context(arm.start(plan.arm, place))
+        extra = meminfo_bytes("MemAvailable") - capacity - _SPARE_BYTES if plan.setting is Setting.NODE else 0
+        stack.enter_context(ballast(extra))
+
+        def on_tick(progress: Progress) -> None:
+            used = int((tree.root / "memory.current").read_text())
+            use.append(100 * used / capacity)
+            if observer is not None:
+                observer.on_look(progress.at_s, used, frozenset(watcher.read_log().held_now))
+            if len(use) % int(5 / _TICK_S) == 0:
+                say(
+                    f"{plan.arm}: {progress.at_s:.0f} s, {progress.running} run, {progress.finished} finished, "
+                    f"{progress.restarts} restarts, {use[-1]:.0f} % used"
+                )
+
+        policy = Policy(plan.oversubscription, plan.backoff_scale, tick_s=_TICK_S)
+        on_event = (lambda _: None) if observer is None else observer.on_event
+        kubelet = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=f"{plan.arm} {plan.seed}")
+        cpu_before_s = watcher.cpu_s
+        outcome = kubelet.run(make_jobs(load, worker), timeout_s=plan.timeout_s)
+        cpu_s = watcher.cpu_s - cpu_before_s
+        watcher.stop()
+        log = watcher.read_log()
+    return {
+        "setting": plan.setting,
+        "share": plan.share,
+        "jobs": load.jobs,
+        "oversubscription": plan.oversubscription,
+        "arm": plan.arm,
+        "seed": plan.seed,
+        "capacity_bytes": capacity,
+        "limit_bytes": load.limit_bytes,
+        "work": plan.work,
+        "rounds": plan.rounds,
+        "backoff_scale": plan.backoff_scale,
+        **of_jobs(outcome, load.jobs),
+        **of_daemon(log),
+        "daemon_cpu_s": round(cpu_s, 3),
+        "used_mean_pct": round(statistics.fmean(use), 1),
+        "mem_available_bytes": available,
+        "ballast_bytes": max(0, extra),
+        "arm_notes": list(arm.notes),
+        "kernel": platform.release(),
+    }
+
+
+def of_jobs(outcome: Outcome, jobs: int) -> dict[str, Any]:
+    """How the jobs fared; times are those of the jobs that were admitted."""
+    times = outcome.jobs.values()
+    waiting = [job.waiting_s for job in times]
+    running = [job.running_s for job in times]
+    return {
+        "finished": outcome.finished,
+        "timed_out": outcome.finished < jobs,
+        "total_s": round(outcome.total_s, 2),
+        "restarts": outcome.restarts,
+        "oom_kills": outcome.oom_kills,
+        # Whoever the kernel did not kill was killed by somebody watching.
+        "peer_kills": outcome.restarts - outcome.oom_kills,
+        "waiting_mean_s": round(statistics.fmean(waiting), 2),
+        "waiting_max_s": round(max(waiting), 2),
+        "running_mean_s": round(statistics.fmean(running), 2),
+        "running_max_s": round(max(running), 2),
+        "lost_cpu_s": round(outcome.lost_cpu_s, 2),
+        "cpu_s": round(sum(job.cpu_s for job in times), 2),
+    }
+
+
+def of_daemon(log: DaemonLog) -> dict[str, Any]:
+    """What cgpause did, if it was there."""
+    return {
+        "pauses": log.pauses,
+        "paused_s": round(sum(log.held_s), 1),
+        "longest_pause_s": max(log.held_s, default=0.0),
+        "freezes": log.freezes,
+        "sacrifices": log.sacrifices,
+    }
+
+
+def _calibrate(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "work": calibrate(ensure_program("worker"), args.unit_cpu_ms),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "mem_total_bytes": meminfo_bytes("MemTotal"),
+        "mem_available_bytes": meminfo_bytes("MemAvailable"),
+    }
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    if os.geteuid() != 0:
+        raise LabError("a trial makes cgroups, so it needs root")
+    plan = Plan(
+        setting=Setting(args.setting),
+        share=args.share,
+        oversubscription=args.oversub,
+        arm=args.arm,
+        seed=args.seed,
+        work=args.work,
+        capacity_mib=args.capacity_mib,
+        rounds=args.rounds,
+        backoff_scale=args.backoff_scale,
+        timeout_s=args.timeout,
+    )
+    if plan.setting not in ARMS[plan.arm].settings:
+        raise LabError(f"the arm {plan.arm} has no meaning in the setting {plan.setting}")
+    worker = ensure_program("worker")
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    # On a node out of memory, who restarts and times jobs must not stand still.
+    if refused := lock_memory():
+        raise LabError(f"cannot keep our pages in memory: {refused}")
+    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+        return run_trial(plan, parent, folder, worker)
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; `args.do` is the function to call."""
+    parser = argparse.ArgumentParser(prog="lab.bed.trial", description="One trial of the paper's experiment.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    measure = actions.add_parser("calibrate", help="measure how many iterations take that long here")
+    measure.add_argument("--unit-cpu-ms", type=float, required=True, metavar="MS")
+    measure.set_defaults(do=_calibrate)
+    run = actions.add_parser("run", help="run one trial")
+    run.add_argument("--setting", choices=list(Setting), required=True, help="whose memory runs out")
+    run.add_argument("--share", type=int, choices=list(JOBS), required=True, help="limit = capacity / share")
+    run.add_argument("--oversub", type=float, required=True, help="limits of the jobs that run at once / capacity")
+    run.add_argument("--arm", choices=list(ARMS), required=True)
+    run.add_argument("--seed", type=int, required=True, help="for the jobs")
+    run.add_argument("--work", type=int, required=True, help="iterations after each unit; see calibrate")
+    run.add_argument("--capacity-mib", type=int, default=CAPACITY_MIB, help="(%(default)s)")
+    run.add_argument("--rounds", type=int, default=ROUNDS, help="times a job goes up and down (%(default)s)")
+    run.add_argument("--backoff-scale", type=float, default=BACKOFF_SCALE, help="of kubelet's seconds (%(default)s)")
+    run.add_argument("--timeout", type=float, default=TIMEOUT_S, metavar="SECONDS", help="(%(default)s)")
+    run.set_defaults(do=_run)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    args = parse_arguments(argv)
+    end_by_signal()
+    do: Callable[[argparse.Namespace], dict[str, Any]] = args.do
+    try:
+        result = do(args)
+    except (LabError, CgpauseError) as e:
+        print(f"trial: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""`scripts/demo`: the same jobs without cgpause and with it."""

@@ -1,0 +1,63 @@
+"""Looking at the running demo with `cgpause top`: in a terminal until somebody quits, or for a picture."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from cgpause.cli.top.app import export, open_reader
+from cgpause.config.load import load_config
+from cgpause.core.clock import now_ns
+from lab.bed.daemon_process import DaemonLog
+
+PICTURE_S = 60.0
+"""A picture is taken when somebody is held after so long: the sparklines have something to show then."""
+_EVERY_S = 1.0
+
+Goes = Callable[[DaemonLog], bool]
+"""Called several times a second; whether there is more to see."""
+Look = Callable[[Path, Path, Path], AbstractContextManager[Goes]]
+"""Begins to look at a cgroup root, with its folder of logs and the daemon's configuration."""
+
+
+@contextlib.contextmanager
+def in_terminal(root: Path, log_dir: Path, config: Path) -> Iterator[Goes]:
+    """Show it in our own terminal, until it is quit."""
+    argv = [sys.executable, "-m", "cgpause", "--cgroup-root", str(root), "--log-dir", str(log_dir)]
+    top = subprocess.Popen([*argv, "--config", str(config), "top"])
+    try:
+        yield lambda _: top.poll() is None
+    finally:
+        top.terminate()  # it gives the terminal back
+        top.wait()
+
+
+def for_picture(file: Path) -> Look:
+    """Save what it shows as SVG, once there is enough to see."""
+
+    @contextlib.contextmanager
+    def look(root: Path, log_dir: Path, config: Path) -> Iterator[Goes]:
+        begun_s = time.monotonic()
+        due_s = begun_s
+        with open_reader(str(root), str(log_dir), load_config(str(config), must_exist=True), None) as reader:
+
+            def goes_on(log: DaemonLog) -> bool:
+                nonlocal due_s
+                now_s = time.monotonic()
+                if now_s < due_s:
+                    return True
+                due_s = now_s + _EVERY_S
+                snapshot = reader.read(now_ns())
+                if now_s < begun_s + PICTURE_S or not log.held_now:
+                    return True
+                export(snapshot, str(file))
+                return False
+
+            yield goes_on
+
+    return look

@@ -1,0 +1,293 @@
+"""The demonstration: the same jobs on an oversubscribed kubepods tree, once without cgpause and once with its daemon.
+
+    python -m lab.demo.main [--json | --live | --picture FILE.svg] [--seed N]
+
+As root on a host (or in a VM) with cgroup v2. It works in `cgpause-demo.slice` below the cgroup mount and in
+/run/cgpause-demo, touches nothing else, and removes both at the end, also when interrupted. Exit status: 0 when all it
+claims held, 1 when not, 2 on a usage error, 128 + n when signal n ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cgpause.cli.top.app import why_not_live
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.ledger.record import XATTR
+from lab.bed.daemon_process import DaemonLog, DaemonProcess
+from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Policy, Progress
+from lab.bed.kubepods import MIB, Kubepods, PodSpec
+from lab.bed.services import Namespaces
+from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
+from lab.demo.live import Look, for_picture, in_terminal
+from lab.demo.progress import Reporter
+from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError, end_by_signal
+
+SLICE = "cgpause-demo.slice"
+FOLDER = Path("/run/cgpause-demo")
+
+# The stock configuration, and nothing else: an empty file means the defaults, as the shipped one spells them out.
+CONFIG = ""
+
+_STOP_TIMEOUT_S = 20.0
+_LOOK_TIMEOUT_S = 3600.0
+
+
+def load(plan: Plan, work: int) -> Load:
+    """The plan's jobs."""
+    return Load(plan.jobs, plan.limit_mib * MIB, plan.unit_mib * MIB, plan.rounds, work, plan.seed)
+
+
+def is_original(tree: Kubepods, pod: PodSpec) -> bool:
+    """Whether a pod is as its kubelet made it: own cpu.max, not frozen, no record of a pause."""
+    path = tree.pod_path(pod)
+    return (
+        (path / "cpu.max").read_text().strip() == pod.cpu_max
+        and (path / "cgroup.freeze").read_text().strip() == "0"
+        and XATTR not in os.listxattr(path)
+    )
+
+
+def demo_slice(mount: Path) -> AbstractContextManager[Path]:
+    """The demo's own slice."""
+    return own_slice(mount, SLICE)
+
+
+def demo_folder(path: Path = FOLDER) -> AbstractContextManager[Path]:
+    """The demo's own folder."""
+    return own_folder(path)
+
+
+@dataclass(frozen=True, slots=True)
+class InNamespaces:
+    """Puts each job into its pod's own network, as a runtime does: in the host's something listens."""
+
+    namespaces: Namespaces
+
+    def jobs(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs with command lines that enter their pods' networks."""
+        return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
+
+    def on_event(self, event: Event) -> None:
+        """Name a pod's network as soon as the pod is there, and forget that name when the pod has gone."""
+        if event.kind is EventKind.ADMITTED:
+            self.namespaces.link(event.pod)
+        elif event.kind is EventKind.REMOVED:
+            self.namespaces.unlink(event.pod)
+
+
+class Demo:
+    """One demonstration in a given slice and folder."""
+
+    def __init__(self, plan: Plan, parent: Path, folder: Path, worker: Path, reporter: Reporter) -> None:
+        self.plan = plan
+        self._parent = parent
+        self._folder = folder
+        self._config_file = folder / "config.toml"
+        self._worker = worker
+        self._reporter = reporter
+        self._policy = Policy(plan.oversubscription, plan.backoff_scale)
+
+    def run(self) -> Result:
+        """Both arms."""
+        started_s = time.monotonic()
+        work = self._prepare()
+        without = self.run_without(work)
+        with_cgpause, daemon = self.run_with(work)
+        seconds = time.monotonic() - started_s
+        return Result(self.plan, CONFIG, machine(), work, without, with_cgpause, daemon, seconds)
+
+    def run_looked_at(self, look: Look) -> DaemonLog:
+        """Jobs without an end and the daemon, while somebody looks."""
+        work = self._prepare()
+        self._reporter.say("running jobs that have no end, with cgpause")
+        with self._tree("with") as tree, self._daemon(tree) as daemon:
+            with look(self._parent, tree.log_dir, self._config_file) as goes_on:
+
+                def on_tick(_progress: Progress) -> None:
+                    if not goes_on(daemon.read_log()):
+                        kubelet.stop()
+
+                inside = self._namespaces(tree)
+                kubelet = Kubelet(tree, self._policy, on_event=inside.on_event, on_tick=on_tick, run_id="looked-at")
+                kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker)), timeout_s=_LOOK_TIMEOUT_S)
+            daemon.stop()
+            return daemon.log
+
+    def _prepare(self) -> int:
+        need = self.plan.capacity_mib * MIB * 4 // 3
+        available = meminfo_bytes("MemAvailable")
+        if available < need:
+            raise LabError(f"needs {need // MIB} MiB of available memory; here are {available // MIB}")
+        work = calibrate(self._worker, self.plan.unit_cpu_ms)
+        self._reporter.say(f"{self.plan.unit_cpu_ms} ms of work are {work} iterations on this machine")
+        return work
+
+    def _endless(self, work: int) -> Load:
+        return replace(load(self.plan, work), rounds=10**9)
+
+    def run_without(self, work: int) -> Arm:
+        """The jobs alone."""
+        self._reporter.say("first run: without cgpause")
+        with self._tree("without") as tree:
+            return self._run_jobs(tree, work, "without cgpause", DaemonLog)
+
+    def run_with(self, work: int) -> tuple[Arm, Daemon]:
+        """The jobs with the daemon, and then the end of one while it holds pods."""
+        self._reporter.say("second run: with cgpause, in its stock configuration")
+        with self._tree("with") as tree:
+            with self._daemon(tree) as daemon:
+                arm = self._run_jobs(tree, work, "with cgpause", daemon.read_log)
+                code = daemon.stop()
+                log = daemon.log
+            with self._daemon(tree) as daemon:
+                held, last_code, after = self._stop_while_holding(tree, daemon, work)
+        return arm, Daemon(
+            pauses=log.pauses,
+            paused_s=round(sum(log.held_s), 1),
+            longest_pause_s=max(log.held_s, default=0.0),
+            sacrifices=log.sacrifices,
+            exit_code=code or last_code,
+            held_at_stop=held,
+            after_stop=after,
+        )
+
+    @contextlib.contextmanager
+    def _daemon(self, tree: Kubepods) -> Iterator[DaemonProcess]:
+        self._config_file.write_text(CONFIG)
+        daemon = DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log")
+        try:
+            daemon.await_start()
+            yield daemon
+        finally:
+            daemon.close()
+
+    def _tree(self, name: str) -> Kubepods:
+        sandbox = Namespaces.sandbox(self._worker)
+        return Kubepods(self._parent, self._folder / name, self.plan.capacity_mib * MIB, sandbox)
+
+    def _namespaces(self, tree: Kubepods) -> InNamespaces:
+        return InNamespaces(Namespaces(tree, self._folder / "netns"))
+
+    def _run_jobs(self, tree: Kubepods, work: int, title: str, read_log: Callable[[], DaemonLog]) -> Arm:
+        ended: list[tuple[str, bool]] = []
+        inside = self._namespaces(tree)
+
+        def on_event(event: Event) -> None:
+            inside.on_event(event)
+            if event.kind is EventKind.REMOVED:
+                ended.append((event.pod.name, event.settled))
+
+        kubelet = Kubelet(
+            tree,
+            self._policy,
+            on_event=on_event,
+            on_tick=lambda progress: self._reporter.update(title, progress, read_log()),
+            # A real kubelet too takes a moment between a container's end and the pod's.
+            may_remove=lambda pod: is_original(tree, pod),
+            run_id=title,
+        )
+        jobs = make_jobs(load(self.plan, work), self._worker)
+        with self._reporter.showing(title, len(jobs)):
+            outcome = kubelet.run(inside.jobs(jobs), timeout_s=self.plan.timeout_s)
+        return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
+
+    def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
+        """Fill the node once more, and stop the daemon when it holds pods."""
+        self._reporter.say("filling the node once more, to stop a daemon while pods are paused")
+        inside = self._namespaces(tree)
+
+        def on_tick(_progress: Progress) -> None:
+            if daemon.read_log().held_now:
+                kubelet.stop()
+
+        policy = replace(self._policy, tick_s=0.1)
+        kubelet = Kubelet(tree, policy, on_event=inside.on_event, on_tick=on_tick, run_id="stop")
+        kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker, "stop")), timeout_s=_STOP_TIMEOUT_S)
+        held = len(daemon.read_log().held_now)
+        code = daemon.stop()
+        pods = kubelet.pods
+        return held, code, Restored(len(pods), tuple(pod.name for pod in pods if not is_original(tree, pod)))
+
+
+def make_arm(outcome: Outcome, ended: Restored) -> Arm:
+    """One run, summed up."""
+    jobs = outcome.jobs.values()
+    return Arm(
+        finished=outcome.finished,
+        total_s=round(outcome.total_s, 2),
+        oom_kills=outcome.oom_kills,
+        restarts=outcome.restarts,
+        lost_cpu_s=round(outcome.lost_cpu_s, 2),
+        waiting_mean_s=round(sum(job.waiting_s for job in jobs) / max(1, len(jobs)), 2),
+        running_mean_s=round(sum(job.running_s for job in jobs) / max(1, len(jobs)), 2),
+        ended=ended,
+    )
+
+
+def machine() -> Machine:
+    """Where we run."""
+    detect = shutil.which("systemd-detect-virt")
+    virt = "unknown"
+    if detect is not None:
+        virt = subprocess.run([detect], capture_output=True, text=True, check=False).stdout.strip() or virt
+    if os.environ.get("CGPAUSE_VM"):
+        kind = {"qemu": "in a VM, emulated (TCG)", "kvm": "in a VM (KVM)"}.get(virt, f"in a VM ({virt})")
+    else:
+        kind = "native" if virt == "none" else f"native, itself virtual ({virt})"
+    return Machine(os.uname().release, kind, os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
+    """Everything from the lock to the last rmdir."""
+    if os.geteuid() != 0:
+        raise LabError("the demo makes cgroups, so it needs root")
+    worker = ensure_program("worker")
+    with demo_slice(Path(find_cgroup_root())) as parent, demo_folder() as folder:
+        yield Demo(plan, parent, folder, worker, reporter)
+
+
+def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
+    """The command line; `plan` for tests, which have less time."""
+    parser = argparse.ArgumentParser(prog="scripts/demo", description="The same jobs without and with cgpause.")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    shown.add_argument("--live", action="store_true", help="show `cgpause top` on it instead, until you press q")
+    shown.add_argument("--picture", type=Path, metavar="FILE.svg", help="save what `cgpause top` shows instead")
+    parser.add_argument("--seed", type=int, default=1, help="for the jobs (%(default)s)")
+    args = parser.parse_args(argv)
+    refusal = why_not_live() if args.live else None
+    if refusal is not None:
+        parser.error(refusal)
+    end_by_signal()
+    try:
+        with prepared(replace(plan or Plan(), seed=args.seed), Reporter()) as demo:
+            if args.live or args.picture is not None:
+                log = demo.run_looked_at(in_terminal if args.live else for_picture(args.picture))
+                print(f"demo: {log.pauses} pauses and {log.resumes} resumes were to be seen", file=sys.stderr)
+                return 0
+            result = demo.run()
+    except (LabError, CgpauseError) as e:
+        print(f"demo: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(to_json(result)) if args.json else render(result))
+    return 1 if broken_claims(result) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

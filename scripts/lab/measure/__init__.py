@@ -1,0 +1,1 @@
+"""Measurements; each prints JSON."""

@@ -1,0 +1,97 @@
+"""A busy node for `lab.measure.bench`: pods that grow and shrink near the limit and obey a policy. No files.
+
+Its clock is its own, so a policy sees the same node however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+from cgpause.config.settings import Config
+from cgpause.core.clock import now_ns
+from cgpause.core.model import (
+    CpuMax,
+    Headroom,
+    Mechanism,
+    Owner,
+    Pause,
+    PauseRecord,
+    Pod,
+    PodUsage,
+    Resume,
+    Sample,
+)
+from cgpause.policy.decide import State, decide
+from lab.bed.kubepods import MIB
+
+USED_SHARE = 0.9845  # of the capacity: where a policy begins to hold somebody
+_CAPACITY_BYTES = 64 << 30
+_GROWING_SHARE = 0.25  # the other pods keep what they have
+_ROUND_S = 20.0  # a growing pod goes from half its limit to the limit, and back at once
+_WRITTEN = CpuMax(1000, 100_000)
+_ORIGINAL = CpuMax(None, 100_000)
+
+
+class BusyNode:
+    """Pods on a node with 64 GiB, of which 98.5 % stay in use: what some give back, the growing quarter takes."""
+
+    def __init__(self, pods: list[Pod], config: Config, *, seed: int = 1) -> None:
+        random_source = random.Random(seed)  # noqa: S311 - the same node each time
+        weights = [random_source.lognormvariate(0, 1) for _ in pods]
+        scale = USED_SHARE * _CAPACITY_BYTES / (0.75 * sum(weights))  # on average, a pod has 3/4 of its limit
+        limits = [max(int(weight * scale), MIB) for weight in weights]
+        self._pods = [replace(pod, memory_max_bytes=limit) for pod, limit in zip(pods, limits, strict=True)]
+        self._used = [limit * random_source.uniform(0.5, 1) for limit in limits]
+        self._growing = [random_source.random() < _GROWING_SHARE for _ in pods]
+        self._places = {pod.cgroup: place for place, pod in enumerate(self._pods)}
+        self._config = config
+        self._state = State()
+        self._at_ns = now_ns()
+
+    def tick(self) -> int:
+        """Let the fastest sampling interval pass, then decide; returns the ns the decision took."""
+        interval_ms = self._config.sampling.fast_ms
+        self._at_ns += int(interval_ms * 1_000_000)
+        for place, pod in enumerate(self._pods):
+            if self._growing[place] and pod.paused is None:
+                limit = pod.memory_max_bytes or 0
+                used = self._used[place] + limit / 2 * interval_ms / 1000 / _ROUND_S
+                self._used[place] = used if used <= limit else limit / 2
+        usages = tuple(PodUsage(int(used), pod) for used, pod in zip(self._used, self._pods, strict=True))
+        used_bytes = int(USED_SHARE * _CAPACITY_BYTES)
+        headroom = Headroom(2 * _CAPACITY_BYTES, 2 * _CAPACITY_BYTES - used_bytes, _CAPACITY_BYTES, used_bytes)
+        sample = Sample(self._at_ns, headroom, usages)
+        start = time.perf_counter_ns()
+        decision = decide(self._state, sample, self._config)
+        spent_ns = time.perf_counter_ns() - start
+        self._state = decision.state
+        for action in decision.actions:
+            paused = None
+            if isinstance(action, Pause):
+                paused = PauseRecord(
+                    mechanism=Mechanism.THROTTLE,
+                    owner=Owner.DAEMON,
+                    reason=action.reason,
+                    since_ns=self._at_ns,
+                    expires_ns=None,
+                    original=_ORIGINAL,
+                    original_burst_us=0,
+                    written=_WRITTEN,
+                )
+            elif not isinstance(action, Resume):
+                continue  # a bigger step than this node needs to know of
+            place = self._places[action.pod.cgroup]
+            self._pods[place] = replace(self._pods[place], paused=paused)
+        return spent_ns
+
+    @property
+    def moving(self) -> tuple[PodUsage, ...]:
+        """The pods that move, as the policy knows them."""
+        return self._state.reserve.growths.moving
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """UIDs of the pods that are held now."""
+        return tuple(pod.uid for pod in self._pods if pod.paused is not None)

@@ -1,0 +1,408 @@
+"""Measures what daemons that watch memory cost a node: `python3 -m lab.measure.cost`, in the guest, prints JSON.
+
+Each daemon runs as a service, alone with a kubepods tree of sleeping pods, first while memory is plentiful, then while
+kubepods goes up and down between 84 and 93 % of its limit and MemAvailable stays just above where others begin to kill.
+Counted are its cgroup's CPU time, its memory and how often it was woken: the kernel's own nr_wakeups, for which the
+guest is booted with `schedstats=enable`. (Voluntary context switches also count each wait for a lock.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cgpause import __version__
+from cgpause.core.parse import parse_meminfo
+from lab.bed.arms import PEERS, SLICE, Place, peer, systemctl
+from lab.bed.kubelet import count_oom_kills
+from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
+from lab.bed.stage import own_slice
+from lab.measure.bench import CGROUP_ROOT, environment
+from lab.vm.build import ensure_program
+from lab.vm.host import REPO, LabError, say
+
+SETTLE_S = 12.0
+"""Start-up, the first walks of the tree, and the first turns of what a daemon does only now and then."""
+LOW_PCT, HIGH_PCT = 84, 93
+"""Of kubepods' limit; oomd's line is 95 % (`lab.bed.arms`)."""
+AVAILABLE_PCT = 13
+"""MemAvailable, in percent of MemTotal, that is left at the peak: earlyoom's line is 10 %, nohang's 5 %."""
+_BALLAST_PODS = 8
+_WAVE_SHARE = 0.25  # of the limit, at the peak: the largest pod by far, so that no policy finds a reason to hold it
+_WAVE_STEPS = 100
+_WAVE_STEP_S = 0.05
+_LOOK_S = 0.25
+_PAGE = 4096
+_HOLDER_BYTES = 6 * MIB  # of the Python that holds a pod's memory: heap and page tables
+_EVICTION_BYTES = 100 * MIB  # kubelet's default, memory.available<100Mi
+_UNIT = "cgpause-cost.service"
+CGPAUSE = {
+    "cgpause": "",
+    "cgpause, memory_high off": "[memory_high]\nenabled = false\n",
+}
+
+# A pod that holds LOW bytes and goes up to HIGH and back, for ever. Where both are the same it sleeps.
+_WAVE = f"""
+import mmap, sys, time
+low, high = int(sys.argv[1]), int(sys.argv[2])
+memory = mmap.mmap(-1, high, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def touch(start, end):
+    memory[start:end:4096] = bytes(len(range(start, end, 4096)))
+touch(0, low)
+print("full", flush=True)
+if low == high:
+    time.sleep(1e6)
+step = ((high - low) // {_WAVE_STEPS} // 4096 + 1) * 4096
+while True:
+    for start in range(low, high, step):
+        touch(start, min(start + step, high))
+        time.sleep({_WAVE_STEP_S})
+    time.sleep(1)
+    memory.madvise(mmap.MADV_DONTNEED, low, high - low)
+    time.sleep(1)
+"""
+
+
+class Usage(NamedTuple):
+    """Counters of one cgroup, so far."""
+
+    cpu_usec: int
+    wakeups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one cgroup's processes, and what the kernel charges the cgroup itself, in MiB."""
+
+    rss_mib: float
+    pss_mib: float
+    cgroup_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the node looked like while a daemon was measured; lowest and highest, in percent."""
+
+    used_pct: tuple[float, float]
+    """Of kubepods' limit, in use."""
+    available_pct: tuple[float, float]
+    """Of MemTotal, MemAvailable."""
+    paused_pct: float
+    """Of the looks, at which at least one pod was paused."""
+    kills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A daemon that can be measured: while `running(place)` is open it runs, in the cgroup that it yields."""
+
+    name: str
+    version: Callable[[], str]
+    running: Callable[[Place], AbstractContextManager[Path]]
+
+
+def make_arms() -> list[Arm]:
+    """The daemon as it comes and without its brake, and the peers as Debian packages them."""
+    arms = [
+        Arm(name, lambda: __version__, functools.partial(_cgpause, config=config)) for name, config in CGPAUSE.items()
+    ]
+    arms += [Arm(name, functools.partial(_package_version, name), functools.partial(_peer, name)) for name in PEERS]
+    return arms
+
+
+@contextlib.contextmanager
+def _cgpause(place: Place, config: str) -> Iterator[Path]:
+    """The daemon as a transient service: what its unit asks for, as far as it bears on cost."""
+    path = place.folder / "cost.toml"
+    path.write_text(config)
+    options = ["--slice=-.slice", "--property=Type=notify", "--property=WatchdogSec=15s"]
+    options += ["--property=LimitNOFILE=16384", "--property=LimitMEMLOCK=infinity"]
+    options += [f"--setenv=PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"]
+    daemon = [sys.executable, "-m", "cgpause.daemon", "--config", str(path)]
+    daemon += ["--cgroup-root", str(place.parent), "--log-dir", str(place.log_dir)]
+    # Returns when the daemon says that it is ready.
+    _run("systemd-run", "--quiet", f"--unit={_UNIT}", *options, "--", *daemon)
+    try:
+        yield CGROUP_ROOT / systemctl("show", "-p", "ControlGroup", "--value", _UNIT).lstrip("/")
+    finally:
+        state = systemctl("show", "-p", "ActiveState", "--value", _UNIT)
+        if state != "active":
+            said = _run("journalctl", "--quiet", "--output=cat", "--lines=40", f"--unit={_UNIT}")
+            systemctl("reset-failed", _UNIT)
+            raise LabError(f"cgpause did not last, it is {state}:\n{said}")
+        systemctl("stop", _UNIT)
+
+
+@contextlib.contextmanager
+def _peer(name: str, place: Place) -> Iterator[Path]:
+    with peer(name, place) as running:
+        yield running.cgroup
+
+
+def _package_version(name: str) -> str:
+    return _run("dpkg-query", "--show", "--showformat=${Version}", name)
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise LabError(f"{' '.join(argv)} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def parse_wakeups(sched: str) -> int:
+    """How often a thread was woken, from its /proc/PID/task/TID/sched.
+
+    Raises:
+        LabError: the kernel does not count it now.
+    """
+    for line in sched.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip().removeprefix("se.statistics.") == "nr_wakeups":  # the prefix: before kernel 5.16
+            return int(value)
+    raise LabError("no nr_wakeups in /proc/PID/sched: boot the kernel with schedstats=enable")
+
+
+def _pids(cgroup: Path) -> list[str]:
+    found = []
+    for folder, _, _ in os.walk(cgroup):
+        found += Path(folder, "cgroup.procs").read_text().split()
+    return found
+
+
+def read_usage(cgroup: Path) -> Usage:
+    """Read the counters of a cgroup and of the threads in it now."""
+    wakeups = 0
+    for pid in _pids(cgroup):
+        for sched in Path(f"/proc/{pid}/task").glob("*/sched"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+                wakeups += parse_wakeups(sched.read_text())
+    return Usage(read_keyed(cgroup / "cpu.stat")["usage_usec"], wakeups)
+
+
+def read_memory(cgroup: Path) -> Memory:
+    """Read what a cgroup and the processes in it hold."""
+    rss_kib = pss_kib = 0
+    for pid in _pids(cgroup):
+        fields = parse_kib(Path(f"/proc/{pid}/smaps_rollup").read_text())
+        rss_kib += fields["Rss"]
+        pss_kib += fields["Pss"]
+    charged = int((cgroup / "memory.current").read_text())
+    return Memory(round(rss_kib / 1024, 1), round(pss_kib / 1024, 1), round(charged / MIB, 1))
+
+
+def parse_kib(text: str) -> dict[str, int]:
+    """The `Name:  123 kB` lines of a file in /proc."""
+    fields = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == "kB":
+            fields[words[0].removesuffix(":")] = int(words[1])
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the pods hold under pressure, in bytes; one wave, and ballast in equal pods."""
+
+    limit_bytes: int
+    wave_low_bytes: int
+    wave_high_bytes: int
+    ballast_bytes: int
+
+    @property
+    def ballast_pods_bytes(self) -> int:
+        """Of all pods that only hold."""
+        return _BALLAST_PODS * self.ballast_bytes
+
+
+def plan_load(total_bytes: int, used_bytes: int, eviction_bytes: int) -> Load:
+    """A kubepods limit and pods for a node where `used_bytes` are in use without them.
+
+    At the peak MemAvailable is at 13 %: everybody who watches the node looks as often as they ever do, and none kills.
+
+    Raises:
+        LabError: 5 % of the limit would be less than kubelet's eviction threshold: beyond where anybody works.
+    """
+    limit = int((total_bytes * (100 - AVAILABLE_PCT) / 100 - used_bytes) * 100 / HIGH_PCT)
+    if limit * (100 - HIGH_PCT) / 100 < eviction_bytes * 1.5:
+        raise LabError("the guest has too little memory for the load: give it 4 GiB")
+    high = int(limit * _WAVE_SHARE)
+    low = high - limit * (HIGH_PCT - LOW_PCT) // 100
+    ballast = (limit * HIGH_PCT // 100 - high) // _BALLAST_PODS
+    low, high, ballast = (amount - _HOLDER_BYTES for amount in (low, high, ballast))
+    return Load(*(amount // _PAGE * _PAGE for amount in (limit, low, high, ballast)))
+
+
+class Node:
+    """The guest as a Kubernetes node: kubepods at its usual place, with sleeping pods."""
+
+    def __init__(self, tree: Kubepods, pods: int) -> None:
+        self.tree = tree
+        self._loads = 0
+        sleeper = [str(ensure_program("worker")), "pause"]
+        for number in range(pods):
+            spec = _spec(f"sleeper-{number}")
+            tree.add_pod(spec)
+            tree.start_container(spec, sleeper)
+
+    def place(self) -> Place:
+        """The node as the arms want it."""
+        tree = self.tree
+        limit = int((tree.root / "memory.max").read_text())
+        return Place(tree.parent, tree.root, tree.log_dir, tree.log_dir.parent, limit, scale=1)
+
+    @contextlib.contextmanager
+    def under_pressure(self) -> Iterator[None]:
+        """Fill kubepods, and let it go up and down until the end."""
+        node = parse_meminfo(Path("/proc/meminfo").read_bytes())
+        held = int((self.tree.root / "memory.current").read_text())
+        load = plan_load(node.total_bytes, node.total_bytes - node.available_bytes - held, _EVICTION_BYTES)
+        before = (self.tree.root / "memory.max").read_text()
+        self._loads += 1  # new pods each time, as on a node: a UID is never used again
+        (self.tree.root / "memory.max").write_text(str(load.limit_bytes))
+        ballast = [(f"ballast-{number}", load.ballast_bytes, load.ballast_bytes) for number in range(_BALLAST_PODS)]
+        pods = []
+        try:
+            for name, low, high in (*ballast, ("wave", load.wave_low_bytes, load.wave_high_bytes)):
+                spec = _spec(f"{name}-of-load-{self._loads}")
+                pods.append(spec)
+                self.tree.add_pod(spec)
+                argv = [sys.executable, "-S", "-c", _WAVE, str(low), str(high)]
+                self._await_full(spec, self.tree.start_container(spec, argv).pid)
+            yield
+        finally:
+            for spec in pods:
+                self.tree.remove_pod(spec)
+            (self.tree.root / "memory.max").write_text(before)
+
+    def _await_full(self, spec: PodSpec, pid: int) -> None:
+        log = self.tree.log_dir / "pods" / f"{spec.namespace}_{spec.name}_{spec.uid}" / spec.container / "0.log"
+        deadline = time.monotonic() + 120
+        while "full" not in log.read_text():
+            if time.monotonic() > deadline or not Path(f"/proc/{pid}/exe").exists():
+                raise LabError(f"{spec.name} did not get its memory: {log.read_text()}")
+            time.sleep(0.1)
+
+    def watch(self, seconds: float) -> Seen:
+        """Sleep, and look at the node now and then."""
+        used, available, paused = [], [], []
+        limit = float((self.tree.root / "memory.max").read_text())
+        pods = list(self.tree.root.glob("kubepods-*.slice/*.slice"))
+        alive, killed = self._alive(), self._oom_kills()
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left))
+            used.append(100 * int((self.tree.root / "memory.current").read_text()) / limit)
+            node = parse_meminfo(Path("/proc/meminfo").read_bytes())
+            available.append(100 * node.available_bytes / node.total_bytes)
+            paused.append(any("user.cgpause" in os.listxattr(pod) for pod in pods))
+        kills = max(alive - self._alive(), self._oom_kills() - killed)
+        return Seen(_span(used), _span(available), round(100 * sum(paused) / len(paused)), kills)
+
+    def _alive(self) -> int:
+        return len(_pids(self.tree.root))
+
+    def _oom_kills(self) -> int:
+        return count_oom_kills(read_keyed(self.tree.root / "memory.events"))
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    return round(min(values), 1), round(max(values), 1)
+
+
+def _spec(name: str) -> PodSpec:
+    return PodSpec(name, make_uid("cost", name), None, namespace="cost")
+
+
+def measure(arm: Arm, node: Node, seconds: float) -> dict[str, Any]:
+    """Start one daemon, let it settle, watch it for `seconds`, stop it."""
+    with arm.running(node.place()) as cgroup:
+        time.sleep(SETTLE_S)
+        before = read_usage(cgroup)
+        start = time.monotonic()
+        seen = node.watch(seconds)
+        after = read_usage(cgroup)
+        elapsed_s = time.monotonic() - start
+        memory = read_memory(cgroup)
+    return {
+        "name": arm.name,
+        "version": arm.version(),
+        "cpu_pct": round((after.cpu_usec - before.cpu_usec) / elapsed_s / 1e4, 4),
+        "wakeups_per_s": round((after.wakeups - before.wakeups) / elapsed_s, 2),
+        "rss_mib": memory.rss_mib,
+        "pss_mib": memory.pss_mib,
+        "cgroup_mib": memory.cgroup_mib,
+        "used_pct": list(seen.used_pct),
+        "available_pct": list(seen.available_pct),
+        "paused_pct": seen.paused_pct,
+        "kills": seen.kills,
+    }
+
+
+def measure_all(arms: Sequence[Arm], node: Node, idle_s: float, pressure_s: float) -> list[dict[str, Any]]:
+    """Every daemon, one at a time, in each phase that lasts any time."""
+    phases = []
+    if idle_s:
+        daemons = []
+        for arm in arms:
+            say(f"idle: {arm.name}")
+            daemons.append(measure(arm, node, idle_s))
+        phases.append({"phase": "idle", "seconds": idle_s, "daemons": daemons})
+    if pressure_s:
+        daemons = []
+        for arm in arms:
+            say(f"under pressure: {arm.name}")
+            with node.under_pressure():  # anew each time: whatever one did to it, the next finds it whole
+                daemons.append(measure(arm, node, pressure_s))
+        phases.append({"phase": "pressure", "seconds": pressure_s, "daemons": daemons})
+    return phases
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Measure what daemons that watch memory cost this node.")
+    parser.add_argument("--pods", type=int, default=110, help="sleeping pods (%(default)s)")
+    parser.add_argument("--idle-s", type=float, default=60, metavar="S", help="0: not idle (%(default)s)")
+    parser.add_argument("--pressure-s", type=float, default=60, metavar="S", help="0: not under pressure (%(default)s)")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this daemon; may be repeated (default: all)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print JSON."""
+    options = parse_arguments(argv)
+    arms = [arm for arm in make_arms() if options.only is None or arm.name in options.only]
+    # As after an install: a daemon that had to compile itself would be larger.
+    _run(sys.executable, "-m", "compileall", "-q", str(REPO / "cgpause"))
+    total_bytes = parse_meminfo(Path("/proc/meminfo").read_bytes()).total_bytes
+    with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as name:
+        folder = Path(name)
+        sandbox = [str(ensure_program("worker")), "pause"]
+        say(f"starting {options.pods} pods")
+        with (
+            own_slice(CGROUP_ROOT, SLICE) as parent,
+            Kubepods(parent, folder / "log", total_bytes * 8 // 10, sandbox) as tree,
+        ):
+            phases = measure_all(arms, Node(tree, options.pods), options.idle_s, options.pressure_s)
+    memory_mib = round(total_bytes / MIB)
+    print(
+        json.dumps({"kind": "cost", **environment(), "memory_mib": memory_mib, "pods": options.pods, "phases": phases})
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,370 @@
+"""Runs the paper's experiment: every arm on every load, in VMs, one boot at a time.
+
+    python -m lab.measure.experiment run [--settings ..] [--shares ..] [--oversub ..] [--arms ..] [--seeds ..]
+    python -m lab.measure.experiment quick
+    python -m lab.measure.experiment report
+
+`lab.bed.trial` runs a trial in the guest. A trial that fails is tried once more on a fresh boot, and then kept as an
+error. What was measured with the very same code is not run again; what was with other code comes last.
+Exit status: 0 when the wanted trials were run or the time given was used up, 1 when some failed, 125 when the test bed
+did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import itertools
+import json
+import shutil
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lab.measure.experiment_progress import Reporter
+from lab.measure.experiment_results import (
+    ALL_ARMS,
+    ARMS,
+    BED,
+    NONE,
+    OVERSUBSCRIPTIONS,
+    RESULTS,
+    SEEDS,
+    SHARES,
+    UNLIMITED,
+    WATERMARK,
+    Boot,
+    Cell,
+    Result,
+    Results,
+    Trial,
+    check_values,
+    code_hash,
+    load,
+    only_writer,
+)
+from lab.pages.experiment_report import publish, render
+from lab.pages.report import COUNTED_MACHINE
+from lab.vm.host import REPO, LabError, commit_of, end_by_signal
+from lab.vm.machine import EXIT_LOST, Vm
+from lab.vm.qemu import Machine
+
+MEMORY = {"kubepods": "1536M", "node": "560M"}
+"""A guest's memory in each setting; without a limit of kubepods' own, jobs have to fill all of it."""
+UNIT_CPU_MS = 200
+"""CPU time of a worker for each unit of memory it takes."""
+TRIAL_SECONDS = 600
+"""What a trial may take, by the guest's clock; it then says itself that it timed out."""
+TRIAL_HOST_SECONDS = 2400
+"""By the host's, until a trial that says nothing is given up."""
+CALIBRATION_SECONDS = 180
+TRIES = 2
+"""Boots that a trial, or a boot itself, may fail on."""
+
+QUICK_FOLDER = REPO / "build" / "quick"
+QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, "reserve-freeze")
+QUICK_MINUTES = 8.5
+QUICK_LABEL = (
+    "**A quick look, no evaluation: one seed, one size of job, two loads, four arms.** "
+    "It takes `scripts/bench` to measure them all."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a booted guest is."""
+
+    memory: str
+    kernel: str
+    machine: str
+    work: int
+
+
+class Guest(Protocol):
+    """A booted machine that runs trials."""
+
+    facts: Facts
+
+    def run(self, trial: Trial, work: int) -> dict[str, Any]:
+        """The trial's JSON.
+
+        Raises:
+            LabError: it failed, took too long, or the machine went away.
+        """
+
+
+BootGuest = Callable[[str], AbstractContextManager[Guest]]
+"""Boots a guest for a setting; raises LabError where that fails."""
+
+
+class VmGuest:
+    """A guest in a VM."""
+
+    def __init__(self, vm: Vm, memory: str) -> None:
+        self._vm = vm
+        answer = self._ask(["calibrate", "--unit-cpu-ms", str(UNIT_CPU_MS)], timeout=CALIBRATION_SECONDS)
+        try:
+            self.facts = Facts(memory, str(answer["kernel"]), COUNTED_MACHINE, int(answer["work"]))
+        except (KeyError, TypeError, ValueError) as e:
+            raise LabError(f"lab.bed.trial calibrate answered {answer}: {e!r}") from e
+
+    def run(self, trial: Trial, work: int) -> dict[str, Any]:
+        """The trial's JSON."""
+        cell = trial.cell
+        words: list[object] = ["run", "--setting", cell.setting, "--share", cell.share]
+        words += ["--oversub", cell.oversubscription, "--arm", trial.arm, "--seed", trial.seed]
+        words += ["--work", work, "--timeout", TRIAL_SECONDS]
+        return self._ask([str(word) for word in words], timeout=TRIAL_HOST_SECONDS)
+
+    def _ask(self, words: Sequence[str], *, timeout: float) -> dict[str, Any]:
+        done = self._vm.capture(["python3", "-m", "lab.bed.trial", *words], timeout=timeout)
+        lines = done.stdout.strip().splitlines()
+        if done.returncode or not lines:
+            said = "\n".join(done.stderr.strip().splitlines()[-20:])
+            raise LabError(f"lab.bed.trial {words[0]} ended with status {done.returncode}: {said or 'without a word'}")
+        try:
+            answer = json.loads(lines[-1])
+        except ValueError as e:
+            raise LabError(f"lab.bed.trial {words[0]} printed no JSON but {lines[-1]!r}") from e
+        if not isinstance(answer, dict):
+            raise LabError(f"lab.bed.trial {words[0]} printed {lines[-1]!r}")
+        return answer
+
+
+@contextlib.contextmanager
+def boot_vm(setting: str) -> Iterator[Guest]:
+    """A guest for this setting."""
+    memory = MEMORY[setting]
+    with Vm(Machine(memory=memory, cpus=1, counted=True)) as vm:
+        yield VmGuest(vm, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which trials to run."""
+
+    settings: Sequence[str] = tuple(ARMS)
+    shares: Sequence[int] = SHARES
+    oversubscriptions: Sequence[float] = OVERSUBSCRIPTIONS
+    arms: Sequence[str] = ALL_ARMS
+    seeds: Sequence[int] = SEEDS
+
+    def batches(self) -> list[list[Trial]]:
+        """The trials, a list for each boot: every load once before any a second time, the most telling ones first."""
+        cells = [
+            [Cell(setting, share, ratio) for ratio in OVERSUBSCRIPTIONS for share in SHARES]
+            for setting in self.settings
+        ]
+        batches = [
+            [
+                Trial(cell, seed, arm)
+                for cell in boot
+                if cell.share in self.shares and cell.oversubscription in self.oversubscriptions
+                for arm in cell.arms
+                if arm in self.arms
+            ]
+            for seed in self.seeds
+            for boot in cells
+        ]
+        return [batch for batch in batches if batch]
+
+
+class Driver:
+    """Runs trials and keeps their results, the file included, after each of them."""
+
+    def __init__(
+        self,
+        results: Results,
+        path: Path,
+        boot: BootGuest = boot_vm,
+        *,
+        reporter: Reporter | None = None,
+        code: Callable[[], str] = code_hash,
+        commit: Callable[[], str] = commit_of,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.results = results
+        self._path = path
+        self._boot = boot
+        self._reporter = reporter or Reporter()
+        self._code = code
+        self._commit = commit
+        self._clock = clock
+        self._deadline: float | None = None
+        self._longest_s = 0.0
+        self._failures: Counter[Trial] = Counter()
+        self._boots_failed = 0
+
+    def run(self, batches: Sequence[Sequence[Trial]], *, minutes: float | None = None) -> bool:
+        """Run what is missing, for so long at most; False when the time was up first.
+
+        Raises:
+            LabError: no guest comes up, or the results file cannot be written.
+        """
+        self._deadline = None if minutes is None else self._clock() + minutes * 60
+        missing = sum(len(self._missing(batch)) for batch in batches)
+        with self._reporter.showing(missing, sum(len(batch) for batch in batches)):
+            # First what nobody has measured yet, then what was measured with other code.
+            for measured, batch in itertools.product((False, True), batches):
+                todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
+                while todo:
+                    if self._time_is_up():
+                        return False
+                    self._run_on_one_boot(todo)
+        return True
+
+    def _missing(self, batch: Sequence[Trial]) -> list[Trial]:
+        code = self._code()
+        return [trial for trial in batch if not self.results.has(trial, code)]
+
+    def _time_is_up(self) -> bool:
+        # What would not end in time is not begun.
+        return self._deadline is not None and self._clock() + self._longest_s >= self._deadline
+
+    def _run_on_one_boot(self, todo: deque[Trial]) -> None:
+        """Boot, and take trials off the list until it is empty, the time is up, or one fails."""
+        setting = todo[0].cell.setting
+        code = self._code()
+        try:
+            with self._boot(setting) as guest:
+                self._boots_failed = 0
+                boot = self._enter(guest.facts, setting, code)
+                while todo and not self._time_is_up():
+                    worked = self._try(guest, boot, todo[0])
+                    if worked or self._failures[todo[0]] == TRIES:
+                        todo.popleft()
+                    if not worked:
+                        return
+        except LabError as e:
+            self._boots_failed += 1
+            if self._boots_failed == TRIES:
+                raise
+            self._reporter.say(f"no guest: {e}; trying once more")
+
+    def _enter(self, facts: Facts, setting: str, code: str) -> Boot:
+        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        boot = Boot(
+            number=self.results.next_boot(),
+            setting=setting,
+            memory=facts.memory,
+            kernel=facts.kernel,
+            machine=facts.machine,
+            date=date,
+            commit=self._commit(),
+            code=code,
+            work=self.results.work_on(facts.kernel, facts.machine) or facts.work,
+            bed=BED,
+        )
+        self.results.boots[boot.number] = boot
+        return boot
+
+    def _try(self, guest: Guest, boot: Boot, trial: Trial) -> bool:
+        """Run one trial and keep its result; False when it failed, and the boot with it."""
+        started = self._clock()
+        try:
+            result = Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work)))
+        except LabError as e:
+            self._reporter.say(f"{trial} failed: {e}")
+            self._failures[trial] += 1
+            if self._failures[trial] == TRIES:
+                self._keep(Result(trial, boot.number, {}, brief(str(e))))
+            return False
+        self._longest_s = max(self._longest_s, self._clock() - started)
+        self._keep(result)
+        return True
+
+    def _keep(self, result: Result) -> None:
+        self.results.add(result)
+        self.results.save(self._path)
+        self._reporter.finished(result)
+
+
+def brief(text: str) -> str:
+    """An error on one line: how it begins, and how it ends."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
+    return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:300]
+
+
+def _run(args: argparse.Namespace) -> int:
+    wanted = Wanted(args.settings, args.shares, args.oversub, args.arms, args.seeds)
+    return _measure(wanted, RESULTS, minutes=args.minutes)
+
+
+def _quick(_args: argparse.Namespace) -> int:
+    shutil.rmtree(QUICK_FOLDER, ignore_errors=True)
+    QUICK_FOLDER.mkdir(parents=True)
+    wanted = Wanted(("kubepods",), SHARES[:1], OVERSUBSCRIPTIONS[:2], QUICK_ARMS, SEEDS[:1])
+    path = QUICK_FOLDER / RESULTS.name
+    status = _measure(wanted, path, minutes=QUICK_MINUTES, label=QUICK_LABEL)
+    print(render(load(path), label=QUICK_LABEL))
+    return status
+
+
+def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = "") -> int:
+    """Run trials, and write the report on all that the file then has, however the run ends; returns the exit status."""
+    reporter = Reporter()
+    batches = wanted.batches()
+    with only_writer(path):
+        results = load(path)
+        draw = False
+        try:
+            if not Driver(results, path, reporter=reporter).run(batches, minutes=minutes):
+                reporter.say("the time is up; the next run goes on from here")
+            draw = True
+        finally:
+            # Whoever interrupts does not want to wait for plots.
+            reporter.say(publish(results, path.parent, label=label, draw=draw))
+    trials = {trial for batch in batches for trial in batch}
+    failed = [result for result in results.errors() if result.trial in trials]
+    for result in failed:
+        reporter.say(f"failed: {result.trial}: {result.error}")
+    return 1 if failed else 0
+
+
+def _report(_args: argparse.Namespace) -> int:
+    Reporter().say(publish(load(RESULTS), RESULTS.parent))
+    return 0
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; `args.do` is the function to call."""
+    parser = argparse.ArgumentParser(prog="scripts/bench experiment", description="The paper's experiment, measured.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    run = actions.add_parser("run", prog="scripts/bench experiment", help="run what is missing in docs/experiment.json")
+    everything = Wanted()
+    run.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=everything.settings)
+    run.add_argument("--shares", nargs="+", type=int, choices=SHARES, default=SHARES, help="limit = capacity / share")
+    run.add_argument(
+        "--oversub", nargs="+", type=float, choices=OVERSUBSCRIPTIONS, default=OVERSUBSCRIPTIONS, metavar="RATIO"
+    )
+    run.add_argument("--arms", nargs="+", choices=ALL_ARMS, default=ALL_ARMS, metavar="ARM", help=", ".join(ALL_ARMS))
+    run.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help="sets of jobs (default: 1 2 3)")
+    run.add_argument("--minutes", type=float, help="begin nothing that would not end in this time")
+    run.set_defaults(do=_run)
+    quick = actions.add_parser("quick", help="a small part of it in less than ten minutes; docs/ stays as it is")
+    quick.set_defaults(do=_quick)
+    report = actions.add_parser("report", help="write docs/evaluation.md and its plots again")
+    report.set_defaults(do=_report)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    args = parse_arguments(argv)
+    end_by_signal()
+    try:
+        status: int = args.do(args)
+    except LabError as e:
+        Reporter().say(str(e))
+        return EXIT_LOST
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,354 @@
+"""The paper's experiment as values: its grid, one trial's key and figures, and the file that keeps what was measured.
+
+The file (docs/experiment.json) is rewritten whole and renamed after each trial, so a run that is killed loses the trial
+it was in and nothing else. It names, for each boot of the VM, the kernel, machine, date and commit; a trial names its
+boot.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.vm.host import REPO, LabError
+
+SCHEMA = 3
+BED = 1
+"""What a trial is made of besides cgpause: the jobs' program, kubelet's rules, the sizes of everything.
+
+Raised where that changes what comes of a trial, which is then no longer compared with those before. Whether it did,
+trials of `none` show that are run again with newer code.
+"""
+RESULTS = REPO / "docs" / "experiment.json"
+
+SHARES = (16, 8, 4)
+"""A job's memory limit is the capacity divided by this."""
+OVERSUBSCRIPTIONS = (1.5, 1.4, 1.8, 1.3, 1.2, 1.1, 1.0)
+"""What the limits of all jobs that run at a time add up to, in capacities; the most telling first."""
+SEEDS = (1, 2, 3)
+
+NONE = "none"
+UNLIMITED = "unlimited"
+WATERMARK = "watermark"
+RESERVES = ("reserve-throttle", "reserve-freeze", "reserve-nobrake")
+_OURS = (WATERMARK, *RESERVES)
+ARMS: Mapping[str, tuple[str, ...]] = {
+    "kubepods": (NONE, UNLIMITED, *_OURS, "memory-high", "oomd", "systemd-oomd"),
+    "node": (NONE, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd"),
+}
+"""The arms of each setting. earlyoom and nohang look at the node's memory only, never at a cgroup's limit."""
+ALL_ARMS = (NONE, UNLIMITED, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd")
+_CALM = 1.2
+"""Up to here nothing restarts without control, so that nobody has anything to prevent ..."""
+_CALM_ARMS = (NONE, "reserve-throttle", "reserve-freeze")
+"""... and these are to show that control costs nothing."""
+
+COUNTS = ("jobs", "finished", "restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices")
+FIGURES = (*COUNTS, "total_s", "capacity_bytes", "limit_bytes")
+"""Numbers a trial has to tell."""
+MAYBE = (
+    *("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s", "lost_cpu_s", "cpu_s"),
+    *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct"),
+)
+"""Numbers as well, or null where there is nothing to count: no job ended, no daemon ran."""
+_KEY = ("setting", "share", "oversubscription", "arm", "seed")
+
+
+def percent(share: float, digits: int = 0, *, sign: bool = False) -> str:
+    """A share of 1 for people."""
+    return f"{100 * share:{'+' if sign else ''}.{digits}f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One load: where memory ends, how large the jobs are, and how far they are oversubscribed."""
+
+    setting: str
+    share: int
+    oversubscription: float
+
+    def __lt__(self, other: Cell) -> bool:
+        """The report's order: small jobs first."""
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[str, int, float]:
+        return self.setting, -self.share, self.oversubscription
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms to be run on it."""
+        arms = ARMS[self.setting]
+        return arms if self.oversubscription > _CALM else tuple(arm for arm in arms if arm in _CALM_ARMS)
+
+    def __str__(self) -> str:
+        return f"{self.setting} 1/{self.share} {percent(self.oversubscription)}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Trial:
+    """One run of one arm on one cell; `seed` is the set of jobs."""
+
+    cell: Cell
+    seed: int
+    arm: str
+
+    def __str__(self) -> str:
+        return f"{self.cell} seed {self.seed} {self.arm}"
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Where and of what the trials of one boot were made."""
+
+    number: int
+    setting: str
+    memory: str
+    kernel: str
+    machine: str
+    date: str
+    commit: str
+    """Short, with "+dirty" when the working tree was not that commit."""
+    code: str
+    """`code_hash` of what ran."""
+    work: int
+    """Iterations a worker does for each unit of memory, the same for all boots of one machine."""
+    bed: int
+    """`BED` of what ran."""
+
+    @property
+    def where(self) -> str:
+        """What every published figure has to name."""
+        return f"Linux {self.kernel}, {self.machine}; {self.date}; commit {self.commit}"
+
+    @property
+    def ground(self) -> tuple[object, ...]:
+        """What trials must have in common to be compared."""
+        return self.bed, self.kernel, self.machine
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a trial ended: its figures, or why there are none."""
+
+    trial: Trial
+    boot: int
+    values: Mapping[str, Any]
+    error: str = ""
+
+    def number(self, name: str) -> float:
+        """One of FIGURES."""
+        return float(self.values[name])
+
+    def maybe(self, name: str) -> float | None:
+        """One of FIGURES or MAYBE."""
+        value = self.values[name]
+        return None if value is None else float(value)
+
+
+class Results:
+    """All that was measured so far; the newest result of a trial replaces what was there.
+
+    Of `none`, which runs nothing of cgpause, the one before it stays in `earlier`.
+    """
+
+    def __init__(
+        self,
+        boots: Mapping[int, Boot] | None = None,
+        results: Mapping[Trial, Result] | None = None,
+        earlier: Mapping[Trial, Result] | None = None,
+    ) -> None:
+        self.boots = dict(boots or {})
+        self.earlier = dict(earlier or {})
+        self._results = dict(results or {})
+
+    def add(self, result: Result) -> None:
+        """Keep one trial's end."""
+        before = self._results.get(result.trial)
+        if result.trial.arm == NONE and before is not None and not (before.error or result.error):
+            self.earlier[result.trial] = before
+        self._results[result.trial] = result
+
+    def has(self, trial: Trial, code: str | None = None) -> bool:
+        """Whether the trial was measured, with this very code if it is given; one that failed was not."""
+        found = self._results.get(trial)
+        return found is not None and not found.error and code in (None, self.boots[found.boot].code)
+
+    def next_boot(self) -> int:
+        """A number no boot has."""
+        return max(self.boots, default=0) + 1
+
+    def work_on(self, kernel: str, machine: str) -> int | None:
+        """The work that trials on such a machine were given: measured anew, loads of two boots would not be alike."""
+        for _, boot in sorted(self.boots.items()):
+            if (boot.kernel, boot.machine) == (kernel, machine):
+                return boot.work
+        return None
+
+    def measured(self) -> list[Result]:
+        """The trials that have figures, in order."""
+        return [result for _, result in sorted(self._results.items()) if not result.error]
+
+    def errors(self) -> list[Result]:
+        """The trials that failed twice, in order."""
+        return [result for _, result in sorted(self._results.items()) if result.error]
+
+    def dumps(self) -> str:
+        """The file's text, a line for each boot and trial."""
+        used = {result.boot for result in [*self._results.values(), *self.earlier.values()]}
+        boots = [asdict(boot) for number, boot in sorted(self.boots.items()) if number in used]
+        trials, earlier = ([_to_json(one) for _, one in sorted(some.items())] for some in (self._results, self.earlier))
+        lists = {"boots": boots, "trials": trials, "earlier": earlier}
+        text = ",\n".join(f'"{name}": [{_lines(rows)}]' for name, rows in lists.items())
+        return f'{{\n"schema": {SCHEMA},\n{text}\n}}\n'
+
+    def save(self, path: Path) -> None:
+        """Write the file so that it is either what it was or what it shall be."""
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(self.dumps())
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+
+
+def load(path: Path) -> Results:
+    """Read a results file; one that is not there is empty.
+
+    Raises:
+        LabError: it is not a results file of this schema.
+    """
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return Results()
+    try:
+        data = json.loads(text)
+        if data["schema"] != SCHEMA:
+            raise LabError(f"{path}: schema {data['schema']}, not {SCHEMA}")
+        boots = {row["number"]: Boot(**row) for row in data["boots"]}
+        results, earlier = ([_from_json(row) for row in data[name]] for name in ("trials", "earlier"))
+    except (ValueError, KeyError, TypeError) as e:
+        raise LabError(f"{path} is not a results file: {e!r}") from e
+    if unknown := {result.boot for result in [*results, *earlier]} - set(boots):
+        raise LabError(f"{path}: trials of boots it does not list: {sorted(unknown)}")
+    return Results(boots, *({result.trial: result for result in some} for some in (results, earlier)))
+
+
+@contextlib.contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Keep another run from writing the same file meanwhile.
+
+    Raises:
+        LabError: another run is at it.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as e:
+        raise LabError(f"another run is writing to {path.parent}") from e
+    finally:
+        os.close(folder)
+
+
+def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the guest said about a trial, less what the key and the boot say already.
+
+    Raises:
+        LabError: it is about another trial, or a figure is missing.
+    """
+    cell = trial.cell
+    wanted = (cell.setting, cell.share, cell.oversubscription, trial.arm, trial.seed)
+    found = tuple(values.get(name) for name in _KEY)
+    if found != wanted:
+        raise LabError(f"asked for {wanted}, the trial answered for {found}")
+    bad = [name for name in FIGURES if not _is_number(values.get(name))]
+    bad += [name for name in MAYBE if name not in values or not (values[name] is None or _is_number(values[name]))]
+    if not isinstance(values.get("timed_out"), bool):
+        bad.append("timed_out")
+    if bad:
+        raise LabError(f"the trial's answer lacks {', '.join(bad)}")
+    return {name: value for name, value in values.items() if name not in (*_KEY, "kernel", "work")}
+
+
+def code_hash(repo: Path = REPO) -> str:
+    """What a trial's outcome depends on: the modules the daemon and the trial are made of, and the jobs' program.
+
+    Not their comments and docstrings: better words must not cost hours of measuring.
+    """
+    paths = _imported(
+        {"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon.loop", "lab.bed.trial"]
+    )
+    paths |= set((repo / "scripts" / "lab" / "bed").glob("*.c"))
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        data = path.read_text()
+        code = ast.dump(_Wordless().visit(ast.parse(data))) if path.suffix == ".py" else data
+        digest.update(f"{path.relative_to(repo)}\0{len(code)}\0{code}".encode())
+    return digest.hexdigest()[:12]
+
+
+class _Wordless(ast.NodeTransformer):
+    """Takes the docstrings out."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
+
+
+def _imported(packages: Mapping[str, Path], modules: Iterable[str]) -> set[Path]:
+    """The files of our own that importing these modules runs."""
+    found: set[Path] = set()
+    todo = list(modules)
+    while todo:
+        package, _, rest = todo.pop().partition(".")
+        if package not in packages:
+            continue
+        base = packages[package].joinpath(*rest.split("."))
+        path = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
+        if path is None or path in found:
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                todo += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                todo += [alias.name for alias in node.names]
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _lines(rows: list[dict[str, Any]]) -> str:
+    return "\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n" if rows else ""
+
+
+def _to_json(result: Result) -> dict[str, Any]:
+    key = {**asdict(result.trial.cell), "arm": result.trial.arm, "seed": result.trial.seed, "boot": result.boot}
+    return {**key, "error": result.error} if result.error else {**key, **result.values}
+
+
+def _from_json(row: dict[str, Any]) -> Result:
+    cell = Cell(row["setting"], row["share"], row["oversubscription"])
+    trial = Trial(cell, row["seed"], row["arm"])
+    values = {name: value for name, value in row.items() if name not in (*_KEY, "boot", "error")}
+    error = row.get("error", "")
+    if not error:
+        check_values(trial, row)
+    return Result(trial, row["boot"], values, error)

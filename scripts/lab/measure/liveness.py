@@ -1,0 +1,223 @@
+"""What a held pod answers to kubelet's probes: `python3 -m lab.measure.liveness`, in the guest, prints JSON.
+
+As root on a host (or in a VM) with cgroup v2. One pod with a network namespace of its own and a service in it
+(service.c) is asked by HTTP, by TCP and by starting a process in its container (exec), as it runs, throttled to 1 % of
+a CPU, the same while it is busy taking memory, and frozen. No daemon: this is what the kernel makes of the two ways to
+hold a pod, and what a daemon has to reckon with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import select
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, spawn_into, write
+from lab.bed.services import PORT, Namespaces, Prober
+from lab.bed.stage import own_folder, own_slice
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError, end_by_signal, say
+
+SLICE: Final = "cgpause-liveness.slice"
+FOLDER: Final = Path("/run/cgpause-liveness")
+TIMEOUT_MS: Final = 1000
+"""Kubernetes' default timeoutSeconds."""
+PERIOD_MS: Final = 1300
+"""Not a multiple of the quota's period, or every probe would meet the same moment of it."""
+NETWORK: Final = ("http", "tcp")
+EXEC: Final = "exec"
+_HOLD_BYTES = 8 * MIB
+_SWING_BYTES = 64 * MIB
+_READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is done to the pod, and what the service does meanwhile."""
+
+    name: str
+    file: str = ""
+    value: str = ""
+    back: str = ""
+    busy: bool = False
+
+
+STATES: Final = (
+    State("running"),
+    State("running, busy", busy=True),
+    State("throttled", "cpu.max", "1000 100000", "max 100000"),
+    State("throttled, busy", "cpu.max", "1000 100000", "max 100000", busy=True),
+    State("frozen", "cgroup.freeze", "1", "0"),
+)
+
+
+class Answer(NamedTuple):
+    """One probe's outcome."""
+
+    answered: bool
+    took_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The probes of one kind in one state; times in ms, of those that were answered."""
+
+    state: str
+    kind: str
+    sent: int
+    answered: int
+    median_ms: float | None
+    longest_ms: float | None
+
+
+def add_up(state: str, kind: str, answers: Sequence[Answer]) -> Asked:
+    """Many answers as one line of the report."""
+    times_ms = [answer.took_us / 1000 for answer in answers if answer.answered]
+    return Asked(
+        state,
+        kind,
+        len(answers),
+        len(times_ms),
+        round(statistics.median(times_ms), 1) if times_ms else None,
+        round(max(times_ms), 1) if times_ms else None,
+    )
+
+
+def read_answer(line: str) -> Answer:
+    """A line of the prober."""
+    verdict, took_us = line.split()
+    return Answer(verdict == "answered", int(took_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The pod and how to ask it."""
+
+    tree: Kubepods
+    namespaces: Namespaces
+    program: Path
+    pod: PodSpec
+
+    def serve(self, *, busy: bool) -> Container:
+        """Start the service; busy, it takes memory and gives it back all the time."""
+        swing, step_ms = (_SWING_BYTES, 1) if busy else (0, 1000)
+        argv = (str(self.program), "serve", str(PORT), *map(str, (_HOLD_BYTES, swing, step_ms)))
+        return self.tree.start_container(self.pod, self.namespaces.enter(self.pod.name, *argv))
+
+    def stop(self, container: Container) -> None:
+        """End the service."""
+        signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
+        self.tree.remove_container(self.pod, container)
+
+    def ask(self, kind: str, count: int) -> list[Answer]:
+        """Send so many network probes."""
+        numbers = (PORT, 0, PERIOD_MS, TIMEOUT_MS)
+        prober = Prober(self.namespaces.enter(self.pod.name, str(self.program), "probe", kind, *map(str, numbers)))
+        answers: list[Answer] = []
+        try:
+            while len(answers) < count:
+                answers += [read_answer(line) for line in prober.lines()]
+                time.sleep(0.05)
+        finally:
+            prober.close()
+        return answers[:count]
+
+    def run_in(self, container: Container, count: int) -> list[Answer]:
+        """Start a program in the container so often, as an exec probe does."""
+        answers = []
+        for _ in range(count):
+            started_ns = time.monotonic_ns()
+            pid, pidfd = spawn_into(container.scope, ("true",))
+            try:
+                ended = bool(select.select([pidfd], [], [], TIMEOUT_MS / 1000)[0])
+                took_us = (time.monotonic_ns() - started_ns) // 1000
+                if not ended:  # a runtime does the same; SIGKILL reaches frozen ones too
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.waitpid(pid, 0)
+                os.close(pidfd)
+            answers.append(Answer(ended, took_us))
+            time.sleep(PERIOD_MS / 1000 - min(took_us / 1e6, PERIOD_MS / 1000))
+        return answers
+
+    def await_answer(self) -> None:
+        """Wait until the service listens.
+
+        Raises:
+            LabError: it never did.
+        """
+        deadline = time.monotonic() + _READY_S
+        while not self.ask(NETWORK[0], 1)[0].answered:
+            if time.monotonic() > deadline:
+                raise LabError(f"no answer from a pod that runs within {_READY_S:.0f} s")
+
+
+def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
+    """Every kind of probe in these states."""
+    asked = []
+    for state in states:
+        container = stage.serve(busy=state.busy)
+        stage.await_answer()
+        file = stage.tree.pod_path(stage.pod) / state.file
+        if state.file:
+            write(file, state.value)
+        asks: dict[str, Callable[[], list[Answer]]] = {
+            **{kind: (lambda kind=kind: stage.ask(kind, count)) for kind in NETWORK},  # type: ignore[misc]
+            EXEC: lambda container=container: stage.run_in(container, count),  # type: ignore[misc]
+        }
+        for kind, ask in asks.items():
+            asked.append(add_up(state.name, kind, ask()))
+            say(f"{asked[-1]}")
+        if state.file:
+            write(file, state.back)
+        stage.await_answer()  # whatever was done to it, it works again
+        stage.stop(container)
+    return asked
+
+
+def run(count: int, states: Sequence[State] = STATES) -> list[Asked]:
+    """Everything from the lock to the last rmdir."""
+    if os.geteuid() != 0:
+        raise LabError("it makes cgroups and network namespaces, so it needs root")
+    worker, program = ensure_program("worker"), ensure_program("service")
+    pod = PodSpec("web", make_uid("liveness"), 128 * MIB, container="server")
+    with (
+        own_slice(Path(find_cgroup_root()), SLICE) as parent,
+        own_folder(FOLDER) as folder,
+        Kubepods(parent, folder / "log", 256 * MIB, Namespaces.sandbox(worker)) as tree,
+    ):
+        namespaces = Namespaces(tree, folder / "netns")
+        tree.add_pod(pod)
+        namespaces.link(pod)
+        return measure(Stage(tree, namespaces, program, pod), count, states)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="What a held pod answers to kubelet's probes.")
+    parser.add_argument("--probes", type=int, default=20, metavar="N", help="of each kind in each state (%(default)s)")
+    count = parser.parse_args(argv).probes
+    end_by_signal()
+    try:
+        asked = run(count)
+    except LabError as e:
+        print(f"liveness: {e}", file=sys.stderr)
+        return 1
+    about = {"timeout_ms": TIMEOUT_MS, "kernel": platform.release(), "cpus": os.cpu_count()}
+    print(json.dumps({**about, "asked": [asdict(one) for one in asked]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""How long a paused pod keeps others waiting for a kernel lock: `python3 -m lab.measure.locks`, in the guest.
+
+A process in a pod's cgroup writes a file on tmpfs, over and over, some CPU milliseconds in each system call, and the
+inode's lock is its own for as long as the call takes. A process outside writes one byte to the same file, and waits for
+that lock. The pod runs, is throttled as cgpause does it, is throttled with a longer period (which cgpause refuses), or
+is frozen. Prints JSON; compare kernels: from 6.18 on a task is throttled on its way back to user space only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, write
+from lab.vm.host import LabError, end_by_signal, say
+
+TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and nothing of it stays
+CALL_MS: Final = 20
+"""CPU time of one system call of the holder, about."""
+PERIOD_S: Final = 0.13
+"""From one wait's end to the next one's begin: no multiple of a quota's period."""
+UNHELD: Final = "max 100000"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is done to the pod."""
+
+    name: str
+    file: str
+    value: str
+    back: str
+
+
+STATES: Final = (
+    State("running", "cpu.max", UNHELD, UNHELD),
+    State("throttled, 1001 µs in 100 ms", "cpu.max", "1001 100000", UNHELD),
+    State("throttled, 1000 µs in 1 s (refused by cgpause)", "cpu.max", "1000 1000000", UNHELD),
+    State("frozen", "cgroup.freeze", "1", "0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long somebody outside waited for the lock, in ms."""
+
+    state: str
+    count: int
+    median_ms: float
+    longest_ms: float
+
+
+def add_up(state: str, waits_ns: Sequence[int]) -> Waits:
+    """Many waits as one line of the report."""
+    waits_ms = [wait / 1e6 for wait in waits_ns]
+    return Waits(state, len(waits_ms), round(statistics.median(waits_ms), 1), round(max(waits_ms), 1))
+
+
+def sized_call(fd: int, call_ms: int) -> bytes:
+    """What takes about so long to write when nobody holds anybody: once written, so that its pages are there."""
+    block = bytes(1 << 20)
+    os.pwrite(fd, block, 0)
+    started = time.process_time_ns()
+    for _ in range(8):
+        os.pwrite(fd, block, 0)
+    took_ms = max((time.process_time_ns() - started) / 8e6, 0.001)
+    data = block * max(1, round(call_ms / took_ms))
+    os.pwrite(fd, data, 0)
+    return data
+
+
+@contextlib.contextmanager
+def holder(cgroup: Path, fd: int, data: bytes) -> Iterator[None]:
+    """A process in `cgroup` that takes the file's lock for nearly all of its CPU time."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            (cgroup / "cgroup.procs").write_text("0")
+            while True:
+                os.pwrite(fd, data, 0)
+        os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def measure(cgroup: Path, count: int) -> list[Waits]:
+    """The waits in every state."""
+    found = []
+    with tempfile.TemporaryFile(dir=TMPFS) as file:
+        data = sized_call(file.fileno(), CALL_MS)
+        for state in STATES:
+            waits_ns = []
+            with holder(cgroup, file.fileno(), data):
+                time.sleep(PERIOD_S)
+                write(cgroup / state.file, state.value)
+                for _ in range(count):
+                    time.sleep(PERIOD_S)
+                    started_ns = time.monotonic_ns()
+                    os.pwrite(file.fileno(), b"x", 0)
+                    waits_ns.append(time.monotonic_ns() - started_ns)
+                write(cgroup / state.file, state.back)
+            found.append(add_up(state.name, waits_ns))
+            say(f"{found[-1]}")
+    return found
+
+
+def run(count: int) -> list[Waits]:
+    """Everything, from the cgroup's mkdir to its rmdir."""
+    if os.geteuid() != 0:
+        raise LabError("it makes a cgroup, so it needs root")
+    root = Path(find_cgroup_root())
+    pod = root / "cgpause-locks.slice"
+    try:
+        enable_controllers(root)
+        make_cgroup(pod)
+        container = pod / "container.scope"
+        container.mkdir()
+        return measure(container, count)
+    finally:
+        remove_tree(pod)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="How long a held pod keeps others waiting for a lock that it holds.")
+    parser.add_argument("--waits", type=int, default=20, metavar="N", help="in each state (%(default)s)")
+    count = parser.parse_args(argv).waits
+    end_by_signal()
+    try:
+        waits = run(count)
+    except LabError as e:
+        print(f"locks: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps({"kernel": platform.release(), "call_ms": CALL_MS, "waits": [asdict(one) for one in waits]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

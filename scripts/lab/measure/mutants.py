@@ -1,0 +1,338 @@
+"""Changes one thing at a time in a module and runs its unit tests: `python -m lab.measure.mutants`.
+
+A change (a mutant) that no test notices shows behaviour that no test asks for. cosmic-ray makes the mutants; one more
+operator here deletes a statement. The tests run on a copy of the checkout, each mutant in a process of its own, so
+nothing mutated is left behind, however this ends. docs/mutants.json and docs/mutants.md keep the last result of each
+module. Exit status 3 when a module is below the goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.pages.mutants_report import GOAL_PCT, REPORT, pct
+from lab.pages.report import dated
+from lab.vm.host import REPO, LabError, say
+
+TESTS = {
+    "actuate": ("tests/actuate",),
+    "brake": ("tests/brake",),
+    "cgroupfs": ("tests/test_cgroupfs.py", "tests/test_cgroupfs_errors.py"),
+    "high": ("tests/test_high.py", "tests/test_high_damage.py"),
+    "ledger": ("tests/ledger",),
+    "policy/demand": ("tests/test_demand.py",),
+    "policy/growth": ("tests/test_growth.py",),
+    "policy/hold": ("tests/test_hold.py",),
+    "policy/kinds": ("tests/test_kinds.py",),
+    "policy/reserve": ("tests/test_reserve.py", "tests/test_reserve_properties.py"),
+    "policy/serving": ("tests/test_reserve.py", "tests/test_reserve_properties.py"),
+    "protect": ("tests/test_protect.py",),
+    "restore": ("tests/restore",),
+}
+"""The unit tests that belong to each module of cgpause/; no others may kill its mutants."""
+
+_Node = Any
+"""A node of parso's tree."""
+_SAMPLE = 40
+_SEED = "cgpause"
+_LONGEST_S = 1800
+_MEMORY_BYTES = 4 << 30
+_COPIED = ("cgpause", "tests", "scripts", "systemd", "docs", "pyproject.toml")
+_DELETED = ("expr_stmt", "atom_expr", "power", "raise_stmt", "return_stmt", "await_expr")
+"""Statements of a function, as parso names them, that are deleted."""
+
+
+Span = tuple[tuple[int, int], tuple[int, int]]
+"""Lines from 1 and columns from 0, the end excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change to a module."""
+
+    line: int
+    before: str
+    after: str
+    code: str
+    """The whole module with the change."""
+
+
+class _DeleteStatement:
+    """An operator as cosmic-ray's: replaces a statement of a function with `pass`."""
+
+    def mutation_positions(self, node: _Node) -> Iterator[Span]:
+        """Yield the node's place if it is such a statement."""
+        if node.type == "simple_stmt" and node.children[0].type in _DELETED and _in_function(node):
+            yield node.children[0].start_pos, node.children[0].end_pos
+
+    def mutate(self, node: _Node, index: int) -> _Node:
+        """Return the node without its statement."""
+        assert index == 0
+        parsed = _parse("pass")
+        parsed.prefix = node.get_first_leaf().prefix
+        node.children[0] = parsed
+        return node
+
+
+def _parse(text: str) -> _Node:
+    """Return the parso leaf of a keyword."""
+    import parso  # noqa: PLC0415 - comes with cosmic-ray, which only this measurement needs
+
+    return parso.parse(text).children[0]
+
+
+def _in_function(node: _Node) -> bool:
+    while node is not None and node.type != "classdef":
+        if node.type == "funcdef":
+            return True
+        node = node.parent
+    return False
+
+
+def without_behaviour(code: str) -> list[Span]:
+    """Return where a change means nothing: annotations (strings here), and slots and frozenness of dataclasses."""
+    parts: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.arg | ast.AnnAssign):
+            parts.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef):
+            parts.append(node.returns)
+        elif isinstance(node, ast.ClassDef):
+            parts += [one for one in node.decorator_list if isinstance(one, ast.Call)]
+    return [
+        ((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)) for part in parts if part
+    ]
+
+
+class Mutants:
+    """Every place of a module that can be changed, and each way to change it."""
+
+    def __init__(self, code: str) -> None:
+        from cosmic_ray.ast import ast_nodes, get_ast  # noqa: PLC0415 - installed by scripts/bench, for this only
+        from cosmic_ray.plugins import get_operator, operator_names  # noqa: PLC0415
+
+        self._code = code
+        operators = {name: get_operator(name) for name in sorted(operator_names())}
+        made = {name: operator() for name, operator in operators.items() if not operator.arguments()}
+        made["DeleteStatement"] = _DeleteStatement()
+        nodes, spans, lines = list(ast_nodes(get_ast(code))), without_behaviour(code), code.splitlines()
+        found: dict[tuple[object, ...], list[tuple[str, Any, int]]] = {}
+        seen: Counter[str] = Counter()
+        for name, operator in made.items():
+            places = [place for node in nodes for place in operator.mutation_positions(node)]
+            for occurrence, (start, end) in enumerate(places):
+                if any(first <= start and end <= last for first, last in spans):
+                    continue
+                key = f"{name} {start[1]} {lines[start[0] - 1]}"
+                seen[key] += 1
+                ways = found.setdefault((start, end, name.partition("_")[0]), [])
+                ways.append((_rank(f"{key} {seen[key]}"), operator, occurrence))
+        self._places = sorted((sorted(ways, key=lambda way: way[0]) for ways in found.values()), key=lambda w: w[0][0])
+        """In the order of a sample; the ways to change a place as well."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Mutant]:
+        """Yield one mutant of each place, in the order of a sample."""
+        from cosmic_ray.mutating import mutate_code  # noqa: PLC0415
+
+        for ways in self._places:
+            for _, operator, occurrence in ways:
+                mutated = mutate_code(self._code, operator, occurrence)
+                if mutated is None or mutated == self._code or not _is_python(mutated):
+                    continue
+                mutant = _described(self._code, mutated)
+                if mutant.before.replace("*,", "/,", 1) != mutant.after:  # no argument is passed by place that way
+                    yield mutant
+                    break
+
+
+def _rank(text: str) -> str:
+    """Return a place in a sample: as random as a hash, and the same after changes elsewhere in the module."""
+    return hashlib.sha256(f"{_SEED} {text}".encode()).hexdigest()
+
+
+def _is_python(code: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(code, "mutant", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _described(code: str, mutated: str) -> Mutant:
+    old, new = code.splitlines(), mutated.splitlines()
+    changes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    _, first, last, to_first, to_last = next(change for change in changes if change[0] != "equal")
+    before, after = (" ".join(line.strip() for line in lines) for lines in (old[first:last], new[to_first:to_last]))
+    return Mutant(first + 1, before, after, mutated)
+
+
+class Bed:
+    """A copy of the checkout, in which a module's tests run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *_COPIED],
+            cwd=REPO,
+            capture_output=True,
+            check=True,
+        ).stdout
+        for name in filter(None, listed.decode().split("\0")):
+            if (REPO / name).is_file():  # not one deleted and not committed yet
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(REPO / name, folder / name)
+                shutil.copymode(REPO / name, folder / name)
+
+    def passes(self, tests: Sequence[str], cpu_s: int = _LONGEST_S, wall_s: float = _LONGEST_S) -> bool:
+        """Return whether the tests pass within so much CPU time (for what computes for good), and time (what waits).
+
+        Raises:
+            LabError: there are none.
+        """
+        context = multiprocessing.get_context("fork")  # pytest and hypothesis are imported already, once
+        process = context.Process(target=self._run, args=(list(tests), cpu_s))
+        process.start()
+        try:
+            process.join(wall_s)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid or 0, signal.SIGKILL)  # and what a test started
+            process.kill()
+            process.join()
+        if process.exitcode == 5:
+            raise LabError(f"no tests in {', '.join(tests)}")
+        return process.exitcode == 0
+
+    def _run(self, tests: list[str], cpu_s: int) -> None:
+        os.setsid()
+        os.chdir(self.folder)
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.environ["PYTHONPATH"] = f"{self.folder}:{self.folder / 'scripts'}"
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        sys.dont_write_bytecode = True  # a mutant may be as old and as long as the one before it
+        sys.path[:] = [str(self.folder), *(path for path in sys.path if not path.startswith(f"{REPO}/scripts"))]
+        with (self.folder / "output.txt").open("wb") as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        import pytest  # noqa: PLC0415 - not for those who only want the page
+        from hypothesis import HealthCheck, Phase, settings  # noqa: PLC0415
+
+        settings.register_profile(
+            "mutants",
+            deadline=None,
+            derandomize=True,
+            max_examples=30,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutants"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is there already
+        os._exit(pytest.main([*options, *tests]))
+
+
+def measure(name: str, bed: Bed, sample: int | None) -> dict[str, Any]:
+    """Return what became of the mutants of one module.
+
+    Raises:
+        LabError: its tests fail without any.
+    """
+    path, tests = bed.folder / "cgpause" / f"{name}.py", [test for test in TESTS[name] if (bed.folder / test).exists()]
+    code = path.read_text()
+    before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    if not bed.passes(tests):
+        raise LabError(f"the tests of {name} fail as it is:\n{(bed.folder / 'output.txt').read_text()[-3000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = int(5 + 3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    wall_s = 30 + 5 * (time.monotonic() - began_s)
+    mutants = Mutants(code)
+    tried = sorted(itertools.islice(mutants, sample), key=lambda mutant: mutant.line)
+    survivors = []
+    try:
+        for number, mutant in enumerate(tried, 1):
+            path.write_text(mutant.code)
+            if bed.passes(tests, cpu_s, wall_s):
+                survivors.append({key: value for key, value in asdict(mutant).items() if key != "code"})
+                say(f"{name}:{mutant.line} survived ({number} of {len(tried)}): {mutant.before} -> {mutant.after}")
+    finally:
+        path.write_text(code)
+    killed = len(tried) - len(survivors)
+    say(f"{name}: {killed} of {len(tried)} killed, {pct(killed, len(tried)):.0f} %")
+    return {"module": name, "mutants": len(mutants), "tried": len(tried), "killed": killed, "survivors": survivors}
+
+
+def publish(run: dict[str, Any]) -> None:
+    """Replace one module's result in docs/."""
+    results = json.loads(REPORT.results.read_text()) if REPORT.results.exists() else {"runs": []}
+    new = dated([])
+    others = [one for one in results["runs"] if one["module"] != run["module"] and one["module"] in TESTS]
+    run |= {"commit": new["commit"], "date": new["date"]}
+    write({"runs": sorted([*others, run], key=lambda one: str(one["module"]))})
+
+
+def write(results: dict[str, Any]) -> None:
+    """Write the JSON file and the page."""
+    REPORT.results.write_text(f"{json.dumps(results, indent=2)}\n")
+    REPORT.page.write_text(REPORT.render(results))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="scripts/bench mutants", description="Mutate modules and run their tests.")
+    parser.add_argument("--sample", type=int, default=_SAMPLE, metavar="N", help="mutants of each module (%(default)s)")
+    parser.add_argument("--all", action="store_true", help="every mutant: hours")
+    parser.add_argument("--page", action="store_true", help="only write the page again, with the reasons as they are")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of: {', '.join(TESTS)} (all)")
+    args = parser.parse_args(argv)
+    if unknown := [name for name in args.modules if name not in TESTS]:
+        parser.error(f"no such module: {', '.join(unknown)}")
+    if args.page:
+        write(json.loads(REPORT.results.read_text()))
+        return 0
+    import hypothesis  # noqa: F401, PLC0415 - once, for all processes that run tests
+    import pytest  # noqa: F401, PLC0415
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy goes
+    with tempfile.TemporaryDirectory(prefix="cgpause-mutants-") as folder:
+        bed = Bed(Path(folder))
+        low = False
+        try:
+            for name in args.modules or TESTS:
+                run = measure(name, bed, None if args.all else args.sample)
+                publish(run)
+                low = low or pct(run["killed"], run["tried"]) < GOAL_PCT
+        except LabError as e:
+            print(f"mutants: {e}", file=sys.stderr)
+            return 2
+    return 3 if low else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

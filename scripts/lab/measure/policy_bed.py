@@ -1,0 +1,174 @@
+"""Simulates the default policy with the stock configuration: presets on 2 to 32 CPUs, and loads made to let it lose.
+
+    python -m lab.measure.policy_bed [--seeds N..] [--jobs N]
+
+Prints one JSON object. Each run stands beside the same run without control; those of the presets also beside a node
+with unlimited memory, which is the best that any policy could do. No option of the configuration is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from cgpause.config.settings import Config
+from cgpause.core.errors import CgpauseError
+from cgpause.offline.parallel import cpus, workers
+from cgpause.offline.simulate.load import Load
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
+from cgpause.offline.simulate.workload import make_load
+from lab.measure.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, noise, run, starting
+from lab.vm.host import say
+
+NAMES: Final = (
+    "paper-2g-150",
+    "paper-4g-150",
+    "paper-8g-150",
+    "paper-4g-130",
+    "mixed-sizes",
+    "services-and-batch",
+    "daemonsets",
+    "priorities",
+)
+CPUS: Final = (2, 4, 8, 16, 32)
+SLOW_CPUS: Final = (4, 16)
+"""Where container creation takes another time than the presets say."""
+SLOW_START_S: Final = (0.3, 3.0)
+PRESET_START_S: Final = 0.2
+"""Time to create a container in the presets (NodesOptions.start_s)."""
+SEEDS: Final = (101, 102, 103)
+"""Held out: the policy was written with others."""
+NONE: Final = "none"
+UNLIMITED: Final = "unlimited"
+RESERVE: Final = "reserve"
+ARMS: Final = (NONE, UNLIMITED, RESERVE)
+URGENT: Final = "urgent"
+_DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run."""
+
+    part: str
+    """`presets`, `adversaries`, `starting` or `noise`."""
+    load: str
+    arm: str
+    cpus: int
+    seed: int
+    start_s: float = PRESET_START_S
+
+
+def load_of(task: Task) -> Load:
+    """Return a preset on nodes of another size."""
+    workload = PRESETS[task.load]
+    nodes = replace(workload.nodes, cpus=task.cpus, start_s=task.start_s)
+    load = make_load(task.load, replace(workload, nodes=nodes))
+    return load if task.arm != UNLIMITED else replace(load, machine=replace(load.machine, enforced=False))
+
+
+def config_of(arm: str) -> Config | None:
+    """Return the stock configuration, or None for the arms without control."""
+    return Config() if arm == RESERVE else None
+
+
+def figures_of(outcome: Outcome) -> dict[str, Any]:
+    """Return the figures of a preset's run that the page is made of."""
+    jobs = [group for group in outcome.groups if group.kind == "jobs"]
+    urgent = [group.finished_mean_s for group in jobs if group.name == URGENT]
+    return {
+        "jobs": outcome.jobs,
+        "finished": outcome.finished,
+        "total_s": outcome.total_s,
+        "restarts": outcome.restarts,
+        "probe_kills": _total(outcome.groups, "probe_kills"),
+        "pauses": outcome.pauses,
+        "longest_batch_pause_s": max(group.longest_pause_s for group in jobs),
+        "urgent_s": urgent[0] if urgent else None,
+    }
+
+
+def _total(groups: Iterable[GroupOutcome], name: str) -> int:
+    return sum(getattr(group, name) for group in groups)
+
+
+def do(task: Task) -> dict[str, Any]:
+    """Do one run and return it as JSON has it."""
+    match task.part:
+        case "presets":
+            found = figures_of(simulate(load_of(task), config_of(task.arm), task.seed))
+        case "adversaries":
+            found = run(ADVERSARIES[task.load].node(task.seed), config_of(task.arm), task.seed).figures()
+        case "starting":
+            found = run(starting(task.cpus, task.seed), config_of(task.arm), task.seed).figures()
+        case _:
+            found = asdict(noise(task.cpus, seed=task.seed))
+    values = asdict(task) | found
+    del values["part"]
+    return {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def tasks(seeds: Sequence[int]) -> list[Task]:
+    """Return all runs of the bed."""
+    sizes = [(count, PRESET_START_S) for count in CPUS]
+    sizes += [(count, start_s) for start_s in SLOW_START_S for count in SLOW_CPUS]
+    return [
+        *(
+            Task("presets", name, arm, count, seed, start_s)
+            for name in NAMES
+            for count, start_s in sizes
+            for arm in ARMS
+            for seed in seeds
+        ),
+        *(
+            Task("adversaries", name, arm, one.node(seeds[0]).cpus, seed)
+            for name, one in ADVERSARIES.items()
+            for arm in (NONE, RESERVE)
+            for seed in seeds
+        ),
+        *(
+            Task("starting", "starting", arm, count, seed)
+            for count in STARTING_CPUS
+            for arm in (NONE, RESERVE)
+            for seed in seeds
+        ),
+        *(Task("noise", "noise", RESERVE, count, seeds[0]) for count in NOISE_CPUS),
+    ]
+
+
+def simulate_all(seeds: Sequence[int], processes: int) -> dict[str, Any]:
+    """Return everything the page is made of."""
+    planned = tasks(seeds)
+    say(f"{len(planned)} runs")
+    # The long ones first, so that no process is left with one of them at the end.
+    planned.sort(key=lambda task: task.part != "noise")
+    with workers(do, processes) as do_all:
+        done = do_all(planned)
+    results: dict[str, Any] = {"seeds": list(seeds)}
+    for part in ("presets", "adversaries", "starting", "noise"):
+        results[part] = [one for task, one in zip(planned, done, strict=True) if task.part == part]
+    return results
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="lab.measure.policy_bed", description="The default policy, simulated.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="default: the held-out ones")
+    parser.add_argument("--jobs", type=int, default=cpus(), help="simulations at a time (default: one for each CPU)")
+    options = parser.parse_args(argv)
+    try:
+        results = simulate_all(options.seeds, options.jobs)
+    except CgpauseError as e:
+        print(f"policy_bed: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

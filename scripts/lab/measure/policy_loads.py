@@ -1,0 +1,498 @@
+"""Loads that try to make the default policy lose: each is simulated beside no control (`lab.measure.policy_bed`).
+
+A load is a node and its pods. The seed decides sizes, speeds and start times; the same seed makes the same load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from random import Random
+from typing import Any, Final
+
+from cgpause.config.settings import Config
+from cgpause.core.model import Sample, Workload
+from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.engine import START_S
+from cgpause.offline.simulate.load import make_pods
+from cgpause.offline.simulate.node import SimNode
+from cgpause.offline.simulate.pods import MIB, Behaviour, Probe, SimPod, Step, fill
+from cgpause.offline.simulate.presets import PRESETS
+from cgpause.offline.simulate.workload import make_load
+from cgpause.policy.decide import Decision, State
+
+GIB: Final = 1 << 30
+PATIENCE_S: Final = 3600.0
+"""A run is given up after this time."""
+_CAPACITY: Final = 4 * GIB
+_EVER: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with its pods."""
+
+    pods: Sequence[SimPod]
+    cpus: int = 4
+    capacity_bytes: int = _CAPACITY
+    queued: bool = False
+    """Whether pods wait until their requests fit, in order; else each comes at its `start_s`."""
+    make_s: float = 0.0
+    """Time to start a container."""
+    horizon_s: float = PATIENCE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one run; times in seconds."""
+
+    jobs: int
+    finished: int
+    finished_names: list[str]
+    total_s: float
+    """Until the last job finished, or until the run was given up."""
+    kills: int
+    """By the kernel, because the node was full."""
+    probe_kills: int
+    pauses: int
+    longest_pause_s: float
+    """Of all pods."""
+    services: int = 0
+    """Pods with a liveness probe."""
+    longest_start_s: float = 0.0
+    """Of these: the longest time from the start of a container until it answers, as far as the run saw it."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return the outcome as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "finished_names"}
+
+
+def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
+    """Simulate a node until its last job has finished; `config` None: without control."""
+    sim = SimNode(
+        [] if node.queued else node.pods,
+        config=config,
+        kubepods_max_bytes=node.capacity_bytes,
+        cpus=node.cpus,
+        make_s=node.make_s,
+        seed=seed,
+    )
+    end_s = START_S + node.horizon_s
+    if node.queued:
+        Cluster([Place(sim, node.capacity_bytes)], node.pods, seed=seed).run(end_s)
+    else:
+        while sim.now_s < end_s and any(pod.lasts_s is None for pod in sim.admitted):
+            sim.step(end_s)
+        sim.settle()
+    jobs = [pod for pod in node.pods if pod.lasts_s is None]
+    finished = [pod for pod in jobs if pod.finished_s is not None]
+    services = [pod for pod in node.pods if pod.probe is not None]
+    pauses = [end_s - since_s for pod in sim.all_pods for since_s, end_s in sim.hold_spans(pod)]
+    return Outcome(
+        jobs=len(jobs),
+        finished=len(finished),
+        finished_names=sorted(pod.name for pod in finished),
+        total_s=max(pod.finished_s or 0.0 for pod in finished) if len(finished) == len(jobs) else node.horizon_s,
+        kills=sim.oom_kills,
+        probe_kills=sum(pod.probe_kills for pod in services),
+        pauses=sim.pauses,
+        longest_pause_s=max(pauses, default=0.0),
+        services=len(services),
+        longest_start_s=max((_start_s(sim, pod) for pod in services), default=0.0),
+    )
+
+
+def _start_s(sim: SimNode, pod: SimPod) -> float:
+    """Return the longest time until one of a pod's containers answered, or was killed, or the run ended."""
+    longest_s = 0.0
+    runs = [*pod.runs, *([] if pod.started_s is None else [(pod.started_s, sim.now_s)])]
+    for began_s, ended_s in runs:
+        up_s = began_s + pod.starts_s
+        for since_s, until_s in sim.hold_spans(pod):
+            if began_s <= since_s < up_s:
+                up_s += until_s - since_s
+        longest_s = max(longest_s, min(up_s, ended_s) - began_s)
+    return longest_s
+
+
+# What containers do
+
+
+def leak(peak_bytes: int, bytes_per_s: float, *, end_s: float | None = None, unit_bytes: int = 4 * MIB) -> Behaviour:
+    """Return a container that grows to its peak and keeps it; it ends `end_s` later, or never (None)."""
+
+    def behave() -> Iterator[Step]:
+        held = 0
+        while held < peak_bytes:
+            unit = min(unit_bytes, peak_bytes - held)
+            held += unit
+            yield fill(unit, unit / bytes_per_s)
+        while end_s is None:
+            yield Step(sleep_s=3600.0)
+        yield Step(sleep_s=end_s)
+
+    return behave
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """A container that goes up from its base to its peak and back again, several times."""
+
+    base_bytes: int
+    peak_bytes: int
+    bytes_per_s: float
+    rounds: int = 1
+    unit_bytes: int = 16 * MIB
+    work_s: float = 0.0
+    """CPU time after each unit."""
+    stay_s: float = 0.0
+    """Time at the peak."""
+    random: int | None = None
+    """Seed of peaks drawn anew for each round, anywhere between base and peak."""
+
+    def __call__(self) -> Iterator[Step]:
+        """Return what the container does."""
+        chance = Random(self.random)  # noqa: S311 - repeatable, not secret
+        yield fill(self.base_bytes)
+        for _ in range(self.rounds):
+            most = (self.peak_bytes - self.base_bytes) * (1.0 if self.random is None else chance.random())
+            held = 0.0
+            while held < most:
+                unit = min(self.unit_bytes, most - held)
+                held += unit
+                yield fill(unit, unit / self.bytes_per_s)
+                if self.work_s:
+                    yield Step(cpu_s=self.work_s)
+            if self.stay_s:
+                yield Step(sleep_s=self.stay_s)
+            yield Step(free_bytes=held)
+
+
+def _idle_pods(count: int) -> list[SimPod]:
+    """Pods that take 2 MiB once a second and give them back, for ever."""
+    wave = Wave(20 * MIB, 22 * MIB, 1e8, 10**9, unit_bytes=MIB, stay_s=1.0)
+    return [SimPod(f"idle-{n}", wave, limit_bytes=100 * MIB, lasts_s=_EVER) for n in range(count)]
+
+
+# The loads
+
+
+def _leakers(chance: Random) -> Node:
+    pods = [
+        SimPod(
+            f"leaker-{n}",
+            leak(int(chance.uniform(400, 540)) * MIB, chance.uniform(10, 30) * MIB, end_s=chance.uniform(8, 16)),
+            limit_bytes=550 * MIB,
+            start_s=n * chance.uniform(0.1, 0.5),
+        )
+        for n in range(10)
+    ]
+    return Node(pods)
+
+
+def _slow(
+    chance: Random, cpus: int, base_mib: int, peaks: tuple[int, int], speeds: tuple[float, float], rounds: int
+) -> Node:
+    pods = [
+        SimPod(
+            f"slow-{n}",
+            Wave(
+                base_mib * MIB,
+                int(chance.uniform(*peaks)) * MIB,
+                chance.uniform(*speeds) * MIB,
+                rounds,
+                unit_bytes=MIB,
+            ),
+            limit_bytes=(peaks[1] + 10) * MIB,
+            start_s=n * chance.uniform(0.3, 1),
+        )
+        for n in range(12)
+    ]
+    return Node(pods, cpus=cpus)
+
+
+def _bursts(chance: Random) -> Node:
+    pods = [
+        SimPod(
+            f"burst-{n}",
+            Wave(50 * MIB, int(chance.uniform(500, 800)) * MIB, 4e9, 6, stay_s=chance.uniform(0.5, 2)),
+            limit_bytes=820 * MIB,
+            start_s=0.3 * n,
+        )
+        for n in range(20)
+    ]
+    return Node(pods)
+
+
+def _keepers(chance: Random) -> Node:
+    keepers = [SimPod(f"keeper-{n}", leak(400 * MIB, 20 * MIB), limit_bytes=410 * MIB, lasts_s=_EVER) for n in range(5)]
+    jobs = [
+        SimPod(
+            f"job-{n}",
+            Wave(100 * MIB, 600 * MIB, 1e9, 8, unit_bytes=32 * MIB, work_s=0.2, random=chance.getrandbits(32)),
+            limit_bytes=610 * MIB,
+            start_s=0.3 * n,
+        )
+        for n in range(8)
+    ]
+    return Node([*keepers, *jobs])
+
+
+def _large(chance: Random) -> Node:
+    pods = [
+        SimPod(
+            f"large-{n}",
+            Wave(200 * MIB, int(1.6 * GIB), chance.uniform(80, 400) * MIB, 2, stay_s=1.0),
+            limit_bytes=int(1.75 * GIB),
+            start_s=n * chance.uniform(0, 2),
+        )
+        for n in range(4)
+    ]
+    return Node(pods, cpus=8)
+
+
+def _beside_idle(chance: Random) -> Node:
+    jobs = [
+        SimPod(
+            f"large-{n}",
+            Wave(20 * MIB, int(0.40 * _CAPACITY), chance.uniform(50, 300) * MIB, unit_bytes=8 * MIB, stay_s=2.0),
+            limit_bytes=int(0.44 * _CAPACITY),
+            start_s=3 + n * chance.uniform(0, 2),
+        )
+        for n in range(3)
+    ]
+    return Node([*_idle_pods(7), *jobs])
+
+
+def _small(chance: Random) -> Node:
+    pods = [
+        SimPod(
+            f"small-{n}",
+            Wave(
+                15 * MIB,
+                int(chance.uniform(55, 78)) * MIB,
+                chance.uniform(5, 100) * MIB,
+                5,
+                unit_bytes=MIB,
+                work_s=0.05,
+                random=chance.getrandbits(32),
+            ),
+            limit_bytes=80 * MIB,
+            start_s=0.05 * n,
+        )
+        for n in range(110)
+    ]
+    return Node(pods, cpus=8, capacity_bytes=int(3.5 * GIB))
+
+
+def _unlimited_one(chance: Random) -> Node:
+    one = SimPod("unlimited", Wave(300 * MIB, int(3.4 * GIB), 200 * MIB, 3, stay_s=1.0), start_s=2)
+    jobs = [
+        SimPod(
+            f"job-{n}",
+            Wave(100 * MIB, 400 * MIB, 2e8, 15, work_s=0.2, random=chance.getrandbits(32)),
+            limit_bytes=410 * MIB,
+            start_s=0.5 * n,
+        )
+        for n in range(6)
+    ]
+    return Node([one, *jobs])
+
+
+def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds: int) -> Node:
+    """Pods of one ReplicaSet: when one has finished the next one comes, `at_once` run."""
+    pods = [
+        SimPod(
+            f"unlimited-7d9f8b6c5d-{_suffix(chance)}",
+            Wave(
+                100 * MIB,
+                int(chance.uniform(*peaks) * _CAPACITY),
+                chance.uniform(50, 300) * MIB,
+                rounds,
+                stay_s=1.0,
+            ),
+            request_bytes=_CAPACITY // at_once,
+        )
+        for n in range(4 * at_once)
+    ]
+    return Node(pods, cpus=4 if at_once < 4 else 8, queued=True)
+
+
+def _suffix(chance: Random) -> str:
+    """Return five letters as Kubernetes appends them to a pod's name."""
+    return "".join(chance.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
+
+
+def _waiting(chance: Random) -> Node:
+    pods = [
+        SimPod(
+            f"waiting-{n}",
+            Wave(
+                150 * MIB,
+                300 * MIB,
+                chance.uniform(15, 40) * MIB,
+                4,
+                unit_bytes=37 * MIB,
+                random=chance.getrandbits(32),
+            ),
+            limit_bytes=300 * MIB,
+            start_s=0.2 * n,
+        )
+        for n in range(24)
+    ]
+    return Node(pods)
+
+
+@dataclass(frozen=True, slots=True)
+class Adversary:
+    """A load made to let the policy lose."""
+
+    words: str
+    """Its pods, for the report."""
+    make: Callable[[Random], Node] = field(repr=False)
+
+    def node(self, seed: int) -> Node:
+        """Return the node of a seed, with new pods."""
+        return self.make(Random(f"adversary {seed}"))  # noqa: S311 - repeatable, not secret
+
+
+ADVERSARIES: Final = {
+    "leakers": Adversary(
+        "10 pods grow by 10 to 30 MiB/s to 400 to 540 MiB, stay there for 8 to 16 s and end; limit 550 MiB", _leakers
+    ),
+    "slow": Adversary(
+        "12 pods go from 280 MiB to 380 to 400 MiB and back twice, by 0.5 to 2 MiB/s; limit 410 MiB",
+        lambda chance: _slow(chance, 4, 280, (380, 400), (0.5, 2), 2),
+    ),
+    "slow16": Adversary(
+        "12 pods go from 150 MiB to 500 to 700 MiB and back three times, by 3 to 8 MiB/s; limit 710 MiB; 16 CPUs",
+        lambda chance: _slow(chance, 16, 150, (500, 700), (3, 8), 3),
+    ),
+    "bursts": Adversary("20 pods take 450 to 750 MiB at full speed, six times, for 0.5 to 2 s each", _bursts),
+    "keepers": Adversary("5 pods grow to 400 MiB and keep it for ever, beside 8 jobs of 100 to 600 MiB", _keepers),
+    "large": Adversary("4 jobs go to 1.6 GiB and back twice, by 80 to 400 MiB/s; limit 1.75 GiB; 8 CPUs", _large),
+    "idle": Adversary(
+        "3 jobs with a limit of 44 % of the memory take 40 % once, beside 7 pods that take and return 2 MiB a second",
+        _beside_idle,
+    ),
+    "small": Adversary("110 pods go from 15 to up to 78 MiB and back, five times, on 3.5 GiB and 8 CPUs", _small),
+    "unlimited1": Adversary(
+        "a pod without a limit goes to 3.4 GiB three times, beside 6 jobs of 400 MiB", _unlimited_one
+    ),
+    "unlimited2": Adversary(
+        "8 pods of a workload, two at a time, without a limit go to 65 to 75 % of the memory twice",
+        lambda chance: _unlimited(chance, 2, (0.65, 0.75), 2),
+    ),
+    "unlimited6": Adversary(
+        "24 pods of a workload, six at a time, without a limit go to 25 to 30 % of the memory four times; 8 CPUs",
+        lambda chance: _unlimited(chance, 6, (0.25, 0.30), 4),
+    ),
+    "waiting": Adversary(
+        "24 pods go from 150 to up to 300 MiB and back four times, and sleep rather than compute", _waiting
+    ),
+}
+"""By name; on 4 GiB and 4 CPUs unless the words say otherwise."""
+
+
+# Services that start slowly
+
+STARTS_S: Final = 30.0
+STARTING_CPUS: Final = (2, 4, 16)
+STARTING: Final = (
+    f"8 services of 1 GiB, which need {STARTS_S:g} s to start and have a liveness probe with an initial delay of "
+    f"{STARTS_S:g} s (period 10 s, 3 failures), come every 8 s beside 40 of the paper's jobs of 2 GB on 32 GiB"
+)
+
+
+def starting(cpus: int, seed: int) -> Node:
+    """Return a node on which services start while the paper's jobs fill it."""
+    workload = PRESETS["paper-2g-150"]
+    nodes = replace(workload.nodes, count=1, cpus=cpus)
+    load = make_load("starting", replace(workload, nodes=nodes, jobs=(replace(workload.jobs[0], count=40),)))
+    probe = Probe(initial_delay_s=STARTS_S)
+
+    def behave() -> Iterator[Step]:
+        units = 64
+        for _ in range(units):  # the memory and some of the CPU time of a start
+            yield fill(GIB / units)
+            yield Step(cpu_s=0.1, sleep_s=STARTS_S / units - 0.1)
+        while True:
+            yield Step(sleep_s=3600.0)
+
+    services = [
+        SimPod(
+            f"web-{n}",
+            behave,
+            limit_bytes=GIB + GIB // 4,
+            request_bytes=GIB,
+            workload=Workload.SERVICE,
+            probe=probe,
+            starts_s=STARTS_S,
+            start_s=2.0 + 8.0 * n,
+            lasts_s=_EVER,
+        )
+        for n in range(8)
+    ]
+    jobs = make_pods(load, seed)
+    return Node([*services, *jobs], cpus=cpus, capacity_bytes=load.machine.capacity_bytes, queued=True, make_s=0.2)
+
+
+# Noise
+
+NOISE_CPUS: Final = (2, 4, 8, 16, 32, 64)
+NOISE_PODS: Final = 110
+NOISE_S: Final = 7200.0
+SETTLED_S: Final = 120.0
+"""Only what happens later counts: pods that have just taken their memory are expected to take more for a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quietness:
+    """The result of idle pods whose memory seems to move."""
+
+    cpus: int
+    seconds: float
+    samples: int
+    """In which the pods were read."""
+    steps_bytes: int
+    """The largest step of one pod's memory between two samples."""
+    pauses: int
+    first: int
+    """Samples after which a pod went first."""
+
+
+def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
+    """Simulate idle pods whose limits are twice the memory of their node, under the charge batches of so many CPUs."""
+    held, batches = 40 * MIB, cpus * (256 << 10)
+    seen: dict[str, int] = {}
+    largest = samples = first = 0
+
+    def observe(sample: Sample, _: State, decision: Decision) -> None:
+        nonlocal largest, samples, first
+        if sample.at_ns < (START_S + SETTLED_S) * 1e9:
+            return
+        samples += 1
+        first += decision.state.reserve.nearest is not None
+        for current, pod in sample.pods:
+            largest = max(largest, abs(current - seen.get(pod.uid, current)))
+            seen[pod.uid] = current
+
+    def behave() -> Iterator[Step]:
+        yield fill(held)
+        while True:
+            yield Step(cpu_s=0.001, sleep_s=1.0)
+
+    pods = [SimPod(f"idle-{n}", behave, limit_bytes=2 * held + 2 * batches) for n in range(NOISE_PODS)]
+    node = SimNode(
+        pods,
+        config=Config(),
+        # All of the noise at once leaves 5 % of it.
+        kubepods_max_bytes=int(1.05 * NOISE_PODS * (held + batches)),
+        cpus=cpus,
+        seed=seed,
+        observe=observe,
+        noise=True,
+    )
+    node.run(seconds)
+    return Quietness(cpus, seconds, samples, largest, node.pauses, first)

@@ -1,0 +1,260 @@
+"""Services with liveness probes beside volatile batch jobs, on a node whose memory is full all the time.
+
+    python -m lab.measure.probe --seconds 600 [--period 10 --timeout 1 --failures 3] [--scale 1.0] [--hold-services]
+
+As root on a host (or in a VM) with cgroup v2. A real kubepods tree under the real daemon with its default
+configuration: batch jobs that never end and that would together need more than there is, and services that answer HTTP.
+Each pod has a network namespace, which its sandbox holds; a prober per service, outside the pods, enters that and asks
+as kubelet does (service.c). After `failures` misses in a row the container is killed and started again, as kubelet does
+to it: SIGTERM, after 30 s SIGKILL, then the back-off. One JSON object on stdout says how that went.
+
+`--scale` multiplies every duration alike: the probes', the back-off's and those of the daemon's [hold].
+`--hold-services` turns the burden round: batch is protected by a rule, there is less of it, and services are held by
+freezing, so that pauses are what the probes meet; whether a service survives that depends on [hold] alone.
+
+A control answers probes beside the tree, where nothing is paused: what it misses, the machine missed.
+
+What a held pod answers by itself is in docs/liveness.md.
+
+A service that runs can miss a probe too, on a node that is full of what nobody may pause: above memory.high the kernel
+stalls whoever takes memory. With ten protected jobs instead of seven, services missed probes while they ran (the
+control missed none of 17), and with two misses in a pause that makes three: 3 kills in 45 s at scale 0.4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.pods.tree import PodTree
+from lab.bed import daemon_process as demo_daemon
+from lab.bed import kubelet
+from lab.bed.daemon_process import DaemonProcess
+from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Progress
+from lab.bed.kubepods import MIB, Kubepods
+from lab.bed.services import Control, Namespaces, Plan, Probes, Services
+from lab.bed.stage import calibrate, own_folder, own_slice
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError, end_by_signal, say
+
+SLICE: Final = "cgpause-probe.slice"
+FOLDER: Final = Path("/run/cgpause-probe")
+
+_FILL_SECONDS: Final = 300
+"""For starting all pods; only then the run's seconds begin."""
+
+
+def config_text(plan: Plan) -> str:
+    """The daemon's configuration: the default, with the durations of [hold] scaled."""
+    hold = HoldConfig()
+    lines = [f'policy = "{plan.policy}"']
+    if plan.hold_services:
+        lines.append(f'mechanism = "{HowPaused.FREEZE}"')
+    lines.append("[hold]")
+    lines += [f"{one.name} = {getattr(hold, one.name) * plan.scale}" for one in fields(HoldConfig)]
+    if plan.hold_services:
+        lines += ["[[pods]]", 'match = "demo/batch-*"', "protect = true"]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(slots=True)
+class Held:
+    """Pauses of one kind of pod."""
+
+    pauses: int = 0
+    paused_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self.pauses += 1
+        self.paused_s = round(self.paused_s + seconds, 1)
+        self.longest_s = max(self.longest_s, seconds)
+
+
+def read_holds(log: Iterable[str], services: set[str]) -> tuple[Held, Held]:
+    """Pauses of services (by pod UID) and of all others, from a daemon's log."""
+    service, batch = Held(), Held()
+    for uid, held_s in demo_daemon.read_holds(log):
+        (service if uid in services else batch).add(held_s)
+    return service, batch
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run; `to_json` adds the plan's durations."""
+
+    seconds: float
+    classified: dict[str, str]
+    """What cgpause takes each pod for, by name, at the end."""
+    probes: Probes
+    """All services together; the runs and the kills are those of single ones."""
+    control: Probes
+    """Those of the service that cannot be paused: what it misses is the machine's fault."""
+    service: Held
+    batch: Held
+    oom_kills: int
+    batch_restarts: int
+    service_restarts: int
+    """For whatever reason: liveness and OOM kills."""
+    mean_use_pct: float
+    daemon_exit_code: int
+
+
+def to_json(result: Result, plan: Plan) -> dict[str, Any]:
+    """One flat object; units in the names."""
+    probes = result.probes
+    return {
+        "seconds": round(result.seconds, 1),
+        "policy": plan.policy,
+        "scale": plan.scale,
+        "hold_services": plan.hold_services,
+        "period_s": plan.period * plan.scale,
+        "timeout_s": plan.timeout * plan.scale,
+        "failures": plan.failures,
+        "classified": result.classified,
+        "probes_sent": probes.answered + probes.missed,
+        "probes_answered": probes.answered,
+        "probes_missed": probes.missed,
+        "longest_run_missed": probes.longest_run,
+        "slowest_answer_ms": round(probes.slowest_answer_us / 1000, 1),
+        "liveness_kills": probes.kills,
+        "control_sent": result.control.answered + result.control.missed,
+        "control_missed": result.control.missed,
+        **{f"service_{name}": value for name, value in asdict(result.service).items()},
+        **{f"batch_{name}": value for name, value in asdict(result.batch).items()},
+        "oom_kills": result.oom_kills,
+        "batch_restarts": result.batch_restarts,
+        "service_restarts": result.service_restarts,
+        "mean_use_pct": round(result.mean_use_pct, 1),
+        "daemon_exit_code": result.daemon_exit_code,
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def make_jobs(plan: Plan, namespaces: Namespaces, worker: Path, work: int) -> list[Job]:
+    """Batch that never ends: each holds half of its limit, and goes up to it and back, again and again."""
+    limit = plan.job_mib * MIB
+    numbers = [str(number) for number in (limit, plan.unit_mib * MIB, 10**12, work)]
+    names = [f"batch-{number:02}" for number in range(plan.protected_jobs if plan.hold_services else plan.jobs)]
+    return [
+        Job(name, limit, namespaces.enter(name, str(worker), *numbers, str(seed))) for seed, name in enumerate(names, 1)
+    ]
+
+
+def classify(tree: Kubepods, config: Config) -> dict[str, str]:
+    """What cgpause takes each pod for, by name."""
+    pods = PodTree(str(tree.parent), str(tree.log_dir), config)
+    try:
+        pods.refresh(0)
+        return {str(one.pod.name): str(one.pod.workload) for one in pods.pods.values()}
+    finally:
+        pods.close()
+
+
+def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
+    """One run in a slice and a folder of our own."""
+    worker, program = ensure_program("worker"), ensure_program("service")
+    work = calibrate(worker, plan.unit_cpu_ms)
+    config = folder / "config.toml"
+    config.write_text(config_text(plan))
+    log = folder / "cgpause.log"
+    with ExitStack() as stack:
+        tree = stack.enter_context(
+            Kubepods(parent, folder / "log", plan.capacity_mib * MIB, Namespaces.sandbox(worker))
+        )
+        namespaces = Namespaces(tree, folder / "netns")
+        daemon = DaemonProcess(parent, tree.log_dir, config, log)
+        stack.callback(daemon.close)
+        daemon.await_start()
+        services = stack.enter_context(Services(tree, namespaces, program, plan))
+        control = Control(parent, program, plan)
+        stack.callback(control.close)
+        use: list[float] = []
+        full_at_s: list[float] = []
+
+        def on_event(event: Event) -> None:
+            if event.kind is EventKind.ADMITTED:
+                namespaces.link(event.pod)
+
+        def on_tick(progress: Progress) -> None:
+            services.step()
+            control.step()
+            if progress.waiting:
+                return
+            full_at_s.append(progress.at_s)
+            use.append(int((tree.root / "memory.current").read_text()) / (plan.capacity_mib * MIB))
+            if len(use) % 100 == 0:
+                say(f"{progress.at_s:.0f} s: {100 * use[-1]:.0f} % used, {services.probes}")
+            if progress.at_s - full_at_s[0] >= plan.seconds:
+                batch.stop()
+
+        policy = kubelet.Policy(plan.oversubscription, backoff_scale=plan.scale, tick_s=0.2)
+        batch = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id="probe")
+        jobs = make_jobs(plan, namespaces, worker, work)
+        outcome = batch.run(jobs, timeout_s=_FILL_SECONDS + plan.seconds)
+        if not use:
+            raise LabError(f"the node was not full after {_FILL_SECONDS} s")
+        classified = classify(tree, parse_config(config_text(plan), str(config)))
+        code = daemon.stop()
+        service, rest = read_holds(log.read_text().splitlines(), services.uids)
+        return Result(
+            seconds=full_at_s[-1] - full_at_s[0],
+            classified=classified,
+            probes=services.probes,
+            control=control.probes,
+            service=service,
+            batch=rest,
+            oom_kills=outcome.oom_kills,
+            batch_restarts=outcome.restarts,
+            service_restarts=services.restarts,
+            mean_use_pct=100 * sum(use) / len(use),
+            daemon_exit_code=code,
+        )
+
+
+def run(plan: Plan) -> Result:
+    """Everything from the lock to the last rmdir."""
+    if os.geteuid() != 0:
+        raise LabError("it makes cgroups and network namespaces, so it needs root")
+    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+        return run_in(parent, folder, plan)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    default = Plan()
+    parser = argparse.ArgumentParser(description="Liveness probes of services on a node whose memory is full.")
+    parser.add_argument("--seconds", type=float, default=default.seconds, help="how long (%(default)s)")
+    parser.add_argument("--period", type=float, default=default.period, help="of the probes, in s (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=default.timeout, help="of a probe, in s (%(default)s)")
+    parser.add_argument("--failures", type=int, default=default.failures, help="in a row that kill (%(default)s)")
+    parser.add_argument("--scale", type=float, default=default.scale, help="of all times but --seconds (%(default)s)")
+    parser.add_argument("--policy", type=Policy, default=default.policy, choices=list(Policy), help="(%(default)s)")
+    parser.add_argument("--hold-services", action="store_true", help="protect batch, freeze services")
+    plan = Plan(**vars(parser.parse_args(argv)))
+    end_by_signal()
+    try:
+        result = run(plan)
+    except (LabError, CgpauseError) as e:
+        print(f"probe: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(to_json(result, plan)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""The guest's side of the node: starts kubelet and cgpause, adds and removes pods, reads what became of them.
+
+Without an API server kubelet runs pods from manifest files. A manifest that names its UID keeps it, and a UID in the
+API's form makes kubelet name cgroups and logs as for any pod: cgpause does not take it for a static pod.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lab.measure.realnode.image import IMAGE
+from lab.vm.host import REPO, LabError
+
+CGROUPS = Path("/sys/fs/cgroup")
+KUBEPODS = CGROUPS / "kubepods.slice"
+MANIFESTS = Path("/etc/kubernetes/manifests")
+OUT = Path("/run/realnode")
+"""Folder in which pods that ended by SIGTERM leave a file."""
+BUNDLE = Path("/opt/cgpause/with/bundle.tar")
+WHEELS = Path("/opt/cgpause/wheels")
+STATE = Path("/var/lib/cgpause")
+XATTR = "user.cgpause"
+
+_GUEST = Path(__file__).parent / "guest"
+_FILES = {
+    "containerd.toml": "/etc/containerd/config.toml",
+    "kubelet.yaml": "/var/lib/kubelet/config.yaml",
+    "kubelet.service": "/etc/systemd/system/kubelet.service",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One Burstable pod with one container that runs `worker.py` with these arguments."""
+
+    name: str
+    command: Sequence[str]
+    limit_bytes: int | None = None
+    cpu_limit: str | None = None
+    port: int | None = None
+    """Port of an HTTP liveness probe; None without a probe."""
+    grace_s: int = 5
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def cgroup(self) -> Path:
+        """The pod's cgroup, which kubelet makes."""
+        tier = KUBEPODS / "kubepods-burstable.slice"
+        return tier / f"kubepods-burstable-pod{self.uid.replace('-', '_')}.slice"
+
+    @property
+    def cpu_max(self) -> str:
+        """The content of the cgroup's cpu.max."""
+        return (self.cgroup / "cpu.max").read_text().strip()
+
+    def is_marked(self) -> bool:
+        """Whether the cgroup has cgpause's record of a pause."""
+        return XATTR in os.listxattr(self.cgroup)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the pod as kubelet reads it."""
+        limits = {"memory": self.limit_bytes, "cpu": self.cpu_limit}
+        container: dict[str, Any] = {
+            "name": "main",
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "command": ["/usr/bin/python3", "-I", "-S", "/lab/worker.py", *self.command],
+            "env": [{"name": "POD", "value": self.name}],
+            "resources": {
+                "requests": {"cpu": "10m", "memory": "16Mi"},
+                "limits": {name: str(limit) for name, limit in limits.items() if limit is not None},
+            },
+            "volumeMounts": [
+                {"name": "usr", "mountPath": "/usr", "readOnly": True},
+                {"name": "lab", "mountPath": "/lab", "readOnly": True},
+                {"name": "out", "mountPath": "/out"},
+            ],
+        }
+        if self.port is not None:
+            # All other fields at Kubernetes' defaults: every 10 s, 1 s to answer, 3 failures.
+            container["livenessProbe"] = {
+                "httpGet": {"host": "127.0.0.1", "port": self.port, "path": "/"},
+                "initialDelaySeconds": 10,
+            }
+        paths = {"usr": "/usr", "lab": str(_GUEST), "out": str(OUT)}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": self.name, "namespace": "default", "uid": self.uid},
+            "spec": {
+                "hostNetwork": True,
+                "restartPolicy": "OnFailure",
+                "terminationGracePeriodSeconds": self.grace_s,
+                "containers": [container],
+                "volumes": [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()],
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What kubelet says of a pod's container."""
+
+    running: bool = False
+    restarts: int = 0
+    done_at: float | None = None
+    """Unix seconds at which it ended with status 0; None before."""
+
+
+def outcomes(answer: dict[str, Any]) -> dict[str, Outcome]:
+    """Return the outcome of each pod by UID; `answer` is that of kubelet's /pods."""
+    found = {}
+    for item in answer.get("items") or []:
+        for status in item.get("status", {}).get("containerStatuses", [])[:1]:
+            state = status.get("state", {})
+            ended = state.get("terminated", {})
+            done = ended.get("exitCode") == 0 and ended.get("finishedAt")
+            done_at = datetime.fromisoformat(done).timestamp() if done else None
+            found[item["metadata"]["uid"]] = Outcome("running" in state, status.get("restartCount", 0), done_at)
+    return found
+
+
+def wait_for(what: str, is_there: Callable[[], bool], seconds: float = 300) -> float:
+    """Wait until a condition holds and return how many seconds that took.
+
+    Raises:
+        LabError: it did not hold in time.
+    """
+    begun = time.monotonic()
+    while not is_there():
+        if time.monotonic() - begun > seconds:
+            raise LabError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(1)  # an emulated kubelet needs a while for each answer
+    return time.monotonic() - begun
+
+
+def command(*words: str | Path) -> str:
+    """Run a command in the guest and return its output.
+
+    Raises:
+        LabError: it failed.
+    """
+    # Without the lab's PYTHONPATH, so that the installed cgpause runs, not the checkout's.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, env=env)
+    if done.returncode:
+        raise LabError(f"{words[0]} {words[1:]} failed: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def say(text: str) -> None:
+    """Print a progress line for the person waiting."""
+    print(f"realnode [{time.strftime('%T')}] {text}", file=sys.stderr, flush=True)
+
+
+def start_node() -> None:
+    """Start containerd and kubelet with the lab's configuration; does nothing where kubelet runs already."""
+    if subprocess.run(["systemctl", "-q", "is-active", "kubelet"], check=False).returncode == 0:
+        return
+    OUT.mkdir(exist_ok=True)
+    MANIFESTS.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(BUNDLE) as bundle:
+        bundle.extract("kubelet", "/usr/local/bin", filter="data")
+        bundle.extract("image.tar", OUT, filter="data")
+    for name, target in _FILES.items():
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(_GUEST / name, target)
+    for module in ("overlay", "br_netfilter"):
+        command("modprobe", module)
+    command("systemctl", "daemon-reload")
+    command("systemctl", "restart", "containerd")
+    command("ctr", "-n", "k8s.io", "images", "import", OUT / "image.tar")
+    command("systemctl", "start", "kubelet")
+    wait_for("kubelet to make its cgroups", KUBEPODS.exists)
+
+
+def install() -> None:
+    """Install cgpause as on a node without a network, with the configuration that it comes with."""
+    command(REPO / "scripts/install", "--wheels", WHEELS)
+
+
+def set_cgpause(*, on: bool) -> None:
+    """Stop cgpause, or start it anew without what it has learnt."""
+    command("systemctl", "stop", "cgpause")
+    if on:
+        for path in STATE.iterdir():
+            path.unlink()
+        command("systemctl", "start", "cgpause")
+
+
+def add(pods: Iterable[Pod]) -> None:
+    """Hand pods to kubelet."""
+    for pod in pods:
+        new = MANIFESTS / f".{pod.name}"  # kubelet does not read dot files
+        new.write_text(json.dumps(pod.manifest()))
+        new.rename(MANIFESTS / f"{pod.name}.json")
+
+
+def await_running(pods: Sequence[Pod]) -> None:
+    """Wait until all pods run."""
+    wait_for(f"{', '.join(pod.name for pod in pods)} to run", lambda: all(one.running for one in look_at(pods)))
+
+
+def look_at(pods: Iterable[Pod]) -> list[Outcome]:
+    """Return the outcome of each of these pods; an empty one while kubelet does not answer or know it."""
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:10255/pods", timeout=30) as answer:
+            found = outcomes(json.load(answer))
+    except OSError:
+        found = {}
+    return [found.get(pod.uid, Outcome()) for pod in pods]
+
+
+def count_restarts(pods: Iterable[Pod]) -> int:
+    """Return how often kubelet has restarted containers of these pods."""
+    return sum(one.restarts for one in look_at(pods))
+
+
+def remove(pods: Iterable[Pod]) -> None:
+    """Take pods away and wait until their cgroups are gone."""
+    gone = list(pods)
+    for pod in gone:
+        (MANIFESTS / f"{pod.name}.json").unlink(missing_ok=True)
+    wait_for("pods to end", lambda: not any(pod.cgroup.exists() for pod in gone))
+
+
+def remove_all() -> None:
+    """Take away every pod that a case left behind."""
+    for manifest in MANIFESTS.iterdir():
+        manifest.unlink()
+    tier = KUBEPODS / "kubepods-burstable.slice"
+    wait_for("pods to end", lambda: not any(tier.glob("*-pod*")))
+
+
+def capacity_bytes() -> int:
+    """Return memory.max of kubepods."""
+    return int((KUBEPODS / "memory.max").read_text())
+
+
+def oom_kills() -> int:
+    """Return how many processes of pods the kernel has killed for want of memory."""
+    found = re.search(r"^oom_kill (\d+)$", (KUBEPODS / "memory.events").read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def pauses() -> dict[str, float]:
+    """Return how often and how long the daemon paused pods, as cgpause's history has it."""
+    found = json.loads(command("cgpause", "history", "--json"))["pauses"]
+    held = [pause["held_s"] or 0.0 for pause in found]
+    return {"pauses": len(held), "paused_s": round(sum(held), 1), "longest_s": round(max(held, default=0.0), 1)}
+
+
+def facts() -> dict[str, Any]:
+    """Return the versions and the size of this node."""
+
+    def version(*words: str) -> str:
+        found = re.search(r"\d+\.\d+[.\d]*", command(*words))
+        return found[0] if found else "unknown"
+
+    return {
+        "kernel": os.uname().release,
+        "kubelet": version("kubelet", "--version"),
+        "containerd": version("containerd", "--version"),
+        "runc": version("runc", "--version"),
+        "systemd": command("systemctl", "--version").split()[1],
+        "cpus": os.cpu_count() or 1,
+        "kubepods_mib": capacity_bytes() >> 20,
+    }

@@ -1,0 +1,150 @@
+"""Resets a machine on which pods are paused, as a power failure does, and looks what is left of it.
+
+    python -m lab.measure.reset              on the host: boots a VM, resets it, and looks
+    python3 -m lab.measure.reset before      in the VM: installs cgpause and pauses a pod
+    python3 -m lab.measure.reset after       in the VM, booted again: the same pod starts anew
+
+Cgroups, and with them pauses and their records, are gone after it; files of /var are what the disk had. The pod of the
+same name must run as it was made, nothing may say that it is paused, and the daemon must be there to hold it again.
+Exit status: 0 when all of it is so, 3 when something is not, 125 when the test bed failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cgpause.ledger.record import XATTR
+from lab.bed.kubepods import make_uid
+from lab.vm.host import REPO, LabError, end_by_signal, say
+from lab.vm.machine import EXIT_LOST, Vm, VmLostError
+from lab.vm.qemu import Machine
+
+UID = make_uid("reset", 0)
+KUBEPODS = Path("/sys/fs/cgroup/kubepods")
+POD = KUBEPODS / "burstable" / f"pod{UID}"
+LOGS = Path(f"/var/log/pods/default_web_{UID}")
+ORIGINAL = "50000 100000"
+CGPAUSE = "/usr/local/bin/cgpause"
+PATIENCE_S = 120.0
+
+
+def start_pod() -> None:
+    """The pod as kubelet makes it: cgroups, a container that runs, its log folder."""
+    for folder in (KUBEPODS, KUBEPODS / "burstable", POD):
+        folder.mkdir(exist_ok=True)
+        (folder / "cgroup.subtree_control").write_text("+cpu +memory")
+    (POD / "cpu.max").write_text(ORIGINAL)
+    container = POD / ("c" * 64)
+    container.mkdir()
+    # With our output it would keep the connection open that we came by.
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(["sleep", "infinity"], stdin=null, stdout=null, stderr=null)
+    (container / "cgroup.procs").write_text(str(process.pid))
+    LOGS.mkdir(parents=True, exist_ok=True)
+
+
+def ask(*words: str) -> str:
+    """What `cgpause` prints.
+
+    Raises:
+        LabError: it failed.
+    """
+    done = subprocess.run([CGPAUSE, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"cgpause {' '.join(words)} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def hold() -> None:
+    """Pause the pod, and see it paused."""
+    ask("pause", "default/web")
+    if (POD / "cpu.max").read_text().strip() == ORIGINAL or XATTR not in os.listxattr(POD):
+        raise LabError(f"{POD} is not paused: {(POD / 'cpu.max').read_text()}")
+
+
+def before() -> None:
+    """What there is when the power fails."""
+    subprocess.run([REPO / "scripts/install", "--wheels", "/opt/cgpause/wheels"], check=True)
+    start_pod()
+    hold()
+    os.sync()  # the history has this pause, and perhaps the second one
+    ask("resume", "default/web")
+    hold()
+
+
+def after() -> list[str]:
+    """What is not as it should be."""
+    wrong = []
+    deadline = time.monotonic() + PATIENCE_S
+    while subprocess.run(["systemctl", "is-active", "--quiet", "cgpause"], check=False).returncode:
+        if time.monotonic() > deadline:
+            return ["the daemon did not start at boot"]
+        time.sleep(0.2)
+    if KUBEPODS.exists():
+        wrong.append(f"{KUBEPODS} is there after the reset")
+    start_pod()
+    if (cpu_max := (POD / "cpu.max").read_text().strip()) != ORIGINAL:
+        wrong.append(f"cpu.max of the new pod is {cpu_max}")
+    (pod,) = json.loads(ask("status", "--json"))["pods"]
+    if pod["paused"] is not None:
+        wrong.append(f"status says of the new pod: {pod['paused']}")
+    states = [pause["state"] for pause in json.loads(ask("history", "--json"))["pauses"]]
+    if not states or "running" in states:
+        wrong.append(f"the history has pauses that are {states}")
+    hold()
+    ask("resume", "default/web")
+    if (cpu_max := (POD / "cpu.max").read_text().strip()) != ORIGINAL:
+        wrong.append(f"cpu.max is {cpu_max} after pause and resume")
+    return wrong
+
+
+def run_vm() -> int:
+    """The whole, on the host."""
+    with Vm(Machine(resets=True)) as vm:
+        for phase in ("before", "after"):
+            status = vm.run(["python3", "-m", "lab.measure.reset", phase], timeout=600)
+            if status:
+                return status
+            if phase == "before":
+                vm.reset()
+    say("nothing of a pause outlives a reset of the machine")
+    return 0
+
+
+def main(argv: Sequence[str], *, last_try: bool = False) -> int:
+    """The command line."""
+    end_by_signal()
+    try:
+        match list(argv):
+            case []:
+                return run_vm()
+            case ["before"]:
+                before()
+            case ["after"]:
+                wrong = after()
+                for one in wrong:
+                    say(one)
+                return 3 if wrong else 0
+            case _:
+                print(__doc__, file=sys.stderr)
+                return 2
+    except VmLostError as e:
+        if not last_try:
+            say(f"VM lost: {e}\ntrying once more, from the start")
+            return main(argv, last_try=True)
+        say(f"VM lost twice: {e}")
+        return EXIT_LOST
+    except (LabError, OSError, subprocess.CalledProcessError) as e:
+        say(str(e))
+        return EXIT_LOST
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""Measures how long container runtimes make a container: `python3 -m lab.measure.runtimes` prints JSON.
+
+As root in a VM that has crun and runc. A pod must not be held while a runtime makes a container in it; `tree.SPARED_S`
+is how long it is not, from the moment the container's cgroup is there. Here that moment is told by inotify, as the
+daemon is told, and the end by the container's program, which writes the time at which it runs. Between creating and
+starting nothing is waited for; what stands between a kubelet and a runtime is not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from inotify_simple import INotify, flags
+
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.kubepods import enable_controllers, make_cgroup, scope_name
+from lab.bed.stage import own_slice
+from lab.vm.host import LabError, end_by_signal, say
+
+RUNTIMES: Final = ("crun", "runc")
+STARTS: Final = 20
+SLICE: Final = "cgpause-runtimes.slice"
+_PROGRAM: Final = "date +%s%N; exec sleep 1000"
+_WAIT_S: Final = 60
+
+
+def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
+    """An OCI bundle of this machine's own root file system, of which nothing is copied."""
+    (folder / "rootfs").mkdir()
+    _do("mount", "--bind", "/", str(folder / "rootfs"))
+    subprocess.run([runtime, "spec"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    config = folder / "config.json"
+    spec = json.loads(config.read_text())
+    spec["root"] = {"path": "rootfs", "readonly": True}
+    spec["process"] |= {"terminal": False, "args": ["/bin/sh", "-c", _PROGRAM]}
+    spec["linux"]["cgroupsPath"] = cgroups_path
+    config.write_text(json.dumps(spec))
+
+
+def start_once(runtime: str, bundle: Path, pod: Path) -> float:
+    """Milliseconds from the container's cgroup to its program."""
+    out = bundle / "out"
+    with INotify() as inotify, out.open("wb") as file:
+        inotify.add_watch(str(pod), flags.CREATE)
+        create = [runtime, "create", "--bundle", str(bundle), "measured"]
+        with subprocess.Popen(create, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as creating:
+            if not inotify.read(timeout=_WAIT_S * 1000):
+                raise LabError(f"{runtime} made no cgroup in {_WAIT_S} s")
+            made_ns = time.time_ns()
+        try:
+            if creating.returncode:
+                raise LabError(f"{runtime} create failed: {out.read_text()}")
+            _do(runtime, "start", "measured")
+            deadline = time.monotonic() + _WAIT_S
+            while not out.read_text().endswith("\n"):
+                if time.monotonic() > deadline:
+                    raise LabError(f"the program that {runtime} started said nothing in {_WAIT_S} s")
+                time.sleep(0.01)
+        finally:
+            _do(runtime, "delete", "--force", "measured")
+    return (int(out.read_text()) - made_ns) / 1e6
+
+
+def measure(runtime: str, parent: Path, mount: Path) -> dict[str, Any]:
+    """One runtime's times, in the order of its starts."""
+    if shutil.which(runtime) is None:
+        raise LabError(f"there is no {runtime} on this machine")
+    pod = parent / f"{runtime}.slice"
+    make_cgroup(pod)
+    with tempfile.TemporaryDirectory(prefix="cgpause-runtimes.") as name:
+        bundle = Path(name)
+        make_bundle(runtime, bundle, f"/{pod.relative_to(mount)}/{scope_name('0' * 64)}")
+        try:
+            times = [start_once(runtime, bundle, pod) for _ in range(STARTS)]
+        finally:
+            _do("umount", str(bundle / "rootfs"))
+    say(f"{runtime}: {min(times):.0f} to {max(times):.0f} ms")
+    (version, *_) = subprocess.run([runtime, "--version"], capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    return {"runtime": version, "times_ms": [round(time_ms, 1) for time_ms in times]}
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure and print JSON."""
+    if argv:
+        print("usage: python3 -m lab.measure.runtimes", file=sys.stderr)
+        return 2
+    end_by_signal()
+    try:
+        if os.geteuid() != 0:
+            raise LabError("containers are made by root")
+        mount = Path(find_cgroup_root())
+        with own_slice(mount, SLICE) as parent:
+            enable_controllers(parent)
+            found = [measure(runtime, parent, mount) for runtime in RUNTIMES]
+    except (LabError, CgpauseError) as e:
+        print(f"runtimes: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps({"kernel": platform.release(), "runtimes": found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

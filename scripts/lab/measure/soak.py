@@ -1,0 +1,305 @@
+"""Pods deleted and made again under the same paths, thousands of times, under pressure, while the daemon works.
+
+    python3 -m lab.measure.soak [--seconds 1800] [--seed N]
+
+As root on a host (or in a VM) with cgroup v2. Jobs that together need more than there is go up and down for ever, so
+that the daemon pauses and resumes all the time; beside them pods of the same names and UIDs come and go, each time with
+another cpu.max of their own; the daemon is told to reload now and then, and an operator pauses and resumes. Looked at
+all the time: that no pod has a value it was not given, unless its record says so. Sampled: the daemon's descriptors,
+inotify watches and memory. In the end, when it has stopped, every pod must have its own cpu.max and no record. One JSON
+object on stdout; exit status 0 when nothing was wrong and nothing grew, 3 when something did, 2 on an error of the bed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from lab.bed.daemon_process import DaemonProcess
+from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid
+from lab.bed.services import has_exited
+from lab.bed.stage import own_folder, own_slice
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError, end_by_signal, say
+
+SLICE: Final = "cgpause-soak.slice"
+FOLDER: Final = Path("/run/cgpause-soak")
+CAPACITY_BYTES: Final = 256 * MIB
+JOBS: Final = 6
+JOB_BYTES: Final = 64 * MIB
+"""JOBS of them are half as much again as there is."""
+COMERS: Final = 6
+COMER_BYTES: Final = 12 * MIB
+ORIGINALS: Final = ("max 100000", "50000 100000", "200000 50000", "150000 100000", "70000 20000")
+CONFIG: Final = "[hold]\nsettle_s = 0.2\nmax_pause_s = 1.0\nmin_run_s = 1.0\n"
+WORK: Final = 200_000
+REST_S: Final = 0.1
+SAMPLE_S: Final = 10.0
+RELOAD_S: Final = 15.0
+OPERATOR_S: Final = 7.0
+PATIENCE_S: Final = 20.0
+"""A pause or a resume is several writes; what is still wrong after so long is wrong."""
+GROWTH_PCT: Final = 5.0
+"""Of memory, from the first third to the last: an interpreter's heap breathes."""
+
+
+class Sample(NamedTuple):
+    """The daemon at one moment, when all pods are there."""
+
+    descriptors: int
+    watches: int
+    resident_kib: int
+
+
+def sample(pid: int) -> Sample:
+    """Read a process's descriptors, inotify watches and memory."""
+    proc = Path(f"/proc/{pid}")
+    numbers = [entry.name for entry in (proc / "fd").iterdir()]
+    watches = 0
+    for number in numbers:
+        try:
+            watches += (proc / "fdinfo" / number).read_text().count("inotify wd:")
+        except FileNotFoundError:  # open for an instant
+            continue
+    (resident,) = [line for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return Sample(len(numbers), watches, int(resident.split()[1]))
+
+
+def find_growth(samples: Sequence[Sample], pods: int) -> list[str]:
+    """What is larger in the last third than in the first, by more than it goes up and down: a pod more or less held."""
+    third = max(1, len(samples) // 3)
+    first, last = samples[:third], samples[-third:]
+    found = []
+    for name in ("descriptors", "watches"):
+        before, after = (max(getattr(one, name) for one in part) for part in (first, last))
+        if after > before + pods:
+            found.append(f"{name}: {before} at most in the first third, {after} in the last")
+    before, after = (statistics.median(one.resident_kib for one in part) for part in (first, last))
+    if after > before * (1 + GROWTH_PCT / 100):
+        found.append(f"resident: {before:.0f} KiB in the first third, {after:.0f} KiB in the last")
+    return found
+
+
+def ranges(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """Lowest and highest of each."""
+    return {
+        name: [min(getattr(one, name) for one in samples), max(getattr(one, name) for one in samples)]
+        for name in Sample._fields
+    }
+
+
+@dataclass(slots=True)
+class Soak:
+    """The pods, what was done to them, and what was wrong."""
+
+    tree: Kubepods
+    root: str
+    worker: Path
+    chance: random.Random
+    jobs: dict[str, tuple[PodSpec, Container]] = field(default_factory=dict)
+    comers: list[PodSpec] = field(default_factory=list)
+    made_again: int = 0
+    held_when_gone: int = 0
+    operator_pauses: int = 0
+    restarts: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def fill(self) -> None:
+        """Make all pods."""
+        for number in range(JOBS):
+            spec = PodSpec(f"job-{number}", make_uid("soak-job", number), JOB_BYTES, oom_score_adj=900)
+            self.tree.add_pod(spec)
+            self.jobs[spec.uid] = (spec, self._start(spec, rounds=10**9))
+        for number in range(COMERS):
+            spec = PodSpec(f"comer-{number}", make_uid("soak-comer", number), COMER_BYTES)
+            self.comers.append(self._make(spec))
+
+    def turn(self) -> None:
+        """One comer goes and comes again under its old path; jobs that were killed start again."""
+        number = self.chance.randrange(COMERS)
+        spec = self.comers[number]
+        self.check(spec)
+        with self.open(spec) as cgroup:
+            self.held_when_gone += ledger.read_record(cgroup) is not None
+        self.tree.remove_pod(spec)
+        self.comers[number] = self._make(spec)
+        self.made_again += 1
+        for uid, (job, container) in self.jobs.items():
+            if has_exited(container):
+                self.tree.remove_container(job, container)
+                self.jobs[uid] = (job, self._start(job, rounds=10**9))
+                self.restarts += 1
+
+    def operate(self) -> None:
+        """What an operator does: pause a pod, or resume it."""
+        spec, _ = self.chance.choice(list(self.jobs.values()))
+        with self.open(spec) as cgroup:
+            record = ledger.read_record(cgroup)
+            if record is None:
+                since_ns = now_ns()
+                request = PauseRequest(
+                    Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "lab.measure.soak", since_ns
+                )
+                ledger.pause(cgroup, request)
+                self.operator_pauses += 1
+            else:
+                ledger.resume(cgroup)
+
+    def check(self, spec: PodSpec) -> None:
+        """A pod has what it was given, or a record that says what that was."""
+        deadline = time.monotonic() + PATIENCE_S
+        with self.open(spec) as cgroup:
+            while (fault := self._fault(spec, cgroup)) is not None:
+                if time.monotonic() > deadline:
+                    self.wrong.append(f"{spec.name}, {self.made_again} pods later: {fault}")
+                    say(self.wrong[-1])
+                    return
+                time.sleep(0.1)
+
+    def check_all_free(self) -> None:
+        """The daemon has stopped: nobody is held, but by the operator, and then it says so."""
+        for spec in self.all():
+            self.check(spec)
+            with self.open(spec) as cgroup:
+                record = ledger.read_record(cgroup)
+                if record is not None and record.owner is Owner.DAEMON:
+                    self.wrong.append(f"{spec.name} is still held after the daemon's end: {record.reason}")
+        high = (self.tree.root / "memory.high").read_text().strip()
+        if high != "max":
+            self.wrong.append(f"memory.high of kubepods is {high} after the daemon's end")
+
+    def all(self) -> list[PodSpec]:
+        """Every pod there is."""
+        return [*self.comers, *(spec for spec, _ in self.jobs.values())]
+
+    def open(self, spec: PodSpec) -> Cgroup:
+        """A pod's cgroup as cgpause opens it."""
+        return Cgroup(self.root, str(self.tree.pod_path(spec).relative_to(self.root)))
+
+    def _fault(self, spec: PodSpec, cgroup: Cgroup) -> str | None:
+        record = ledger.read_record(cgroup)
+        cpu_max, freeze = cgroup.read("cpu.max").decode().strip(), cgroup.read("cgroup.freeze").decode().strip()
+        if ledger.read_record(cgroup) != record:
+            return "paused or resumed at this moment"
+        if record is not None:
+            original = str(record.original)
+            return None if original == spec.cpu_max else f"its record says {original}, it was given {spec.cpu_max}"
+        if (cpu_max, freeze) != (spec.cpu_max, "0"):
+            return f"no record, cpu.max {cpu_max} (given {spec.cpu_max}), cgroup.freeze {freeze}"
+        return None
+
+    def _make(self, spec: PodSpec) -> PodSpec:
+        spec = replace(spec, cpu_max=self.chance.choice(ORIGINALS))
+        self.tree.add_pod(spec)
+        self._start(spec, rounds=10**9)
+        return spec
+
+    def _start(self, spec: PodSpec, rounds: int) -> Container:
+        limit = spec.limit_bytes or 0
+        numbers = (limit, limit // 8, rounds, WORK, self.chance.getrandbits(63))
+        return self.tree.start_container(spec, [str(self.worker), *map(str, numbers)])
+
+
+def run(seconds: float, seed: int) -> dict[str, Any]:
+    """Everything from the lock to the last rmdir; the result as it is printed."""
+    if os.geteuid() != 0:
+        raise LabError("it makes cgroups, so it needs root")
+    worker, root = ensure_program("worker"), find_cgroup_root()
+    with (
+        own_slice(Path(root), SLICE) as parent,
+        own_folder(FOLDER) as folder,
+        Kubepods(parent, folder / "log", CAPACITY_BYTES, [str(worker), "pause"]) as tree,
+    ):
+        config = folder / "config.toml"
+        config.write_text(CONFIG)
+        soak = Soak(tree, root, worker, random.Random(seed))  # noqa: S311 - repeatable, not secret
+        soak.fill()
+        daemon = DaemonProcess(parent, tree.log_dir, config, folder / "cgpause.log")
+        try:
+            daemon.await_start()
+            samples, reloads = keep_going(soak, daemon, seconds)
+            code = daemon.stop()
+        finally:
+            daemon.close()
+        soak.check_all_free()
+        return {
+            "seconds": seconds,
+            "seed": seed,
+            "pods": len(soak.all()),
+            "made_again": soak.made_again,
+            "held_when_gone": soak.held_when_gone,
+            "reloads": reloads,
+            "operator_pauses": soak.operator_pauses,
+            "pauses": daemon.log.pauses,
+            "restarts": soak.restarts,
+            "first_third": ranges(samples[: max(1, len(samples) // 3)]),
+            "last_third": ranges(samples[-max(1, len(samples) // 3) :]),
+            "grown": find_growth(samples, len(soak.all())),
+            "wrong": soak.wrong + ([f"the daemon's exit status was {code}"] if code else []),
+            "kernel": platform.release(),
+            "cpus": os.cpu_count(),
+        }
+
+
+def keep_going(soak: Soak, daemon: DaemonProcess, seconds: float) -> tuple[list[Sample], int]:
+    """Turn after turn until the time is over; the samples, and how often the daemon was told to reload."""
+    samples: list[Sample] = []
+    started = now = time.monotonic()
+    reloads = 0
+    due = {SAMPLE_S: started, RELOAD_S: started + RELOAD_S, OPERATOR_S: started + OPERATOR_S}
+    while now < started + seconds:
+        soak.turn()
+        time.sleep(REST_S)
+        now = time.monotonic()
+        daemon.read_log()
+        for every, at in due.items():
+            if now < at:
+                continue
+            due[every] = now + every
+            if every == SAMPLE_S:
+                samples.append(sample(daemon.pid))
+                say(f"{now - started:.0f} s: {soak.made_again} pods made again, {samples[-1]}")
+            elif every == RELOAD_S:
+                os.kill(daemon.pid, signal.SIGHUP)
+                reloads += 1
+            else:
+                soak.operate()
+    return samples, reloads
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Pods come and go under pressure while the daemon works.")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="how long (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
+    args = parser.parse_args(argv)
+    end_by_signal()
+    try:
+        result = run(args.seconds, args.seed)
+    except (LabError, CgpauseError) as e:
+        before = "" if e.__context__ is None else f"\nafter: {e.__context__!r}"
+        print(f"soak: {e}{before}", file=sys.stderr)
+        return 2
+    print(json.dumps(result))
+    return 3 if result["wrong"] or result["grown"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

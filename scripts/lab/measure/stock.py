@@ -1,0 +1,302 @@
+"""Loads on which pausing can lose, run without a daemon and with the daemon as it is shipped.
+
+    python3 -m lab.measure.stock [--load NAME]... [--arm ARM]... [--seed N]... [--minutes N]
+
+As root on a host (or in a VM) with cgroup v2; prints one JSON object. The arm `stock` runs the daemon with the shipped
+systemd/config.toml, which sets no option: no rule, no other times. The bed's own times are scaled where it says so:
+kubelet's back-off is a fifth of a node's, because the jobs run for seconds instead of minutes. Every pod has a name, a
+log folder and a network namespace of its own, as the daemon's defaults depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
+from lab.bed import kubelet
+from lab.bed.arms import SLICE
+from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonProcess, read_holds
+from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
+from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
+from lab.bed.services import Namespaces, Plan, Services, has_exited
+from lab.bed.stage import calibrate, own_folder, own_slice
+from lab.bed.trial import BACKOFF_SCALE
+from lab.measure import stock_loads
+from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools
+from lab.vm.build import ensure_program
+from lab.vm.host import REPO, LabError, end_by_signal, say
+
+NONE: Final = "none"
+STOCK: Final = "stock"
+ARMS: Final = (NONE, STOCK)
+FOLDER: Final = Path("/run/cgpause-stock")
+CONFIG: Final = REPO / "systemd" / "config.toml"
+REAL_PROGRAMS: Final = "programs"
+COMMANDS: Final = ("gcc", "perl", "python3", "sort", "sqlite3", "xz", "zstd")
+SEEDS: Final = (1, 2, 3)
+UNIT_CPU_MS: Final = 100
+TIMEOUT_S: Final = 360.0
+"""A run that takes longer is given up, and says so."""
+
+_TICK_S: Final = 0.2
+_REPORT_TICKS: Final = 50
+_ALONE_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class Seen:
+    """Events of one run."""
+
+    uids: dict[str, str] = field(default_factory=dict)
+    """Name of a job by its pod's UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run to do."""
+
+    name: str
+    arm: str
+    seed: int
+    load: Load
+    timeout_s: float = TIMEOUT_S
+
+
+def _services(load: Load) -> Plan:
+    """Services with a node's own probe times: the daemon's times are not scaled here either."""
+    return Plan(services=load.services, scale=1.0, capacity_mib=load.capacity_bytes // MIB, service_swing_mib=1)
+
+
+def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[str, Any]:
+    """Run a trial in a slice and a folder of our own, and return its result."""
+    load = trial.load
+    log = folder / "cgpause.log"
+    log.touch()
+    seen = Seen()
+    use: list[float] = []
+    with ExitStack() as stack:
+        tree = stack.enter_context(Kubepods(parent, folder / "log", load.capacity_bytes, Namespaces.sandbox(worker)))
+        namespaces = Namespaces(tree, folder / "netns")
+        daemon: DaemonProcess | None = None
+        services: Services | None = None
+
+        def inside(job: Job) -> Job:
+            return replace(job, argv=namespaces.enter(job.name, *job.argv))
+
+        def on_event(event: Event) -> None:
+            if event.kind is EventKind.ADMITTED:
+                seen.uids[event.pod.uid] = event.job.name
+                namespaces.link(event.pod)
+            elif event.kind is EventKind.FINISHED and event.job.name in load.followers:
+                jobs.submit(inside(load.followers[event.job.name]))
+
+        def on_tick(progress: Progress) -> None:
+            if services is not None:
+                services.step()
+            use.append(100 * int((tree.root / "memory.current").read_text()) / load.capacity_bytes)
+            if len(use) % _REPORT_TICKS == 0:
+                say(f"{progress.at_s:.0f} s: {progress.finished} done, {progress.restarts} restarts, {use[-1]:.0f} %")
+
+        if load.services:
+            program = ensure_program("service")
+            services = stack.enter_context(Services(tree, namespaces, program, _services(load)))
+        policy = kubelet.Policy(load.oversubscription, BACKOFF_SCALE, tick_s=_TICK_S)
+        run_id = f"{trial.name} {trial.arm} {trial.seed}"
+        jobs = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=run_id)
+        jobs.launch(inside(job) for job in load.lasting)
+        if trial.arm == STOCK:
+            daemon = _start_daemon(parent, tree, folder, log)
+            stack.callback(daemon.close)
+        cpu_before_s = 0.0 if daemon is None else daemon.cpu_s
+        outcome = jobs.run([inside(job) for job in load.jobs], timeout_s=trial.timeout_s)
+        cpu_s = 0.0 if daemon is None else daemon.cpu_s - cpu_before_s
+        if daemon is not None and daemon.stop():
+            raise LabError(f"the daemon ended badly:\n{log.read_text()[-2000:]}")
+        holds = list(read_holds(log.read_text(errors="replace").splitlines()))
+        result = summarize(trial, outcome, seen, holds)
+        if services is not None:
+            result |= {"service_restarts": services.restarts, "probe_restarts": services.probes.kills}
+    return result | {"daemon_cpu_s": round(cpu_s, 2), "used_mean_pct": round(statistics.fmean(use), 1)}
+
+
+def _start_daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
+    """Start the daemon as shipped, with an empty state folder: nothing is known from an earlier run."""
+    config = folder / "config.toml"
+    shutil.copyfile(CONFIG, config)
+    state = folder / "state"
+    state.mkdir()
+    daemon = DaemonProcess(parent, tree.log_dir, config, log, ("--state-dir", str(state)))
+    try:
+        daemon.await_start()
+    except BaseException:
+        daemon.close()
+        raise
+    return daemon
+
+
+def summarize(trial: Trial, outcome: Outcome, seen: Seen, holds: Iterable[tuple[str, float]]) -> dict[str, Any]:
+    """Return the result of a run as JSON; pauses of jobs and those of other pods are counted apart."""
+    lasting = {job.name for job in trial.load.lasting}
+    of_jobs: list[float] = []
+    of_others: list[float] = []
+    for uid, paused_s in holds:
+        name = seen.uids.get(uid)
+        (of_others if name is None or name in lasting else of_jobs).append(paused_s)
+    finished = outcome.finished == trial.load.count
+    return {
+        "load": trial.name,
+        "arm": trial.arm,
+        "seed": trial.seed,
+        "capacity_mib": round(trial.load.capacity_bytes / MIB),
+        "jobs": trial.load.count,
+        "finished": outcome.finished,
+        "all_finished": finished,
+        "total_s": round(outcome.total_s, 1),
+        "restarts": outcome.restarts,
+        "oom_kills": outcome.oom_kills,
+        "service_restarts": 0,
+        "probe_restarts": 0,
+        "lost_cpu_s": round(outcome.lost_cpu_s, 1),
+        "pauses": len(of_jobs),
+        "paused_s": round(sum(of_jobs), 1),
+        "longest_pause_s": round(max(of_jobs, default=0.0), 1),
+        "other_pauses": len(of_others),
+    }
+
+
+def measure_peaks(worker: Path, parent: Path, folder: Path, inputs: Path) -> dict[str, int]:
+    """Run each real program alone, and return the most memory that its container was charged.
+
+    Twice, and the second run counts: the first reads the program's files, and so brings them into the page cache.
+    """
+    peaks = {}
+    with Kubepods(parent, folder / "log", 1 << 40, (str(worker), "pause")) as tree:
+        for name in PROGRAMS:
+            for _ in range(2):
+                peaks[name] = _measure_peak(tree, name, inputs)
+            say(f"{name} alone needs {peaks[name] / MIB:.0f} MiB")
+    return peaks
+
+
+def _measure_peak(tree: Kubepods, name: str, inputs: Path) -> int:
+    pod = PodSpec(f"alone-{name}", make_uid("alone", name), None)
+    tree.add_pod(pod)
+    container = tree.start_container(pod, stock_loads.program_argv(name, inputs))
+    deadline = time.monotonic() + _ALONE_S
+    while not has_exited(container):
+        if time.monotonic() > deadline:
+            raise LabError(f"{name} ran for more than {_ALONE_S:g} s alone")
+        time.sleep(0.05)
+    peak = int((container.scope / "memory.peak").read_text())
+    ended = tree.remove_container(pod, container)
+    tree.remove_pod(pod)
+    if ended.code:
+        raise LabError(f"{name} failed alone, with exit code {ended.code}")
+    return peak
+
+
+def prepare() -> Tools:
+    """Check that a run is possible here, and find out how fast this machine is.
+
+    Raises:
+        LabError: it is not.
+    """
+    if os.geteuid() != 0:
+        raise LabError("it makes cgroups and network namespaces, so it needs root")
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    if refused := lock_memory():
+        raise LabError(f"cannot keep our pages in memory: {refused}")
+    worker = ensure_program("worker")
+    return Tools(worker, calibrate(worker, UNIT_CPU_MS))
+
+
+def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """Run one trial in the bed's slice, which is made for it and removed after it."""
+    say(f"{name}, {arm}, seed {seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
+    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+        result = run_trial(Trial(name, arm, seed, load, timeout_s), worker, parent, folder)
+    say(json.dumps(result))
+    return result
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the trials, all loads and arms of a seed before the next seed, until the time is up."""
+    tools = prepare()
+    until_s = time.monotonic() + 60 * args.minutes
+    names = args.loads or [*LOADS, REAL_PROGRAMS]
+    trials: list[dict[str, Any]] = []
+    peaks: dict[str, int] = {}
+    with own_folder(Path(f"{FOLDER}-inputs")) as inputs:
+        if REAL_PROGRAMS in names:
+            peaks = _peaks_here(tools.worker, inputs)
+        for seed in args.seeds or SEEDS:
+            for name in names:
+                for arm in args.arms or ARMS:
+                    if time.monotonic() > until_s:
+                        say("the time is up")
+                        break
+                    load = make_load(name, seed, tools, peaks, inputs)
+                    trials.append(run_alone(name, arm, seed, load, tools.worker))
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "unit_cpu_ms": UNIT_CPU_MS,
+        "backoff_scale": BACKOFF_SCALE,
+        "timeout_s": TIMEOUT_S,
+        "peaks_mib": {name: round(peak / MIB, 1) for name, peak in peaks.items()},
+        "trials": trials,
+    }
+
+
+def make_load(name: str, seed: int, tools: Tools, peaks: Mapping[str, int], inputs: Path) -> Load:
+    """Return a load by its name."""
+    return stock_loads.programs(seed, peaks, inputs) if name == REAL_PROGRAMS else LOADS[name](seed, tools)
+
+
+def _peaks_here(worker: Path, inputs: Path) -> dict[str, int]:
+    missing = [name for name in COMMANDS if not shutil.which(name)]
+    if missing:
+        raise LabError(f"not installed here: {', '.join(missing)} (scripts/vm run --programs has them)")
+    stock_loads.write_inputs(inputs)
+    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+        return measure_peaks(worker, parent, folder, inputs)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="lab.measure.stock", description="The shipped configuration, beside no daemon."
+    )
+    loads = (*LOADS, REAL_PROGRAMS)
+    parser.add_argument("--load", dest="loads", action="append", choices=loads, help="only it (again for more)")
+    parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only it (again for more)")
+    parser.add_argument("--seed", dest="seeds", action="append", type=int, help="(again for more; default: 1, 2, 3)")
+    parser.add_argument("--minutes", type=float, default=1000.0, help="begin no trial after so long")
+    args = parser.parse_args(argv)
+    end_by_signal()
+    try:
+        result = measure(args)
+    except (LabError, CgpauseError) as e:
+        print(f"stock: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

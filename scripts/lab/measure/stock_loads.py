@@ -1,0 +1,252 @@
+"""The loads of `lab.measure.stock`: what runs, in which order and size. A seed varies sizes and start times.
+
+Nothing here touches a cgroup or knows about the daemon.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from lab.bed.kubelet import Job
+from lab.bed.kubepods import MIB, Tier
+from lab.bed.trial import CAPACITY_MIB, ROUNDS, UNITS
+
+OVERSUBSCRIPTION: Final = 1.5
+PROGRAMS_OVERSUBSCRIPTION: Final = 2.0
+"""At 1.5 the programs' peaks hardly ever meet: the kernel killed none of them."""
+IDLE_PODS: Final = 8
+LARGE_CAPACITY_MIB: Final = 800
+"""Of kubepods where three large jobs run: a pod's charge batches are small beside their memory, as on a node."""
+LARGE_LIMIT: Final = 1.1
+"""Limit of a large job divided by its peak: 44 % of kubepods for a peak of 40 %."""
+LIMIT_SHARE: Final = 1.15
+"""Limit of a real program divided by its measured peak."""
+
+_SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' alphabet for generated names (apimachinery, util/rand)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the loads run, and how much work a unit is on this machine."""
+
+    worker: Path
+    work: int
+    """Iterations of worker.c that take a unit of CPU time."""
+
+    def once(self, peak_bytes: int, work: float) -> tuple[str, ...]:
+        """Command line of a job that needs its peak once; `work` is in units for each of its 24 steps."""
+        return (str(self.worker), "once", str(peak_bytes), str(round(self.work * work)))
+
+    def paper(self, limit_bytes: int, seed: int, *, work: float = 1.0, sleep_ms: int = 0) -> tuple[str, ...]:
+        """Command line of the paper's job; `work` is in units for each step, and it sleeps after each."""
+        numbers = (limit_bytes, limit_bytes // UNITS, ROUNDS, round(self.work * work), seed, sleep_ms)
+        return (str(self.worker), *map(str, numbers))
+
+    def idle(self, seed: int) -> tuple[str, ...]:
+        """Command line of a pod that does a little once a second."""
+        return (str(self.worker), "idle", "1000", str(MIB // 2), str(seed))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run's pods."""
+
+    capacity_bytes: int
+    jobs: tuple[Job, ...]
+    """The queue at the start of the run."""
+    followers: Mapping[str, Job] = field(default_factory=dict)
+    """The job that is submitted when the job of this name has finished."""
+    lasting: tuple[Job, ...] = ()
+    """Pods that run before the daemon starts, and until the end."""
+    oversubscription: float = OVERSUBSCRIPTION
+    """What the limits of the jobs that run at once may add up to, in capacities."""
+    services: int = 0
+    """Services with liveness probes, also there before the daemon."""
+
+    @property
+    def count(self) -> int:
+        """Number of jobs, followers included."""
+        return len(self.jobs) + len(self.followers)
+
+
+def suffix(chance: random.Random, length: int = 5) -> str:
+    """Return the random end of a pod's name."""
+    return "".join(chance.choices(_SUFFIX_LETTERS, k=length))
+
+
+def idle(seed: int, tools: Tools) -> Load:
+    """Pods that do a little all the time, beside three large jobs of which two fit."""
+    chance = _chance("idle", seed)
+    capacity = LARGE_CAPACITY_MIB * MIB
+    jobs = []
+    for name in ("etl", "index", "render"):
+        peak = round(capacity * chance.uniform(0.38, 0.40))
+        argv = tools.once(peak, chance.uniform(0.8, 1.4))
+        limit = round(LARGE_LIMIT * peak)
+        start_s = chance.uniform(0.0, 3.0)
+        jobs.append(Job(f"{name}-{suffix(chance)}", limit, argv, request_bytes=capacity // 4, start_s=start_s))
+    jobs.sort(key=lambda job: job.start_s)
+    return Load(capacity, tuple(jobs), lasting=_idle_pods(chance, tools), services=1)
+
+
+def waiting(seed: int, tools: Tools, sleep_ms: int = 2000, oversupply: int = 3) -> Load:
+    """The paper's jobs, which sleep after each unit instead of computing: CPUs are idle, so a pause costs time."""
+    chance = _chance("waiting", seed)
+    limit = (32, 48, 64)[seed % 3] * MIB
+    return _paper_jobs(
+        "wait", limit, chance, lambda own: tools.paper(limit, own, work=0.1, sleep_ms=sleep_ms), oversupply
+    )
+
+
+def paper2(seed: int, tools: Tools) -> Load:
+    """The paper's jobs, which compute: two units for each step, as in `lab.bed.trial`."""
+    limit = 32 * MIB
+    return _paper_jobs("paper", limit, _chance("paper2", seed), lambda own: tools.paper(limit, own, work=2.0))
+
+
+def nolimit(seed: int, tools: Tools, generations: int = 4) -> Load:
+    """Two workloads without a limit, whose pods follow one another and do not fit at the same time.
+
+    With an even seed a pod needs little more than half of kubepods, with an odd one three quarters: then a pod that is
+    paused half-way up leaves too little for the other.
+    """
+    chance = _chance("nolimit", seed)
+    share = 0.75 if seed % 2 else 0.56
+    pods = _generations(("report", "backup"), share, chance, tools, generations, tier=Tier.BEST_EFFORT)
+    return _chained(pods)
+
+
+def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
+    """One workload without a limit, beside jobs with a limit and idle pods."""
+    chance = _chance("nolimit-beside", seed)
+    limit = 48 * MIB
+    load = _chained(_generations(("report",), 0.56, chance, tools, generations, request_bytes=64 * MIB))
+    limited = [
+        Job(f"batch-{number}-{suffix(chance)}", limit, tools.paper(limit, chance.getrandbits(63), work=2.0))
+        for number in range(12)
+    ]
+    return replace(load, jobs=(*load.jobs, *limited), lasting=_idle_pods(chance, tools))
+
+
+LOADS: Final[Mapping[str, Callable[[int, Tools], Load]]] = {
+    "idle": idle,
+    "waiting": waiting,
+    "paper2": paper2,
+    "nolimit": nolimit,
+    "nolimit-beside": nolimit_beside,
+}
+"""Those that need nothing but worker.c."""
+
+
+def _chance(*names: object) -> random.Random:
+    return random.Random(repr(names))  # noqa: S311 - repeatable, not secret
+
+
+def _idle_pods(chance: random.Random, tools: Tools) -> tuple[Job, ...]:
+    """Pods of one Deployment, with a limit far above what they use."""
+    replica_set = suffix(chance, 10)
+    return tuple(
+        Job(f"web-{replica_set}-{suffix(chance)}", 32 * MIB, tools.idle(chance.getrandbits(63)), request_bytes=MIB)
+        for _ in range(IDLE_PODS)
+    )
+
+
+def _paper_jobs(
+    name: str, limit: int, chance: random.Random, argv: Callable[[int], tuple[str, ...]], oversupply: int = 3
+) -> Load:
+    """The pods of an indexed Job: limits add up to `oversupply` times the capacity, and 150 % of it run at once."""
+    capacity = CAPACITY_MIB * MIB
+    jobs = [
+        Job(f"{name}-{number}-{suffix(chance)}", limit, argv(chance.getrandbits(63)))
+        for number in range(oversupply * capacity // limit)
+    ]
+    return Load(capacity, tuple(jobs))
+
+
+def _generations(
+    names: Iterable[str],
+    share: float,
+    chance: random.Random,
+    tools: Tools,
+    generations: int,
+    *,
+    tier: Tier = Tier.BURSTABLE,
+    request_bytes: int = 0,
+) -> list[list[Job]]:
+    """The pods of each workload, in order; all need about the same share of the capacity."""
+    found = []
+    for name in names:
+        replica_set, start_s = suffix(chance, 10), chance.uniform(0.0, 1.0)
+        peak = CAPACITY_MIB * MIB * share * chance.uniform(0.97, 1.03)
+        found.append(
+            [
+                Job(
+                    f"{name}-{replica_set}-{suffix(chance)}",
+                    None,
+                    tools.once(round(peak * chance.uniform(0.98, 1.02)), 0.5),
+                    request_bytes=request_bytes,
+                    start_s=start_s if number == 0 else 0.0,
+                    tier=tier,
+                )
+                for number in range(generations)
+            ]
+        )
+    return sorted(found, key=lambda jobs: jobs[0].start_s)
+
+
+def _chained(workloads: list[list[Job]]) -> Load:
+    followers = {before.name: after for jobs in workloads for before, after in itertools.pairwise(jobs)}
+    return Load(CAPACITY_MIB * MIB, tuple(jobs[0] for jobs in workloads), followers)
+
+
+PROGRAMS: Final[Mapping[str, str]] = {
+    "xz": "exec xz -6 -T1 -c text >/dev/null",
+    "zstd": "exec zstd -q -19 -T1 -c text >/dev/null",
+    "gcc": "exec gcc -O0 -S -o /dev/null table.c",
+    "sort": "exec sort -S 96M --parallel=1 -k 2 -o /dev/null lines",
+    "python": "exec python3 -c 'd = {i: str(i) * 2 for i in range(400000)}; print(sum(map(len, d.values())))'",
+    "perl": "exec perl -e 'my %h; $h{$_} = \"x$_\" for 1..300000; my $s = 0; $s += length for values %h; print $s'",
+    "sqlite": (
+        'exec sqlite3 :memory: "PRAGMA temp_store = MEMORY; CREATE TABLE t (a INTEGER, b TEXT); WITH RECURSIVE '
+        "c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 200000) INSERT INTO t SELECT x, "
+        "hex(x * 7919) || 'abcdefghijklmnop' FROM c; CREATE INDEX i ON t (b); SELECT count(DISTINCT b) FROM t\""
+    ),
+}
+"""Shell commands of real programs, run in the folder that `write_inputs` fills."""
+
+
+def write_inputs(folder: Path) -> None:
+    """Write the files that the programs read."""
+    chance = _chance("inputs")
+    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randint(3, 9))) for _ in range(3000)]
+    with (folder / "text").open("w") as out:
+        for _ in range(11_000):
+            out.write(f"{' '.join(chance.choices(words, k=8))} {chance.random()}\n")
+    with (folder / "lines").open("w") as out:
+        for number in range(400_000):
+            out.write(f"{number} {chance.getrandbits(64):x}\n")
+    (folder / "table.c").write_text(f"const int table[] = {{{','.join(f'{n}*3+1' for n in range(120_000))}}};\n")
+
+
+def program_argv(name: str, folder: Path) -> tuple[str, ...]:
+    """Command line of one of PROGRAMS."""
+    return ("/bin/sh", "-c", f'cd "$0" && {PROGRAMS[name]}', str(folder))
+
+
+def programs(seed: int, peaks: Mapping[str, int], folder: Path, rounds: int = 2) -> Load:
+    """Each program `rounds` times, with a limit a little above its peak; one round's limits are twice kubepods."""
+    chance = _chance("programs", seed)
+    limits = {name: round(LIMIT_SHARE * peak) for name, peak in peaks.items()}
+    capacity = round(sum(limits.values()) / PROGRAMS_OVERSUBSCRIPTION)
+    jobs = []
+    for number in range(rounds):
+        names = list(limits)
+        chance.shuffle(names)
+        jobs += [Job(f"{name}-{number}-{suffix(chance)}", limits[name], program_argv(name, folder)) for name in names]
+    return Load(capacity, tuple(jobs), oversubscription=PROGRAMS_OVERSUBSCRIPTION)

@@ -1,0 +1,106 @@
+"""Record one load of the experiment, without cgpause and with it: `python -m lab.measure.timeline` prints JSON.
+
+Runs as root in a VM. `lab.pages.timeline_plot` draws docs/timeline.png from it: at each sample the memory used and
+which pods are paused, and for each job when it started, was killed and finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.arms import SLICE, Setting
+from lab.bed.daemon_process import OOM_SCORE_ADJ
+from lab.bed.kubelet import Event
+from lab.bed.stage import calibrate, own_folder, own_slice
+from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, FOLDER, ROUNDS, TIMEOUT_S, Observer, Plan, run_trial
+from lab.vm.build import ensure_program
+from lab.vm.host import LabError, end_by_signal
+
+ARMS = ("none", "reserve-throttle")
+SHARE = 8
+OVERSUBSCRIPTION = 1.5
+SEED = 1
+
+
+@dataclass
+class Recorder:
+    """Keeps what an observer is told, as plain values."""
+
+    used: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds and bytes."""
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """For each job its `events`, (kind, seconds), and `held`, [from, to] in seconds; in the order of their start."""
+    _names: dict[str, str] = field(default_factory=dict)
+    """By UID."""
+    _held: dict[str, list[float]] = field(default_factory=dict)
+    """The pauses that go on, by UID."""
+
+    def on_event(self, event: Event) -> None:
+        """Something happened to a job."""
+        self._names[event.pod.uid] = event.job.name
+        job = self.jobs.setdefault(event.job.name, {"events": [], "held": []})
+        job["events"].append((event.kind, round(event.at_s, 2)))
+
+    def on_look(self, at_s: float, used_bytes: int, held: frozenset[str]) -> None:
+        """A tick: a pause begins with the first look that sees it, and ends with the first that does not."""
+        self.used.append((round(at_s, 2), used_bytes))
+        for span in self._held.values():
+            span[1] = round(at_s, 2)
+        for uid in held - self._held.keys():
+            self._held[uid] = [round(at_s, 2), round(at_s, 2)]
+            self.jobs[self._names[uid]]["held"].append(self._held[uid])
+        self._held = {uid: span for uid, span in self._held.items() if uid in held}
+
+
+def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
+    """Run one arm and return what is drawn of it, beside its results."""
+    plan = Plan(
+        setting=Setting.KUBEPODS,
+        share=SHARE,
+        oversubscription=OVERSUBSCRIPTION,
+        arm=arm,
+        seed=SEED,
+        work=work,
+        capacity_mib=CAPACITY_MIB,
+        rounds=ROUNDS,
+        backoff_scale=BACKOFF_SCALE,
+        timeout_s=TIMEOUT_S,
+    )
+    recorder = Recorder()
+    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+        result = run_trial(plan, parent, folder, worker, Observer(recorder.on_event, recorder.on_look))
+    return {**result, "used": recorder.used, "timeline": recorder.jobs}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Record and print JSON."""
+    parser = argparse.ArgumentParser(description="Record one load, without cgpause and with it.")
+    parser.add_argument("--unit-cpu-ms", type=float, default=200, metavar="MS", help="work for a unit (%(default)s)")
+    options = parser.parse_args(argv)
+    end_by_signal()
+    try:
+        if os.geteuid() != 0:
+            raise LabError("a timeline makes cgroups, so it needs root")
+        worker = ensure_program("worker")
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+        work = calibrate(worker, options.unit_cpu_ms)
+        arms = [record(arm, work, worker) for arm in ARMS]
+    except (LabError, CgpauseError) as e:
+        print(f"timeline: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps({"kernel": platform.release(), "arms": arms}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Simulates the loads of docs/experiment.json and sets what comes of them beside what the kernel made of them.
+
+    python -m lab.measure.validate [--arm ARM]...
+
+Prints one JSON object. What work, a page, a container and the kernel's own memory cost is taken from the arm
+`unlimited`, where nobody is killed or held; the other arms are then simulated with it, and nothing is fitted to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from cgpause.config.load import parse_config
+from cgpause.config.settings import Config
+from cgpause.offline.simulate.load import Jobs, Load, Machine
+from cgpause.offline.simulate.run import Outcome, simulate
+from cgpause.offline.simulate.worker import PAGE, Work, job_seeds, volatile
+from lab.bed.arms import cgpause_config
+from lab.bed.kubepods import MIB
+from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, JOBS, ROUNDS, UNITS
+from lab.measure.experiment_results import NONE, RESERVES, RESULTS, UNLIMITED, WATERMARK, Result, Results, load
+from lab.vm.host import LabError, say
+
+ARMS = (UNLIMITED, NONE, WATERMARK, *RESERVES)
+SETTING = "kubepods"
+CAPACITY = CAPACITY_MIB * MIB
+FIGURES = ("restarts", "total_s", "lost_cpu_s", "pauses", "paused_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What the machine of the experiment takes for the parts of a trial."""
+
+    unit_s: float
+    page_s: float
+    make_s: float
+    charged_bytes: int
+
+
+def load_of(share: int, oversubscription: float, costs: Costs, *, enforced: bool) -> Load:
+    """The jobs that lab.bed.trial makes of a cell."""
+    limit = CAPACITY // share // PAGE * PAGE
+    machine = Machine(
+        capacity_bytes=CAPACITY,
+        cpus=1,
+        page_s=costs.page_s,
+        charged_bytes=costs.charged_bytes,
+        make_s=costs.make_s,
+        backoff_scale=BACKOFF_SCALE,
+        enforced=enforced,
+    )
+    jobs = Jobs("job", JOBS[share], limit, limit // UNITS, ROUNDS, costs.unit_s)
+    return Load(f"1/{share}", machine, oversubscription, (jobs,))
+
+
+def config_of(arm: str) -> Config | None:
+    """What the daemon of an arm is told; None: there is none."""
+    return None if arm in (NONE, UNLIMITED) else parse_config(cgpause_config(arm), arm)
+
+
+def simulated(result: Result, costs: Costs) -> Outcome:
+    """What comes of a trial's load in the simulation."""
+    cell, arm = result.trial.cell, result.trial.arm
+    load = load_of(cell.share, cell.oversubscription, costs, enforced=arm != UNLIMITED)
+    return simulate(load, config_of(arm), result.trial.seed)
+
+
+def work_of(share: int, seed: int) -> tuple[int, int]:
+    """Units worked on, and pages taken, by all jobs of a load."""
+    limit = CAPACITY // share // PAGE * PAGE
+    units = pages = 0
+    for job in job_seeds(seed, JOBS[share]):
+        for step in volatile(limit, limit // UNITS, ROUNDS, job, Work(unit_s=1, page_s=1))():
+            if step.grow_bytes:
+                pages += round(step.cpu_s)
+            else:
+                units += round(step.cpu_s)
+    return units, pages
+
+
+def measure_costs(unlimited: Sequence[Result]) -> Costs:
+    """What the trials of the arm `unlimited` tell.
+
+    Raises:
+        LabError: there are too few.
+    """
+    rows = [(*work_of(one.trial.cell.share, one.trial.seed), one) for one in unlimited]
+    # Least squares for two unknowns: CPU time = units * unit_s + pages * page_s.
+    uu = sum(units * units for units, _, _ in rows)
+    up = sum(units * pages for units, pages, _ in rows)
+    pp = sum(pages * pages for _, pages, _ in rows)
+    uc = sum(units * one.number("cpu_s") for units, _, one in rows)
+    pc = sum(pages * one.number("cpu_s") for _, pages, one in rows)
+    det = uu * pp - up * up
+    if det == 0:
+        raise LabError(f"{len(rows)} trials of the arm {UNLIMITED} are too few to tell work from memory")
+    # With one CPU that is never idle, what the jobs did not get went to making their containers.
+    made = sum(one.number("jobs") for one in unlimited)
+    make_s = sum(one.number("total_s") - one.number("cpu_s") for one in unlimited) / made
+    costs = Costs((uc * pp - pc * up) / det, (pc * uu - uc * up) / det, make_s, 0)
+    # Use grows in proportion to what each pod is charged: by so much for a MiB.
+    slopes, above = [], []
+    for one in unlimited:
+        used_pct = simulated(one, costs).used_mean_pct
+        slopes.append(simulated(one, replace(costs, charged_bytes=MIB)).used_mean_pct - used_pct)
+        above.append(one.number("used_mean_pct") - used_pct)
+    mib = sum(a * slope for a, slope in zip(above, slopes, strict=True)) / sum(slope * slope for slope in slopes)
+    return replace(costs, charged_bytes=round(mib * MIB))
+
+
+def compare(results: Iterable[Result], costs: Costs) -> list[dict[str, Any]]:
+    """For each arm and load, over its seeds: the sums of what was measured and simulated, and the errors of each."""
+    cells = []
+    ordered = sorted(results, key=lambda one: (one.trial.arm, one.trial.cell, one.trial.seed))
+    for (arm, cell), group in groupby(ordered, key=lambda one: (one.trial.arm, one.trial.cell)):
+        pairs = [(one, asdict(simulated(one, costs))) for one in group]
+        cells.append(
+            {
+                "arm": arm,
+                "share": cell.share,
+                "oversubscription": cell.oversubscription,
+                "trials": len(pairs),
+                "measured": {name: round(sum(one.maybe(name) or 0 for one, _ in pairs), 2) for name in FIGURES},
+                "simulated": {name: round(sum(outcome[name] for _, outcome in pairs), 2) for name in FIGURES},
+                "absolute_error": {
+                    name: round(sum(abs(outcome[name] - (one.maybe(name) or 0)) for one, outcome in pairs), 2)
+                    for name in FIGURES
+                },
+            }
+        )
+    return cells
+
+
+def validate(results: Results, arms: Sequence[str] = ARMS) -> dict[str, Any]:
+    """The whole comparison, as what is printed.
+
+    Raises:
+        LabError: the arm `unlimited` has too few trials.
+    """
+    measured = [one for one in results.measured() if one.trial.cell.setting == SETTING]
+    costs = measure_costs([one for one in measured if one.trial.arm == UNLIMITED])
+    cells = []
+    for arm in arms:
+        mine = [one for one in measured if one.trial.arm == arm]
+        say(f"{arm}: {len(mine)} trials")
+        cells += compare(mine, costs)
+    boots = {results.boots[one.boot] for one in measured}
+    return {
+        "setting": SETTING,
+        "where": sorted({f"Linux {boot.kernel}, {boot.machine}" for boot in boots}),
+        "costs": asdict(costs),
+        "cells": cells,
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="lab.measure.validate", description="The simulation beside the experiment.")
+    parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only this one (again for more)")
+    try:
+        found = validate(load(RESULTS), parser.parse_args(argv).arms or ARMS)
+    except LabError as e:
+        print(f"validate: {e}", file=sys.stderr)
+        return 1
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Pages of docs/, written from what was measured."""

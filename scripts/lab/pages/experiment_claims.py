@@ -1,0 +1,371 @@
+"""What the experiment must show, judged from the measured trials alone; values only.
+
+Arms are compared pairwise: on a load, over the seeds both have. A load on which either is missing is not measured, and
+a verdict says on how many of the loads it stands.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lab.measure.experiment_results import (
+    ARMS,
+    NONE,
+    OVERSUBSCRIPTIONS,
+    RESERVES,
+    SEEDS,
+    SHARES,
+    UNLIMITED,
+    WATERMARK,
+    Boot,
+    Cell,
+    Result,
+    Results,
+    percent,
+)
+
+JUDGED = ("reserve-freeze", "reserve-throttle")
+"""The arms that have to show it."""
+BRAKE, NO_BRAKE = "reserve-freeze", "reserve-nobrake"
+
+MAX_RESTARTS_LEFT = 0.02
+SAFE_OVERSUBSCRIPTION = 1.4
+MIN_TIME_SAVED = 0.15
+MAX_TIME_ADDED = 0.02
+MAX_TIME_TO_UNLIMITED = {1.4: 1.10, 1.5: 1.30}
+
+PAPER_RESTARTS_SAVED = (0.40, 0.58)
+PAPER_TIME_SAVED = (0.07, 0.13)
+"""Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91), on average and at best, against no control."""
+
+
+class Verdict(StrEnum):
+    """Whether something holds."""
+
+    HOLDS = "holds"
+    SO_FAR = "holds so far"
+    FAILS = "does not hold"
+    UNKNOWN = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, the figure it stands on, and the loads that speak against it."""
+
+    verdict: Verdict
+    figure: str = ""
+    against: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence and how each judged arm stands to it."""
+
+    text: str
+    judgements: dict[str, Judgement]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two arms on one load, over the seeds both have; values are means over those seeds."""
+
+    cell: Cell
+    seeds: int
+    restarts: float
+    other_restarts: float
+    time_ratio: float
+    """Total time of the first in total times of the other."""
+
+    @property
+    def other_restarted(self) -> bool:
+        """Whether the load has restarts with the other arm."""
+        return self.other_restarts > 0
+
+
+class Evidence:
+    """The measured trials, to be looked up."""
+
+    def __init__(self, results: Results) -> None:
+        self._boots = results.boots
+        self._found: dict[Cell, dict[str, dict[int, Result]]] = {}
+        for result in results.measured():
+            trial = result.trial
+            self._found.setdefault(trial.cell, {}).setdefault(trial.arm, {})[trial.seed] = result
+
+    def cells(self) -> list[Cell]:
+        """Loads on which anything was measured."""
+        return sorted(self._found)
+
+    def arms(self, cell: Cell) -> list[str]:
+        """Arms measured on a load, in the order of ARMS."""
+        return [arm for arm in ARMS[cell.setting] if arm in self._found.get(cell, {})]
+
+    def seeds(self, cell: Cell, arm: str) -> list[Result]:
+        """An arm's trials on a load, by seed."""
+        return [result for _, result in sorted(self._found.get(cell, {}).get(arm, {}).items())]
+
+    def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
+        """Two arms compared; None where they have no twins."""
+        ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
+        twins = self.twins(cell, arm, other)
+        common = [mine.trial.seed for mine, _ in twins]
+        if not common:
+            return None
+        restarts, total = [_mean(ours, common, name) for name in ("restarts", "total_s")]
+        other_restarts, other_total = [_mean(theirs, common, name) for name in ("restarts", "total_s")]
+        return Pair(cell, len(common), restarts, other_restarts, total / other_total)
+
+    def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
+        """The trials of two arms on a load that can be compared: same seed, same bed; by seed.
+
+        Two variants of the reserve must be of the same code, or they differ by more than what they are named for.
+        """
+        ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
+        both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
+        if arm in RESERVES and other in RESERVES:
+            both = [(mine, its) for mine, its in both if self._boot(mine).code == self._boot(its).code]
+        return [(mine, its) for mine, its in both if self._boot(mine).ground == self._boot(its).ground]
+
+    def is_calm(self, cell: Cell) -> bool:
+        """Whether nothing restarts on a load without control, as far as the seeds wanted go."""
+        found = self.seeds(cell, NONE)
+        return len(found) >= len(SEEDS) and not any(result.number("restarts") for result in found)
+
+    def _boot(self, result: Result) -> Boot:
+        return self._boots[result.boot]
+
+    def pairs(self, arm: str, other: str, cells: Iterable[Cell]) -> list[Pair]:
+        """`pair` for those of the loads that have both."""
+        return [pair for cell in cells if (pair := self.pair(cell, arm, other)) is not None]
+
+
+def every_cell(arms: Sequence[str] = (), *, at: Callable[[float], bool] = lambda _: True) -> list[Cell]:
+    """The loads of the whole experiment on which all these arms are to be run, in order."""
+    cells = [Cell(*key) for key in ((s, n, o) for s in ARMS for n in SHARES for o in OVERSUBSCRIPTIONS if at(o))]
+    return sorted(cell for cell in cells if set(arms) <= set(cell.arms))
+
+
+def judge(evidence: Evidence) -> list[Claim]:
+    """All claims, in the order they are made."""
+    rivals = [arm for arm in _rivals() if arm != WATERMARK]
+    by_text: list[tuple[str, Callable[[Evidence, str], Judgement]]] = [
+        ("every job finishes, in every trial", _all_finish),
+        (
+            f"at most {percent(MAX_RESTARTS_LEFT)} of the restarts without control, summed over all loads",
+            _restarts_left,
+        ),
+        (f"no restart on any load at {percent(SAFE_OVERSUBSCRIPTION)} and below", _no_restarts),
+        (
+            f"where there are restarts without control, {percent(MIN_TIME_SAVED)} less total time on average",
+            _time_saved,
+        ),
+        (
+            f"where there are none without control, never more than {percent(MAX_TIME_ADDED)} more total time",
+            _time_added,
+        ),
+        *(
+            (f"at {percent(at)} within {bound:.2f} of the total time with unlimited memory", _near_unlimited(at, bound))
+            for at, bound in MAX_TIME_TO_UNLIMITED.items()
+        ),
+        *(
+            (f"where there are restarts without control, fewer restarts and less time than {rival}", _beats(rival))
+            for rival in (WATERMARK, *rivals)
+        ),
+    ]
+    return [Claim(text, {arm: judged(evidence, arm) for arm in JUDGED}) for text, judged in by_text]
+
+
+def judge_brake(evidence: Evidence) -> list[tuple[str, Judgement]]:
+    """What memory.high as tripwire and airbag adds to the same policy."""
+    cells = every_cell((BRAKE, NO_BRAKE))
+    pairs = evidence.pairs(BRAKE, NO_BRAKE, cells)
+    with_it = sum(pair.restarts for pair in pairs)
+    without = sum(pair.other_restarts for pair in pairs)
+    worse = tuple(f"{p.cell}: {_compared(p)}" for p in pairs if p.restarts > p.other_restarts)
+    ratio = _average(pair.time_ratio for pair in pairs)
+    return [
+        (
+            "no more restarts with the brake than without, summed over all loads",
+            _judgement(
+                _seeds(pairs), len(cells), holds=with_it <= without, figure=f"{with_it:.3g} against {without:.3g}"
+            ),
+        ),
+        (
+            "nowhere more restarts with the brake than without",
+            _judgement(_seeds(pairs), len(cells), holds=not worse, figure=f"more on {len(worse)} loads", against=worse),
+        ),
+        (
+            f"at most {percent(MAX_TIME_ADDED)} more total time with the brake, on average",
+            _judgement(
+                _seeds(pairs),
+                len(cells),
+                holds=ratio <= 1 + MAX_TIME_ADDED,
+                figure=f"{percent(ratio - 1, 1, sign=True)}",
+            ),
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What an arm saves against no control over the loads with restarts, on average and at best, as shares of 1."""
+
+    arm: str
+    cells: int
+    restarts: tuple[float, float]
+    time: tuple[float, float]
+
+
+def savings(evidence: Evidence, arm: str, cells: Sequence[Cell] | None = None) -> Saved | None:
+    """The paper's two figures for an arm; None when no load with restarts was measured."""
+    pairs = evidence.pairs(arm, NONE, every_cell((arm,)) if cells is None else cells)
+    pairs = [pair for pair in pairs if pair.other_restarted]
+    if not pairs:
+        return None
+    restarts = [1 - pair.restarts / pair.other_restarts for pair in pairs]
+    times = [1 - pair.time_ratio for pair in pairs]
+    return Saved(arm, len(pairs), (statistics.fmean(restarts), max(restarts)), (statistics.fmean(times), max(times)))
+
+
+def _all_finish(evidence: Evidence, arm: str) -> Judgement:
+    cells = every_cell((arm,))
+    found = [(cell, evidence.seeds(cell, arm)) for cell in cells if evidence.seeds(cell, arm)]
+    finished = sum(result.number("finished") for _, results in found for result in results)
+    jobs = sum(result.number("jobs") for _, results in found for result in results)
+    late = tuple(
+        str(result.trial)
+        for _, results in found
+        for result in results
+        if result.values["timed_out"] or result.number("finished") != result.number("jobs")
+    )
+    seeds = [len(results) for _, results in found]
+    return _judgement(seeds, len(cells), holds=not late, figure=f"{finished:.0f} of {jobs:.0f} jobs", against=late)
+
+
+def _restarts_left(evidence: Evidence, arm: str) -> Judgement:
+    cells = every_cell((arm,))
+    pairs = evidence.pairs(arm, NONE, cells)
+    ours, without = sum(pair.restarts for pair in pairs), sum(pair.other_restarts for pair in pairs)
+    if not without:  # then there is nothing to be saved
+        return Judgement(Verdict.UNKNOWN)
+    figure = f"{percent(ours / without, 1)}: {ours:.4g} against {without:.4g}"
+    return _judgement(_seeds(pairs), len(cells), holds=ours / without <= MAX_RESTARTS_LEFT, figure=figure)
+
+
+def _no_restarts(evidence: Evidence, arm: str) -> Judgement:
+    cells = every_cell((arm,), at=lambda oversubscription: oversubscription <= SAFE_OVERSUBSCRIPTION)
+    measured = [cell for cell in cells if evidence.seeds(cell, arm)]
+    restarts = {cell: sum(r.number("restarts") for r in evidence.seeds(cell, arm)) for cell in measured}
+    against = tuple(f"{cell}: {count:.0f} over all seeds" for cell, count in restarts.items() if count)
+    figure = f"{sum(restarts.values()):.0f} restarts"
+    seeds = [len(evidence.seeds(cell, arm)) for cell in measured]
+    return _judgement(seeds, len(cells), holds=not against, figure=figure, against=against)
+
+
+def _time_saved(evidence: Evidence, arm: str) -> Judgement:
+    cells = every_cell((arm,))
+    pairs = evidence.pairs(arm, NONE, cells)
+    saved = [1 - pair.time_ratio for pair in pairs if pair.other_restarted]
+    if not saved:
+        return Judgement(Verdict.UNKNOWN)
+    mean = statistics.fmean(saved)
+    figure = f"{_less(mean)} on {len(saved)} such loads ({_less(min(saved))} to {_less(max(saved))})"
+    return _judgement(_seeds(pairs), len(cells), holds=mean >= MIN_TIME_SAVED, figure=figure)
+
+
+def _time_added(evidence: Evidence, arm: str) -> Judgement:
+    cells = every_cell((arm,))
+    pairs = evidence.pairs(arm, NONE, cells)
+    calm = [pair for pair in pairs if not pair.other_restarted]
+    if not calm:
+        return Judgement(Verdict.UNKNOWN)
+    worse = [pair for pair in calm if pair.time_ratio > 1 + MAX_TIME_ADDED]
+    against = tuple(f"{pair.cell}: {percent(pair.time_ratio - 1, 1, sign=True)}" for pair in worse)
+    worst = max(pair.time_ratio for pair in calm)
+    figure = f"{percent(worst - 1, 1, sign=True)} at worst on {len(calm)} such loads"
+    return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
+
+
+def _near_unlimited(at: float, bound: float) -> Callable[[Evidence, str], Judgement]:
+    def judged(evidence: Evidence, arm: str) -> Judgement:
+        cells = every_cell((arm, UNLIMITED), at=lambda oversubscription: oversubscription == at)
+        pairs = evidence.pairs(arm, UNLIMITED, cells)
+        against = tuple(f"{pair.cell}: {pair.time_ratio:.2f}" for pair in pairs if pair.time_ratio > bound)
+        figure = f"{max((pair.time_ratio for pair in pairs), default=0):.2f} at worst"
+        return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
+
+    return judged
+
+
+def _beats(rival: str) -> Callable[[Evidence, str], Judgement]:
+    def judged(evidence: Evidence, arm: str) -> Judgement:
+        cells = [cell for cell in every_cell((arm, rival, NONE)) if not evidence.is_calm(cell)]
+        compared = [(evidence.pair(cell, rival, NONE), evidence.pair(cell, arm, rival)) for cell in cells]
+        known = [(theirs, ours) for theirs, ours in compared if theirs is not None and ours is not None]
+        pairs = [ours for theirs, ours in known if theirs.other_restarted]
+        if not pairs:
+            return Judgement(Verdict.UNKNOWN)
+        against = tuple(
+            f"{p.cell}: {_compared(p)} restarts, {percent(p.time_ratio - 1, 1, sign=True)} time"
+            for p in pairs
+            if not (_fewer(p) and p.time_ratio < 1)
+        )
+        time = _average(pair.time_ratio for pair in pairs)
+        restarts, other = sum(pair.restarts for pair in pairs), sum(pair.other_restarts for pair in pairs)
+        figure = f"better on {len(pairs) - len(against)} of {len(pairs)} such loads; "
+        figure += f"{restarts:.4g} against {other:.4g} restarts, {percent(time - 1, 1, sign=True)} total time"
+        return _judgement(
+            _seeds(ours for _, ours in known), len(cells), holds=not against, figure=figure, against=against
+        )
+
+    return judged
+
+
+def _rivals() -> list[str]:
+    known = dict.fromkeys(arm for arms in ARMS.values() for arm in arms)
+    return [arm for arm in known if arm not in (NONE, UNLIMITED) and not arm.startswith("reserve-")]
+
+
+def _fewer(pair: Pair) -> bool:
+    # Nobody can do better than none at all.
+    return pair.restarts < pair.other_restarts or pair.restarts == pair.other_restarts == 0
+
+
+def _compared(pair: Pair) -> str:
+    return f"{pair.restarts:.3g} against {pair.other_restarts:.3g}"
+
+
+def _judgement(
+    seeds: Sequence[int], wanted: int, *, holds: bool, figure: str, against: tuple[str, ...] = ()
+) -> Judgement:
+    """A verdict on so many of the wanted loads, each measured with so many seeds."""
+    if not seeds:
+        return Judgement(Verdict.UNKNOWN)
+    extent = f"{len(seeds)} of {wanted} loads"
+    complete = len(seeds) == wanted and min(seeds) >= len(SEEDS)
+    if not complete:
+        extent += f", {sum(seeds)} of {wanted * len(SEEDS)} seeds"
+    verdict = Verdict.FAILS
+    if holds:
+        verdict = Verdict.HOLDS if complete else Verdict.SO_FAR
+    return Judgement(verdict, f"{figure}; {extent}", against)
+
+
+def _seeds(pairs: Iterable[Pair]) -> list[int]:
+    return [pair.seeds for pair in pairs]
+
+
+def _mean(results: dict[int, Result], seeds: Sequence[int], name: str) -> float:
+    return statistics.fmean(results[seed].number(name) for seed in seeds)
+
+
+def _average(values: Iterable[float]) -> float:
+    found = list(values)
+    return statistics.fmean(found) if found else 0.0
+
+
+def _less(share: float) -> str:
+    return f"{percent(share, 1)} less" if share >= 0 else f"{percent(-share, 1)} more"

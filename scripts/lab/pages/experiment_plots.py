@@ -1,0 +1,208 @@
+"""The pictures of docs/evaluation.md, drawn by matplotlib (the extra `plots`) from the results file."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lab.measure.experiment_results import (
+    ALL_ARMS,
+    ARMS,
+    NONE,
+    OVERSUBSCRIPTIONS,
+    SHARES,
+    UNLIMITED,
+    Cell,
+    Result,
+    Results,
+)
+from lab.pages.experiment_claims import Evidence
+from lab.pages.experiment_figures import restarts_per_job
+from lab.pages.experiment_report import Plot
+from lab.pages.picture import save
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+_RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 3, 4, 6, 8)
+# Okabe and Ito's palette, which colour-blind people tell apart; markers and lines tell the rest, in print as well.
+_STYLES = {
+    NONE: _Style("#000000", "X"),
+    UNLIMITED: _Style("#777777", "_", "--"),
+    "watermark": _Style("#E69F00", "s"),
+    "reserve-throttle": _Style("#56B4E9", "o"),
+    "reserve-freeze": _Style("#0072B2", "o"),
+    "reserve-nobrake": _Style("#0072B2", "v", ":"),
+    "memory-high": _Style("#CC79A7", "D"),
+    "earlyoom": _Style("#D55E00", "^"),
+    "nohang": _Style("#D55E00", "<", "--"),
+    "oomd": _Style("#009E73", "P"),
+    "systemd-oomd": _Style("#009E73", "*", "--"),
+}
+
+_Value = Callable[[Evidence, Cell, str], list[float]]
+"""An arm's values on a load, one for each seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of panels, a panel for each share."""
+
+    setting: str
+    label: str
+    value: _Value
+    without: tuple[str, ...] = ()
+    """Arms that are left out."""
+    line: float | None = None
+    """Where a horizontal line helps."""
+
+
+def draw_plot(plot: Plot, results: Results, path: Path) -> None:
+    """Draw one of the report's plots.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    measured = results.measured()
+    rows = [row for row in _ROWS[plot.file] if any(result.trial.cell.setting == row.setting for result in measured)]
+    evidence = Evidence(results)
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(11, 1.3 + 2.5 * len(rows)), layout="constrained")
+        panels = figure.subplots(len(rows), len(SHARES), sharex=True, sharey="row", squeeze=False)
+        seen: set[str] = set()
+        for number, row in enumerate(rows):
+            for panel, share in zip(panels[number], SHARES, strict=True):
+                seen |= _draw_panel(panel, evidence, row, share)
+                if number == 0:
+                    panel.set_title(f"limit 1/{share} of the capacity", fontsize=9)
+            panels[number][0].set_ylabel(f"{row.setting}\n{row.label}")
+            if row.line is None:
+                # The panels of a row share this axis; a little below 0, what is there can be seen.
+                panels[number][0].set_ylim(bottom=-0.03 * panels[number][0].get_ylim()[1])
+            else:  # a ratio: half and twice are as far from it
+                panels[number][0].set_yscale("log", base=2)
+                low, high = panels[number][0].get_ylim()
+                panels[number][0].set_yticks(ticks(low, high))
+                panels[number][0].yaxis.set_major_formatter("{x:g}")
+        for panel in panels[-1]:
+            panel.set_xlabel("oversubscription, %")
+        _name_arms(figure, panels[0][0], [arm for arm in ALL_ARMS if arm in seen])
+        figure.suptitle(f"{plot.title}\n{_where(results, measured)}", fontsize=10)
+        save(figure, path)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Ratios to label on a logarithmic axis: 1, and the others as far as their labels do not touch."""
+    room = math.log(high / low) / 15
+    found: list[float] = []
+    for ratio in sorted(_RATIOS, key=lambda ratio: ratio != 1):
+        if low <= ratio <= high and all(abs(math.log(ratio / other)) >= room for other in found):
+            found.append(ratio)
+    return sorted(found)
+
+
+def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[str]:
+    """One panel, a line for each arm; the arms it has."""
+    drawn = []
+    arms = [arm for arm in ARMS[row.setting] if arm not in row.without]
+    for place, arm in enumerate(arms):
+        style = _STYLES[arm]
+        found = [(at, row.value(evidence, Cell(row.setting, share, at), arm)) for at in sorted(OVERSUBSCRIPTIONS)]
+        points = [(at, values) for at, values in found if values]
+        if not points:
+            continue
+        means = [statistics.fmean(values) for _, values in points]
+        # Aside of each other, so that arms with the same value can all be seen.
+        places = [100 * at + 0.35 * (place - len(arms) / 2) for at, _ in points]
+        # A mean may be a rounding error beyond equal values, which errorbar() refuses.
+        below = [max(0.0, mean - min(values)) for mean, (_, values) in zip(means, points, strict=True)]
+        above = [max(0.0, max(values) - mean) for mean, (_, values) in zip(means, points, strict=True)]
+        panel.errorbar(
+            places,
+            means,
+            yerr=[below, above],
+            color=style.colour,
+            linestyle=style.line,
+            marker=style.marker,
+            markersize=4.5,
+            linewidth=1.8 if arm.startswith("reserve") else 1.1,
+            elinewidth=0.7,
+            zorder=3 if arm.startswith("reserve") else 2,
+        )
+        drawn.append(arm)
+    if row.line is not None:
+        panel.axhline(row.line, color="#bbbbbb", linewidth=0.8, zorder=0)
+    panel.set_xticks([100 * at for at in sorted(OVERSUBSCRIPTIONS)])
+    panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
+    panel.set_axisbelow(True)
+    return set(drawn)
+
+
+def _name_arms(figure: Figure, panel: Axes, arms: Sequence[str]) -> None:
+    styles = [_STYLES[arm] for arm in arms]
+    handles = [panel.plot([], [], color=s.colour, linestyle=s.line, marker=s.marker, markersize=4.5)[0] for s in styles]
+    figure.legend(handles, arms, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+
+
+def _where(results: Results, measured: Sequence[Result]) -> str:
+    boots = [results.boots[number] for number in sorted({result.boot for result in measured})]
+    machines = dict.fromkeys(f"Linux {b.kernel}, {b.machine}" for b in boots)
+    dates = sorted({boot.date for boot in boots})
+    date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    commits = ", ".join(dict.fromkeys(boot.commit for boot in boots))
+    # A line of its own: there are as many as the code was changed between the trials, and the table has them in order.
+    return f"{' / '.join(machines)}; {date}\n{commits}"
+
+
+def _each(value: Callable[[Result], float | None]) -> _Value:
+    def values(evidence: Evidence, cell: Cell, arm: str) -> list[float]:
+        found = [value(result) for result in evidence.seeds(cell, arm)]
+        return [value for value in found if value is not None]
+
+    return values
+
+
+def _of(name: str) -> _Value:
+    return _each(lambda result: result.maybe(name))
+
+
+def _ratio_to(other: str) -> _Value:
+    def values(evidence: Evidence, cell: Cell, arm: str) -> list[float]:
+        theirs = {result.trial.seed: result.number("total_s") for result in evidence.seeds(cell, other)}
+        ours = evidence.seeds(cell, arm)
+        return [r.number("total_s") / theirs[r.trial.seed] for r in ours if r.trial.seed in theirs]
+
+    return values
+
+
+def _job_rows(setting: str) -> tuple[_Row, ...]:
+    return (
+        _Row(setting, "running, mean s", _of("running_mean_s")),
+        _Row(setting, "running, longest s", _of("running_max_s")),
+        _Row(setting, "waiting, mean s", _of("waiting_mean_s")),
+        _Row(setting, "waiting, longest s", _of("waiting_max_s")),
+    )
+
+
+_ROWS = {
+    "evaluation-restarts.png": tuple(_Row(s, "restarts a job", _each(restarts_per_job), (UNLIMITED,)) for s in ARMS),
+    "evaluation-time.png": (
+        *(_Row(setting, "total time / none", _ratio_to(NONE), (NONE,), 1) for setting in ARMS),
+        _Row("kubepods", "total time / unlimited", _ratio_to(UNLIMITED), (UNLIMITED,), 1),
+    ),
+    "evaluation-jobs-kubepods.png": _job_rows("kubepods"),
+    "evaluation-jobs-node.png": _job_rows("node"),
+    "evaluation-lost-cpu.png": tuple(_Row(s, "CPU time lost, s", _of("lost_cpu_s"), (UNLIMITED,)) for s in ARMS),
+}

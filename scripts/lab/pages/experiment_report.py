@@ -1,0 +1,392 @@
+"""Turns docs/experiment.json into docs/evaluation.md; no figure there is typed by hand.
+
+The verdicts come from `experiment_claims`, the plots from `experiment_plots`, which alone needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from lab.measure.experiment_results import (
+    ALL_ARMS,
+    ARMS,
+    NONE,
+    SEEDS,
+    SHARES,
+    UNLIMITED,
+    Cell,
+    Result,
+    Results,
+    percent,
+)
+from lab.pages.experiment_claims import (
+    BRAKE,
+    JUDGED,
+    NO_BRAKE,
+    PAPER_RESTARTS_SAVED,
+    PAPER_TIME_SAVED,
+    Evidence,
+    Judgement,
+    every_cell,
+    judge,
+    judge_brake,
+    savings,
+)
+from lab.pages.experiment_figures import CONTROL, JOB_TIMES, JOBS, row_of, titles_of, value_range
+
+REPORT = "evaluation.md"
+
+_INTRODUCTION = """\
+The paper's experiment (Kang & Yu 2024, doi 10.3745/TKIPS.2024.13.3.91) on a real kernel. Written by `scripts/bench`
+from what it measured (`experiment.json` beside this file); do not edit.
+
+A load is a queue of jobs, each a pod with a memory limit of 1/16, 1/8 or 1/4 of the capacity. As many run at a time as
+their limits add up to 100 to 180 % of the capacity: the oversubscription. A job goes up to its limit and back several
+times, with 200 ms of CPU work for each unit of memory (1/8 of the limit) and 40 µs for each page: one job alone would
+fill the capacity in 4 s. There is no swap. A container that is OOM-killed starts again from nothing
+after kubelet's back-off, scaled. cgpause's own times are a node's, except settle_s: what it reserves half a second
+ahead (`ahead_s`) is here what a job takes in an eighth of those 4 s. In the setting `kubepods` the capacity is
+`memory.max` of the kubepods cgroup, as kubelet sets it; in the setting `node` there is no such limit, and memory ends
+where the machine's does.
+
+Each load is run with every arm, on the same sets of jobs (seeds). Arms are compared where what they run on is the
+same, and variants of `reserve` where the same code of cgpause ran them; which commit ran what is in the tables. A run
+that timed out counts with the time it was given. Loads up to 120 % are run without control and with cgpause only:
+nothing restarts there, and control can but cost.
+
+The machine is one that QEMU counts: one CPU that executes 10^9 instructions a second, whatever else the host does, so
+that two runs differ by what happens in them and by nothing else, and anybody's host gives the same figures. It is far
+slower than a node: kubelet asks for two CPUs, and each of a real one executes three times as many instructions or more.
+What a daemon takes of it is as much larger than there.
+
+Jobs of several sizes, services beside them, DaemonSets and priorities have a page of their own: [mixed.md](mixed.md).
+"""
+
+_ARMS = {
+    NONE: "no control: the kernel's OOM killer and kubelet's restarts",
+    UNLIMITED: "the same jobs, as many at a time, with memory for all: what control cannot beat",
+    "watermark": "cgpause with the paper's Algorithms 1 and 2 and the paper's parameters",
+    "reserve-throttle": "cgpause's reserve policy, pausing by `cpu.max`",
+    "reserve-freeze": "the same, pausing by `cgroup.freeze`",
+    "reserve-nobrake": "reserve-freeze without `memory.high` as tripwire and airbag",
+    "memory-high": "`memory.high` alone, no daemon",
+    "earlyoom": "earlyoom",
+    "nohang": "nohang",
+    "oomd": "oomd",
+    "systemd-oomd": "systemd-oomd",
+}
+
+_LEGEND = """\
+Mean over the seeds, with (smallest..largest) where they differ. *Time / none* and *time / unlimited* are the total time
+over that of the other arm, on the seeds both have. *Running* and *waiting* are a job's time in running containers and
+its time without one, mean and longest of all jobs. *CPU lost* is what killed containers had used.
+"""
+
+_WATCHING = """\
+CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
+memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
+as often in a second here as on a node in minutes ([performance.md](performance.md) has what watching a node costs). The
+last columns are medians over the trials without a restart, with or without control: where nobody was held, watching is
+all there was.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One picture beside the report."""
+
+    file: str
+    title: str
+    setting: str = ""
+    """The only setting it shows; empty for all."""
+
+
+_PLOTS = (
+    Plot("evaluation-restarts.png", "Restarts per job"),
+    Plot("evaluation-time.png", "Total time, in that without control and in that with unlimited memory"),
+    Plot("evaluation-jobs-kubepods.png", "Running and waiting times of jobs, setting kubepods", "kubepods"),
+    Plot("evaluation-jobs-node.png", "Running and waiting times of jobs, setting node", "node"),
+    Plot("evaluation-lost-cpu.png", "CPU time lost to restarts"),
+)
+
+
+class Report:
+    """Renders one results file."""
+
+    def __init__(self, results: Results, label: str = "") -> None:
+        self._results = results
+        self._measured = results.measured()
+        self._evidence = Evidence(results)
+        self._label = label
+        used = sorted({result.boot for result in [*self._measured, *results.errors(), *results.earlier.values()]})
+        self._places = list(dict.fromkeys(results.boots[number].where for number in used))
+
+    def text(self) -> str:
+        """The report as Markdown."""
+        parts = ["# Evaluation", self._label, _INTRODUCTION.strip()]
+        if not self._measured:
+            parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
+        else:
+            parts += [*self._scope(), *self._verdicts(), *self._plots(), *self._overview(), *self._loads()]
+        parts += self._errors()
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _scope(self) -> list[str]:
+        arms = [arm for arm in ALL_ARMS if any(result.trial.arm == arm for result in self._measured)]
+        rows = []
+        for setting in ARMS:
+            for cell in every_cell():
+                if cell.setting == setting and cell.share == SHARES[0]:
+                    counts = [self._count(Cell(setting, share, cell.oversubscription)) for share in SHARES]
+                    rows.append([setting, percent(cell.oversubscription), *counts])
+        return [
+            "## What was measured",
+            _table(["where", "machine, date and commit"], enumerate(self._places, 1)),
+            "Trials measured, of those that make the whole experiment:",
+            _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
+            "Where nothing restarts without control nobody else has anything to prevent: other arms can be missing.",
+            self._again(),
+            _table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
+        ]
+
+    def _again(self) -> str:
+        """What came of `none`, which runs nothing of cgpause, when it was run again with newer code."""
+        newer = {result.trial: result for result in self._measured}
+        both = [(its, newer[trial]) for trial, its in self._results.earlier.items() if trial in newer]
+        if not both:
+            return ""
+        before, after = (sum(pair[number].number("restarts") for pair in both) for number in (0, 1))
+        worst = max(abs(mine.number("total_s") / its.number("total_s") - 1) for its, mine in both)
+        return (
+            f"`none` was run again on {len(both)} trials, with the code of numbers "
+            f"{self._where(mine for _, mine in both)} after that of {self._where(its for its, _ in both)}: "
+            f"{before:.0f} restarts before, {after:.0f} after; total times differ by at most {percent(worst, 1)}."
+        )
+
+    def _count(self, cell: Cell) -> str:
+        found = sum(len(self._evidence.seeds(cell, arm)) for arm in cell.arms)
+        return f"{found} of {len(cell.arms) * len(SEEDS)}"
+
+    def _notes(self, arm: str) -> list[str]:
+        """What the trials themselves said about an arm."""
+        found = [result.values.get("arm_notes", []) for result in self._measured if result.trial.arm == arm]
+        return list(dict.fromkeys(str(note).replace("|", "\\|") for notes in found for note in notes))
+
+    def _verdicts(self) -> list[str]:
+        claims = judge(self._evidence)
+        rows = [[claim.text, *(_judged(claim.judgements[arm]) for arm in JUDGED)] for claim in claims]
+        against = [
+            f"- {claim.text}; not so with {arm}: {'; '.join(claim.judgements[arm].against)}."
+            for claim in claims
+            for arm in JUDGED
+            if claim.judgements[arm].against
+        ]
+        brake = judge_brake(self._evidence)
+        return [
+            "## What it must show",
+            "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
+            _table(["claim", *JUDGED], rows),
+            self._caption(self._measured),
+            "Where not:" if against else "",
+            "\n".join(against),
+            "### Beside the paper",
+            "Saved against no control, over the loads that have restarts without it, on average and at best.",
+            self._beside_the_paper(),
+            self._caption(self._measured),
+            "### Tripwire and airbag",
+            f"{BRAKE} against {NO_BRAKE}: the same policy with and without `memory.high` under it.",
+            _table(["claim", "verdict"], ([text, _judged(judgement)] for text, judgement in brake)),
+            self._caption([r for r in self._measured if r.trial.arm in (BRAKE, NO_BRAKE)]),
+            "\n".join(f"- {text}; not so: {'; '.join(found.against)}." for text, found in brake if found.against),
+            "### What watching costs",
+            _WATCHING.strip(),
+            self._watching(),
+            self._caption(self._measured),
+        ]
+
+    def _watching(self) -> str:
+        rows: list[list[object]] = []
+        for arm in ALL_ARMS:
+            found = [result for result in self._measured if result.trial.arm == arm]
+            used = [result.number("daemon_cpu_s") for result in found]
+            if any(used):
+                shares = [cpu_s / result.number("total_s") for cpu_s, result in zip(used, found, strict=True)]
+                calm = [self._added(arm, held=held) for held in (False, True)]
+                rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1), *calm])
+        added = ["total time added where nobody was held", "where somebody was"]
+        return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
+
+    def _added(self, arm: str, *, held: bool) -> str:
+        """Against no control, over the trials in which neither has a restart."""
+        twins = [twin for cell in self._evidence.cells() for twin in self._evidence.twins(cell, arm, NONE)]
+        ratios = [
+            mine.number("total_s") / its.number("total_s")
+            for mine, its in twins
+            if not mine.number("restarts") and not its.number("restarts") and bool(mine.number("pauses")) is held
+        ]
+        return f"{percent(statistics.median(ratios) - 1, 1, sign=True)} ({len(ratios)} trials)" if ratios else "-"
+
+    def _beside_the_paper(self) -> str:
+        paper = (percent(value) for value in (*PAPER_RESTARTS_SAVED, *PAPER_TIME_SAVED))
+        rows: list[list[object]] = [["the paper, through the CRI", "", *paper]]
+        for arm in ALL_ARMS[1:]:
+            cells = every_cell((arm,))
+            saved = savings(self._evidence, arm)
+            if saved is None:
+                rows.append([arm, f"0 of {len(cells)}", *["not measured"] * 4])
+            else:
+                figures = (percent(value, 1) for value in (*saved.restarts, *saved.time))
+                rows.append([arm, f"{saved.cells} of {len(cells)}", *figures])
+        return _table(["", "loads with restarts", "restarts saved", "at best", "time saved", "at best"], rows)
+
+    def _plots(self) -> list[str]:
+        return ["## Plots", *(f"![{plot.title}]({plot.file})" for plot in plots(self._measured))]
+
+    def _overview(self) -> list[str]:
+        rows: list[list[object]] = []
+        used: list[list[Result]] = []
+        for setting in ARMS:
+            cells = [cell for cell in self._evidence.cells() if cell.setting == setting]
+            for arm in ARMS[setting]:
+                found = [result for cell in cells for result in self._evidence.seeds(cell, arm)]
+                if found:
+                    jobs = sum(result.number("jobs") for result in found)
+                    restarts = sum(result.number("restarts") for result in found)
+                    ratios = [self._ratio(cells, arm, other) for other in (NONE, UNLIMITED)]
+                    late = sum(bool(result.values["timed_out"]) for result in found)
+                    counts = [len(found), late, f"{jobs:.0f}", f"{restarts:.0f}", f"{restarts / jobs:.3f}"]
+                    rows.append([setting, arm, *counts, *ratios])
+                    used.append(found)
+        head = [
+            "setting",
+            "arm",
+            "trials",
+            "timed out",
+            "jobs",
+            "restarts",
+            "restarts a job",
+            "time / none",
+            "time / unlimited",
+        ]
+        return [
+            "## All loads together",
+            "*Time / none* and *time / unlimited*: total time over that of the other arm, mean over the loads.",
+            *self._placed(head, rows, used),
+        ]
+
+    def _ratio(self, cells: Sequence[Cell], arm: str, other: str) -> str:
+        pairs = self._evidence.pairs(arm, other, cells)
+        return f"{statistics.fmean(pair.time_ratio for pair in pairs):.2f}" if pairs else "-"
+
+    def _loads(self) -> list[str]:
+        parts = ["## Every load", _LEGEND.strip()]
+        for (setting, share), group in groupby(self._evidence.cells(), key=lambda cell: (cell.setting, cell.share)):
+            cells = list(group)
+            found = [result for cell in cells for arm in ARMS[setting] for result in self._evidence.seeds(cell, arm)]
+            others = [other for other in (NONE, UNLIMITED) if other in ARMS[setting]]
+            used: list[list[Result]] = []
+            jobs: list[list[object]] = []
+            control: list[list[object]] = []
+            for cell in cells:
+                for arm in self._evidence.arms(cell):
+                    seeds = self._evidence.seeds(cell, arm)
+                    name = [percent(cell.oversubscription), arm, _seeds(seeds)]
+                    ratios = [self._ratio([cell], arm, other) for other in others]
+                    jobs.append([*name, *row_of(JOBS, seeds), *ratios, *row_of(JOB_TIMES, seeds)])
+                    control.append([*name, *row_of(CONTROL, seeds)])
+                    used.append(seeds)
+            head = ["load", "arm", "seeds"]
+            job_titles = [*titles_of(JOBS), *(f"time / {other}" for other in others), *titles_of(JOB_TIMES)]
+            parts += [
+                f"### {setting}, limit 1/{share} of the capacity",
+                _sizes(found),
+                *self._placed([*head, *job_titles], jobs, used),
+                *self._placed([*head, *titles_of(CONTROL)], control, used),
+            ]
+        return parts
+
+    def _errors(self) -> list[str]:
+        errors = self._results.errors()
+        if not errors:
+            return []
+        rows = ([result.trial, self._where([result]), result.error.replace("|", "\\|")] for result in errors)
+        return [
+            "## Failed trials",
+            "Each failed on two boots; its load counts as not measured for that arm and seed.",
+            _table(["trial", "where", "error"], rows),
+        ]
+
+    def _placed(self, head: list[str], rows: list[list[object]], used: list[list[Result]]) -> list[str]:
+        """A table whose rows say where they were measured: under it if all agree, else each in a column."""
+        found = [result for results in used for result in results]
+        if len({self._where(results) for results in used}) == 1:
+            return [_table(head, rows), self._caption(found)]
+        placed = ([*row, self._where(results)] for row, results in zip(rows, used, strict=True))
+        return [_table([*head, "where"], placed)]
+
+    def _where(self, results: Iterable[Result]) -> str:
+        numbers = {self._places.index(self._results.boots[result.boot].where) + 1 for result in results}
+        return ", ".join(map(str, sorted(numbers)))
+
+    def _caption(self, results: Sequence[Result]) -> str:
+        places = list(dict.fromkeys(self._results.boots[result.boot].where for result in results))
+        if not places:
+            return ""
+        named = places[0] if len(places) == 1 else f"numbers {self._where(results)} of the first table"
+        return f"*Measured on {named}.*"
+
+
+def render(results: Results, *, label: str = "") -> str:
+    """The report on these results as Markdown; `label` goes on top of it."""
+    return Report(results, label).text()
+
+
+def plots(measured: Sequence[Result]) -> list[Plot]:
+    """The plots that these trials make."""
+    settings = {result.trial.cell.setting for result in measured}
+    return [plot for plot in _PLOTS if (plot.setting in settings if plot.setting else settings)]
+
+
+def publish(results: Results, folder: Path, *, label: str = "", draw: bool = True) -> str:
+    """Write the report, and its plots where matplotlib is installed; returns what was done, for people."""
+    report = folder / REPORT
+    new = report.with_suffix(".new")
+    new.write_text(render(results, label=label))
+    os.replace(new, report)
+    wanted = plots(results.measured())
+    if not (draw and wanted):
+        return f"wrote {REPORT}"
+    try:
+        from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is an extra
+    except ModuleNotFoundError as e:
+        if e.name != "matplotlib":
+            raise
+        return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[plots]')"
+    for plot in wanted:
+        draw_plot(plot, results, folder / plot.file)
+    return f"wrote {REPORT} and {len(wanted)} plots"
+
+
+def _judged(judgement: Judgement) -> str:
+    return f"**{judgement.verdict}**" + (f": {judgement.figure}" if judgement.figure else "")
+
+
+def _seeds(results: Sequence[Result]) -> str:
+    late = sum(bool(result.values["timed_out"]) for result in results)
+    return f"{len(results)}" + (f" ({late} timed out)" if late else "")
+
+
+def _sizes(results: Sequence[Result]) -> str:
+    capacity, limit = (value_range(results, name, 1 << 20) for name in ("capacity_bytes", "limit_bytes"))
+    return f"{value_range(results, 'jobs')} jobs a trial; capacity {capacity} MiB, limit {limit} MiB."
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

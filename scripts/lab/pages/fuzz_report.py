@@ -1,0 +1,35 @@
+"""The page about what `lab.measure.fuzz` found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.pages.report import Report
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what fuzz.json holds."""
+    (run,) = results["runs"]
+    targets = run["targets"]
+    broken = [(target["target"], one) for target in targets for one in target["broken"]]
+    lines = [
+        "# Parsers, fuzzed",
+        "",
+        "Written by `scripts/bench fuzz`, which does it again; do not edit. Every parser of text that is not ours",
+        "(files of the kernel and of kubelet, names of cgroups and log folders, records in xattrs, the configuration,",
+        f"references on the command line) is driven by its coverage (atheris) for {run['seconds']:g} s. Whatever the",
+        "bytes are, it has to take them, or to refuse them with the error that is made for that; what it takes must be",
+        "within its bounds, and the same again when it is written and read back (tests/fuzz_targets.py). The tests do",
+        "the same with hypothesis.",
+        "",
+        "| what | times | broken |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {target['target']} | {target['executed']} | {len(target['broken'])} |" for target in targets]
+    lines += ["", f"**{sum(target['executed'] for target in targets)} times, {len(broken)} broken.**"]
+    lines += [f"- {name}: {one}" for name, one in broken]
+    lines += ["", f"Commit {results['commit']}, {results['date']}, Python {run['python']}."]
+    return "\n".join([*lines, ""])
+
+
+REPORT = Report("fuzz", render)

@@ -1,0 +1,58 @@
+"""The page about what `lab.measure.liveness` measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.pages.report import COUNTED_MACHINE, Report
+
+_KINDS = {"http": "HTTP", "tcp": "TCP", "exec": "exec"}
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what liveness.json holds."""
+    (run,) = results["runs"]
+    states = list(dict.fromkeys(asked["state"] for asked in run["asked"]))
+    cells = {(asked["state"], asked["kind"]): _cell(asked) for asked in run["asked"]}
+    lines = [
+        "# What a held pod answers to probes",
+        "",
+        "Written by `scripts/bench liveness`, which measures it again; do not edit. One pod is asked as kubelet",
+        f"asks, with Kubernetes' default timeout of {run['timeout_ms'] / 1000:g} s: by HTTP, by TCP, and by a process",
+        "(`true`) that is started in its container. There is no daemon: this is what the kernel makes of `cpu.max` at",
+        "1 % of a CPU (`throttle`) and of `cgroup.freeze` (`freeze`). A busy pod takes memory and gives it back all",
+        "the time, in the thread that answers.",
+        "",
+        "Answered in time, median and longest time of those:",
+        "",
+        "| pod | " + " | ".join(_KINDS.values()) + " |",
+        "|---|" + "---|" * len(_KINDS),
+    ]
+    lines += [f"| {state} | " + " | ".join(cells[state, kind] for kind in _KINDS) + " |" for state in states]
+    lines += [
+        "",
+        "- **TCP** is answered by the kernel for whoever listens: a frozen pod passes, as long as the connections",
+        "  that nobody accepts fit its backlog. Such a probe tells nothing about a pod, held or not.",
+        "- **HTTP** of a frozen pod waits for its thaw; the default liveness probe allows two misses in a row, and",
+        "  kills at the third, 20 to 30 s later. Throttled, a pod answers as long as what it does itself leaves it",
+        "  some of its quota.",
+        "- **exec** probes run in the container and get what it gets. A real one costs more than `true`: the start of",
+        "  the runtime's own part runs there too.",
+        "",
+        "What the daemon makes of it: services are held for 9 s at most and then run for at least 12 s; an exec probe",
+        "that meets a held pod ends the pause within a second ([policies.md](policies.md)). Ten minutes of that under",
+        "pressure: [probes.md](probes.md).",
+        "",
+        f"Commit {results['commit']}, {results['date']}, Linux {run['kernel']}, {COUNTED_MACHINE}.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _cell(asked: dict[str, Any]) -> str:
+    share = f"{asked['answered']} of {asked['sent']}"
+    if asked["median_ms"] is None:
+        return share
+    return f"{share}; {asked['median_ms']:g} ms, {asked['longest_ms']:g} ms"
+
+
+REPORT = Report("liveness", render)

@@ -1,0 +1,308 @@
+"""The page about the default policy with the stock configuration: what `lab.measure.policy_bed` simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from cgpause.offline.markdown import table
+from lab.measure.experiment_results import percent
+from lab.measure.policy_bed import (
+    CPUS,
+    NAMES,
+    NONE,
+    PRESET_START_S,
+    RESERVE,
+    SLOW_CPUS,
+    SLOW_START_S,
+    UNLIMITED,
+    URGENT,
+)
+from lab.measure.policy_loads import ADVERSARIES, NOISE_PODS, SETTLED_S, STARTING
+from lab.pages.report import Report
+
+Run = dict[str, Any]
+Runs = list[Run]
+
+SAME: Final = 0.02
+"""Times that differ by less count as the same."""
+NEAR: Final = 0.10
+"""A cell is near unlimited memory if its time beside none is at most so much higher, as a share of none's time."""
+
+_HEAD = """\
+# The default policy, simulated
+
+Written by `scripts/bench policy`, which simulates it again; do not edit. The policy is `reserve` with the stock
+configuration: no option differs from its default. Every run stands beside the same run without control (`none`). How
+far the simulation is from a kernel: [simulation.md](simulation.md).
+"""
+
+
+class Cell(NamedTuple):
+    """One load on one size of node, over all seeds."""
+
+    name: str
+    none: Runs
+    reserve: Runs
+    unlimited: Runs
+
+    @property
+    def time(self) -> float:
+        """Time beside none, as a share: 0.1 is 10 % longer."""
+        return beside(self.reserve, self.none)
+
+    @property
+    def best(self) -> float:
+        """The same with unlimited memory."""
+        return beside(self.unlimited, self.none)
+
+    @property
+    def longest(self) -> float:
+        """Longest pause of a batch pod, as a share of the time without control; of all seeds the largest."""
+        pairs = zip(self.reserve, self.none, strict=True)
+        return max(float(run["longest_batch_pause_s"] / none["total_s"]) for run, none in pairs)
+
+    @property
+    def urgent(self) -> float | None:
+        """Mean end of the urgent jobs beside none, as a share; None where there are none."""
+        if any(run.get("urgent_s") is None for run in (*self.reserve, *self.none)):
+            return None
+        return total(self.reserve, "urgent_s") / total(self.none, "urgent_s") - 1
+
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """Jobs that had not finished when the run was given up: under the policy, and without control."""
+        left = [sum(run["jobs"] - run["finished"] for run in runs) for runs in (self.reserve, self.none)]
+        return left[0], left[1]
+
+
+def total(runs: Iterable[Run], name: str) -> float:
+    """Return the sum of a figure."""
+    return float(sum(run[name] for run in runs))
+
+
+def beside(runs: Runs, none: Runs) -> float:
+    """Return the time of all runs beside that without control, as a share: 0.1 is 10 % longer."""
+    return total(runs, "total_s") / total(none, "total_s") - 1
+
+
+def cells_of(runs: Runs, name_of: Callable[[Run], str]) -> list[Cell]:
+    """Return the cells of runs, in the order of the first run of each."""
+    found: dict[str, Runs] = {}
+    for run in runs:
+        found.setdefault(name_of(run), []).append(run)
+
+    def of(mine: Runs, arm: str) -> Runs:
+        return sorted((run for run in mine if run["arm"] == arm), key=lambda run: int(run["seed"]))
+
+    return [Cell(name, of(mine, NONE), of(mine, RESERVE), of(mine, UNLIMITED)) for name, mine in found.items()]
+
+
+def presets(run: Run, count: int, start_s: float = PRESET_START_S) -> list[Cell]:
+    """Return the cells of all presets on so many CPUs, with so long a container creation."""
+    mine = [one for one in run["presets"] if (one["cpus"], one["start_s"]) == (count, start_s)]
+    return cells_of(mine, lambda one: f"{one['load']}, {count} CPUs")
+
+
+def losses(cell: Cell) -> list[str]:
+    """Return in words in which respects a cell ended worse under the policy than without control."""
+    found = []
+    if cell.time > SAME:
+        found.append(f"{percent(cell.time)} longer")
+    for name, words in (("restarts", "restarts"), ("kills", "kills"), ("probe_kills", "kills by probes")):
+        if name in cell.none[0] and total(cell.reserve, name) > total(cell.none, name):
+            found.append(f"{total(cell.reserve, name):.0f} {words} (none: {total(cell.none, name):.0f})")
+    if cell.unfinished[0] > cell.unfinished[1]:
+        found.append(f"{cell.unfinished[0]} jobs not finished (none: {cell.unfinished[1]})")
+    if cell.urgent is not None and cell.urgent > 0:
+        found.append(f"urgent jobs end {percent(cell.urgent)} later")
+    return found
+
+
+def where_it_loses(cells: Iterable[Cell]) -> list[str]:
+    """Return a line for each cell that ended worse than without control."""
+    return [f"- `{cell.name}`: {'; '.join(found)}." for cell in cells if (found := losses(cell))]
+
+
+def summary(cells: Sequence[Cell]) -> str:
+    """Return the answer for some cells in a few sentences."""
+    within = sum(cell.time <= SAME for cell in cells)
+    near = sum(cell.time <= cell.best + NEAR for cell in cells)
+    worst = max(cells, key=lambda cell: cell.time)
+    restarts, before = (sum(total(runs, "restarts") for runs in each) for each in _arms(cells))
+    clean = sum(total(cell.reserve, "restarts") == 0 for cell in cells)
+    return (
+        f"In {within} of {len(cells)} cells the load takes at most {percent(SAME)} longer than without control; on "
+        f"average over all cells it takes {percent(fmean(cell.time for cell in cells), 1, sign=True)}, at worst "
+        f"{percent(worst.time, 1, sign=True)} (`{worst.name}`). Containers restart {restarts:.0f} times, without "
+        f"control {before:.0f} times; in {clean} cells none restarts. {near} cells are within {100 * NEAR:.0f} points "
+        f"of unlimited memory, which takes {percent(fmean(cell.best for cell in cells), 1, sign=True)} on average."
+    )
+
+
+def _arms(cells: Sequence[Cell]) -> tuple[list[Runs], list[Runs]]:
+    return [cell.reserve for cell in cells], [cell.none for cell in cells]
+
+
+def _cell_text(cell: Cell) -> str:
+    restarts = f"{total(cell.reserve, 'restarts'):.0f}/{total(cell.none, 'restarts'):.0f}"
+    return f"{percent(cell.time, sign=True)} ({percent(cell.best, sign=True)}), {restarts}"
+
+
+def _grid(columns: Sequence[tuple[str, list[Cell]]], text: Callable[[Cell], str], names: Sequence[str]) -> list[str]:
+    """Return a table with a row for each preset, and a column for each size of node."""
+    rows = []
+    for name in names:
+        cells = [next(cell for cell in cells if cell.none[0]["load"] == name) for _, cells in columns]
+        rows.append([name, *map(text, cells)])
+    return table(["preset", *(title for title, _ in columns)], rows, texts=1)
+
+
+def _urgent(cell: Cell) -> str:
+    return "-" if cell.urgent is None else percent(cell.urgent, sign=True)
+
+
+def _adversaries(cells: Sequence[Cell]) -> list[str]:
+    rows = []
+    for cell in cells:
+        none, reserve = cell.none, cell.reserve
+        rows.append(
+            [
+                cell.name,
+                f"{total(none, 'kills'):.0f}",
+                f"{total(reserve, 'kills'):.0f}",
+                *(f"{total(arm, 'finished'):.0f} of {total(arm, 'jobs'):.0f}" for arm in (none, reserve)),
+                f"{total(none, 'total_s') / len(none):.0f}",
+                percent(cell.time, sign=True),
+                percent(max(a["total_s"] / b["total_s"] for a, b in zip(reserve, none, strict=True)) - 1, sign=True),
+                f"{max(run['longest_pause_s'] for run in reserve):.0f}",
+            ]
+        )
+    titles = ["load", "kills, none", "kills", "jobs done, none", "jobs done", "time, none, s", "time", "worst seed"]
+    return table([*titles, "longest pause, s"], rows, texts=1)
+
+
+def _starting(cells: Sequence[Cell]) -> list[str]:
+    rows = [
+        [
+            cell.name,
+            *(f"{total(arm, 'probe_kills'):.0f}" for arm in (cell.none, cell.reserve)),
+            *(f"{max(run['longest_start_s'] for run in arm):.0f}" for arm in (cell.none, cell.reserve)),
+            *(f"{total(arm, 'kills'):.0f}" for arm in (cell.none, cell.reserve)),
+            percent(cell.time, sign=True),
+        ]
+        for cell in cells
+    ]
+    titles = ["node", "by probes, none", "by probes", "longest start, none, s", "longest start, s", "OOM kills, none"]
+    return table([*titles, "OOM kills", "time"], rows, texts=1)
+
+
+def _noise(runs: Runs) -> list[str]:
+    rows = [
+        [
+            str(run["cpus"]),
+            f"{run['steps_bytes'] / 2**20:.1f}",
+            str(run["samples"]),
+            str(run["pauses"]),
+            str(run["first"]),
+        ]
+        for run in runs
+    ]
+    return table(["CPUs", "largest step, MiB", "samples", "pauses", "samples in which a pod went first"], rows, texts=0)
+
+
+def _noise_answer(runs: Runs) -> str:
+    bad = [run for run in runs if run["pauses"] or run["first"]]
+    counts = ", ".join(str(run["cpus"]) for run in bad)
+    if bad:
+        return f"On {counts} CPUs the noise of `memory.current` alone made pods pause or go first."
+    return "The noise of `memory.current` alone made no pod pause, and none went first."
+
+
+def render(results: dict[str, Any]) -> str:
+    """Return the page; `results` is what policy-bed.json holds."""
+    (run,) = results["runs"]
+    sizes = [(count, presets(run, count)) for count in CPUS]
+    slow = [(count, start_s, presets(run, count, start_s)) for start_s in SLOW_START_S for count in SLOW_CPUS]
+    adversaries = cells_of(run["adversaries"], lambda one: str(one["load"]))
+    starting = cells_of(run["starting"], lambda one: f"{one['cpus']} CPUs")
+    cells = [cell for _, mine in sizes for cell in mine]
+    slow_cells = [cell._replace(name=f"{cell.name}, {start_s:g} s") for _, start_s, mine in slow for cell in mine]
+    columns = [(f"{count} CPUs", mine) for count, mine in sizes]
+    slow_columns = [(f"{start_s:g} s, {count} CPUs", mine) for count, start_s, mine in slow]
+    by_probes = [sum(total(arm, "probe_kills") for arm in each) for each in _arms(starting)]
+    kills = [sum(total(arm, "kills") for arm in each) for each in _arms(adversaries)]
+    seeds = ", ".join(str(seed) for seed in run["seeds"])
+    lost = where_it_loses(cells), where_it_loses(slow_cells), where_it_loses(adversaries)
+    lost_starting = where_it_loses(cell._replace(name=f"slow start, {cell.name}") for cell in starting)
+    lines = [
+        _HEAD,
+        f"**Presets.** {summary(cells)}",
+        "",
+        f"**Slow container creation.** {summary(slow_cells)}",
+        "",
+        f"**Loads made to let it lose.** {kills[0]:.0f} kills, without control {kills[1]:.0f};",
+        f"it ended worse than without control in some respect on {len(lost[2])} of {len(adversaries)} loads.",
+        "",
+        f"**Services that start slowly.** {by_probes[0]:.0f} containers killed by their probes,",
+        f"without control {by_probes[1]:.0f}.",
+        "",
+        f"**Noise.** {_noise_answer(run['noise'])}",
+        "",
+        "## Where it loses",
+        "",
+        "Every cell in which a figure is worse than without control; times that differ by",
+        f"{percent(SAME)} or less count as the same. Figures are sums over the seeds.",
+        "",
+        *([line for each in (*lost, lost_starting) for line in each] or ["Nowhere here."]),
+        "",
+        "## Presets",
+        "",
+        "Each cell has the time beside none, in brackets that with unlimited memory, and the restarts with and without",
+        "the policy, over all seeds.",
+        "",
+        *_grid(columns, _cell_text, NAMES),
+        "",
+        "The longest pause of a batch pod as a share of the load's time without control:",
+        "",
+        *_grid(columns, lambda cell: percent(cell.longest), NAMES),
+        "",
+        f"The mean end of the jobs `{URGENT}` (priority 100) beside none:",
+        "",
+        *_grid(columns, _urgent, ["priorities"]),
+        "",
+        "## Slow container creation",
+        "",
+        f"The presets take {PRESET_START_S:g} s to create a container. With other times, as above:",
+        "",
+        *_grid(slow_columns, _cell_text, NAMES),
+        "",
+        "## Loads made to let it lose",
+        "",
+        "Kills are those of the kernel for want of the node's memory. Times are those until the last job has finished.",
+        "",
+        *_adversaries(adversaries),
+        "",
+        *table(["load", "pods"], [[f"`{name}`", one.words] for name, one in ADVERSARIES.items()], texts=2),
+        "",
+        "## Services that start slowly",
+        "",
+        f"{STARTING}.",
+        "",
+        *_starting(starting),
+        "",
+        "## Noise",
+        "",
+        f"{run['noise'][0]['seconds'] / 3600:g} hours of {NOISE_PODS} idle pods whose `memory.current` moves by up to",
+        "64 pages per CPU (the kernel's charge batch). The limits add up to twice the node's memory. The first",
+        f"{SETTLED_S:g} s do not count. While a decision holds for the headroom of the whole node, no pod is read.",
+        "",
+        *_noise(run["noise"]),
+        "",
+        f"Simulated at commit {results['commit']}, {results['date']}; seeds {seeds}.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+REPORT = Report("policy-bed", render)

@@ -1,0 +1,56 @@
+"""The page about what `lab.measure.probe` measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.pages.report import Report
+
+_ROWS = (
+    ("seconds of pressure", "seconds"),
+    ("kubepods used on average, %", "mean_use_pct"),
+    ("probes sent to services", "probes_sent"),
+    ("missed", "probes_missed"),
+    ("missed in a row at most", "longest_run_missed"),
+    ("slowest answer, ms", "slowest_answer_ms"),
+    ("containers killed by their probe", "liveness_kills"),
+    ("probes of the control missed", "control_missed"),
+    ("pauses of services", "service_pauses"),
+    ("longest, s", "service_longest_s"),
+    ("pauses of batch", "batch_pauses"),
+    ("longest, s", "batch_longest_s"),
+    ("OOM kills (batch has no end here, and needs more than there is)", "oom_kills"),
+)
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what probes.json holds."""
+    lines = [
+        "# Liveness probes under pressure",
+        "",
+        "Written by `scripts/bench probes`, which measures it again; do not edit. Real services answer HTTP in network",
+        "namespaces of their own beside batch jobs that never end and that together need more memory than there is,",
+        "under the daemon with its default configuration. Each service is probed as kubelet does it, by Kubernetes'",
+        "default liveness probe. A control outside of kubepods is probed as well: what it misses, the machine missed.",
+        "In the second run batch is protected, so that services are what has to be held, by freezing.",
+        "",
+        "| | " + " | ".join(_title(run) for run in results["runs"]) + " |",
+        "|---|" + "---|" * len(results["runs"]),
+    ]
+    lines.append("| probe | " + " | ".join(_probe(run) for run in results["runs"]) + " |")
+    for name, key in _ROWS:
+        lines.append(f"| {name} | " + " | ".join(f"{run[key]:g}" for run in results["runs"]) + " |")
+    where = dict.fromkeys(f"Linux {run['kernel']}, {run['cpus']} CPUs" for run in results["runs"])
+    lines += ["", f"Commit {results['commit']}, {results['date']}, in a VM: {'; '.join(where)}."]
+    return "\n".join([*lines, ""])
+
+
+def _title(run: dict[str, Any]) -> str:
+    return "services have to be held" if run["hold_services"] else "default"
+
+
+def _probe(run: dict[str, Any]) -> str:
+    return f"every {run['period_s']:g} s, {run['timeout_s']:g} s, {run['failures']} failures"
+
+
+REPORT = Report("probes", render)

@@ -1,0 +1,158 @@
+"""The page about what `lab.measure.realnode` measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.pages.report import Report
+
+Row = dict[str, Any]
+
+_LOADS = {
+    "idle": "three jobs with a limit of 44 % of kubepods that need 40 % once, beside seven idle pods",
+    "unlimited": "two jobs without a limit that need 75 % of kubepods each; twice in a row",
+    "probed": "the three jobs beside a service with Kubernetes' default HTTP liveness probe",
+}
+_CHECKS = {
+    "reload": "`systemctl daemon-reload` and a new pod while pods are paused",
+    "kubelet": "a restart of kubelet while pods are paused",
+    "sigterm": "paused pods are deleted (SIGTERM)",
+    "uninstall": "`scripts/install --uninstall` while pods are paused",
+}
+
+_INTRODUCTION = """\
+# On a real node
+
+Written by `scripts/bench realnode`, which measures it again; do not edit. kubelet, containerd, runc and systemd run the
+pods, with a limit of the kubepods cgroup for all of them. cgpause is installed with `scripts/install --wheels` and
+keeps its stock configuration.
+"""
+
+_NODE = """\
+## How this node differs from others
+
+- It is emulated, so it is slow. Compare the rows with each other, not with a node of yours.
+- It has no API server: kubelet reads its pods from files. Each file names a UID in the API's form. So cgroups and logs
+  are named as for any pod, and cgpause does not take the pod for a static one.
+- kubelet still takes these pods for static ones and never evicts them. The OOM killer acts where kubelet could evict.
+- kubelet 1.20.2 with systemd leaves a second, empty tree: `kubepods` beside `kubepods.slice`.
+- The jobs grow by 50 MiB/s and end. kubelet restarts a killed job after its usual back-off (10 s, then 20 s, ...).
+"""
+
+
+def _seconds(values: list[float | None]) -> str:
+    return ", ".join("not done" if value is None else f"{value:.0f}" for value in values)
+
+
+def _done(values: list[float | None]) -> str:
+    return "not done" if None in values else f"done after {_seconds(values)} s"
+
+
+def _counts(values: list[int]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _loads(rows: list[Row]) -> list[str]:
+    lines = [
+        "| load | cgpause | done after, s | restarts | restarts of pods beside | OOM kills | pauses | longest, s |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        cells = [
+            row["case"],
+            row["arm"],
+            _seconds(row["done_s"]),
+            _counts(row["restarts"]),
+            str(row["restarts_beside"]),
+            str(row["oom_kills"]),
+            str(row.get("pauses", "-")),
+            f"{row['longest_s']:.0f}" if "longest_s" in row else "-",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def finding(row: Row) -> str:
+    """Return what a check measured, in words."""
+    if row["case"] == "sigterm":
+        times = (
+            "was killed" if one is None else f"ended after {one:g} s" for one in (row["paused_s"], row["running_s"])
+        )
+        return "a paused pod {}, a running one {}; the grace period is {} s".format(*times, row["grace_s"])
+    words = []
+    if "times_undone" in row:
+        undone = f"undone {row['times_undone']} times, for {row['longest_undone_s']:g} s at most"
+        words += [
+            undone if row["times_undone"] else "never undone",
+            "" if row["paused_at_end"] else "not paused at the end",
+        ]
+    words += [
+        "originals back" if row["originals_back"] else "originals **not** back",
+        f"{row['records_left']} records left" if row["records_left"] else "no record left",
+        f"{row['restarts']} restarts",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _checks(rows: list[Row]) -> list[str]:
+    lines = ["| while pods are paused by hand | holds | measured |", "|---|---|---|"]
+    lines += [f"| {_CHECKS[row['case']]} | {'yes' if row['ok'] else '**no**'} | {finding(row)} |" for row in rows]
+    return lines
+
+
+def tables(run: Row) -> list[str]:
+    """Return a run's tables, those that it has rows for."""
+    loads = _loads(run["loads"]) if run["loads"] else []
+    checks = _checks(run["checks"]) if run["checks"] else []
+    return [*loads, *([""] if loads and checks else []), *checks]
+
+
+def answers(run: Row) -> list[str]:
+    """Return what the figures say, a sentence for each load and one for all checks."""
+    lines = []
+    for case, words in _LOADS.items():
+        arms = {row["arm"]: row for row in run["loads"] if row["case"] == case}
+        if len(arms) < 2:
+            continue
+        old, new = arms["without"], arms["with"]
+        restarts = [sum(row["restarts"]) for row in (old, new)]
+        line = f"- `{case}` ({words}): {restarts[1]} restarts with cgpause, {restarts[0]} without; "
+        line += f"{_done(new['done_s'])} with it, {_done(old['done_s'])} without."
+        if case == "probed":
+            line += (
+                f" The service restarted {new['restarts_beside']} times, and {old['restarts_beside']} times without."
+            )
+        lines.append(line)
+    failed = [row["case"] for row in run["checks"] if not row["ok"]]
+    if failed:
+        lines.append(f"- Of {len(run['checks'])} checks of a pause by hand these fail: {', '.join(failed)}.")
+    elif run["checks"]:
+        lines.append(f"- All {len(run['checks'])} checks of a pause by hand hold.")
+    measured = {row["case"] for row in [*run["loads"], *run["checks"]]}
+    missing = [case for case in (*_LOADS, *_CHECKS) if case not in measured]
+    return [*lines, f"- Not measured: {', '.join(missing)}."] if missing else lines
+
+
+def render(results: Row) -> str:
+    """Return the page as Markdown; `results` is what realnode.json holds."""
+    (run,) = results["runs"]
+    facts = run["facts"]
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("kubelet", "containerd", "runc", "systemd"))
+    lines = [
+        _INTRODUCTION,
+        *answers(run),
+        "",
+        "Each load has a row without and one with cgpause, and two figures where it has two rounds. *Pods beside* are",
+        "the idle pods or the service.",
+        "",
+        *tables(run),
+        "",
+        *([run["note"], ""] if "note" in run else []),
+        _NODE,
+        f"Commit {results['commit']}, {results['date']}, in a VM: Linux {facts['kernel']}, {versions},",
+        f"{facts['cpus']} CPUs, kubepods {facts['kubepods_mib']} MiB.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+REPORT = Report("realnode", render)

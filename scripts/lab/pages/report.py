@@ -1,0 +1,69 @@
+"""Makes a page of docs/ of what was measured: `python -m lab.pages.report NAME FILE...`.
+
+Each file is one run's JSON object. They are kept in docs/NAME.json with commit and date, and docs/NAME.md is made of
+nothing else: no figure in it is typed by hand.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.vm.host import REPO, commit_of
+
+COUNTED_MACHINE = "one CPU that executes 10^9 instructions a second (QEMU -icount)"
+"""The same on every host, and whatever else that host does: no run is slower than another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One page of docs/, made by `scripts/bench NAME`."""
+
+    name: str
+    render: Callable[[dict[str, Any]], str]
+    """From what the JSON file holds to the page."""
+
+    @property
+    def results(self) -> Path:
+        """The JSON file."""
+        return REPO / "docs" / f"{self.name}.json"
+
+    @property
+    def page(self) -> Path:
+        """The Markdown file."""
+        return REPO / "docs" / f"{self.name}.md"
+
+    def publish(self, runs: Sequence[dict[str, Any]]) -> None:
+        """Write both."""
+        results = dated(runs)
+        self.results.write_text(f"{json.dumps(results, indent=2)}\n")
+        self.page.write_text(self.render(results))
+
+    def is_current(self) -> bool:
+        """Whether the page is what the results say."""
+        return self.page.read_text() == self.render(json.loads(self.results.read_text()))
+
+
+def dated(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Runs of today, at the commit that is checked out."""
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return {"commit": commit_of(), "date": date, "runs": list(runs)}
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line."""
+    name, *paths = argv
+    report: Report = importlib.import_module(f"lab.{name}_report").REPORT
+    report.publish([json.loads(Path(path).read_text()) for path in paths])
+    print(f"wrote {report.results.relative_to(REPO)} and {report.page.relative_to(REPO)}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

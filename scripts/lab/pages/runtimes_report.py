@@ -1,0 +1,40 @@
+"""The page about what `lab.measure.runtimes` measured."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from cgpause.pods.tree import SPARED_S
+from lab.pages.report import COUNTED_MACHINE, Report
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what runtimes.json holds."""
+    (run,) = results["runs"]
+    lines = [
+        "# How long a runtime makes a container",
+        "",
+        "Written by `scripts/bench runtimes`, which measures it again; do not edit. A container cannot be made in a",
+        f"paused pod, so a pod is not paused for {SPARED_S * 1000:g} ms after the cgroup of a new container appears in",
+        "it, nor while one of its processes is still the runtime's. This is how long two runtimes take from that",
+        "cgroup to the container's own program, on a machine that has nothing else to do:",
+        "",
+        f"| runtime | median of {len(run['runtimes'][0]['times_ms'])} | longest |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {found['runtime']} | {statistics.median(found['times_ms']):.0f} ms | {max(found['times_ms']):.0f} ms |"
+        for found in run["runtimes"]
+    ]
+    lines += [
+        "",
+        "The machine is slower than a node's. What a kubelet and containerd do between creating and starting is not in",
+        "these times, and on a busy node everything takes longer: cgpause then waits for the runtime, 10 s at most.",
+        "",
+        f"Commit {results['commit']}, {results['date']}; Linux {run['kernel']}, {COUNTED_MACHINE}.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+REPORT = Report("runtimes", render)

@@ -1,0 +1,160 @@
+"""The page about how far the simulation is from the kernel: what `lab.measure.validate` found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lab.measure.experiment_results import NONE, UNLIMITED, WATERMARK, percent
+from lab.pages.report import Report
+
+BAR = 0.15
+"""What the sums of restarts and of total times may be off."""
+HELD_TO = (NONE, WATERMARK)
+"""The arms with restarts enough to speak of a share of them."""
+
+_THREE = "measured | simulated | error"
+_FROM = {
+    "unit_s": "CPU time of all jobs, least squares over the numbers of units and pages",
+    "make_s": "total time less the jobs' CPU time, for each job",
+    "charged_bytes": "mean use of kubepods; what could be reclaimed is in it",
+}
+
+
+def error(measured: float, simulated: float) -> float | None:
+    """How far off, as a share; None where there was nothing."""
+    return simulated / measured - 1 if measured else None
+
+
+def total(cells: Iterable[dict[str, Any]], which: str, name: str) -> float:
+    """The sum of a figure."""
+    return sum(float(cell[which][name]) for cell in cells)
+
+
+def misses(results: dict[str, Any]) -> list[str]:
+    """What is further off than the bar allows, as sentences."""
+    (run,) = results["runs"]
+    found = []
+    for arm in dict.fromkeys(cell["arm"] for cell in run["cells"]):
+        cells = [cell for cell in run["cells"] if cell["arm"] == arm]
+        for name, words in (("restarts", "restarts"), ("total_s", "total time")):
+            off = error(total(cells, "measured", name), total(cells, "simulated", name))
+            if (name == "total_s" or arm in HELD_TO) and off is not None and abs(off) > BAR:
+                found.append(f"{words} of the arm {arm}: {percent(off, 1, sign=True)}")
+    return found
+
+
+def render(results: dict[str, Any]) -> str:
+    """The report as Markdown; `results` is what simulation.json holds."""
+    (run,) = results["runs"]
+    costs, cells = run["costs"], run["cells"]
+    far = misses(results)
+    trials = sum(cell["trials"] for cell in cells)
+    lines = [
+        "# How far the simulation is from the kernel",
+        "",
+        "Written by `scripts/bench simulation`, which simulates it again; do not edit. `cgpause simulate` runs the",
+        "policies themselves, on nodes, containers, kernel and kubelet that are modelled in virtual time. Here it runs",
+        f"the {trials} trials of [evaluation.md](evaluation.md) in which memory ends at kubepods' limit: the same jobs",
+        "with the same allocations, the same admission and back-off, the same configuration of the daemon.",
+        "",
+        f"**{'Not within' if far else 'Within'} {percent(BAR)} on restarts and total time, summed over all loads"
+        + (": " + "; ".join(far) if far else "")
+        + f".** Restarts count in the arms that have enough of them: {', '.join(HELD_TO)}.",
+        "",
+        *_sums(cells),
+        "",
+        "A single trial is further off. Mean absolute error of a trial, and as a share of the mean that was measured:",
+        "",
+        *_single(cells),
+        "",
+        "Which container is killed first decides what happens afterwards, so a trial with many kills is a matter of",
+        "chance in the kernel too. By load, summed over its sets of jobs, where anybody restarted:",
+        "",
+        *_loads(cells),
+        "",
+        "## What it assumes",
+        "",
+        f"Four costs are taken from the trials of the arm {UNLIMITED}, where nobody is killed or held, and so is not",
+        "part of what is tested; nothing is fitted to the other arms, or to any load:",
+        "",
+        "| cost | | from |",
+        "|---|---|---|",
+        f"| work after a unit of memory | {1000 * costs['unit_s']:.1f} ms of CPU time | {_FROM['unit_s']} |",
+        f"| taking a page | {1e6 * costs['page_s']:.1f} µs of CPU time | the same |",
+        f"| starting a container | {1000 * costs['make_s']:.1f} ms of a CPU, one by one | {_FROM['make_s']} |",
+        f"| what a pod is charged besides | {costs['charged_bytes'] / 1024:.0f} KiB | {_FROM['charged_bytes']} |",
+        "",
+        "What it leaves out, and what that does:",
+        "",
+        "- The kernel's own work when memory is out. It looks for memory to reclaim, again and again, in every cgroup,",
+        "  before it kills, in the CPU time of whoever wants a page; a kill takes effect later than here, and CPU time",
+        "  is lost. Where kills are many, total times and lost CPU time come out too low.",
+        "- The daemon's CPU time, and that of writing to cgroups: with a policy, total times come out a little low.",
+        "- `memory.high` on kubepods, pressure (PSI) and page faults of the daemon: `reserve-nobrake` is what is",
+        "  simulated under each reserve arm. A burst that the brake would have stopped is not stopped here.",
+        "- CPU is shared evenly at every instant. A scheduler shares it in slices.",
+        "",
+        "All of this was measured with one CPU, which whoever is held leaves to the others. With CPUs enough, what is",
+        "held leaves them idle, and total times depend on how many there are: that is simulated too, but nothing here",
+        "holds it to a kernel. [paper.md](paper.md) shows how much it matters.",
+        "",
+        f"Simulated at commit {results['commit']}, {results['date']}; measured on {'; '.join(run['where'])}.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _arms(cells: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    return {arm: [cell for cell in cells if cell["arm"] == arm] for arm in dict.fromkeys(cell["arm"] for cell in cells)}
+
+
+def _beside(cells: list[dict[str, Any]], name: str, digits: int = 0) -> str:
+    measured, simulated = total(cells, "measured", name), total(cells, "simulated", name)
+    off = error(measured, simulated)
+    shown = "-" if off is None else percent(off, 1, sign=True)
+    return f"{measured:.{digits}f} | {simulated:.{digits}f} | {shown}"
+
+
+def _sums(cells: list[dict[str, Any]]) -> list[str]:
+    names = (
+        ("restarts", "restarts"),
+        ("total_s", "total time, s"),
+        ("lost_cpu_s", "lost CPU time, s"),
+        ("pauses", "pauses"),
+        ("paused_s", "paused, s"),
+    )
+    lines = [
+        "| arm | trials | " + " | ".join(f"{words}: {_THREE}" for _, words in names) + " |",
+        "|---|---|" + "---|" * (3 * len(names)),
+    ]
+    for arm, mine in _arms(cells).items():
+        trials = sum(cell["trials"] for cell in mine)
+        lines.append(f"| {arm} | {trials} | " + " | ".join(_beside(mine, name) for name, _ in names) + " |")
+    return lines
+
+
+def _single(cells: list[dict[str, Any]]) -> list[str]:
+    lines = ["| arm | restarts | | total time, s | |", "|---|---|---|---|---|"]
+    for arm, mine in _arms(cells).items():
+        trials = sum(cell["trials"] for cell in mine)
+        row = []
+        for name in ("restarts", "total_s"):
+            off, measured = total(mine, "absolute_error", name), total(mine, "measured", name)
+            row += [f"{off / trials:.2f}", percent(off / measured, 1) if measured else "-"]
+        lines.append(f"| {arm} | " + " | ".join(row) + " |")
+    return lines
+
+
+def _loads(cells: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"| limit | oversubscription | arm | restarts: {_THREE} | total time, s: {_THREE} |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in sorted(cells, key=lambda cell: (-cell["share"], cell["oversubscription"])):
+        if cell["measured"]["restarts"] or cell["simulated"]["restarts"]:
+            both = f"{_beside([cell], 'restarts')} | {_beside([cell], 'total_s', 1)}"
+            lines.append(f"| 1/{cell['share']} | {percent(cell['oversubscription'])} | {cell['arm']} | {both} |")
+    return lines
+
+
+REPORT = Report("simulation", render)

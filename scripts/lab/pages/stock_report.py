@@ -1,0 +1,185 @@
+"""The page about the stock configuration on a kernel: what `lab.measure.stock` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from lab.measure.experiment_results import percent
+from lab.measure.stock import NONE, STOCK
+from lab.measure.stock_loads import IDLE_PODS
+from lab.pages.mixed_report import by_arm, most, total
+from lab.pages.report import Report
+
+Run = dict[str, Any]
+Runs = list[Run]
+
+SLOWER: Final = 1.05
+"""A load counts as slower from this ratio of its times on: the same run repeated differs by a few percent."""
+
+LOADS: Final = {
+    "idle": (
+        f"{IDLE_PODS} pods print a line, fork, read a file and touch up to 512 KiB once a second; a service with "
+        "liveness probes answers; three large jobs need 38 % to 40 % of kubepods once, with a limit 10 % above that"
+    ),
+    "waiting": "the paper's jobs, which sleep for 2 s after each step instead of computing",
+    "paper2": "the paper's jobs: 36 with a limit of 32 MiB on 384 MiB, which compute after each step",
+    "nolimit": (
+        "two workloads without a request or limit, whose pods follow one another; with an even seed each pod "
+        "needs about 56 % of kubepods once, with an odd seed 75 %"
+    ),
+    "nolimit-beside": (
+        f"one such workload (56 %, a request of 64 MiB), 12 of the paper's jobs of 48 MiB, and {IDLE_PODS} idle pods"
+    ),
+    "programs": "real programs from Debian packages, each twice, with a limit 15 % above the peak measured alone",
+}
+
+_HEAD = """\
+# The stock configuration on a kernel
+
+Written by `scripts/bench stock`, which measures it again; do not edit.
+
+{answer}
+
+{worse}
+
+Each row adds up the runs of one load; the longest pause is the longest of all its runs. *Restarts* counts containers
+that were killed and started again, *by kernel* those that the OOM killer ended. Pauses are those of jobs.
+
+"""
+
+_HOW = """\
+## How it was measured
+
+Each load runs without a daemon (`none`) and with the daemon under the shipped `systemd/config.toml` (`stock`): no rule,
+and no option that differs from its default. Both arms run in the same boot with the same seeds; a seed decides sizes,
+order and start times. Every pod has a name, log folders and a network namespace of its own, and is Burstable or
+BestEffort. Killed containers wait for kubelet's back-off, scaled by {scale:g} because these jobs run for seconds; the
+services' probes have Kubernetes' default times. A run that takes more than {timeout:g} s is given up.
+
+The limits of the jobs that run at once add up to 150 % of kubepods (`programs`: 200 %), except in `idle` and
+where a pod has no limit.
+
+| load | pods |
+|---|---|
+{loads}
+"""
+
+_MEASURED = """\
+Measured with commit {commit} on {date}: Linux {kernel}, {machine}, {cpus} CPUs, in a VM, seeds {seeds}. Times of an
+emulated VM depend on what else its host does: compare the two arms, nothing else.
+"""
+
+
+def by_load(runs: Iterable[Run]) -> dict[str, Runs]:
+    """Return the runs of each load, in the order of their first run."""
+    found: dict[str, Runs] = {}
+    for run in runs:
+        found.setdefault(run["load"], []).append(run)
+    return found
+
+
+def pairs(runs: Runs) -> Runs:
+    """Return the runs whose load and seed ran in both arms: only these can be compared."""
+    arms: dict[tuple[str, int], set[str]] = {}
+    for run in runs:
+        arms.setdefault((run["load"], run["seed"]), set()).add(run["arm"])
+    return [run for run in runs if arms[run["load"], run["seed"]] == {NONE, STOCK}]
+
+
+def where_worse(runs: Runs) -> list[str]:
+    """Return a sentence for each respect in which a load ended worse with the stock daemon than without one."""
+    found = []
+    for load, mine in by_load(runs).items():
+        none, stock = (by_arm(mine)[arm] for arm in (NONE, STOCK))
+        for name, words in (
+            ("restarts", "restarts of containers"),
+            ("service_restarts", "restarts of services"),
+            ("probe_restarts", "restarts by liveness probes"),
+        ):
+            before, after = total(none, name), total(stock, name)
+            if after > before:
+                found.append(f"`{load}`: {after:.0f} {words}, {before:.0f} without a daemon.")
+        left = [sum(run["jobs"] - run["finished"] for run in arm) for arm in (none, stock)]
+        if left[1] > left[0]:
+            found.append(f"`{load}`: {left[1]} jobs had not finished when the run was given up, {left[0]} without.")
+        before, after = total(none, "total_s"), total(stock, "total_s")
+        if after > SLOWER * before:
+            found.append(f"`{load}`: {percent(after / before - 1)} longer until all jobs were done.")
+    return found
+
+
+def answer(runs: Runs) -> str:
+    """Return the result of all runs in two sentences."""
+    arms = by_arm(runs)
+    none, stock = arms[NONE], arms[STOCK]
+    before_s, after_s = total(none, "total_s"), total(stock, "total_s")
+    return (
+        f"With the stock configuration, containers restarted {total(stock, 'restarts'):.0f} times on "
+        f"{len(by_load(runs))} loads ({len(stock)} runs); without a daemon, {total(none, 'restarts'):.0f} times. "
+        f"All runs together took {after_s:.0f} s, and {before_s:.0f} s without "
+        f"({percent(after_s / before_s - 1, sign=True)})."
+    )
+
+
+def _table(runs: Runs) -> list[str]:
+    lines = [
+        "| load | arm | runs | jobs done | restarts | by kernel | by probes | total time, s | pauses | longest, s |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for load, mine in by_load(runs).items():
+        for arm, own in by_arm(mine).items():
+            cells = [
+                load,
+                arm,
+                f"{len(own)}",
+                f"{total(own, 'finished'):.0f} of {total(own, 'jobs'):.0f}",
+                f"{total(own, 'restarts') + total(own, 'service_restarts'):.0f}",
+                f"{total(own, 'oom_kills'):.0f}",
+                f"{total(own, 'probe_restarts'):.0f}",
+                f"{total(own, 'total_s'):.0f}",
+                "-" if arm == NONE else f"{total(own, 'pauses'):.0f}",
+                "-" if arm == NONE else f"{most(own, 'longest_pause_s'):.0f}",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def render(results: dict[str, Any]) -> str:
+    """Return the page as Markdown; `results` is the content of stock.json."""
+    (run,) = results["runs"]
+    runs = pairs(run["trials"])
+    worse = where_worse(runs)
+    lines = [
+        _HEAD.format(
+            answer=f"{run['note']}\n\n{answer(runs)}" if run.get("note") else answer(runs),
+            worse="It was worse than no daemon here:\n\n" + "\n".join(f"- {line}" for line in worse)
+            if worse
+            else "On no load was it worse than no daemon.",
+        )
+        + "\n".join(_table(runs)),
+        "",
+        _HOW.format(
+            scale=run["backoff_scale"],
+            timeout=run["timeout_s"],
+            loads="\n".join(f"| {load} | {LOADS[load]} |" for load in by_load(runs)),
+        ),
+    ]
+    if run["peaks_mib"]:
+        peaks = ", ".join(f"{name} {peak:.0f} MiB" for name, peak in run["peaks_mib"].items())
+        lines += [f"Peaks of the programs alone: {peaks}.", ""]
+    seeds = ", ".join(str(seed) for seed in sorted({one["seed"] for one in runs}))
+    lines += [
+        _MEASURED.format(
+            commit=results["commit"],
+            date=results["date"],
+            kernel=run["kernel"],
+            machine=run["machine"],
+            cpus=run["cpus"],
+            seeds=seeds,
+        )
+    ]
+    return "\n".join(lines)
+
+
+REPORT = Report("stock", render)

@@ -1,0 +1,1 @@
+"""The virtual machine: its disk, its start, and what goes into it."""

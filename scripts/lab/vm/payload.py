@@ -1,0 +1,180 @@
+"""What goes into the guest: the checkout as a tar, and a disk with the Python packages it needs offline."""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from release.deb import build_package
+from release.wheels import build_wheel, pip
+
+from lab.vm.host import ToolError, building, run_tool, say
+from lab.vm.image import MKFS
+
+TEST_REQUIREMENTS = ("pytest", "hypothesis")
+PACKAGES_SIZE = "1G"  # sparse; leaves room for what runs in the guest
+NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The guest's Python packages: what cgpause runs on (with `cgpause metrics`), and what its tests add."""
+
+    runtime: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def guest_requirements(pyproject: str) -> Requirements:
+    """The requirements pyproject.toml asks for, less the tools that only run on the host."""
+    project = tomllib.loads(pyproject)["project"]
+    optional = dict(project.get("optional-dependencies", {}))
+    dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
+    optional.pop("plots", None)  # pictures are drawn on the host
+    runtime = [*project.get("dependencies", []), *optional.pop("metrics", [])]
+    extras = [line for lines in optional.values() for line in lines]
+    return Requirements(runtime=tuple(runtime), tests=tuple(dev + extras))
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
+
+
+def packages_key(requirements: Requirements, python_version: str) -> str:
+    """What a disk with these packages is called."""
+    parts = ["1", python_version, *requirements.runtime, "|", *requirements.tests]
+    return f"packages-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}"
+
+
+def ensure_packages(cache: Path, repo: Path, python_version: str) -> Path:
+    """The disk that becomes /opt/cgpause: site/ to import from, wheels/ for an offline install."""
+    requirements = guest_requirements((repo / "pyproject.toml").read_text())
+    folder = cache / packages_key(requirements, python_version)
+    with building(folder) as work:
+        if work is not None:
+            say(f"fetching Python packages for the guest's Python {python_version}")
+            _build_packages(work, requirements, python_version)
+    return folder / "packages.ext4"
+
+
+def _build_packages(work: Path, requirements: Requirements, python_version: str) -> None:
+    root = work / "root"
+    for_guest = ["--only-binary=:all:", "--python-version", python_version]
+    run_tool([*pip(), "download", *for_guest, "-d", root / "wheels", *requirements.runtime])
+    everything = [*requirements.runtime, *requirements.tests]
+    run_tool([*pip(), "install", *for_guest, "--no-compile", "--target", root / "site", *everything])
+    python = _host_python(python_version)
+    if python is None:
+        say(f"no Python {python_version} here to compile the packages with: imports will be slow in the guest")
+    else:
+        # Unchecked: the guest need not even look at the sources.
+        run_tool([python, "-m", "compileall", "-q", "-j2", "--invalidation-mode=unchecked-hash", root / "site"])
+    run_tool([*MKFS, "-E", "root_owner=0:0", "-d", root, work / "packages.ext4", PACKAGES_SIZE])
+    shutil.rmtree(root)
+
+
+def _host_python(version: str) -> str | None:
+    """A host Python whose byte code the guest can use: that of the same minor version."""
+    if "{}.{}".format(*sys.version_info) == version:
+        return sys.executable
+    python = shutil.which(f"python{version}")
+    # A version manager's stand-in is found even where it has nothing to stand in for.
+    works = python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+    return python if works else None
+
+
+def source_files(repo: Path) -> list[str]:
+    """The working tree as git sees it, changes and new files included, and the helpers compiled into build/."""
+    git = ["git", "-C", str(repo), "ls-files", "-coz", "--exclude-standard"]
+    try:
+        listed = subprocess.run(git, capture_output=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):  # not a checkout: a release's tar, or a copy
+        names = set(_walk(repo, repo))
+    else:
+        names = set(os.fsdecode(listed).split("\0")) - {""}
+        names |= set(_walk(repo, repo / "build"))
+    return sorted(name for name in names if os.path.lexists(repo / name))
+
+
+def _walk(repo: Path, top: Path) -> Iterable[str]:
+    for folder, folders, files in os.walk(top):
+        folders[:] = [name for name in folders if name not in NOT_SOURCE]
+        for name in files:
+            yield os.path.relpath(os.path.join(folder, name), repo)
+
+
+def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mapping[str, Path | None]) -> None:
+    """Write the tar the guest unpacks into /opt/cgpause: src/, and a folder each for what was built of it."""
+
+    def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        return member
+
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in names:
+            tar.add(repo / name, f"src/{name}", recursive=False, filter=as_root)
+        for folder, file in built.items():
+            if file is not None:
+                tar.add(file, f"{folder}/{file.name}", filter=as_root)
+    out.flush()
+
+
+def wheel_inputs(names: Iterable[str]) -> list[str]:
+    """Those files of the tree that can change the wheel."""
+    wanted = re.compile(r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.(md|png)$|[^/]*$")
+    return [name for name in names if wanted.match(name)]
+
+
+def ensure_wheel(cache: Path, repo: Path, names: Sequence[str]) -> Path | None:
+    """A wheel of the working tree; None, and a warning, where it does not build."""
+    return _ensure(cache / "wheels", repo, wheel_inputs(names), lambda work: build_wheel(work, repo))
+
+
+def ensure_package(cache: Path, repo: Path, names: Sequence[str], wheel: Path | None) -> Path | None:
+    """The Debian package of the working tree; None, and a warning, where it does not build."""
+    if wheel is None:
+        return None
+    inputs = [name for name in names if name.startswith("scripts/debian/") or name == "scripts/release/deb.py"]
+    return _ensure(
+        cache / "debs", repo, [*wheel_inputs(names), *inputs], lambda work: build_package(work, wheel, cache)
+    )
+
+
+def _ensure(builds: Path, repo: Path, inputs: Iterable[str], build: Callable[[Path], Path]) -> Path | None:
+    """What `build` makes of these files of the working tree, built once."""
+    digest = hashlib.sha256()
+    for name in inputs:
+        data = (repo / name).read_bytes()
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    folder = builds / digest.hexdigest()[:12]
+    try:
+        with building(folder) as work:
+            if work is not None:
+                build(work)
+    except ToolError as e:
+        say(f"warning: none of {builds.name} for the guest: {e}")
+        return None
+    found = next(folder.iterdir())
+    _forget_old(builds, keep=20)
+    return found
+
+
+def _forget_old(folder: Path, *, keep: int) -> None:
+    """Every edit makes another wheel: the oldest go. Another VM that boots meanwhile may do the same."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir():
+                found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found)[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+        Path(f"{path}.lock").unlink(missing_ok=True)

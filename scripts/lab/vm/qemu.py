@@ -1,0 +1,138 @@
+"""How QEMU is called, and whether this host's KVM can be trusted."""
+
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.vm.host import DIE_WITH_PARENT, say
+from lab.vm.image import Image
+
+# -cx16: QEMU 7.2's emulation of cmpxchg16b is broken, and kernels from 6.5 on panic over it.
+_EMULATED_CPU = "max,-cx16"
+# What costs time where it is emulated, and nobody needs: with erms a kernel clears and copies pages byte by byte, smap
+# takes two more instructions for each access to a program's memory, and la57 makes page tables a level deeper.
+_COSTLY = "-erms,-la57,-pku,-smap,-smep,-umip"
+TCG = ("-accel", "tcg,thread=multi", "-cpu", f"{_EMULATED_CPU},{_COSTLY}")
+KVM = ("-accel", "kvm", "-cpu", "host")
+# The guest's clock counts its instructions, a nanosecond each (a shift of 0): whatever else this host does, it takes
+# the guest no time, and a line of Python costs what its instructions cost, not what it takes to translate them. Its CPU
+# has the costly features, too: what was measured with them stays comparable.
+COUNTED = ("-icount", "shift=0", "-accel", "tcg,thread=single", "-cpu", _EMULATED_CPU)
+
+KVM_PROBE_SECONDS = 5
+
+# net.ifnames, mitigations, fsck, expedited RCU: boot time. panic=-1 with -no-reboot: a panic ends QEMU at once.
+# no_timer_check: on a host so busy that no tick comes within the few ms of that check, the kernel panics.
+KERNEL_COMMAND_LINE = (
+    "root=/dev/vda rw rootfstype=ext4 console=ttyS0 quiet panic=-1 psi=1 net.ifnames=0 mitigations=off "
+    "fsck.mode=skip nowatchdog rcupdate.rcu_expedited=1 apparmor=0 audit=0 systemd.show_status=0 no_timer_check"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The hardware a guest gets."""
+
+    memory: str = "1536M"
+    cpus: int = 2
+    append: str = ""  # after our own words, so that it can take them back
+    counted: bool = False  # time by instructions: all CPUs together execute 10^9 a second
+    suite: str = ""  # the Debian, and with it the kernel; the host's own if empty
+    programs: bool = False  # the image that has real programs to run in pods
+    resets: bool = False  # a reset starts it anew, instead of ending it
+    packages: tuple[str, ...] = ()  # Debian packages beside those that every guest of that suite has
+
+
+def qemu_command(
+    machine: Machine, image: Image, *, accel: Sequence[str], payload: str, packages: str, ssh_port: int
+) -> list[str]:
+    """The whole QEMU command line. Nothing the guest writes survives it, and it sees no network."""
+    quick = "if=virtio,cache=unsafe,format=raw"
+    return [
+        *DIE_WITH_PARENT,
+        "qemu-system-x86_64",
+        *accel,
+        *("-smp", str(machine.cpus), "-m", machine.memory),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio"),
+        *(() if machine.resets else ("-no-reboot",)),
+        *("-kernel", str(image.kernel), "-initrd", str(image.initrd)),
+        *("-append", f"{KERNEL_COMMAND_LINE} {machine.append}".strip()),
+        *("-drive", f"{quick},snapshot=on,file={_escaped(image.disk)}"),  # vda
+        *("-drive", f"{quick},readonly=on,file={_escaped(payload)}"),  # vdb
+        *("-drive", f"{quick},snapshot=on,file={_escaped(packages)}"),  # vdc
+        *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"),
+        *("-device", "virtio-net-pci,netdev=net,romfile="),
+    ]
+
+
+def _escaped(path: str | Path) -> str:
+    return str(path).replace(",", ",,")
+
+
+def free_port() -> int:
+    """A loopback port that is free now. Somebody may take it before QEMU does: then the boot fails, and is retried."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def accelerator(cache: Path, kernel: Path) -> Sequence[str]:
+    """KVM where a kernel really runs under it, else emulation. The answer holds until the host's next boot."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return TCG
+    verdict = _verdict_file(cache)
+    if not verdict.exists():
+        works = kvm_works(kernel)
+        say("KVM works" if works else "/dev/kvm is there but runs no kernel: emulating")
+        _remember(verdict, works=works)
+    return KVM if verdict.read_text() == "yes" else TCG
+
+
+def distrust_kvm(cache: Path) -> None:
+    """A guest was lost under KVM: emulate until the host's next boot."""
+    _remember(_verdict_file(cache), works=False)
+
+
+def _verdict_file(cache: Path) -> Path:
+    return cache / f"kvm-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+
+
+def _remember(verdict: Path, *, works: bool) -> None:
+    verdict.parent.mkdir(parents=True, exist_ok=True)
+    for old in verdict.parent.glob("kvm-*"):
+        old.unlink(missing_ok=True)
+    verdict.write_text("yes" if works else "no")
+
+
+def kvm_works(kernel: Path) -> bool:
+    """Boot the kernel under KVM without a disk: it panics for want of one, and that ends QEMU.
+
+    Nothing less will do: there are nested KVMs that run a boot sector and hang over a kernel.
+    """
+    with tempfile.TemporaryFile() as console:
+        probe = subprocess.Popen(
+            [
+                *DIE_WITH_PARENT,
+                "qemu-system-x86_64",
+                *KVM,
+                *("-smp", "2", "-m", "256M"),
+                *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"),
+                *("-kernel", str(kernel), "-append", "console=ttyS0 quiet panic=-1"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+        )
+        try:
+            status = probe.wait(timeout=KVM_PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            probe.kill()  # and no wait: a process stuck inside KVM may not even die
+        console.seek(0)
+        return status == 0 and b"Kernel panic" in console.read()

@@ -1,0 +1,1 @@
+"""What is shipped: the wheel, the Debian package, the container image and the manual pages."""

@@ -1,0 +1,266 @@
+"""The manual pages, written from the code: cgpause(1) from the commands, cgpause.toml(5) from the options.
+
+What the code does not say (files, environment, examples) is written here; what an exit code means, docs/cli.md says.
+The pages lie in docs/man/, and tests/test_manual.py holds them to this.
+"""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, get_args, get_type_hints
+
+from lab.vm.host import REPO
+from typer.main import get_command
+
+from cgpause import __version__
+from cgpause.cli.main import app
+from cgpause.config.options import header, walk
+from cgpause.config.render import describe
+from cgpause.config.settings import Config
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, TRACE_FILE
+from cgpause.ledger.record import XATTR
+
+REVISED = "2026-11-22"
+"""When what is written here was last looked over: a page has a date."""
+
+_DESCRIPTION = f"""\
+cgpause watches the memory of a Kubernetes node, pauses pods through `cpu.max` or `cgroup.freeze` of their cgroups while
+memory is short, and puts every original value back when it is not. It needs neither a container runtime's socket nor
+the API server.
+
+The daemon does that by itself; see `systemctl status cgpause`. The commands below show what it does and why, and pause
+and resume by hand. All that was done to a pod is recorded on its own cgroup, in the extended attribute `{XATTR}`, so
+that whoever comes next can undo it.
+"""
+_PODS = """\
+`REF` is `namespace/name`, a name, a UID, a unique prefix of a UID (four characters or more) or a cgroup path. Of
+several, all are tried, and the worst exit status wins. Pausing a paused pod or resuming a running one changes nothing
+and is no error.
+"""
+_ENVIRONMENT = {
+    "NO_COLOR": "If set and not empty, no command uses colours.",
+    "TERM": "`cgpause top` refuses a terminal that cannot place its cursor, such as `dumb`.",
+    "COLUMNS, LINES": "The size of what `cgpause top --once` and `--export` draw, instead of the terminal's.",
+    "SUDO_USER, USER": "Who paused or resumed by hand, as the history has it.",
+}
+_FILES = {
+    DEFAULT_CONFIG: "The configuration; see `cgpause.toml`(5). It need not exist.",
+    DEFAULT_STATE_DIR: "The history: `history.jsonl` and `history.jsonl.1`, a JSON object on each line.",
+    f"{DEFAULT_STATE_DIR}/{LEARNED_FILE}": "What the daemon has learned of workloads: their peaks, and what they are.",
+    f"{DEFAULT_STATE_DIR}/{TRACE_FILE}": "The daemon's trace, if it records one; older parts end in `.1` to `.3`.",
+    "/var/log/pods, /var/log/containers": "The kubelet's log folders, from whose names pods get theirs.",
+}
+_EXAMPLES = {
+    "cgpause check": "Can this node do the job, and what stands in the way?",
+    "cgpause explain --for 10s": "What would be done now, to whom, and why?",
+    "cgpause explain default/batch-7": "Why is this pod held, or why not, and what are its limits?",
+    "cgpause pause default/batch-7 --for 10m": "Pause a pod; the daemon resumes it after ten minutes.",
+    "cgpause simulate --preset paper-2g-150": "What would each policy do to the paper's jobs?",
+    "cgpause record --for 1h": "Record this node for an hour.",
+    "cgpause replay FILE --output DIR": "What would each policy have done there? With a picture.",
+    "cgpause bug-report": "What to attach to an issue; look at it first.",
+    "cgpause resume --all": "Resume everything, whoever paused it, whatever else is broken.",
+    "journalctl -u cgpause CGPAUSE_POD=default/batch-7": "What happened to one pod.",
+}
+_FORMAT = f"""\
+`{DEFAULT_CONFIG}` is in TOML. It need not exist: what it leaves out has its default. `systemctl reload cgpause` reads
+it again, in the same way.
+
+Nothing of a file with a mistake is used: the daemon does not start with it, and keeps the old one on a reload. `cgpause
+config --check` reports all mistakes at once, with line, value and what is allowed; `cgpause config` prints what is in
+effect, as a complete file.
+
+A name in brackets is a section: its options stand below such a line. Each `[[pods]]` is one more rule.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An option or argument of a command."""
+
+    flags: tuple[str, ...]
+    """Empty for an argument."""
+    value: str
+    """What stands for its value; empty for a switch."""
+    help: str
+
+    @property
+    def usage(self) -> str:
+        """As it stands in a synopsis."""
+        return f"[{self.flags[0]}{' ' * bool(self.value)}{self.value}]" if self.flags else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as its function says; the name is empty for the options before all of them."""
+
+    name: str
+    text: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def options(self) -> list[Parameter]:
+        """Without the arguments."""
+        return [parameter for parameter in self.parameters if parameter.flags]
+
+    @property
+    def usage(self) -> list[str]:
+        """The words of its synopsis."""
+        ordered = sorted(self.parameters, key=lambda parameter: not parameter.flags)
+        return [*([self.name] if self.name else []), *(parameter.usage for parameter in ordered)]
+
+
+def commands() -> list[Command]:
+    """The options before the command, then every command in the order of the help."""
+    group: Any = get_command(app)  # typer and click have no type in common over the versions we allow
+    registered = app.registered_callback
+    assert registered is not None
+    found = [Command("", "", tuple(_parameters(registered.callback, group.params)))]
+    for name, one in group.commands.items():
+        function = one.callback
+        found.append(Command(name, inspect.getdoc(function) or "", tuple(_parameters(function, one.params))))
+    return found
+
+
+def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  # noqa: ANN401 - a command's function
+    function = inspect.unwrap(function)
+    hints = get_type_hints(function)
+    for one in parsed:
+        if one.name not in hints:  # typer's own: --help, and those for completion
+            continue
+        kind = next((part for part in (hints[one.name], *get_args(hints[one.name])) if isinstance(part, type)), str)
+        flags = tuple(flag for flag in one.opts if flag.startswith("-"))
+        value = one.metavar or ""
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            value = "|".join(kind)
+        yield Parameter(flags, value, one.help)
+
+
+def exit_meanings() -> list[tuple[str, str]]:
+    """Each exit code and what it means, as docs/cli.md has it."""
+    section = (REPO / "docs/cli.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (\d) \| (.+) \|$", section, re.MULTILINE)
+
+
+def command_page() -> str:
+    """cgpause(1)."""
+    before, *rest = commands()
+    lines = [
+        *_head("cgpause", 1, "pause Kubernetes pods before the OOM killer restarts them"),
+        ".SH SYNOPSIS",
+        *_synopsis([*before.usage, "COMMAND ..."]),
+        ".SH DESCRIPTION",
+        *_prose(_flowing(_DESCRIPTION)),
+        ".SH OPTIONS",
+        "These stand before the command.",
+        *_options(before.options),
+        *_entry(["--install-completion", "--show-completion"], "Complete commands, options and pods in this shell."),
+        *_entry(["-h", "--help"], "Show what there is and exit; after a command, its options."),
+        ".SH COMMANDS",
+    ]
+    for command in rest:
+        lines += [f".SS {_escaped(command.name)}", *_synopsis(command.usage), ".PP", *_prose(_flowing(command.text))]
+        lines += _options(command.options)
+    lines += [".SH PODS", *_prose(_flowing(_PODS))]
+    lines += [".SH EXIT STATUS", *_entries(exit_meanings())]
+    lines += [".SH ENVIRONMENT", *_entries(_ENVIRONMENT.items())]
+    lines += [".SH FILES", *_entries(_FILES.items())]
+    lines += [".SH EXAMPLES", *_entries(_EXAMPLES.items())]
+    lines += [".SH SEE ALSO", *_see_also(("cgpause.toml", 5), ("systemctl", 1), ("journalctl", 1), ("cgroups", 7))]
+    return "\n".join(lines) + "\n"
+
+
+def options_page() -> str:
+    """cgpause.toml(5)."""
+    lines = [
+        *_head("cgpause.toml", 5, "configuration of cgpause"),
+        ".SH SYNOPSIS",
+        f".I {_escaped(DEFAULT_CONFIG)}",
+        ".SH DESCRIPTION",
+        *_prose(_flowing(_FORMAT)),
+        ".SH OPTIONS",
+    ]
+    for path, entry in walk(Config, Config()):
+        if entry.section is None:
+            lines += _entry([entry.name], describe(entry))
+        else:
+            lines += [f".SS {_escaped(header(path, Config))}", *_prose(entry.option.doc)]
+    lines += [
+        ".SH EXAMPLE",
+        ".EX",
+        *map(_escaped, ('policy = "reserve"', "", "[[pods]]", 'match = "batch/*"', "priority = -10")),
+        ".EE",
+        ".SH SEE ALSO",
+        *_see_also(("cgpause", 1)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(name: str, section: int, what: str) -> list[str]:
+    title = f'.TH {_escaped(name.upper())} {section} "{REVISED}" "cgpause {__version__}"'
+    # Neither stretched lines nor broken words: most of what is long here is typed as it stands.
+    layout = [".nh", ".ad l"]
+    return [
+        '.\\" Written by scripts/release/manual.py: change that.',
+        title,
+        *layout,
+        ".SH NAME",
+        f"{_escaped(name)} \\- {what}",
+    ]
+
+
+def _synopsis(words: Iterable[str]) -> list[str]:
+    # One word a line: they break between options, and nowhere else.
+    return [".B cgpause", *(_escaped(word).replace(" ", "\\ ") for word in words)]
+
+
+def _options(options: Iterable[Parameter]) -> Iterator[str]:
+    for option in options:
+        yield from _entry(option.flags, option.help, option.value)
+
+
+def _entries(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, text in entries:
+        yield from _entry([name], text)
+
+
+def _entry(names: Iterable[str], text: str, value: str = "") -> list[str]:
+    term = ", ".join(f"\\fB{_escaped(name)}\\fR" for name in names)
+    return [".TP", f"{term} \\fI{_escaped(value)}\\fR" if value else term, *_prose(text, ".sp")]
+
+
+def _flowing(text: str) -> str:
+    """Text without its line breaks, but for those between paragraphs."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", text.strip())
+
+
+def _prose(text: str, between: str = ".PP") -> list[str]:
+    """Paragraphs, after an empty line; a line break stays one, four blanks begin an example, backquotes mean bold."""
+    lines: list[str] = []
+    blocks = text.split("\n")
+    for before, block in zip([None, *blocks], blocks):  # noqa: B905 - each with the one before
+        if not block:
+            lines.append(between)
+        elif block.startswith("    "):
+            lines += [".EX", _escaped(block), ".EE"]
+        else:
+            if before and not before.startswith("    "):
+                lines.append(".br")
+            marked = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", _escaped(block))
+            wrapped = textwrap.wrap(marked, 78, break_long_words=False, break_on_hyphens=False)
+            lines += [line if line[0] not in ".'" else f"\\&{line}" for line in wrapped]
+    return lines
+
+
+def _see_also(*pages: tuple[str, int]) -> list[str]:
+    lines = [f".BR {_escaped(name)} ({section}) ," for name, section in pages]
+    return [*lines[:-1], lines[-1].removesuffix(" ,")]
+
+
+def _escaped(text: str) -> str:
+    """Text as roff takes it: every hyphen can be copied, and everything is ASCII."""
+    plain = text.replace("\\", "\\e").replace("-", "\\-")
+    return "".join(char if char.isascii() else f"\\[u{ord(char):04X}]" for char in plain)

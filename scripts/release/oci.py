@@ -1,0 +1,130 @@
+"""The container image: a small Debian made by mmdebstrap with our Debian package in it, as an OCI archive by buildah.
+
+No registry is asked and no daemon runs: everything comes from the mirror that the host has its Debian from. File times
+are the commit's at the latest, and what differs from build to build (logs, caches) is left out; that two builds are the
+same to the byte has not been shown.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lab.vm.apt_source import apt_options, host_source
+from lab.vm.host import REPO, LabError, cache_dir, run_tool, say
+
+from release.deb import build_package, source_epoch
+from release.wheels import build_wheel
+
+RECIPE = REPO / "scripts/oci/Containerfile"
+SUITE = "bookworm"
+"""A stable Debian, whatever the host is."""
+# What our package depends on, and what `cgpause metrics` needs.
+PACKAGES = (
+    "python3",
+    "python3-click",
+    "python3-prometheus-client",
+    "python3-psutil",
+    "python3-rich",
+    "python3-shellingham",
+    "python3-typing-extensions",
+)
+DPKG_OPTIONS = (
+    "force-unsafe-io",
+    *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man", "bash-completion")),
+    "path-include=/usr/share/doc/*/copyright",
+)
+# What is of no use without apt and shells to log in to, and what is not the same twice. Not what mmdebstrap cleans up
+# itself after our hooks: its apt configuration is in tmp/ meanwhile, and apt without that empties the host's own lists.
+USELESS = (
+    *("boot/*", "home/*", "media/*", "mnt/*", "srv/*", "var/tmp/*", "var/log/*"),
+    *("var/cache/debconf/*", "var/cache/ldconfig/*", "var/lib/dpkg/*-old", "etc/*-"),
+    *("etc/systemd", "usr/lib/systemd", "usr/share/man", "usr/lib/python3*/test"),
+)
+
+
+def make_root(tarball: Path, package: Path, epoch: int) -> None:
+    """Write the image's files as a tar.
+
+    Raises:
+        ToolError, LabError: the mirror is not reachable, or not known.
+    """
+    source, arch = host_source()
+    source = replace(source, suite=SUITE)
+    unpack = (
+        f'cp {shlex.quote(str(package))} "$1/cgpause.deb" && chroot "$1" dpkg -i /cgpause.deb && rm "$1/cgpause.deb"'
+    )
+    clean = 'cd "${1:?}" && rm -rf ' + " ".join(USELESS)
+    run_tool(
+        [
+            "mmdebstrap",
+            "--mode=root" if os.geteuid() == 0 else "--mode=unshare",
+            "--variant=essential",
+            "--format=tar",
+            f"--architectures={arch}",
+            f"--include={','.join(PACKAGES)}",
+            *(f"--aptopt={line}" for line in apt_options(run_tool(["apt-config", "dump"]))),
+            *(f"--dpkgopt={option}" for option in DPKG_OPTIONS),
+            f"--customize-hook={unpack}",
+            f"--customize-hook={clean}",
+            source.suite,
+            tarball,
+            source.line(),
+        ],
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
+    )
+
+
+def build_image(folder: Path, package: Path, epoch: int) -> Path:
+    """Build cgpause-VERSION-oci.tar into `folder`, from a Debian package of ours.
+
+    Raises:
+        ToolError, LabError: a tool failed, or is missing.
+    """
+    version = package.name.split("_")[1]
+    with tempfile.TemporaryDirectory(prefix="cgpause-oci-") as scratch:
+        os.chmod(scratch, 0o755)  # noqa: S103 - in unshare mode another uid has to look in
+        context = Path(scratch) / "context"
+        context.mkdir()
+        shared = Path(scratch) / package.name
+        shutil.copyfile(package, shared)
+        say("making a small Debian with cgpause in it (a minute)")
+        make_root(context / "rootfs.tar", shared, epoch)
+        say("packing it")
+        store = ["--root", f"{scratch}/storage", "--runroot", f"{scratch}/run", "--storage-driver", "vfs"]
+        become_root = [] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--map-auto"]
+        buildah = [*become_root, "buildah", *store]
+        name = f"localhost/cgpause:{version}"
+        stamped = ["--format", "oci", "--timestamp", str(epoch), "--build-arg", f"VERSION={version}"]
+        run_tool([*buildah, "bud", "--isolation", "chroot", *stamped, "-f", str(RECIPE), "-t", name, str(context)])
+        image = Path(scratch) / f"cgpause-{version}-oci.tar"
+        run_tool([*buildah, "push", "--format", "oci", name, f"oci-archive:{image}:{name}"])
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image, folder / image.name)
+        run_tool([*buildah, "rmi", "--all", "--force"])  # its folders are not all ours to remove without root
+    return folder / image.name
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; the archive's path is printed."""
+    parser = argparse.ArgumentParser(prog="scripts/image", description="Build the container image.")
+    parser.add_argument("folder", nargs="?", default="dist", help="where to put it (default: %(default)s)")
+    folder = Path(parser.parse_args(argv).folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix="cgpause-wheel-") as scratch:
+            wheel = build_wheel(Path(scratch), REPO)
+            package = build_package(Path(scratch), wheel, cache_dir())
+            print(build_image(folder, package, source_epoch(REPO)))
+    except LabError as e:
+        say(str(e))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
