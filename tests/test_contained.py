@@ -50,7 +50,8 @@ def supervise() -> Iterator[Supervise]:
             command = [sys.executable, "-I", "-S", "-c", CHILD + textwrap.dedent(child)]
             program = f"""
 import sys
-from cgpause import contained, logfmt
+from cgpause import contained
+from cgpause.kernel import logfmt
 logfmt.set_up(verbose=False)
 sys.exit(contained.Supervisor({command!r}, watchdog_s={watchdog_s}, abort_s={abort_s}).run())
 """

@@ -101,13 +101,13 @@ def test_a_stderr_that_is_not_the_journals_is_not_taken_for_it(
 
 PROGRAM = """
 import logging, os, sys
-from cgpause import journal
+from cgpause.kernel import journal
 journal.ADDRESS = sys.argv[1]
 status = os.fstat(2)
 os.environ["JOURNAL_STREAM"] = f"{status.st_dev}:{status.st_ino}"
-from cgpause.events import Event
-from cgpause.logfmt import set_up
-from cgpause.recorder import tell
+from cgpause.telemetry.events import Event
+from cgpause.kernel.logfmt import set_up
+from cgpause.telemetry.recorder import tell
 set_up(verbose=False)
 tell(Event(1.0, "paused", sys.argv[2], "u", "test"), None)
 try:

@@ -39,11 +39,11 @@ def test_what_cannot_change_behaviour_is_left_alone() -> None:
 
 
 def test_a_survivor_is_listed_with_its_reason_or_as_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REASONS, "brake", {"a -> b": "nobody can tell"})
+    monkeypatch.setitem(REASONS, "daemon/brake", {"a -> b": "nobody can tell"})
     survivors = [{"line": 3, "before": "a", "after": "b"}, {"line": 4, "before": "c", "after": ""}]
-    run = {"module": "brake", "mutants": 90, "tried": 4, "killed": 2, "survivors": survivors}
+    run = {"module": "daemon/brake", "mutants": 90, "tried": 4, "killed": 2, "survivors": survivors}
     page = render({"runs": [run | {"commit": "abc", "date": "today"}]})
-    assert "| brake | 90 | 4 | 2 | 50 % | abc, today |" in page
+    assert "| daemon/brake | 90 | 4 | 2 | 50 % | abc, today |" in page
     assert "- Line 3: `a` became `b`: nobody can tell\n" in page
     assert "- Line 4: `c` became ` `: **no reason yet**\n" in page
 
@@ -56,10 +56,10 @@ def test_the_share_that_is_killed(killed: int, tried: int, expected: float) -> N
 USE_A_BED = """
 import sys
 from pathlib import Path
-from lab.mutants import Bed
-from lab.vm_host import LabError
+from lab.measure.mutants import Bed
+from lab.vm.host import LabError
 bed, tests = Bed(Path(sys.argv[1])), ["tests/test_durations.py"]
-copy = bed.folder / "cgpause" / "durations.py"
+copy = bed.folder / "cgpause/core" / "durations.py"
 print(bed.passes(tests, 60))
 copy.write_text("raise SystemExit")
 print(bed.passes(tests, 60))
@@ -75,7 +75,7 @@ except LabError as e:
 
 def test_tests_run_on_a_copy_for_a_bounded_time(tmp_path: Path) -> None:
     """In a process that has not imported cgpause, as the bench is."""
-    module = REPO / "cgpause" / "durations.py"
+    module = REPO / "cgpause/core" / "durations.py"
     original = module.read_text()
     done = subprocess.run(
         [sys.executable, "-c", USE_A_BED, str(tmp_path)],

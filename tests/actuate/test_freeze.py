@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,7 @@ def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as
     assert paused is not None
     bench.apply(Freeze(bench.tracked("b").pod, paused.reason))
     assert (bench.frozen(), bench.tracked("b").pod.paused) == (["b"], replace(paused, mechanism=Mechanism.FREEZE))
+    time.sleep(0.01)  # times are counted to the millisecond
     bench.resume("b")
     assert [line.split()[0] for line in lines(caplog)] == ["paused", "resumed"]
     assert "mechanism=freeze" in lines(caplog, "resumed")[0]

@@ -16,8 +16,8 @@ from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned
 
 RESERVE = "[sampling]\nfast_ms = 10\nslow_s = 1\n"
-AT_ONCE = "daemon.saver._EVERY_NS = 0"
-ONLY_ONCE = "daemon.saver._EVERY_NS = 10**18"
+AT_ONCE = "loop.saver._EVERY_NS = 0"
+ONLY_ONCE = "loop.saver._EVERY_NS = 10**18"
 NAME = "job-x7k2p"
 TIGHT = 800 * MIB
 """Of the 1 GiB that kubepods has."""

@@ -533,7 +533,7 @@ def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Nod
         shown, _ = explain.communicate()
 
     assert "learned before file=/var/lib/cgpause/learned.json peaks=1" in second.log
-    (pod,) = json.loads(shown)["pods"]
+    (pod,) = (pod for pod in json.loads(shown)["pods"] if pod["namespace"] == "default")
     assert pod["reserve"]["based_on"] == "peaks of its workload"
     assert second.stop() == 0
     assert "default/job" in learned.read(str(state / LEARNED_FILE)).peaks

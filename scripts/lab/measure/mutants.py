@@ -36,18 +36,18 @@ from lab.pages.report import dated
 from lab.vm.host import REPO, LabError, say
 
 TESTS = {
-    "actuate": ("tests/actuate",),
-    "brake": ("tests/brake",),
-    "cgroupfs": ("tests/test_cgroupfs.py", "tests/test_cgroupfs_errors.py"),
-    "high": ("tests/test_high.py", "tests/test_high_damage.py"),
-    "ledger": ("tests/ledger",),
+    "daemon/actuate": ("tests/actuate",),
+    "daemon/brake": ("tests/brake",),
+    "kernel/cgroupfs": ("tests/test_cgroupfs.py", "tests/test_cgroupfs_errors.py"),
+    "ledger/high": ("tests/test_high.py", "tests/test_high_damage.py"),
+    "ledger/ledger": ("tests/ledger",),
     "policy/demand": ("tests/test_demand.py",),
     "policy/growth": ("tests/test_growth.py",),
     "policy/hold": ("tests/test_hold.py",),
     "policy/kinds": ("tests/test_kinds.py",),
     "policy/reserve": ("tests/test_reserve.py", "tests/test_reserve_properties.py"),
     "policy/serving": ("tests/test_reserve.py", "tests/test_reserve_properties.py"),
-    "protect": ("tests/test_protect.py",),
+    "policy/protect": ("tests/test_protect.py",),
     "restore": ("tests/restore",),
 }
 """The unit tests that belong to each module of cgpause/; no others may kill its mutants."""

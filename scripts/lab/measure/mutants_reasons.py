@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 REASONS: dict[str, dict[str, str]] = {
-    "brake": {
+    "daemon/brake": {
         "self._given_up = False -> self._given_up = True": (
             "the first value is never read: without a cgroup nothing is applied, and opening one sets it again"
         ),
     },
-    "cgroupfs": {
+    "kernel/cgroupfs": {
         "self._daemon_fd = -1 -> self._daemon_fd = - 2": "any negative number says that there is none",
     },
     "policy/hold": {
@@ -17,7 +17,7 @@ REASONS: dict[str, dict[str, str]] = {
             "the alternative is never taken: a stretch without a resume has just got one; it is there for mypy"
         ),
     },
-    "protect": {
+    "policy/protect": {
         "if protect.guaranteed and qos is QosClass.GUARANTEED: -> "
         "if protect.guaranteed and qos == QosClass.GUARANTEED:": "the same for members of an enumeration",
         "return None -> pass": "the same at the end of a function",
