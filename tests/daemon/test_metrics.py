@@ -109,7 +109,8 @@ def test_figures_that_cannot_be_published_cost_nothing_else(
 
 def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Start, run_dir: Path) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    broken = "from cgpause.daemon import publisher; from cgpause.telemetry import counts; gone = lambda *_: 1 // 0; publisher.gather = gone"
+    broken = "from cgpause.daemon import publisher; from cgpause.telemetry import counts; "
+    broken += "gone = lambda *_: 1 // 0; publisher.gather = gone"
     # Running, and not `start`, which takes a traceback for a failure: here there is one, in the log.
     daemon = Running(
         tree,

@@ -513,6 +513,7 @@ def test_a_manual_pause_is_left_alone_until_it_expires(node: Node, start: Start)
     assert cpu_max(pod) == "50000 100000"
 
 
+@pytest.mark.long
 def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Node, start: Start, state: Path) -> None:
     """A job without a limit that has peaked once is expected to do it again, whatever became of the daemon."""
     config = "[memory_high]\nenabled = false\n[sampling]\nslow_s = 1\n"
