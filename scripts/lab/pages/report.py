@@ -56,10 +56,16 @@ def dated(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"commit": commit_of(), "date": date, "runs": list(runs)}
 
 
+def find_report(name: str) -> Report:
+    """Return the report of a page's name."""
+    report: Report = importlib.import_module(f"lab.pages.{name}_report").REPORT
+    return report
+
+
 def main(argv: Sequence[str]) -> int:
     """The command line."""
     name, *paths = argv
-    report: Report = importlib.import_module(f"lab.{name}_report").REPORT
+    report = find_report(name)
     report.publish([json.loads(Path(path).read_text()) for path in paths])
     print(f"wrote {report.results.relative_to(REPO)} and {report.page.relative_to(REPO)}", file=sys.stderr)
     return 0
