@@ -114,7 +114,7 @@ def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[st
         if load.services:
             program = ensure_program("service")
             services = stack.enter_context(Services(tree, namespaces, program, _services(load)))
-        policy = kubelet.Policy(load.oversubscription, BACKOFF_SCALE, tick_s=_TICK_S)
+        policy = kubelet.Policy(load.oversubscription, load.backoff_scale, tick_s=_TICK_S)
         run_id = f"{trial.name} {trial.arm} {trial.seed}"
         jobs = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=run_id)
         jobs.launch(inside(job) for job in load.lasting)

@@ -14,7 +14,7 @@ from typing import Final
 
 from lab.bed.kubelet import Job
 from lab.bed.kubepods import MIB, Tier
-from lab.bed.trial import CAPACITY_MIB, ROUNDS, UNITS
+from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS, UNITS
 
 OVERSUBSCRIPTION: Final = 1.5
 PROGRAMS_OVERSUBSCRIPTION: Final = 2.0
@@ -66,6 +66,8 @@ class Load:
     """Pods that run before the daemon starts, and until the end."""
     oversubscription: float = OVERSUBSCRIPTION
     """What the limits of the jobs that run at once may add up to, in capacities."""
+    backoff_scale: float = BACKOFF_SCALE
+    """Factor of kubelet's back-off; the jobs run for seconds instead of minutes."""
     services: int = 0
     """Services with liveness probes, also there before the daemon."""
 
@@ -134,9 +136,15 @@ def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
     return replace(load, jobs=(*load.jobs, *limited), lasting=_idle_pods(chance, tools))
 
 
+def waiting_backoff(seed: int, tools: Tools) -> Load:
+    """`waiting` with kubelet's own back-off: a restart costs what it costs on a node."""
+    return replace(waiting(seed, tools), backoff_scale=1.0)
+
+
 LOADS: Final[Mapping[str, Callable[[int, Tools], Load]]] = {
     "idle": idle,
     "waiting": waiting,
+    "waiting-backoff": waiting_backoff,
     "paper2": paper2,
     "nolimit": nolimit,
     "nolimit-beside": nolimit_beside,

@@ -23,6 +23,9 @@ LOADS: Final = {
         "liveness probes answers; three large jobs need 38 % to 40 % of kubepods once, with a limit 10 % above that"
     ),
     "waiting": "the paper's jobs, which sleep for 2 s after each step instead of computing",
+    "waiting-backoff": (
+        "the same with kubelet's own back-off (10 s, 20 s, ...), unscaled; added after `waiting` had lost in a run"
+    ),
     "paper2": "the paper's jobs: 36 with a limit of 32 MiB on 384 MiB, which compute after each step",
     "nolimit": (
         "two workloads without a request or limit, whose pods follow one another; with an even seed each pod "
@@ -55,7 +58,8 @@ Each load runs without a daemon (`none`) and with the daemon under the shipped `
 and no option that differs from its default. Both arms run in the same boot with the same seeds; a seed decides sizes,
 order and start times. Every pod has a name, log folders and a network namespace of its own, and is Burstable or
 BestEffort. Killed containers wait for kubelet's back-off, scaled by {scale:g} because these jobs run for seconds; the
-services' probes have Kubernetes' default times. A run that takes more than {timeout:g} s is given up.
+daemon weighs a restart with the unscaled back-off. The services' probes have Kubernetes' default times. A run that
+takes more than {timeout:g} s is given up.
 
 The limits of the jobs that run at once add up to 150 % of kubepods (`programs`: 200 %), except in `idle` and
 where a pod has no limit.
@@ -79,8 +83,9 @@ def by_load(runs: Iterable[Run]) -> dict[str, Runs]:
     return found
 
 
-def pairs(runs: Runs) -> Runs:
+def pairs(trials: Iterable[Run]) -> Runs:
     """Return the runs whose load and seed ran in both arms: only these can be compared."""
+    runs = list(trials)
     arms: dict[tuple[str, int], set[str]] = {}
     for run in runs:
         arms.setdefault((run["load"], run["seed"]), set()).add(run["arm"])
@@ -147,8 +152,8 @@ def _table(runs: Runs) -> list[str]:
 
 def render(results: dict[str, Any]) -> str:
     """Return the page as Markdown; `results` is the content of stock.json."""
-    (run,) = results["runs"]
-    runs = pairs(run["trials"])
+    run = results["runs"][0]
+    runs = pairs(trial for one in results["runs"] for trial in one["trials"])
     worse = where_worse(runs)
     lines = [
         _HEAD.format(
