@@ -1,12 +1,12 @@
-"""The daemon in a container, with what the unit has of systemd: a watchdog, and a clean-up after every end.
+"""The daemon in a container, with two services that systemd gives the unit: a watchdog, and a clean-up after each end.
 
     python -m cgpause.contained [options of cgpause.daemon]
 
-kubelet has neither: a liveness probe does not ask where a daemon hangs, and after a container has died nobody looks at
-what it held until the next one starts, which takes up to 5 minutes (CrashLoopBackOff). So this is the container's first
-process. It starts the daemon, hears its WATCHDOG=1, ends it where it hangs, runs `cgpause.restore
---daemon-only` when it has ended, however that came about, and ends with its status; kubelet starts the container again.
-What is killed with the container, this process too, the next container's daemon takes over.
+kubelet offers neither: a liveness probe does not notice a daemon that hangs. And after a container has died its paused
+pods stay paused until the next one starts, which takes up to 5 minutes (CrashLoopBackOff). So this is the container's
+first process. It starts the daemon, receives its WATCHDOG=1, and kills it if it hangs. After any end of the daemon it
+runs `cgpause.restore --daemon-only` and exits with the daemon's status; kubelet then starts the container again. If the
+whole container is killed, this process too, then the next container's daemon takes the pauses over.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cgpause.kernel.logfmt import fields
 
 log = logging.getLogger(__name__)
 
-# As in systemd/cgpause.service, where the reasons are.
+# The values of systemd/cgpause.service; the reasons are there.
 START_S = 60.0
 WATCHDOG_S = 15.0
 ABORT_S = 5.0
@@ -41,25 +41,28 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def daemon_command(argv: Sequence[str]) -> list[str]:
-    """What starts the daemon, as ExecStart= does."""
+    """Return the command that starts the daemon, as ExecStart= does."""
     return [sys.executable, "-I", "-X", "faulthandler", "-m", "cgpause.daemon", *argv]
 
 
 def restore_command(argv: Sequence[str]) -> list[str]:
-    """What cleans up after a daemon with these options, as ExecStopPost= does."""
+    """Return the command that cleans up after a daemon with these options, as ExecStopPost= does."""
     return [sys.executable, "-I", "-m", "cgpause.restore", "--daemon-only", *argv]
 
 
 def exit_code(returncode: int) -> int:
-    """Status of a process, as a shell has it: 128 and the signal's number for one that a signal has ended."""
+    """Return a process's exit status as a shell does: 128 plus the signal's number if a signal ended it."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 class Supervisor:
-    """One run of the daemon."""
+    """One run of the daemon as a child process, with a watchdog."""
 
     def __init__(self, command: Sequence[str], *, watchdog_s: float = WATCHDOG_S, abort_s: float = ABORT_S) -> None:
-        """Start it."""
+        """Start the daemon.
+
+        The watchdog aborts it after `watchdog_s` seconds without a message, and kills it `abort_s` seconds later.
+        """
         self._watchdog_s = watchdog_s
         self._abort_s = abort_s
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -67,14 +70,14 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
-        # Without a name in any file system, for there need be none that can be written to.
+        # An abstract socket, because the container may have no writable file system.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._socket.bind("")
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         libc, parent = ctypes.CDLL(None), os.getpid()
 
         def tie() -> None:
-            """Should this process be killed alone, then the daemon has to stop, and does so by itself."""
+            """Make the kernel stop the daemon (SIGTERM) if this supervisor alone is killed."""
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
@@ -87,9 +90,9 @@ class Supervisor:
         self._child = subprocess.Popen(command, env={**os.environ, **notify}, preexec_fn=tie)  # noqa: PLW1509 - no threads
 
     def run(self) -> int:
-        """Wait for its end, and bring it about where it hangs; returns its exit code."""
+        """Wait for the daemon's end, pass signals on, and kill it if it hangs; return its exit code."""
         patience = True
-        """Whether another word of the daemon's is worth waiting for."""
+        """Whether a message from the daemon still extends its deadline."""
         last = False
         while self._child.poll() is None:
             for number in self._taken():
@@ -123,7 +126,10 @@ class Supervisor:
             self._asked.append(number)
 
     def _heard(self) -> bool:
-        """Whether it was the daemon that speaks: any process of this network namespace could send something."""
+        """Receive a message; return True if it is READY=1 or WATCHDOG=1 and comes from the daemon.
+
+        Any process of this network namespace can send to the socket, so the sender's process id is checked.
+        """
         try:
             text, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
         except OSError:
@@ -134,12 +140,16 @@ class Supervisor:
 
 
 def clean_up(argv: Sequence[str]) -> None:
-    """Resume what a daemon with these options may have left, unless it was not to write, or another one is at work."""
+    """Resume pods that a daemon with these options may have left paused; do nothing in a dry run.
+
+    Nothing is resumed either if another daemon is at work on the tree.
+    """
     options = parse_options(list(argv))
     if options.dry_run:
         return
     try:
-        # Ours has ended: one at work is another one, also in this cgroup. `restore` then locks the tree for itself.
+        # The own daemon has ended, so any daemon at work is another one, even in this cgroup. `restore`, which allows
+        # a daemon in its own cgroup, cannot check this. It locks the tree itself.
         with Cgroup(options.cgroup_root or find_cgroup_root(), "") as root:
             root.lock_for_daemon()
             root.unlock_for_daemon()
@@ -154,7 +164,7 @@ def clean_up(argv: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon to its end and clean up; returns the daemon's exit code."""
+    """Run the daemon to its end, clean up, and return the daemon's exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     logfmt.set_up(verbose=parse_options(given).verbose)
     code = Supervisor(daemon_command(given)).run()

@@ -1,10 +1,10 @@
-"""Undoes pauses, and memory.high of kubepods, with nothing but the cgroup tree: no daemon, no file, no name is needed.
+"""Undoes pauses and restores memory.high of kubepods, from the cgroup tree alone: no daemon, file or name is needed.
 
     python -m cgpause.restore [--daemon-only] [options of cgpause.daemon]
 
-What it resumed it notes in the history afterwards, with names and as configured where those are to be had.
+Afterwards it adds the resumed pods to the history, with their names and the configured size limit if these can be read.
 
-The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon; it
+The unit runs this as ExecStopPost, so it also runs after SIGKILL, a watchdog kill and an OOM kill of the daemon. It
 imports nothing but the standard library, so that any Python can run it (systemd/restore.sh). `cgpause resume --all` is
 the same function.
 """
@@ -49,12 +49,12 @@ from cgpause.telemetry.recorder import Keeper, Recorder, max_mib, tell
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 15.0
-"""For all pods that are locked or damaged together: half of the unit's TimeoutStopSec=."""
+"""Longest wait for all locked or damaged pods together: half of the unit's TimeoutStopSec=."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one paused pod, or of memory.high of a kubepods root; exactly one of the last two is set."""
+    """Result of a restore of one pod, or of memory.high of a kubepods root: either `resumed` or `error` is set."""
 
     path: str
     resumed: Resumed | high.Released | None
@@ -62,9 +62,10 @@ class Outcome:
 
 
 def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> Iterator[Cgroup]:
-    """Open every pod cgroup that carries a record, in every tree named like kubepods; closed after each step.
+    """Iterate over the open cgroups of all pods with a record, in every tree named like kubepods.
 
-    `on_error` is told of what could not be looked at: it may hold a record.
+    Each cgroup is closed before the next step. `on_error` is called with the path and error of each cgroup that cannot
+    be read: there may be a record in it.
     """
     for path, _ in kubepods_roots(root, on_error):
         try:
@@ -96,10 +97,10 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
 
 
 def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId] = ()) -> list[Outcome]:
-    """Resume every paused pod (of one owner, or of any); one that fails never stops the others.
+    """Resume every paused pod (of one owner, or of any), and return the outcomes; a failure never stops the others.
 
-    memory.high of every kubepods root is the daemon's, and released with its pauses. Cgroups in `but` are left as they
-    are.
+    memory.high of every kubepods root belongs to the daemon, and is restored with the daemon's pauses. Cgroups in `but`
+    are left as they are.
 
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
@@ -110,7 +111,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
     def undo(cgroup: Cgroup, *, patiently: bool) -> Resumed | None:
         whose = None
         if owner is not None:
-            with suppress(DamagedRecordError):  # nobody can tell, and left paused is worse than resumed
+            with suppress(DamagedRecordError):  # its owner is unknown: a needless resume is better than a lasting pause
                 record = read_record(cgroup)
                 if record is None or not _is_to_be_undone(record, owner):
                     return None
@@ -120,9 +121,9 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
                 return resume(cgroup, second_source=original_from_systemd, owner=whose)
             return resume(cgroup, wait_s=0, owner=whose)
         except HeldError:
-            return None  # taken over by an operator since
+            return None  # an operator has taken the pause over meanwhile
 
-    # Whoever is locked or has a damaged record takes seconds: systemd gives us 30, and the others come first.
+    # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
     for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Outcome(path, None, error))):
         if cgroup.id in but:
             continue
@@ -132,7 +133,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
         elif outcome is not None:
             outcomes.append(outcome)
     if owner is not Owner.MANUAL:
-        # After the pods: while they come back, it keeps them from filling the node at once.
+        # memory.high comes after the pods: meanwhile it keeps the resumed pods from filling the node at once.
         outcomes += filter(None, (_outcome(top, high.release) for top in braked_roots(root) if top.id not in but))
     deadline = time.monotonic() + _PATIENCE_S
     for path in hard:
@@ -150,7 +151,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
 
 
 def _outcome(cgroup: Cgroup, how: Callable[[Cgroup], Resumed | high.Released | None]) -> Outcome | None:
-    """What came of it; None where there was nothing to undo, or nobody left."""
+    """Call `how` with a cgroup and return the outcome; None if there was nothing to undo or the cgroup is gone."""
     try:
         undone = how(cgroup)
     except CgroupGoneError:
@@ -161,39 +162,42 @@ def _outcome(cgroup: Cgroup, how: Callable[[Cgroup], Resumed | high.Released | N
 
 
 def braked_roots(root: str) -> Iterator[Cgroup]:
-    """Open every kubepods root whose memory.high is ours; closed after each step."""
+    """Iterate over the open kubepods roots with a memory.high record; each is closed before the next step.
+
+    A root with unreadable xattrs is included.
+    """
     for path, _ in kubepods_roots(root):
         try:
             kubepods = Cgroup(root, path)
         except CgpauseError:
-            continue  # gone, or told by `paused_cgroups`, as is what cannot be listed
+            continue  # gone, or reported by `paused_cgroups`, as are roots that cannot be listed
         with kubepods:
             try:
                 braked = kubepods.get_xattr(high.XATTR) is not None
             except CgroupGoneError:
                 continue
             except CgpauseError:
-                braked = True  # the release will say what is wrong
+                braked = True  # the release will report the error
             if braked:
                 yield kubepods
 
 
 def _is_to_be_undone(record: PauseRecord, owner: Owner) -> bool:
-    # An operator's pause that has expired is over: the daemon, which ends it else, is not there.
+    # The daemon normally ends an operator's expired pause. It is not running now, so do it here.
     expired = record.expires_ns is not None and now_ns() >= record.expires_ns
     return record.owner is owner or (owner is Owner.DAEMON and expired)
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A pod as its path and the kubelet's log folders name it."""
+    """A pod with its UID from the cgroup's path and its name from kubelet's log folders."""
 
     uid: str
     label: str
 
 
 def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -> Iterator[Event]:
-    """What was resumed, for log and history."""
+    """Yield an event for each resumed pod, for log and history; outcomes of memory.high and errors have none."""
     names: dict[str, PodName] = read_names(log_dir).pods if outcomes else {}
     for outcome in outcomes:
         resumed = outcome.resumed
@@ -201,7 +205,7 @@ def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -
             continue
         record = resumed.record
         uid = pod_uid(os.path.basename(outcome.path)) or outcome.path
-        # Of an operator's pauses the daemon ends those only whose time is over, and so does who cleans up after it.
+        # Of an operator's pauses, the daemon and its clean-up end only the expired ones.
         expired = result is not Result.OPERATOR and record is not None and record.owner is Owner.MANUAL
         yield resumed_event(
             _Named(uid, "/".join(names[uid]) if uid in names else uid),
@@ -213,7 +217,7 @@ def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -
 
 
 def log_outcomes(outcomes: list[Outcome]) -> int:
-    """Log what is no event of a pod: memory.high, and what failed; returns how many failed."""
+    """Log the outcomes that have no event: restored memory.high and failures; return the number of failures."""
     for outcome in outcomes:
         if isinstance(outcome.resumed, high.Released):
             log.info(
@@ -230,11 +234,14 @@ def log_outcomes(outcomes: list[Outcome]) -> int:
 
 
 def resume_elsewhere(root: str, log_dir: str, recorder: Recorder | None, followed: Container[CgroupId]) -> int:
-    """Undo at the daemon's end what it does not follow: pauses in other trees; returns how many could not be undone."""
+    """Undo the daemon's pauses in trees that it does not follow, at its end; return how many could not be undone.
+
+    `followed` are the cgroups that the daemon resumes itself.
+    """
     try:
         outcomes = resume_all(root, owner=Owner.DAEMON, but=followed)
     except CgroupGoneError:
-        return 0  # and with it every pause
+        return 0  # the cgroup root is gone, and every pause with it
     except CgpauseError as e:
         log.error("cannot look for pauses in other trees %s", fields(error=e))
         return 1
@@ -245,10 +252,12 @@ def resume_elsewhere(root: str, log_dir: str, recorder: Recorder | None, followe
 
 @contextmanager
 def alone(root: str) -> Iterator[None]:
-    """Keep other daemons off the tree meanwhile.
+    """Lock the tree against other daemons while the context is open.
+
+    A daemon in the caller's own cgroup (unit or container) does not count: it hangs, or is about to be stopped.
 
     Raises:
-        AtWorkError: one is at work here. That of the own unit or container may be: it hangs, or is about to be stopped.
+        AtWorkError: another daemon is at work on the tree.
     """
     with Cgroup(root, "") as top:
         try:
@@ -268,13 +277,13 @@ def _cgroup_of(pid: int) -> bytes | None:
         with open(f"/proc/{pid}/cgroup", "rb") as f:
             return f.read()
     except OSError:
-        return None  # it has just ended
+        return None  # the process has just ended
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Resume all; returns the exit code: 0, 1 without a cgroup root, 6 when something could not be restored.
+    """Resume every paused pod and return the exit code: 0, 1 without a cgroup root, 6 if a restore failed.
 
-    With --daemon-only, 0 also where another daemon is at work: what is paused is that one's.
+    With --daemon-only it is also 0 if another daemon is at work: the paused pods are that daemon's.
     """
     options, daemon_only = _parse(argv)
     logfmt.set_up(verbose=options.verbose)
@@ -300,7 +309,7 @@ def main(argv: list[str] | None = None) -> int:
     for event in undone:
         tell(event, None)
     failed = log_outcomes(outcomes)
-    # Last: what could not be resumed has to be said, also where the history's disk hangs.
+    # The history comes last: failures must be logged even if the history's disk hangs.
     if options.history_path is not None:
         keeper = Keeper(options.history_path, max_mib(options.config_path))
         for event in undone:

@@ -1,11 +1,11 @@
 # shellcheck shell=sh
-# Runs cgpause.restore with the Python it was installed with or, where that no longer works, with the node's:
+# Runs cgpause.restore with the Python of its installation or, if that no longer works, with the node's:
 #   sh .../share/cgpause/restore.sh [options of cgpause.restore]
 #
-# An upgrade of the distribution may take away the Python of a virtual environment, or put another version in its place,
-# which does not find the modules. The unit's ExecStopPost= has to resume pods all the same. The modules that it needs
-# import nothing but the standard library, so any Python from 3.11 on will do. tests/restore/test_launcher.py runs this,
-# and tests/vm/test_systemd.py under systemd.
+# An upgrade of the distribution may remove the Python of a virtual environment, or replace it with another version that
+# does not find the modules. The unit's ExecStopPost= must resume pods in this case too. The modules that it needs
+# import nothing but the standard library, so any Python from 3.11 on can run them. tests/restore/test_launcher.py runs
+# this script, and tests/vm/test_systemd.py runs it under systemd.
 set -u
 prefix=${0%/share/cgpause/restore.sh}
 version='import sys; sys.exit(sys.version_info < (3, 11))'
@@ -13,7 +13,7 @@ run='import sys; sys.path.append(sys.argv.pop(1)); from cgpause.restore import m
 
 "$prefix/bin/python" -I -m cgpause.restore "$@"
 status=$?
-# 0: done; 2: the command line; 6: a pod could not be resumed. Another Python would end with the same.
+# 0: done; 2: bad command line; 6: a pod could not be resumed. Another Python would end with the same status.
 case $status in 0 | 2 | 6) exit $status ;; esac
 for python in /usr/bin/python3 /usr/bin/python3.1[1-9] /usr/local/bin/python3 /usr/local/bin/python3.1[1-9]; do
     for site in "$prefix"/lib/python3*/site-packages; do

@@ -1,4 +1,4 @@
-"""Carries decisions out: one ledger call and one event (`events`) per pod; a pod that fails never stops the others."""
+"""Carries decisions out: one ledger call and one event (`events`) per pod; a failure never stops the other pods."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from cgpause.telemetry.recorder import Recorder, tell
 log = logging.getLogger(__name__)
 
 _BUSY_WAIT_S = 0.05
-"""The loop does not wait for a lock; what could not be done now is decided anew in the next tick."""
+"""Longest wait for a pod's lock: the loop must not wait, and the next tick decides again."""
 _RETRY_NS = 60 * 1_000_000_000
-"""A pod the kernel refused to pause is tried again after this long."""
+"""Time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
 
 
 class Ledger(Protocol):
-    """What `cgpause.ledger.ledger` and `DryLedger` both offer."""
+    """Interface that `cgpause.ledger.ledger` and `DryLedger` share."""
 
     def read_record(self, cgroup: Cgroup, /) -> PauseRecord | None:
-        """Record of a paused pod."""
+        """Return the record of a paused pod; None if it has none."""
 
     def pause(self, cgroup: Cgroup, request: PauseRequest, /, *, wait_s: float) -> tuple[PauseRecord, bool]:
-        """Pause a pod."""
+        """Pause a pod; return its record and whether anything changed."""
 
     def freeze(self, cgroup: Cgroup, reason: str, /, *, wait_s: float) -> tuple[PauseRecord | None, bool]:
-        """Freeze a throttled pod."""
+        """Freeze a throttled pod; return its record and whether anything changed."""
 
     def resume(
         self,
@@ -69,10 +69,10 @@ class Ledger(Protocol):
         second_source: Callable[[str], CpuMax | None] | None = None,
         owner: Owner | None = None,
     ) -> Resumed | None:
-        """Put a pod's originals back."""
+        """Restore a pod's original values; None if it is not paused."""
 
     def reassert(self, cgroup: Cgroup, throttle: CpuMax, /, *, wait_s: float) -> PauseRecord | None:
-        """Answer a foreign write."""
+        """Write the quota again after a foreign write to cpu.max; None if there was none."""
 
 
 class Actuator:
@@ -88,13 +88,13 @@ class Actuator:
         self._dry_run = dry_run
         self._complaints: dict[CgroupId, str] = {}
         self._untold: list[tuple[Event, int]] | None = None
-        """Events of the actions that are being carried out; None between them."""
+        """Events of the actions in progress, each with its log level; None outside of `apply`."""
         self.spare = SpareDescriptors()
         self.counts = Counts(now_ns())
-        """What was done since the start."""
+        """Counters of actions and failures since the start."""
 
     def apply(self, actions: Iterable[Action], sample: Sample, config: Config) -> None:
-        """Carry actions out in their order, then tell of them: memory does not wait for the journal."""
+        """Carry actions out in order, then log and record their events: an action must not wait for the journal."""
         self._untold = []
         try:
             self._apply(actions, sample, config)
@@ -120,7 +120,7 @@ class Actuator:
                     case Sacrifice():
                         self._sacrifice(tracked, action, config, used)
             except CgroupGoneError:
-                continue  # ordinary: the next walk drops it
+                continue  # ordinary: the next refresh drops it
             except BusyError as e:
                 self._complain(tracked, "busy", e, level=logging.INFO)
 
@@ -133,7 +133,7 @@ class Actuator:
         used_pct: float | None = None,
         wait_s: float = _BUSY_WAIT_S,
     ) -> bool:
-        """Put one pod's originals back; False when that failed, which is logged and will be tried again.
+        """Restore one pod's original values; return False after a failure, which is logged and will be tried again.
 
         Raises:
             BusyError, CgroupGoneError: as in the ledger.
@@ -146,7 +146,7 @@ class Actuator:
         except (CgroupGoneError, BusyError):
             raise
         except HeldError:
-            self.read_record(tracked)  # an operator has taken it over since we looked
+            self.read_record(tracked)  # an operator has taken the pause over since the last read
             return True
         except CgpauseError as e:
             self.counts.resume_failures += 1
@@ -155,28 +155,31 @@ class Actuator:
         self._ended(tracked)
         if resumed is None or resumed.record is None:
             self.counts.ended_elsewhere(pod.uid)
-            return True  # another process resumed it, and has said so
+            return True  # another process resumed it and reported that itself
         self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
         return True
 
     def adopt(self, tracked: TrackedPod) -> None:
-        """Tell of a pod that was paused before we came.
+        """Log a pod that was already paused when the daemon started.
 
-        In the log alone: in the history, daemons that start again and again would put it in the place of all else. Its
-        end, which is kept, has all that the history needs to know of the pause.
+        The history gets no entry: a daemon that restarts repeatedly would fill it with these. The event at the end of
+        the pause has all that the history needs.
         """
         record = tracked.pod.paused
         if record is not None:
             tell(make_event("adopted", tracked.pod, record.reason, record), None)
 
     def forget(self, pod: Pod) -> None:
-        """Drop what is remembered of a pod that is gone, and tell of its pause."""
+        """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
         self._complaints.pop(pod.cgroup, None)
         if pod.paused is not None and not self._dry_run:
             self._tell(make_event("gone", pod, "the pod went while it was paused", pod.paused, result=Result.GONE))
 
     def read_record(self, tracked: TrackedPod) -> None:
-        """Take in a record somebody else wrote or removed (the CLI, a predecessor)."""
+        """Read a pod's record again after another process (the CLI, an earlier daemon) wrote or removed it.
+
+        If the record is damaged or was removed, the pod is resumed.
+        """
         try:
             record = self._ledger.read_record(tracked.cgroup)
         except CgroupGoneError:
@@ -198,9 +201,10 @@ class Actuator:
         tracked.pod = replace(tracked.pod, paused=record, distress=tracked.pod.distress if ours else None)
 
     def _take_back(self, tracked: TrackedPod, why: str) -> None:
-        """Resume a pod without a record that says how, by what we remember of it or systemd knows.
+        """Resume a pod without a readable record, from the daemon's memory of it or from systemd's value.
 
-        Left paused would be worse than resumed. Where somebody has resumed it there is nothing to do.
+        A needless resume is better than a pod that stays paused. If another process has already resumed it, only the
+        tracked state and the counters change.
         """
         known = tracked.pod.paused
         try:
@@ -215,7 +219,7 @@ class Actuator:
         except CgroupGoneError:
             return
         except HeldError:
-            self.read_record(tracked)  # an operator has paused it again since
+            self.read_record(tracked)  # an operator has paused it again meanwhile
             return
         except CgpauseError as e:
             tracked.damaged = True
@@ -231,7 +235,7 @@ class Actuator:
             self.counts.ended_elsewhere(pod.uid)
 
     def _ended(self, tracked: TrackedPod) -> None:
-        """Forget a pause that is over."""
+        """Clear the tracked state of a pause that is over."""
         self._complaints.pop(tracked.pod.cgroup, None)
         tracked.pod = replace(tracked.pod, paused=None, distress=None)
         tracked.damaged = False
@@ -239,23 +243,23 @@ class Actuator:
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
-        """Assert a throttled pod's quota again after another program wrote its cpu.max; ten times an hour at most."""
+        """Write a throttled pod's quota again after another program changed its cpu.max, at most ten times an hour."""
         paused = tracked.pod.paused
         if paused is None or paused.written is None:
             return
         at_ns = now_ns()
         try:
             if parse_cpu_max(tracked.cgroup.read("cpu.max")) == paused.written:
-                return  # it was our own write
+                return  # the daemon's own write
             if tracked.drifts.is_enough(at_ns):
                 trouble = CgpauseError("another writer keeps changing cpu.max")
                 if paused.owner is Owner.MANUAL:
                     self._complain(tracked, "pause given up", trouble)
-                    self._unwatch(tracked)  # each of its writes would wake us
+                    self._unwatch(tracked)  # each foreign write would wake the daemon
                 elif self.resume(tracked, str(trouble), Result.FOREIGN):
                     self._set_aside(tracked, "left alone", trouble)
                 return
-            self._watch.add_pod(tracked.cgroup, paused=True)  # again, if it had been given up
+            self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
         except (CgroupGoneError, BusyError):
             return
@@ -288,7 +292,7 @@ class Actuator:
             reason=action.reason,
             since_ns=now_ns(),
         )
-        # Before the write, so that no foreign one after it is missed.
+        # Watch before the write, so that no later foreign write is missed.
         self._watch.add_pod(tracked.cgroup, paused=True)
         try:
             record, changed = self._ledger.pause(tracked.cgroup, request, wait_s=_BUSY_WAIT_S)
@@ -299,13 +303,13 @@ class Actuator:
             self._unwatch(tracked)
             self.counts.pause_failures += 1
             self._set_aside(tracked, "could not pause", e)
-            self.read_record(tracked)  # an undo that failed too has left the record
+            self.read_record(tracked)  # the record is still there if the undo failed as well
             return
         tracked.oom_kills = _oom_kills(tracked)
         tracked.drifts = Drifts()
         tracked.pod = replace(pod, paused=record)
         if not changed:
-            return  # an operator was faster
+            return  # an operator has paused it first
         self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 1e9)
         self._tell(
             make_event(
@@ -327,28 +331,28 @@ class Actuator:
             raise
         except CgpauseError as e:
             self.counts.pause_failures += 1
-            # Not set aside: that would end the pause, and throttled it grows more slowly than running.
+            # Do not set it aside: that would end the pause, and a throttled pod grows more slowly than a running one.
             self._complain(tracked, "could not freeze", e)
             self.read_record(tracked)
             return
         if record is None or not changed:
-            self.read_record(tracked)  # an operator was faster
+            self.read_record(tracked)  # an operator has changed it first
             return
         tracked.pod = replace(tracked.pod, paused=record)
         event = make_event("froze", tracked.pod, action.reason, record, used_pct=used)
         if action.grew:
             self._tell(event)
             return
-        # The second step of an ordinary pause: its end says that the pod was frozen, and history has no line for it.
+        # The second step of an ordinary pause: the event at its end names the freeze, so the history gets no entry.
         self.counts.froze(event)
         log.debug("froze after a while %s", fields(pod=tracked.pod.label, uid=tracked.pod.uid))
 
     def _sacrifice(self, tracked: TrackedPod, action: Sacrifice, config: Config, used: float) -> None:
         self.read_record(tracked)
         if tracked.pod.paused is not None and tracked.pod.paused.owner is Owner.MANUAL:
-            return  # an operator has paused it, or taken it over, since that was decided
+            return  # an operator has paused it or taken the pause over since the decision
         try:
-            # Names as they are now: a container restarted since the last walk has a new id.
+            # Read the names again: a container restarted since the last refresh has a new id.
             names = read_names(self._tree.log_dir)
             killed = [] if self._dry_run else kill_containers(tracked.cgroup, names)
         except CgroupGoneError:
@@ -368,11 +372,11 @@ class Actuator:
             ),
             logging.WARNING,
         )
-        # A throttled process dies slowly and frees its memory slowly; and nothing can be started in a paused pod.
-        # Should the resume fail now, the mark makes the next decision try again.
+        # Resume it: a throttled process dies and frees its memory slowly, and no container can start in a paused pod.
+        # If the resume fails now, `distress` makes the next decision try again.
         tracked.pod = replace(tracked.pod, distress="its containers were killed")
         self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
-        # kubelet needs seconds to notice, and then a pod that runs.
+        # kubelet needs seconds to notice, and then a running pod to restart the containers in.
         tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
 
     def _tell(self, event: Event, level: int = logging.INFO) -> None:
@@ -381,7 +385,7 @@ class Actuator:
             return
         try:
             self.counts.keep(event)
-        except Exception:  # a bug: it costs a figure, and nothing else
+        except Exception:  # a bug: it must cost only a figure
             log.exception("event not counted")
         if self._dry_run:
             event = replace(event, what=f"would have {'frozen' if event.what == 'froze' else event.what}")
@@ -397,7 +401,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or tracked.failure)
 
     def _complain(self, tracked: TrackedPod, what: str, error: CgpauseError, level: int = logging.WARNING) -> None:
-        # Once per pod and trouble: the same one will come back every tick.
+        # Log each trouble of a pod once: it may come back every tick.
         text = f"{what}: {error}"
         if self._complaints.get(tracked.pod.cgroup) != text:
             self._complaints[tracked.pod.cgroup] = text

@@ -1,11 +1,12 @@
 """memory.high of kubepods while the daemon runs: a tripwire while it sleeps, an airbag while it is awake.
 
-The kernel reclaims at memory.high, which counts as a memory stall, and then slows down whoever goes on growing. At the
-use where the policy starts to care that makes PSI exact, and the daemon may sleep until then (without it, PSI comes at
-99.6 % of the limit). Just below the limit it brakes bursts that no daemon is quick enough for (a deliberately careless
-policy had an OOM kill without it, none with it). Both measured on 6.1.
+At memory.high the kernel reclaims, which counts as a memory stall, and then slows down pods that go on growing.
+The tripwire lies at the use where the policy starts to care. It makes PSI exact, so the daemon may sleep until then
+(without it, PSI fires at 99.6 % of the limit). The airbag lies just below the limit. It brakes bursts that are too fast
+for any daemon (a deliberately careless policy had an OOM kill without it, none with it). Both measured on 6.1.
 
-Left alone it would stall every pod, so it is recorded and restored like a pause: see `high`.
+If the value stayed after the daemon's end it would stall every pod. So it is recorded and restored like a pause: see
+`high`.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from cgpause.policy.trips import Trips
 log = logging.getLogger(__name__)
 
 _LITTLE_PCT = 0.5
-"""Of the capacity. A level is moved when it would move by more, and never lowered closer to what is in use."""
+"""Percent of the capacity: the smallest move of a level, and the least distance of a lowered level from the use."""
 _STALL_NS = 1_000_000_000
-"""How long the airbag may hold anybody up. By then everyone who may be paused is; what goes on growing may not be, and
-stalled for good it would neither finish nor answer a probe."""
+"""Longest time for which the airbag may stall pods. By then every pausable pod is paused; a pod that still grows must
+not be paused, and a lasting stall would keep it from finishing and from answering probes."""
 _STEP_BYTES = 64 << 20
-"""Page cache a single write may turn out: the kernel reclaims within the write, in our time (mm/memcontrol.c,
-memory_high_write), at about 1 GiB/s."""
+"""Most bytes that a single write may force out (page cache): the kernel reclaims during the daemon's write
+(mm/memcontrol.c, memory_high_write), at about 1 GiB/s."""
 _RETRY_NS = 60 * 1_000_000_000
 _SOON_NS = 1_000_000_000
 _EVENTS = "memory.events.local"
 _BUSY_WAIT_S = 0.05
-"""As for pods: the loop does not wait for a lock, the next tick tries again."""
+"""Longest wait for the lock, as for pods: the loop must not wait, and the next tick tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Level:
 
     high_bytes: int
     tripwire: bool
-    """Whether it is where the policy starts to care, with nothing in its way: the kernel tells when that is reached."""
+    """Whether this is the tripwire, at the use where the policy starts to care; otherwise it is the airbag."""
 
 
 def choose(
@@ -62,18 +63,19 @@ def choose(
     lifted: bool = False,
     rests: bool = False,
 ) -> Level:
-    """Level that fits a sample; pure. `current_bytes` is kubepods' memory.current, `now` what is in force.
+    """Return the level of memory.high that fits a sample; pure.
 
-    `lifted` is whether the airbag has held pods up for long enough: it is then out of their way, at the limit itself.
-    `rests` is whether the tripwire has been reached too often of late.
+    `current_bytes` is kubepods' memory.current, `close` whether memory is tight, and `now` the level in force.
+    `lifted` is whether the airbag has stalled pods for too long: the level then goes to the limit itself.
+    `rests` is whether the tripwire was reached too often lately: there is none then.
     """
     little = _little_bytes(headroom)
     used = headroom.kubepods_used_bytes
-    # The use at which nothing is left: the limit, or where the node itself (or what runs beside kubepods) is tighter.
+    # The use at which the headroom is 0: the limit, or less if the node (or use beside kubepods) is tighter.
     full = used + headroom.available_bytes
     wire = full - care_bytes
-    # memory.high counts page cache. A tripwire in its way would turn it out and fire all the time, so there is none
-    # then: the daemon samples as it would without.
+    # memory.high counts page cache. A tripwire below it would evict it and fire all the time. So the tripwire is left
+    # out if page cache reaches it, and the daemon samples as it does without one.
     tripwire = (
         not close and not rests and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
     )
@@ -84,7 +86,7 @@ def choose(
     else:
         target = int(full - headroom.capacity_bytes * (100 - airbag_pct) / 100 - headroom.eviction_bytes)
     if now is None or target < now.high_bytes:
-        # Never below what is in use; and once in force it does not run away from growth, which it is there to brake.
+        # Never below the use. Once in force, it does not rise with the use either: it has to brake that growth.
         target = max(target, used + little)
         target = target if now is None else min(target, now.high_bytes)
     return Level(max(target, 0) // mmap.PAGESIZE * mmap.PAGESIZE, tripwire)
@@ -95,7 +97,7 @@ def _little_bytes(headroom: Headroom) -> int:
 
 
 class Brake:
-    """Keeps memory.high of the kubepods root in use."""
+    """Sets, asserts again and restores memory.high of the kubepods root that is in use."""
 
     def __init__(self, tree: PodTree, watch: Watch, *, dry_run: bool) -> None:
         self._tree = tree
@@ -104,25 +106,28 @@ class Brake:
         self._cgroup: Cgroup | None = None
         self._level: Level | None = None
         self._record: high.HighRecord | None = None
-        """As it was written last; None when nothing of ours is in force."""
+        """The record as last written; None while the daemon has no value in force."""
         self._reached_ns: int | None = None
-        """Since when use has stood at the airbag."""
+        """Time at which the use reached the airbag; None while it is below."""
         self._lifted_bytes: int | None = None
-        """Where the airbag was before it was lifted."""
+        """Level of the airbag before it was lifted; None while it is not lifted."""
         self._trips = Trips()
         self._reached = 0
-        """How often memory.high was reached, when that was read last."""
+        """Count of stalls at memory.high when last read (memory.events.local)."""
         self.drifts = 0
         """Foreign writes to memory.high answered since the start."""
         self.surrenders = 0
-        """How often it was left to whoever kept changing it."""
+        """Times the daemon gave memory.high up because another writer kept changing it."""
         self._answered = Drifts()
         self._given_up = False
         self._retry_at_ns = 0
         self._complaint = ""
 
     def follow(self) -> None:
-        """After each walk and change of configuration: let go of what is not, or not any more, to be braked."""
+        """Follow the tree and the configuration: restore an old kubepods root, open a new one, stop if disabled.
+
+        The caller calls it after each refresh.
+        """
         kubepods = self._tree.kubepods
         if self._cgroup is not None and (kubepods is None or kubepods.id != self._cgroup.id):
             self.release("kubepods is another one now")
@@ -136,15 +141,15 @@ class Brake:
             self.release("switched off")
 
     def apply(self, headroom: Headroom, current_bytes: int | None, at_ns: int, *, close: bool, care_bytes: int) -> None:
-        """Set the level that fits the sample; what fails is logged and tried again, and nobody depends on it.
+        """Set the level that fits the sample; a failure is logged and tried again, and the pauses do not depend on it.
 
-        `current_bytes` is kubepods' memory.current, None where it is not there.
+        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `close` is whether memory is tight.
         """
         if self._watch.degraded:
             self.answer_drift(at_ns)
         cgroup, now, config = self._cgroup, self._level, self._tree.config.memory_high
         if current_bytes is None:
-            self._level = None  # the next walk says what is there instead
+            self._level = None  # the next refresh finds the new kubepods root
             return
         if cgroup is None or self._given_up or not config.enabled or at_ns < self._retry_at_ns:
             return
@@ -166,11 +171,11 @@ class Brake:
             else:
                 self._level = replace(now, tripwire=level.tripwire)
         except CgroupGoneError:
-            self._level = None  # the next walk says what is there instead
+            self._level = None  # the next refresh finds the new kubepods root
         except BusyError:
-            self._level = None if now is None else replace(now, tripwire=False)  # not where it should be
+            self._level = None if now is None else replace(now, tripwire=False)  # the old level is still in force
         except CgpauseError as e:
-            # What may still be in force from before can stand in everybody's way: that does not wait for a minute.
+            # An old level that is still in force may stall every pod: then the next attempt does not wait a minute.
             self._level = None if now is None else replace(now, tripwire=False)
             self._retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
             self._complain(logging.WARNING, "memory.high not set", e)
@@ -178,12 +183,12 @@ class Brake:
     def _count_trips(self, cgroup: Cgroup, at_ns: int, *, close: bool) -> None:
         armed = self._level is not None and self._level.tripwire
         if close and not armed:
-            return  # nor is it armed now; near the limit this is done up to fifty times a second
+            return  # no tripwire now and none before; while memory is tight this runs up to fifty times a second
         before, self._reached = self._reached, _count_reached(cgroup)
         self._trips = self._trips.follow(at_ns, armed=armed, tripped=self._reached > before)
 
     def _is_to_be_lifted(self, headroom: Headroom, at_ns: int) -> bool:
-        """Whether the airbag has stood in the way for long, and use has not come down since."""
+        """Return True if the use has stood at the airbag for _STALL_NS, and then until it falls below that level."""
         used, little = headroom.kubepods_used_bytes, _little_bytes(headroom)
         if self._lifted_bytes is not None:
             if used > self._lifted_bytes - 2 * little:
@@ -200,30 +205,30 @@ class Brake:
         return False
 
     def sleep_ns(self, headroom: Headroom) -> int | None:
-        """How long nobody needs to look, provided that PSI works: None while the tripwire cannot be relied on.
+        """Return how long the daemon may sleep, provided that PSI works; None while it cannot rely on the tripwire.
 
-        What grows beside kubepods is not under its memory.high. Where the node is the tighter limit somebody must look;
-        else it still has what the policy cares about, and more, when the tripwire is reached.
+        Use beside kubepods is not under its memory.high. So the daemon must sample while the node is the tighter limit.
+        Otherwise the node still has more than the headroom that the policy cares about when the tripwire is reached.
         """
         if self._dry_run or self._level is None or not self._level.tripwire:
             return None
         if self._watch.degraded:
-            return None  # nobody would tell that the tripwire was taken away
+            return None  # no event would report that another writer has removed the tripwire
         limit = headroom.kubepods_max_bytes
         if limit is None or headroom.node_available_bytes < limit - headroom.kubepods_used_bytes:
             return None
         return int(self._tree.config.memory_high.sleep_s * 1_000_000_000)
 
     def answer_drift(self, at_ns: int) -> bool:
-        """Look at memory.high after somebody, perhaps we, wrote it; assert ours again, a bounded number of times.
+        """Check memory.high after a write to it, and set the daemon's value again, a bounded number of times.
 
-        Returns whether what we wrote is no longer in force, so that nobody may sleep on it.
+        Return True if the daemon's value is no longer in force: the daemon must not sleep then.
         """
         cgroup, now = self._cgroup, self._level
         if cgroup is None or self._given_up or self._dry_run:
             return False
         if now is None:
-            self._retry_at_ns = 0  # an operator's own value may have gone
+            self._retry_at_ns = 0  # perhaps an operator has removed a lower value
             return False
         try:
             found = parse_limit(cgroup.read(high.FILE), high.FILE)
@@ -238,9 +243,9 @@ class Brake:
             self._answered.add(at_ns)
             record = self._set(cgroup, now.high_bytes, at_ns)
         except MalformedError:
-            return False  # an ordinary tree, truncated and not yet written; another event will come
+            return False  # an ordinary directory tree: the file is truncated, and the write sends another event
         except (CgroupGoneError, BusyError):
-            self._level = None  # set anew with the next sample
+            self._level = None  # the next sample sets it again
             return True
         except CgpauseError as e:
             self._level = None
@@ -263,7 +268,7 @@ class Brake:
         return False
 
     def release(self, reason: str, *, wait_s: float = _BUSY_WAIT_S) -> bool:
-        """Put the original back; False when that failed, which is logged."""
+        """Restore the original memory.high; return False after a failure, which is logged."""
         armed, self._level = self._level, None
         if self._cgroup is None:
             return True
@@ -293,12 +298,12 @@ class Brake:
 
     def _open(self, kubepods: Cgroup) -> None:
         try:
-            # A descriptor of our own: the tree lets its one go before we are done.
+            # A separate descriptor: the tree closes its own before the brake has restored the value.
             cgroup = Cgroup(self._tree.root, kubepods.id.path)
         except CgpauseError:
-            return  # gone, or the walk has said so
+            return  # gone, or the refresh has logged the error
         if not cgroup.has(high.FILE) or any(tracked.holds_us is not False for tracked in self._tree.pods.values()):
-            # No memory controller; or we run in a pod ourselves, and braked we would help nobody.
+            # No memory controller; or the daemon runs (or may run) in a pod: braked itself, it could not help.
             log.debug("memory.high left alone %s", fields(cgroup=cgroup.id.path))
             cgroup.close()
             return
@@ -342,7 +347,7 @@ class Brake:
         self._complain(logging.INFO, "memory.high left alone", CgpauseError("somebody has set a lower one"))
 
     def _complain(self, level: int, what: str, error: CgpauseError) -> None:
-        # Once: the same trouble will come back every tick.
+        # Log each trouble once: it may come back every tick.
         complaint = f"{what}: {error}"
         if complaint != self._complaint:
             self._complaint = complaint
@@ -351,7 +356,7 @@ class Brake:
 
 
 def _count_reached(cgroup: Cgroup) -> int:
-    """Return how often pods were stalled at the cgroup's own memory.high, not at one of a cgroup below it."""
+    """Return how often pods were stalled at this cgroup's own memory.high; stalls at that of a child do not count."""
     if not cgroup.has(_EVENTS):
         return 0
     return parse_flat_keyed(cgroup.read(_EVENTS), _EVENTS).get("high", 0)

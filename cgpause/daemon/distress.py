@@ -1,6 +1,7 @@
-"""What ends the pause of a pod before its time: its containers change, a process in it is killed, starts or is to end.
+"""Distress, which ends a pause early: the pod's containers change, or a process in it is killed, started or terminated.
 
-inotify tells most of it. What no event tells is looked for once a second; where inotify does not work, everything is.
+inotify reports container changes and OOM kills. The daemon checks the rest once a second, and everything if inotify
+does not work.
 """
 
 from __future__ import annotations
@@ -19,31 +20,34 @@ from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.policy.hold import NS_PER_S
 
 _YOUNG_NS = 120 * NS_PER_S
-"""A service listens within this time of its start."""
+"""Longest time from the start of a service until it listens."""
 _GRACE_NS = 30 * NS_PER_S
-"""What Kubernetes gives a pod to end in, where the pod does not say otherwise (terminationGracePeriodSeconds)."""
+"""Kubernetes' default time for a pod to terminate (terminationGracePeriodSeconds)."""
 
 
 class Distress:
-    """Marks pods that the daemon holds, so that the next decision resumes them."""
+    """Marks pods that the daemon has paused, so that the next decision resumes them."""
 
     def __init__(self, tree: PodTree, actuator: Actuator, on_containers: Callable[[str], None]) -> None:
-        """`on_containers` is told the UID of a pod whose containers changed."""
+        """Call `on_containers` with the UID of each pod that has changed containers."""
         self._tree = tree
         self._actuator = actuator
         self._tell = on_containers
         self._scan_at_ns = 0
         self._unwatched = False
-        """Whether the next look at the paused pods is to be one without inotify, although that is there again."""
+        """Whether the next scan checks everything, as without inotify, although inotify works again."""
 
     def missed(self, at_ns: int) -> None:
-        """Between the last look and the first event of a new watch things happened that nobody told: look at once."""
+        """Make the next scan due at once and complete: events before a new inotify watch were missed."""
         self._unwatched = True
         self._scan_at_ns = at_ns
 
     def on_containers(self, tracked: TrackedPod, at_ns: int) -> bool:
-        """A container of it started or ended; returns whether a decision cannot wait."""
-        # A container cannot be started inside a paused pod (RunContainerError), so kubelet gets the pod to itself.
+        """Handle a container's start or end: spare the pod for a while; return whether a decision cannot wait.
+
+        A decision cannot wait if the daemon has paused the pod.
+        """
+        # A container cannot start in a paused pod (RunContainerError), so the pod must run for kubelet.
         tracked.settle(at_ns, self._tree.config.hold)
         tracked.list_at_ns = 0
         tracked.processes = Processes()
@@ -52,7 +56,7 @@ class Distress:
         return self._mark(tracked, "its containers changed")
 
     def check_oom(self, tracked: TrackedPod) -> bool:
-        """Ask whether the kernel killed in it since it was paused; returns whether a decision cannot wait."""
+        """Mark a pod if the kernel has OOM-killed in it since its pause; return whether a decision cannot wait."""
         try:
             killed = count_oom_kills(tracked.cgroup) > tracked.oom_kills
         except CgpauseError:
@@ -60,7 +64,7 @@ class Distress:
         return killed and self._mark(tracked, "a process in it was OOM-killed")
 
     def _mark(self, tracked: TrackedPod, why: str) -> bool:
-        """Mark a pod the daemon holds, so that the next decision resumes it."""
+        """Mark a pod so that the next decision resumes it; return False if the daemon has not paused it."""
         paused = tracked.pod.paused
         if paused is None or paused.owner is not Owner.DAEMON:
             return False
@@ -68,7 +72,10 @@ class Distress:
         return True
 
     def scan(self, at_ns: int, *, unwatched: bool) -> None:
-        """Once a second, look at the paused pods for what no event tells (or, without inotify, for everything)."""
+        """Check the paused pods, once a second, for distress that no event reports; without inotify, for all distress.
+
+        Also read damaged records again once their retry is due, and without inotify all records.
+        """
         if at_ns < self._scan_at_ns:
             return
         self._scan_at_ns = at_ns + NS_PER_S
@@ -95,7 +102,7 @@ class Distress:
                 self.check_oom(tracked)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
-        """Return True if connections to a young pod were refused since it was paused: it may become a service."""
+        """Return True if connections to a young pod were refused during its pause: it may become a service."""
         if not tracked.started_ns or at_ns - tracked.started_ns > _YOUNG_NS:
             return False
         refused = refused_connections(tracked.cgroup)
@@ -125,7 +132,7 @@ def _frozen_ns(tracked: TrackedPod, paused: PauseRecord) -> int | None:
         return None
     since_ns, frozen_ns = tracked.frozen
     if since_ns != paused.since_ns or frozen_ns is None:
-        # Not when that was written: a task stops on its way out of the kernel, and until then may still be forking.
+        # Not the time of the write to cgroup.freeze: a task freezes when it leaves the kernel, and may fork until then.
         try:
             events = parse_flat_keyed(tracked.cgroup.read("cgroup.events"), "cgroup.events")
         except CgpauseError:

@@ -1,6 +1,6 @@
-"""What is read anew each time the daemon publishes its figures: a look at what it holds, and a few small files.
+"""Gauges: figures that the daemon reads each time it publishes, from its own state and a few small files.
 
-What cannot be read is left out: a gap in a graph is true, and a 0 is not.
+A figure that cannot be read is left out: a gap in a graph is true, and a 0 is not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cgpause.telemetry.metrics import Figure, File, Part, State, Values
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the daemon works with, and what this looks at."""
+    """Parts of the daemon from which the figures are read."""
 
     tree: PodTree
     sampler: Sampler
@@ -38,11 +38,11 @@ class Sources:
     brake: Brake
     counts: Counts
     started_at: float
-    """Unix seconds."""
+    """Start of the daemon in Unix seconds."""
 
 
 def gather(sources: Sources, at_ns: int) -> Values:
-    """Everything that is known now, under the names of `metrics.FAMILIES`; never waits for a disk."""
+    """Return all figures as they are now, under the names of `metrics.FAMILIES`; never wait for a disk."""
     tree, counts = sources.tree, sources.counts
     counts.count_held(held_by_us(tree), at_ns)
     memory = _memory(sources.sampler)
@@ -65,7 +65,7 @@ def gather(sources: Sources, at_ns: int) -> Values:
 
 
 def held_by_us(tree: PodTree) -> list[Held]:
-    """The pods that the daemon holds."""
+    """Return the pods that the daemon has paused."""
     return [
         Held(tracked.pod.uid, tracked.pod.label, str(paused.mechanism), paused.since_ns)
         for tracked in tree.pods.values()
@@ -153,9 +153,9 @@ def _pods(tree: PodTree, at_ns: int, most: int) -> Values:
     wall_s = time.time()
     starts: dict[tuple[str, ...], float] = {}
     for since_ns, label, owner, how in oldest[:most]:
-        # The boot clock's, so that nobody who sets the wall clock makes it longer or shorter.
+        # The duration is measured on the boot clock: setting the wall clock must not change it.
         start = round(wall_s - (at_ns - since_ns) / 1e9, 3)
-        starts.setdefault((*pod_label(label), owner, how), start)  # one name can have two UIDs: the older counts
+        starts.setdefault((*pod_label(label), owner, how), start)  # two UIDs can share a name: the older pause counts
     return {
         "cgpause_pods": [Figure((state,), count) for state, count in states.items()],
         "cgpause_paused_pods": [Figure(labels, count) for labels, count in paused.items()],

@@ -1,10 +1,10 @@
-"""The file that keeps what the daemon has learned of workloads: `learned.json` in its state directory (`arguments`).
+"""The file of the daemon's knowledge of workloads: `learned.json` in its state directory (`arguments`).
 
     {"schema":1,"peaks":{"default/job":[1468006400,1501560832]},"kinds":{"default/job":"batch","default/web":"service"}}
 
 `peaks` are the last peaks in bytes of each workload's pods, `kinds` says which workloads are services; in both the
 oldest comes first. The daemon replaces the file as a whole (`saver`) and reads it when it starts. `cgpause explain` and
-the dashboard read it, so that they expect of a pod what the daemon expects.
+the dashboard read it too, so that they expect the same of a pod as the daemon does.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from cgpause.policy.kinds import KEPT as KEPT_KINDS
 
 _SCHEMA = 1
 _MAX_BYTES = 4 << 20
-"""1000 workloads with the longest names there can be, each character of them escaped, are less."""
+"""Largest file that is read; 1000 workloads with the longest names, each character escaped, take less."""
 _LONGEST_NAME = 255
-"""Characters of a workload's name: it comes from the name of one of kubelet's log folders."""
+"""Most characters of a workload's name, which is part of the name of one of kubelet's log folders."""
 _MOST = 1 << 63
 _KINDS = {"service": True, "batch": False, "silent": None}
 _WORDS = {kind: word for word, kind in _KINDS.items()}
 
 
 class LearnedError(CgpauseError):
-    """The file is there, and cannot be read or is damaged."""
+    """The file exists but cannot be read, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Knowledge of workloads, by name; nothing is known of others."""
+    """Knowledge of workloads, by name."""
 
     peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """As in `Growths`."""
+    """Last peaks of each workload's pods in bytes, as in `Growths`."""
     kinds: Mapping[str, bool | None] = field(default_factory=dict)
-    """As `Kinds` has them: True for a service, False for batch, None for one that was silent so far."""
+    """True for a service, False for batch, None for a workload that has not listened so far; as in `Kinds`."""
 
 
 def encode(learned: Learned) -> bytes:
-    """Return the text of the file."""
+    """Return the file's content as bytes of JSON."""
     kinds = {name: _WORDS[kind] for name, kind in learned.kinds.items()}
     values = {"schema": _SCHEMA, "peaks": dict(learned.peaks), "kinds": kinds}
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(data: bytes) -> Learned:
-    """Read the text of the file; of more workloads or peaks than the daemon keeps the oldest are left out.
+    """Parse the file's content; the oldest workloads and peaks beyond the daemon's limits are left out.
 
     Raises:
-        LearnedError: it is damaged, or of another version of cgpause.
+        LearnedError: the content is damaged, or of another version of cgpause.
     """
     try:
         found = json.loads(data)
@@ -102,19 +102,19 @@ def _is_size(value: object) -> bool:
 
 
 def write(path: str, learned: Learned) -> None:
-    """Replace the file in one step, for its owner alone.
+    """Replace the file in one step; only its owner may read it.
 
     Raises:
-        OSError: that could not be done; the old one stays.
+        OSError: the file could not be written; the old one stays.
     """
     wholefile.replace(path, encode(learned), 0o600)
 
 
 def read(path: str) -> Learned:
-    """Read the file; without one nothing has been learned.
+    """Read the file; return empty knowledge if there is none.
 
     Raises:
-        LearnedError: it cannot be read, is damaged, or of another version of cgpause.
+        LearnedError: the file cannot be read, is damaged, or is of another version of cgpause.
     """
     name = printable(path)
     try:

@@ -1,10 +1,10 @@
-"""The daemon: one epoll loop that samples, decides and acts; what the systemd unit starts.
+"""The daemon: one epoll loop that samples, decides and acts. The systemd unit starts it.
 
     python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
         [--dry-run]
 
-It wakes for PSI triggers, inotify, signals and a timer whose interval follows from the headroom, and for nothing else.
-It stays small and imports neither typer nor rich.
+It wakes only for PSI triggers, inotify, signals and a timer; the headroom sets the timer's interval. It stays small and
+imports neither typer nor rich.
 """
 
 from __future__ import annotations
@@ -54,19 +54,24 @@ from cgpause.telemetry import recorder
 log = logging.getLogger(__name__)
 
 _DETAILS_NS = NS_PER_S
-"""Read what is to be known of each pod this often while memory is close."""
+"""Interval of `PodTree.read_details` while memory is tight."""
 _STATUS_NS = 2 * NS_PER_S
 _BLIND_NS = NS_PER_S
-"""Try again this long after the node's memory could not be read."""
+"""Delay of the next attempt after the node's memory could not be read."""
 _PSI_LINGER_NS = NS_PER_S
-"""The kernel sends at most one event a window, so after one we look quickly for a while by ourselves (as lmkd does)."""
+"""Time of fast sampling after a PSI event: the kernel sends at most one event a window (lmkd does the same)."""
 
 
 class Daemon:
-    """One run, from start to the last resume."""
+    """One run of the daemon, from start to the last resume."""
 
     def __init__(self, options: Options) -> None:
-        """Open everything; raises HostError or ConfigError when this cannot work at all."""
+        """Read the configuration and open the cgroup tree, epoll, inotify, PSI triggers and state files.
+
+        Raises:
+            HostError: the host lacks something that the daemon needs, such as the cgroup root.
+            ConfigError: the configuration is missing or invalid.
+        """
         self._options = options
         self.config = load_config(options.config_path, must_exist=options.config_required)
         root = options.cgroup_root or find_cgroup_root()
@@ -95,7 +100,7 @@ class Daemon:
         sources = Sources(
             self.tree, self._sampler, self._psi, self._watch, self._brake, self._counts, started_at=time.time()
         )
-        # Of two daemons on one tree the one that writes nothing else publishes nothing either.
+        # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
         metrics_path = None if options.dry_run else options.metrics_path
         self._publisher = Publisher(metrics_path, options.log_dir, sources)
         self._distress = Distress(self.tree, self._actuator, self._publisher.containers_changed)
@@ -107,27 +112,27 @@ class Daemon:
         self._sample_at_ns = 0
         self._status_at_ns = 0
         self._status_old = True
-        """Whether anything was looked at since the last status."""
+        """Whether anything was sampled or discovered since the last STATUS= message."""
         self._alive_at_ns = 0
         self._linger_until_ns = 0
         self._close = False
         self._asleep = False
-        """Whether the last look left it to the kernel to wake us, and nothing came to be known since."""
+        """Whether the last decision left the wake-up to the kernel (PSI, tripwire); then the daemon samples no pods."""
         self._care_bytes = 0
         self._quiet: Quiet | None = None
-        """For which headroom the last decision still holds."""
+        """Bounds of headroom and time within which the last decision stays valid; None if a new one is needed."""
         self._cost_ns = 0
         self._details_at_ns = 0
         self._blind = False
 
     def run(self) -> int:
-        """Run until told to stop; returns 0, 1 after a failure, or 6 when a pause could not be undone."""
+        """Run until a signal stops the daemon; return 0, 1 after a failure, or 6 if a pause could not be undone."""
         failed = False
         try:
             self._set_up()
             while not self._stop:
                 self._turn()
-        except Exception:  # a bug, or a node beyond all bounds: whatever it is, nobody stays paused because of us
+        except Exception:  # a bug, or a node without resources: in any case the daemon must not leave a pod paused
             log.exception("failed")
             failed = True
         left = self._shut_down(failed=failed)
@@ -170,7 +175,7 @@ class Daemon:
         self._notifier.send("READY=1")
 
     def _turn(self) -> None:
-        """Sleep until something happens or is due, then do it."""
+        """Sleep until an event or the next due time, then handle the events, decide, report, publish and save."""
         timeout_s = max(0, self._next_due_ns() - now_ns()) / NS_PER_S
         events = self._epoll.poll(timeout_s)
         urgent = False
@@ -209,7 +214,10 @@ class Daemon:
         return due_ns
 
     def _take_in(self, changes: Changes, at_ns: int) -> bool:
-        """Follow what inotify (or the walk's timer) says; returns whether a decision cannot wait."""
+        """Refresh the tree and the pods that inotify reports as changed; return whether a decision cannot wait.
+
+        The tree is also refreshed when its timer is due.
+        """
         times = self._follower.times
         if changes.tree:
             times.something_came(at_ns)
@@ -227,10 +235,10 @@ class Daemon:
             if tracked is None:
                 continue
             if PodChange.RECORD in change:
-                if self.tree.is_marked_otherwise(tracked):  # else it was the record, mostly our own
+                if self.tree.is_marked_otherwise(tracked):  # otherwise the record changed, usually by the daemon itself
                     self.tree.update_facts(tracked, at_ns)
                 self._actuator.read_record(tracked)
-                if tracked.pod.paused is not None:  # by an operator, while we sleep
+                if tracked.pod.paused is not None:  # an operator may have paused it while the daemon slept
                     self._asleep = False
                     self._sample_at_ns = min(self._sample_at_ns, at_ns + self._slow_ns())
             if PodChange.CPU_MAX in change:
@@ -244,7 +252,7 @@ class Daemon:
         return urgent
 
     def _sleeps_on(self, at_ns: int) -> bool:
-        """Look at node and kubepods only, and say whether that is enough: asleep, nobody asks what single pods take."""
+        """Return True if the daemon can stay asleep, and plan the next sample; reads node and kubepods, but no pod."""
         if not self._asleep or self._sample is None:
             return False
         try:
@@ -264,7 +272,7 @@ class Daemon:
         return True
 
     def _is_quiet(self, at_ns: int) -> bool:
-        """Return True if the headroom alone says that the last decision still holds, and plan the next sample."""
+        """Return True if the headroom alone shows that the last decision is still valid, and plan the next sample."""
         if self._quiet is None or self._sample is None:
             return False
         try:
@@ -292,7 +300,7 @@ class Daemon:
             sample, decision = self._look(at_ns)
             cost_ns = time.thread_time_ns() - started_ns
             if decision.close and not self._close and self._read_details(at_ns):
-                # What pods were seen to take may be page cache: know that before anybody is held for it.
+                # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
                 sample, decision = self._look(at_ns)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
@@ -300,8 +308,8 @@ class Daemon:
         if self._blind:
             self._blind = False
             log.info("memory can be read again")
-        # What is done once a second, or to a pod, does not grow with the number of looks.
-        self._cost_ns += (cost_ns - self._cost_ns) // 8  # one slow look is no reason to look away
+        # Details (once a second) and actions are not counted: their cost does not grow with the number of samples.
+        self._cost_ns += (cost_ns - self._cost_ns) // 8  # smoothed: one slow sample must not slow sampling down
         self._state = decision.state
         self._sample = sample
         if decision.close and not self._close:
@@ -323,13 +331,13 @@ class Daemon:
         self._sample_at_ns = at_ns + next_ns
 
     def _look(self, at_ns: int) -> tuple[Sample, Decision]:
-        late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first look is never late
+        late_ns = max(0, at_ns - self._sample_at_ns) if self._sample_at_ns else 0  # the first sample is never late
         moving = self._state.reserve.growths.moving if self.config.policy is Policy.RESERVE else None
         sample = self._sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         return sample, decide(self._state, sample, self.config)
 
     def _read_details(self, at_ns: int) -> bool:
-        """Where it is due; returns whether it was."""
+        """Read each pod's reclaimable memory, CPU time and listening state if due; return whether it was."""
         is_due = at_ns >= self._details_at_ns
         if is_due:
             self._details_at_ns = at_ns + _DETAILS_NS
@@ -337,8 +345,8 @@ class Daemon:
         return is_due
 
     def _sleep_ns(self, sample: Sample) -> int | None:
-        """How long the kernel can be relied on to wake us; None where it cannot."""
-        # Nobody tells that an operator's pause expires, or that what was damaged can be put right: it is looked for.
+        """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
+        # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
         if not self._psi.on_kubepods or any(t.pod.paused is not None or t.damaged for t in self.tree.pods.values()):
             return None
         return self._brake.sleep_ns(sample.headroom)
@@ -347,7 +355,7 @@ class Daemon:
         return int(self.config.sampling.slow_s * NS_PER_S)
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
-        """Without a sample nobody can say when a pause should end, so all of them end now."""
+        """Resume all pods the daemon paused: without a sample it cannot tell when a pause should end."""
         if not self._blind:
             self._blind = True
             log.error("memory cannot be read: pausing nobody %s", fields(error=error))
@@ -368,7 +376,7 @@ class Daemon:
             self._actuator.forget(pod)
             log.debug("pod gone %s", fields(pod=pod.label))
         for tracked in self.tree.pods.values():
-            self._actuator.answer_drift(tracked, self.config)  # also a pause given up an hour ago
+            self._actuator.answer_drift(tracked, self.config)  # also a pause that was given up an hour ago
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
         if self._watch.done():
@@ -381,7 +389,7 @@ class Daemon:
             self._sample_at_ns = min(self._sample_at_ns, at_ns + int(SPARED_S * NS_PER_S))
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        # Nothing but flags: a handler that logs can interrupt the very write of another log line, which raises.
+        # Set flags only: a handler that logs can interrupt the write of another log line, and that raises.
         if number == signal.SIGHUP:
             self._reload = True
         else:
@@ -411,7 +419,7 @@ class Daemon:
             return
         watchdog_s = self._notifier.watchdog_s
         if watchdog_s is not None and at_ns >= self._alive_at_ns:
-            # One that is lost would else be the end of us: the next is due when systemd's patience is, too.
+            # A lost WATCHDOG=1 is sent again after 1 s: at the usual time systemd would already kill the daemon.
             heard = self._notifier.send("WATCHDOG=1")
             self._alive_at_ns = at_ns + (int(watchdog_s * NS_PER_S) if heard else NS_PER_S)
         if self._status_old and at_ns >= self._status_at_ns:
@@ -434,7 +442,7 @@ class Daemon:
         )
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
-        """Undo every pause of the daemon, and memory.high; returns how many could not be undone."""
+        """Undo every pause of the daemon and restore memory.high; return how many could not be undone."""
         left = 0
         for tracked in list(self.tree.pods.values()):
             if tracked.pod.paused is None or tracked.pod.paused.owner is not Owner.DAEMON:
@@ -447,7 +455,7 @@ class Daemon:
             except BusyError as e:
                 log.error("could not resume %s", fields(pod=tracked.pod.label, error=e))
                 left += 1
-        # Last: while pods come back, it keeps them from filling the node at once.
+        # memory.high comes last: meanwhile it keeps the resumed pods from filling the node at once.
         with self._actuator.spare.lent():
             return left + (not self._brake.release(reason, wait_s=wait_s))
 
@@ -464,10 +472,10 @@ class Daemon:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
         left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S) + self._resume_elsewhere()
-        self._publisher.close()  # the next daemon may have published already, once the tree is free
-        # Before anything waits for a disk: one that hangs keeps this process, and would keep the next daemon out.
+        self._publisher.close()  # before the unlock: this removes the file, and the next daemon may publish after it
+        # Unlock before anything waits for a disk: a disk that hangs keeps this process and would block the next daemon.
         self._root.unlock_for_daemon()
-        # Only now: nobody waits for a disk while a pod is paused.
+        # Wait for disks only now, when no pod is paused any more.
         self._tracer.close()
         if not failed:
             self._saver.close(self._state.reserve.growths.peaks, self.tree.kinds)
@@ -480,7 +488,11 @@ class Daemon:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the daemon; returns the exit code."""
+    """Run the daemon and return its exit code.
+
+    It is 0 after a stop, 1 after a failure or on a host that cannot run the daemon, 2 for a bad configuration, and 6 if
+    a pause could not be undone.
+    """
     options = parse_options(argv)
     logfmt.set_up(verbose=options.verbose)
     try:

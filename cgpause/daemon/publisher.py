@@ -1,8 +1,9 @@
-"""Publishes the daemon's figures every few seconds: gathered by the loop, written by a thread that nobody waits for.
+"""Publishes the daemon's figures every few seconds: the loop gathers them, and a thread writes them.
 
-The file lies in a tmpfs, where a write takes microseconds. But it may be full, missing, or something else; and restarts
-are counted by the names of logs, which lie on a disk, and disks hang. So the loop hands over what it knows and goes on,
-and hands nothing over while the thread has not taken the last one. What is wrong is said once, and tried again.
+The file lies in a tmpfs, where a write takes microseconds. But the tmpfs may be full, missing, or another file system.
+And restarts are counted from the names of logs on a disk, and disks hang. So the loop never waits for the thread: it
+hands the figures over and goes on, and skips a turn while the thread is still busy. An error is logged once, and the
+next turn tries again.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ log = logging.getLogger(__name__)
 
 NEVER_NS = 1 << 63
 _ALL_NS = 60 * 1_000_000_000
-"""Where inotify does not tell of containers, all pods' logs are looked at so often."""
+"""Interval at which the logs of all pods are read while inotify does not report container changes."""
 _LAST_WAIT_S = 1.0
 
 
 class Job(NamedTuple):
-    """What the thread gets."""
+    """Figures to publish, and the pods to count restarts of; the loop hands it to the thread."""
 
     snapshot: Snapshot
     look: tuple[LogFolder, ...]
-    """Pods whose containers may have been started again."""
+    """Pods that may have restarted containers."""
     present: frozenset[str]
     """UIDs of all pods."""
 
 
 class Writer:
-    """Completes and writes what it is given; `complaint` says what is wrong with that."""
+    """Adds the restart count to the figures and writes them; `complaint` is the last error, None after a success."""
 
     def __init__(self, path: str, log_dir: str) -> None:
         self.path = path
@@ -53,7 +54,7 @@ class Writer:
         self._restarts = Restarts(log_dir)
 
     def write(self, job: Job) -> None:
-        """Publish; never raises."""
+        """Write the figures of a job to the file; an error is logged, and never raised."""
         try:
             self._restarts.look(job.look, job.present)
             if self._restarts.total is not None:
@@ -62,14 +63,14 @@ class Writer:
             wholefile.replace(self.path, published.encode(job.snapshot))
         except OSError as e:
             folder = os.path.dirname(self.path)
-            # What a unit may write to is settled at its start: a folder made since is read-only to it.
+            # systemd sets up the unit's writable paths at its start: a folder made later is read-only to the daemon.
             advice = {
                 errno.ENOENT: f"make {folder} (systemd-tmpfiles --create), and restart the unit after that",
                 errno.ENOTDIR: f"make {folder} a folder, and restart the unit after that",
                 errno.EROFS: "if the folder was made after the unit's start, restart the unit",
             }.get(e.errno or 0)
             self.complain(e.strerror or str(e), advice)
-        except Exception as e:  # a bug: it costs figures, and nothing else
+        except Exception as e:  # a bug: it must cost only the figures
             if self.complaint is None:
                 log.exception("metrics not published")
             self.complaint = str(e)
@@ -77,7 +78,7 @@ class Writer:
             self._works()
 
     def complain(self, text: str, advice: str | None = None) -> None:
-        """Say what is wrong, once."""
+        """Log an error, unless it is the same as the last one."""
         if text != self.complaint:
             self.complaint = text
             log.warning("metrics not published %s", fields(file=self.path, error=text, advice=advice))
@@ -88,16 +89,20 @@ class Writer:
             log.info("metrics published again %s", fields(file=self.path))
 
     def remove(self) -> None:
-        """Remove the file, so that its readers see at once that no daemon publishes any more."""
+        """Remove the file, so that readers see at once that no daemon publishes."""
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
 
 class Thread:
-    """A writer that nobody waits for."""
+    """A thread that runs a writer, so that the loop never waits for the file."""
 
     def __init__(self, writer: Writer) -> None:
-        """Begin; raises RuntimeError when the system has no thread left."""
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the system has no thread left.
+        """
         self._writer = writer
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -106,7 +111,7 @@ class Thread:
         self._thread.start()
 
     def offer(self, make: Callable[[], Job]) -> bool:
-        """Have a job done, unless the last one still is; whether it is taken."""
+        """Make a job and hand it to the thread; return False without making it while the thread is busy."""
         if not self._idle.is_set():
             self._writer.complain("writing takes too long")
             return False
@@ -120,7 +125,7 @@ class Thread:
         return True
 
     def close(self, wait_s: float) -> None:
-        """Take away what was published, and wait for that, but not for ever."""
+        """End the thread, which removes the file; wait for it for at most `wait_s` seconds."""
         self._jobs.put(None)
         self._thread.join(wait_s)
 
@@ -132,10 +137,10 @@ class Thread:
 
 
 class Publisher:
-    """Decides when to publish; the loop calls `turn` after each of its turns, and nothing here ever raises."""
+    """Decides when to publish; the loop calls `turn` at the end of each turn, and no method raises."""
 
     def __init__(self, path: str | None, log_dir: str, sources: Sources) -> None:
-        """Without a path nothing is published, whatever the configuration says."""
+        """Publish nothing if `path` is None, even if the configuration asks for it."""
         self.due_ns = NEVER_NS
         self._path = path
         self._log_dir = log_dir
@@ -143,11 +148,11 @@ class Publisher:
         self._config = MetricsConfig()
         self._thread: Thread | None = None
         self._changed: set[str] | None = None
-        """UIDs of the pods whose containers changed since the last look; None: look at all."""
+        """UIDs of the pods with changed containers since the last job; None: all pods."""
         self._all_at_ns = 0
 
     def configure(self, config: MetricsConfig) -> None:
-        """Publish as configured from now on."""
+        """Start, stop or change publishing as the configuration asks."""
         self._config = config
         on = config.publish and self._path is not None
         self._sources.counts.keep_pods(config.max_pods if on else 0)
@@ -158,23 +163,23 @@ class Publisher:
         self.due_ns = NEVER_NS if self._thread is None else 0
 
     def containers_changed(self, uid: str) -> None:
-        """A container of this pod started or ended, or the pod is new."""
+        """Count the restarts of this pod again with the next job: a container started or ended, or the pod is new."""
         if self._changed is not None:
             self._changed.add(uid)
 
     def turn(self, at_ns: int) -> None:
-        """Publish, if that is due."""
+        """Publish the figures if that is due."""
         if at_ns < self.due_ns or self._thread is None:
             return
         self.due_ns = at_ns + int(self._config.interval_s * 1e9)
         try:
             self._thread.offer(lambda: self._job(at_ns))
-        except Exception:  # a bug: it costs all figures from now on, and nothing else
+        except Exception:  # a bug: it must cost only the figures, from now on
             log.exception("metrics are not published any more")
             self._stop(0)
 
     def close(self) -> None:
-        """Publish nothing any more, and take away what was published."""
+        """Stop publishing and remove the file."""
         self._stop(_LAST_WAIT_S)
 
     def _stop(self, wait_s: float) -> None:

@@ -1,8 +1,9 @@
-"""Checks the configuration before a reload; the unit's first ExecReload=.
+"""Checks the configuration before a reload, as the unit's first ExecReload=.
 
     python -m cgpause.daemon.reload [options of cgpause.daemon]
 
-A bad file makes `systemctl reload` fail and say why. The daemon itself would log that and keep the old configuration.
+A bad file makes `systemctl reload` fail and say why. The daemon alone would only log the error and keep the old
+configuration.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 if a daemon with these options takes the configuration as it is now, else 2."""
+    """Return 0 if a daemon with these options accepts the present configuration, else log its errors and return 2."""
     options = parse_options(argv)
     logfmt.set_up(verbose=options.verbose)
     try:

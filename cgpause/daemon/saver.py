@@ -1,7 +1,7 @@
-"""Saves what the daemon has learned of workloads (`learned`), at most once a minute, on the history's thread.
+"""Saves the daemon's knowledge of workloads (`learned`) at most once a minute, on the history's thread.
 
-The loop hands over what is to be saved and goes on: encoding it and waiting for the disk is the thread's. What is wrong
-is logged once, and tried again a minute later.
+The loop hands the values over and goes on: the thread encodes them and waits for the disk. An error is logged once, and
+the saver tries again a minute later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EVERY_NS = 60 * NS_PER_S
 
 
 def load(path: str | None) -> Learned:
-    """Return what was saved last; nothing, and a warning, where that cannot be used."""
+    """Read the saved knowledge; if the file cannot be used, log a warning and return empty knowledge."""
     if path is None:
         return Learned()
     try:
@@ -38,10 +38,10 @@ def load(path: str | None) -> Learned:
 
 
 class Saver:
-    """Decides when to save; the loop calls `turn` after each of its turns, and nothing here ever raises."""
+    """Decides when to save; the loop calls `turn` at the end of each turn, and no method raises."""
 
     def __init__(self, path: str | None, thread: recorder.Thread | None, peaks: Mapping[str, tuple[int, ...]]) -> None:
-        """Save nothing without a path or a thread; `peaks` are those that the file has."""
+        """Save nothing if `path` or `thread` is None; `peaks` are the peaks that the file already has."""
         self.due_ns = NEVER_NS
         self._path = path
         self._thread = thread
@@ -49,12 +49,15 @@ class Saver:
         self._kinds_version = 0
         self._next_ns = 0
         self._busy = False
-        """Whether the thread has not come to the end of the last one; the thread clears it."""
+        """Whether the thread is still writing the last save; the thread clears it."""
         self._complaint: str | None = None
-        """What is wrong with the file; only the thread sets it."""
+        """The last error with the file; None after a success. Only the thread sets it."""
 
     def turn(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        """Save what has changed, if that is due; `peaks` is never changed, but replaced."""
+        """Save the knowledge if it has changed and a save is due.
+
+        The caller never changes `peaks` in place: a new object means a change.
+        """
         if not self._has_changed(peaks, kinds):
             return
         self.due_ns = self._next_ns
@@ -68,7 +71,7 @@ class Saver:
             self._hand_over(peaks, kinds)
 
     def close(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        """Have what has changed saved before the thread ends."""
+        """Hand unsaved changes over to the thread, which writes them before it ends."""
         if self._has_changed(peaks, kinds):
             self._hand_over(peaks, kinds)
 
@@ -86,7 +89,7 @@ class Saver:
         self._thread.run(lambda: self._save(path, known))
 
     def _save(self, path: str, known: Learned) -> None:
-        """Write the file, on the thread."""
+        """Write the file; runs on the thread."""
         try:
             learned.write(path, known)
         except OSError as e:
@@ -95,7 +98,7 @@ class Saver:
                 self._complaint = text
                 advice = recorder.advice(e, path)
                 log.warning("what was learned is not saved %s", fields(file=path, error=text, advice=advice))
-        except Exception as e:  # a bug: it costs what was learned, and nothing else
+        except Exception as e:  # a bug: it must cost only the saved knowledge
             if self._complaint is None:
                 log.exception("what was learned is not saved")
             self._complaint = str(e)

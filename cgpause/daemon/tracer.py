@@ -1,7 +1,7 @@
-"""A trace from the daemon: its loop takes the samples, a thread that nobody waits for writes them.
+"""Records a trace in the daemon: the loop takes the samples, and a thread writes them.
 
-Where memory is short, disks are slow, so the loop only hands blocks over. What cannot be written any more is said once,
-and ends the recording until the configuration is loaded again; the daemon goes on.
+While memory is tight, disks are slow, so the loop hands blocks over and never waits for the thread. A write error is
+logged once and ends the recording until the configuration is loaded again; the daemon goes on.
 """
 
 from __future__ import annotations
@@ -32,52 +32,56 @@ log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 _WAITING = 16
-"""Blocks kept while the disk makes us wait."""
+"""Most blocks that wait for the thread while the disk is slow."""
 _LAST_WAIT_S = 1.0
 
 
 class Writer:
-    """Writes blocks from a thread of its own, one recording after the other, until something is wrong."""
+    """Writes blocks on its own thread, one recording after the other, until a write fails."""
 
     def __init__(self, path: str) -> None:
-        """Raises RuntimeError when the system has no thread left."""
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the system has no thread left.
+        """
         self._path = path
         self._jobs: queue.SimpleQueue[Block | int | None] = queue.SimpleQueue()
-        """Blocks; before them the bytes that a recording may take, after them 0; None ends the thread."""
+        """For each recording its most bytes, its blocks, and a 0; None ends the thread."""
         self.failed = False
-        """Nothing is written any more, and never will be."""
+        """Whether a write has failed; this writer then never writes again."""
         self.full = False
-        """Whether the next block should begin with a header."""
+        """Whether the file is full, so that the next block should begin with a header."""
         self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
         self._thread.start()
 
     def begin(self, max_bytes: int) -> None:
-        """What is offered from now on is another recording, of so many bytes at most."""
+        """Begin a recording of at most `max_bytes`, to which the blocks offered after this belong."""
         self._jobs.put(max_bytes)
 
     def offer(self, block: Block) -> bool:
-        """Hand a block over; whether there is room for it."""
+        """Hand a block to the thread; return False and drop it if _WAITING jobs already wait."""
         if self._jobs.qsize() >= _WAITING:
             return False
         self._jobs.put(block)
         return True
 
     def end(self) -> None:
-        """Nothing belongs to this recording any more: give the file back."""
+        """End the recording: the thread closes its file."""
         self._jobs.put(0)
 
     def close(self, wait_s: float) -> None:
-        """Write what is left, and wait for that, but not for ever."""
+        """Write the waiting blocks and end the thread; wait for it for at most `wait_s` seconds."""
         self._jobs.put(None)
         self._thread.join(wait_s)
 
     def _run(self) -> None:
-        # Said only once the file is closed: whoever begins again after that is alone with it.
+        # `failed` is set only after the file is closed: a new writer may open it from then on.
         try:
             self._write()
         except OSError as e:
             self._fail(e)
-        except Exception:  # a bug: it costs the trace, and nothing else
+        except Exception:  # a bug: it must cost only the trace
             self.failed = True
             log.exception("trace not written any more")
 
@@ -111,10 +115,10 @@ class Writer:
 
 
 class Tracer:
-    """Decides when to take a sample; the loop calls `turn` after each of its turns, and nothing here ever raises."""
+    """Decides when to add to the trace; the loop calls `turn` at the end of each turn, and no method raises."""
 
     def __init__(self, path: str | None, tree: PodTree, sampler: Sampler) -> None:
-        """Without a path nothing is recorded, whatever the configuration says."""
+        """Record nothing if `path` is None, even if the configuration asks for it."""
         self.due_ns = NEVER_NS
         self._path = path
         self._tree = tree
@@ -125,7 +129,10 @@ class Tracer:
         self._gatherer = Gatherer(tree)
 
     def configure(self, config: TraceConfig) -> None:
-        """Record as configured from now on; also again, where it had failed. What was gathered before is written."""
+        """Record as the configuration asks, also after a failure; a changed configuration begins a new recording.
+
+        The samples gathered before are still written.
+        """
         if config == self._config and self._blocks is not None and self._writer is not None and not self._writer.failed:
             return
         self._end()
@@ -134,7 +141,10 @@ class Tracer:
             self._begin(self._path)
 
     def turn(self, at_ns: int, sample: Sample | None) -> None:
-        """Add to the trace, if that is due; `sample` is the last one that was taken, of any time."""
+        """Add a sample to the trace if that is due; `sample` is the loop's last one, which may be old.
+
+        A sample of another time than `at_ns` is not used: a new one is taken.
+        """
         if at_ns < self.due_ns or self._writer is None or self._blocks is None:
             return
         self.due_ns = at_ns + int(self._config.interval_s * 1e9)
@@ -144,14 +154,14 @@ class Tracer:
         try:
             self._add(at_ns, sample, self._writer, self._blocks)
         except CgpauseError:
-            pass  # the loop itself finds out, and says it
-        except Exception:  # a bug: it costs the trace, and nothing else
+            pass  # the loop meets the same error and logs it
+        except Exception:  # a bug: it must cost only the trace
             log.exception("trace not written any more")
-            self._blocks = None  # with it, the same would happen again
+            self._blocks = None  # `_end` would use the blocks, and fail in the same way
             self._end()
 
     def close(self) -> None:
-        """Record nothing any more."""
+        """Stop recording and end the thread; wait at most _LAST_WAIT_S for the last blocks."""
         self._end()
         if self._writer is not None:
             self._writer.close(_LAST_WAIT_S)
@@ -173,7 +183,7 @@ class Tracer:
             return
         for block in make():
             if not writer.offer(block):
-                # The disk takes too long: a piece is missing, so what comes next must not need it.
+                # The disk is too slow and this block is lost: the next one must not depend on it.
                 blocks.begin_anew()
 
     def _begin(self, path: str) -> None:
@@ -181,7 +191,7 @@ class Tracer:
         header = Header(boot_id() or "", 0.0, 0, config.interval_s, __version__, by_daemon=True)
         hide = hasher(os.urandom(16)) if config.hash_names else None
         try:
-            # The same thread for the whole run, unless it has failed: two would write to one file while a disk hangs.
+            # Keep one thread for the whole run, unless it has failed: two could write to one file while a disk hangs.
             self._writer = self._writer or Writer(path)
         except RuntimeError as e:
             log.warning("trace not written %s", fields(file=path, error=e))
@@ -191,7 +201,7 @@ class Tracer:
         self.due_ns = 0
 
     def _end(self) -> None:
-        """Hand over what is left of the recording, if there is one, and wait for nothing."""
+        """End the recording, if there is one: hand its last blocks to the thread, and do not wait."""
         self.due_ns = NEVER_NS
         if self._blocks is not None:
             self._hand_over(self._blocks.rest)

@@ -1,1 +1,1 @@
-"""Which pods exist, what they are called, and how much memory they use."""
+"""Discovers the node's pods, their names and facts, and samples their memory."""

@@ -1,4 +1,4 @@
-"""A pod's containers: which can be killed, and what is below its cgroup."""
+"""A pod's containers: finds the cgroups below a pod, and kills its containers but not its sandbox."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from cgpause.core.names import Names
 from cgpause.kernel.cgroupfs import Cgroup
 
 MOST = 256
-"""A container that may write its own cgroups can make any number, and each would cost the daemon a look a second."""
+"""Most cgroups that are listed below a pod: a container may make any number of cgroups if it can write its own, and the
+daemon reads each once a second."""
 _DEPTH = 3
 
 
 def kill_containers(pod: Cgroup, names: Names) -> list[str]:
-    """Kill every container of a pod through cgroup.kill, but not its sandbox; returns the container ids.
+    """Kill every container of a pod through cgroup.kill, but not its sandbox; return the container ids.
 
-    A killed container is restarted by kubelet in the same sandbox; a killed sandbox would take the pod down and leave
-    the runtime's shim behind.
+    kubelet restarts a killed container in the same sandbox. A killed sandbox would take the pod down and leave the
+    runtime's shim behind.
 
     Raises:
-        CgpauseError: sandbox and containers cannot be told apart, or the kernel refused; nobody more is killed then.
+        CgpauseError: sandbox and containers cannot be told apart, or the kernel refused; no more containers are killed.
     """
     containers = _containers(pod, names)
     if not containers:
@@ -35,8 +36,8 @@ def kill_containers(pod: Cgroup, names: Names) -> list[str]:
 
 def _containers(pod: Cgroup, names: Names) -> list[str]:
     candidates = [name for name, _ in pod.children() if container_id(name) is not None]
-    # A container has a log link under its id, a sandbox has none. Without logs: kubelet sets memory.oom.group on
-    # containers only (since 1.28; seen on 1.32).
+    # A container has a log link under its id, a sandbox has none. If no log can be found: kubelet sets
+    # memory.oom.group on containers only (since 1.28; seen on 1.32).
     logged = [name for name in candidates if container_id(name) in names.containers]
     return logged or [name for name in candidates if _read_oom_group(pod, name)]
 
@@ -50,10 +51,10 @@ def _read_oom_group(pod: Cgroup, name: str) -> bool:
 
 
 def descendants(pod: Cgroup) -> tuple[str, ...]:
-    """Paths, relative to the pod, of the cgroups below it; listing them takes longer than reading what is in them.
+    """Return the paths, relative to the pod, of the cgroups below it: at most MOST, and at most three levels deep.
 
-    Containers are direct children and come first; crun puts their processes one level further down. Of what a container
-    makes itself, where it may, no more than MOST are listed.
+    Containers are direct children and come first; crun puts their processes one level further down. Listing the cgroups
+    takes longer than reading their files.
 
     Raises:
         CgroupGoneError, KernelReadError: the pod cannot be listed.

@@ -1,6 +1,6 @@
-"""Finds the kubepods trees below a cgroup root, and the pods in one of them; remembers nothing between two looks.
+"""Finds the kubepods trees below a cgroup root, and the pods in one of them; it keeps no state between calls.
 
-Unknown names are left alone. Facts: tests/fixtures, captured from a real kubelet.
+Cgroups with unknown names are ignored. Facts: tests/fixtures, captured from a real kubelet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cgpause.ledger.record import XATTR
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A pod's place in the tree."""
+    """A pod as its place in the tree shows it: cgroup, UID and QoS class."""
 
     cgroup: CgroupId
     uid: str
@@ -27,11 +27,11 @@ class Found:
 
 
 OnError = Callable[[str, CgpauseError], None]
-"""Told of the path and error of what is there but cannot be listed."""
+"""Called with the path of a cgroup that exists but cannot be listed, and with the error."""
 
 
 def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str, CgroupDriver]]:
-    """Paths, relative to `root`, of everything named like a kubepods root, at most two levels deep."""
+    """Return path (relative to `root`) and driver of each cgroup named like a kubepods root, up to two levels deep."""
     found = []
     with Cgroup(root, "") as top:
         for name, _ in top.children():
@@ -55,8 +55,8 @@ def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str
 def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, CgroupDriver] | None:
     """Open the kubepods root that is in use; an old kubelet leaves an empty second tree beside the real one.
 
-    `current` is the one that the caller follows. It is returned as it is unless another one has processes or pods that
-    it has not, and it is never closed here.
+    A root with processes is preferred, then the root with the most pods, then `current`, which the caller follows.
+    `current` is never closed here, and is returned as it is. Return None if there is no root.
 
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
@@ -74,7 +74,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
         try:
             pods = len(walk(cgroup)[0])
         except CgpauseError:
-            pods = 0  # it may still be the one in use: whoever walks it next will say what is wrong
+            pods = 0  # it may still be the root in use: the next `walk` reports the error
         key = (is_populated(cgroup), pods, is_current, driver is CgroupDriver.SYSTEMD)
         loser: Cgroup | None = cgroup
         if best is None or key > best[0]:
@@ -86,7 +86,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
 
 
 def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[Found]:
-    """Return the pods that carry a record in any kubepods tree but `kubepods`; what cannot be read is passed over."""
+    """Return the pods with a record in every kubepods tree but `kubepods`; unreadable trees and pods are skipped."""
     found = []
     for path, _ in kubepods_roots(root):
         if kubepods is not None and path == kubepods.id.path:
@@ -109,9 +109,10 @@ def _has_record(root: str, pod: Found) -> bool:
 
 
 def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[CgroupId]]:
-    """Pods below a kubepods root, and its tiers; a tier that vanishes meanwhile is empty.
+    """Return the pods below a kubepods root, and its tiers; a tier that vanishes meanwhile has no pods.
 
-    A tier that is there but cannot be listed is an error, or told to `on_error` and passed over: never taken for empty.
+    A tier that exists but cannot be listed is never taken for empty. Its error is raised. If `on_error` is set, it gets
+    the error, and the tier is skipped.
     """
     pods = []
     tiers = []
@@ -141,7 +142,7 @@ def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found]
 
 
 def is_populated(cgroup: Cgroup) -> bool:
-    """Whether any process is below it; False where that cannot be told."""
+    """Return True if a process runs in or below the cgroup; False if that is unknown."""
     try:
         return parse_flat_keyed(cgroup.read("cgroup.events"), "cgroup.events").get("populated") == 1
     except CgpauseError:

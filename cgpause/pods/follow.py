@@ -1,4 +1,4 @@
-"""Following the pod tree: what is watched by inotify is what the last walk found, and walks come when they are due."""
+"""Refreshes the pod tree, and sets inotify watches on the directories and pods that the last refresh found."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ log = logging.getLogger(__name__)
 
 
 class Follower:
-    """Keeps a pod tree, and the watches on it, in step with kubelet."""
+    """Keeps a pod tree and its inotify watches in step with kubelet's changes."""
 
     def __init__(self, tree: PodTree, root: Cgroup, watch: Watch) -> None:
-        """`root` is the cgroup root, in which kubepods appears."""
+        """Watch `tree` with `watch`; `root` is the cgroup root, in which kubepods appears."""
         self.times = WalkTimes()
         self._tree = tree
         self._root = root
         self._watch = watch
         self._tiers: tuple[CgroupId, ...] = ()
-        """The kubepods root and the tiers that are watched."""
+        """Watched directories: the cgroup root, the kubepods root and its tiers; empty to watch them again."""
 
     @property
     def unwatched(self) -> bool:
-        """Whether things may change that inotify does not tell."""
+        """Whether the tree may change without an inotify event."""
         return self._watch.degraded
 
     def walk(self, at_ns: int, *, close: bool) -> tuple[list[TrackedPod], list[Pod]]:
-        """Walk once; returns the pods that appeared, now watched, and those that are gone.
+        """Refresh the tree once; return the pods that appeared, now watched, and the pods that are gone.
 
-        `close` is whether memory is close, and limits, names and marks are therefore to be no older than a minute.
+        `close` is whether memory is tight: then limits, names and marks must be at most a minute old.
         """
         try:
             appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))
@@ -64,7 +64,7 @@ class Follower:
         return appeared, gone
 
     def _watch_tiers(self) -> bool:
-        """Watch what the last walk found; returns whether any of it was not watched before."""
+        """Watch the directories that the last refresh found; return whether any was not watched before."""
         kubepods = self._tree.kubepods
         tiers = (self._root.id, *(() if kubepods is None else (kubepods.id, *self._tree.tiers)))
         if tiers == self._tiers:
@@ -75,7 +75,7 @@ class Follower:
         if kubepods is not None:
             new = watch.add_tier(kubepods) or new
             names = [tier.path for tier in self._tree.tiers]
-            if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from, and comes back to, its parent
+            if os.path.dirname(kubepods.id.path):  # a nested tree vanishes from its parent and comes back there
                 names.append(os.path.dirname(kubepods.id.path))
             for name in names:
                 try:

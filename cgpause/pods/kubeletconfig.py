@@ -1,9 +1,8 @@
 """kubelet's hard eviction threshold for memory, from its configuration file: `evictionHard`, `memory.available`.
 
-No YAML library is needed for one entry of one map: what of YAML a kubelet configuration may contain beyond the common
-forms (anchors, tags, block scalars there) is refused, never guessed at. What the values mean is from kubelet's
-`pkg/kubelet/eviction/helpers.go` and the reference of KubeletConfiguration (v1beta1). Thresholds given as flags of the
-kubelet, or in a drop-in folder, are not seen.
+One entry of one map needs no YAML library. Forms of YAML beyond the common ones (anchors, tags, block scalars in that
+entry) are refused, never guessed at. The meaning of the values is from kubelet's `pkg/kubelet/eviction/helpers.go` and
+the reference of KubeletConfiguration (v1beta1). Thresholds in kubelet's flags, or in a drop-in folder, are not seen.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from cgpause.kernel.logfmt import fields
 log = logging.getLogger(__name__)
 
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
-"""Where kubeadm (and most who follow it) keep it."""
+"""Path of kubelet's configuration with kubeadm and most other installers."""
 
 _MIB = 1 << 20
 _DEFAULT_BYTES = 100 * _MIB
 _UNKNOWN_RATIO = 0.025
-"""Without a configuration to read, kubelet's default counts for at most this much of the capacity: 100 MiB of 4 GiB."""
+"""Largest share (0 to 1) of the capacity for the assumed default, if no configuration can be read: 100 MiB of 4 GiB."""
 _ASSUMED = "kubelet's eviction threshold is taken to be its default"
 _MAX_FILE_CHARS = _MIB
 _SIGNAL = "memory.available"
@@ -46,7 +45,7 @@ _NULL = ("", "~", "null", "Null", "NULL")
 
 @dataclass(frozen=True, slots=True)
 class EvictionHard:
-    """Memory below which kubelet evicts: bytes, or a share (0 to 1) of the node's capacity; both 0: never."""
+    """Available memory below which kubelet evicts: bytes, or a share (0 to 1) of the node's capacity; both 0: never."""
 
     size_bytes: int = 0
     node_ratio: float = 0.0
@@ -56,9 +55,9 @@ _DEFAULT = EvictionHard(size_bytes=_DEFAULT_BYTES)
 
 
 def eviction_bytes(threshold: EvictionHard | None, *, node_total_bytes: int, capacity_bytes: int) -> int:
-    """Compute a threshold in bytes; None (unknown) is kubelet's default, which must not eat up a small test node.
+    """Return a threshold in bytes; for None (unknown) kubelet's default, limited so that it fits a small test node.
 
-    kubelet takes percentages of the node's capacity, whatever the limit of kubepods is.
+    kubelet takes percentages of the node's capacity, independent of the limit of kubepods.
     """
     if threshold is None:
         return min(_DEFAULT_BYTES, int(capacity_bytes * _UNKNOWN_RATIO))
@@ -66,7 +65,7 @@ def eviction_bytes(threshold: EvictionHard | None, *, node_total_bytes: int, cap
 
 
 def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
-    """Read the threshold the node's kubelet was given; None, and a line in the log, when that cannot be told."""
+    """Read the threshold from the configuration of the node's kubelet; if that fails, log why and return None."""
     try:
         with open(path, encoding="utf-8") as f:
             text = f.read(_MAX_FILE_CHARS + 1)
@@ -82,13 +81,13 @@ def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
 
 
 def parse_eviction_hard(text: str) -> EvictionHard:
-    """Read `evictionHard` of a kubelet configuration, in YAML or JSON.
+    """Parse `evictionHard` of a kubelet configuration, in YAML or JSON.
 
-    A configuration without it has kubelet's default, 100 MiB; one that sets only other signals has no threshold for
-    memory, unless it says `mergeDefaultEvictionSettings: true`.
+    Without `evictionHard` kubelet's default counts, 100 MiB. With only other signals in it there is no threshold for
+    memory, unless the configuration has `mergeDefaultEvictionSettings: true`.
 
     Raises:
-        MalformedError: not such a file, or one that kubelet (or this small reader of YAML) does not take.
+        MalformedError: not a kubelet configuration, or one that kubelet (or this small YAML parser) does not accept.
     """
     thresholds, merged = _parse_json(text) if text.lstrip().startswith("{") else _parse_yaml(text)
     if thresholds is None:
@@ -112,7 +111,7 @@ def _parse_threshold(text: str) -> EvictionHard:
     whole, fraction, unit = match[1], match[2] or "", match[3] or ""
     exponent = int(match[4] or 0) + _DECIMAL.get(unit, 0) - len(fraction)
     number = int(whole + fraction) * _BINARY.get(unit, 1)
-    # As Quantity.Value() does, a fraction of a byte is rounded up.
+    # Round a fraction of a byte up, as Quantity.Value() does.
     return EvictionHard(size_bytes=number * 10**exponent if exponent >= 0 else -(-number // 10**-exponent))
 
 
@@ -146,14 +145,14 @@ def _parse_yaml(text: str) -> tuple[dict[str, str] | None, bool]:
 
 
 def _top_level(text: str) -> dict[str, list[str]]:
-    """Split a document by its top-level keys: what follows a key on its line, and the lines below it, uncommented."""
+    """Return for each top-level key the rest of its line and the lines below it, without comments."""
     found: dict[str, list[str]] = {}
     block: list[str] | None = None
     for number, raw in enumerate(text.split("\n")):
         line = _COMMENT.sub("", raw.rstrip("\r")).rstrip()
         if not line or line[0] == "%" or (line == "---" and not found):
             continue
-        if line[0] in " -}]":  # below a key; a list, and a closing bracket, may stand at its key's own indentation
+        if line[0] in " -}]":  # a line below a key: a list and a closing bracket need no indentation
             if block is None or line.startswith("---"):
                 raise MalformedError(f"kubelet configuration, line {number + 1}", raw)
             block.append(line)
@@ -183,7 +182,7 @@ def _flow_entries(text: str) -> Iterator[tuple[str, str]]:
         raise MalformedError("evictionHard", text)
     entries = body.split(",")
     if not entries[-1].strip():
-        entries.pop()  # a comma may stand behind the last entry, and nothing in an empty map
+        entries.pop()  # the last entry may end with a comma, and the map may be empty
     for entry in entries:
         match = _FLOW_ENTRY.fullmatch(entry)
         if match is None:

@@ -1,9 +1,9 @@
-"""Which pod cgpause itself runs in, where it runs in one: paused, it could never resume anybody.
+"""Finds the pod that cgpause itself runs in, if any: if that pod were paused, cgpause could not resume any pod.
 
-Asked for by process id. In a container `/proc/self/cgroup` says `0::/`, for it has a cgroup namespace and so a root of
-its own; `cgroup.procs` of the host's tree names the processes of the reader's PID namespace, with their ids there, and
-all others as 0. So whoever reads it finds its own id in its own cgroup and nowhere else, whatever namespaces it is in.
-`CGPAUSE_POD_UID`, which a manifest sets by the downward API, says the same without the kernel.
+The search uses the process id. `/proc/self/cgroup` does not help: a container has its own cgroup namespace, and reads
+`0::/`. `cgroup.procs` of the host's tree shows the processes of the reader's PID namespace with their ids there, and
+all others as 0. So in any namespaces a process finds its own id in its own cgroup and nowhere else.
+`CGPAUSE_POD_UID`, which a manifest sets by the downward API, gives the pod's UID without the kernel.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cgpause.pods.containers import descendants
 
 POD_UID = "CGPAUSE_POD_UID"
 _NO_PROCESSES = (errno.ENOENT, errno.EOPNOTSUPP)
-"""ENOENT: a tree of our own. EOPNOTSUPP: a threaded cgroup, whose processes its domain lists; a container may make one,
-and is not to protect itself by it."""
+"""Errors that mean no processes. ENOENT: an ordinary directory tree. EOPNOTSUPP: a threaded cgroup; its domain cgroup
+lists its processes. A container may make one, and must not protect itself from a pause with it."""
 
 
 def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:
-    """Whether this process runs in a pod.
+    """Return True if this process runs in the pod with this cgroup and UID; `own_uid` is from `own_pod_uid`.
 
     Raises:
-        KernelReadError: it cannot be told, because the pod's processes cannot be listed.
+        KernelReadError: the pod's processes cannot be listed, so the answer is unknown.
     """
     if uid == own_uid:
         return True
@@ -39,7 +39,7 @@ def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:
             if os.getpid() in cgroup.pids(name):
                 return True
         except CgroupGoneError:
-            continue  # we are not in what is gone
+            continue  # a removed cgroup holds no process
         except KernelReadError as e:
             if e.errno not in _NO_PROCESSES:
                 raise
@@ -47,5 +47,5 @@ def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:
 
 
 def own_pod_uid(env: Mapping[str, str] = os.environ) -> str | None:
-    """UID of the own pod as the manifest says it; None where it says nothing."""
+    """Return the UID of cgpause's own pod from CGPAUSE_POD_UID; None if the variable is empty or not set."""
     return env.get(POD_UID, "").strip().lower() or None

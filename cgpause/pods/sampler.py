@@ -1,6 +1,6 @@
-"""Reads one Sample: the node's and kubepods' memory, and each pod's memory.current, through held descriptors.
+"""Reads one Sample: the memory of node and kubepods, and each pod's memory.current, through open descriptors.
 
-This is the tick, so it is written for speed: pread on open files, bytes parsed where they stand.
+The loop runs this at each tick, so it is written for speed: pread on open files, and bytes parsed without decoding.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cgpause.pods.tree import PodTree
 log = logging.getLogger(__name__)
 
 _IDLE_NS = 200_000_000
-"""Idle time is read at most this often: it comes in hundredths of a second."""
+"""Shortest interval between readings of idle time, which the kernel gives in hundredths of a second."""
 _ALL_NS = 1_000_000_000
-"""Every pod is read at least this often: one may grow by what another one gives back."""
+"""Longest interval between readings of all pods: one pod may grow by the bytes that another one frees."""
 _LITTLE_SHIFT = 10
-"""Pods stand still as long as all of them together have moved by less than 1/1024 of the capacity."""
+"""Pods that are not read count as still while their sum has moved by at most 1/1024 (2^-10) of the capacity."""
 
 
 class _KubepodsFiles:
-    """Descriptors on the kubepods root's three memory files."""
+    """Open descriptors on memory.max, memory.current and memory.stat of the kubepods root."""
 
     def __init__(self, cgroup: Cgroup) -> None:
         self.id = cgroup.id
@@ -49,7 +49,12 @@ class _KubepodsFiles:
             os.close(fd)
 
     def read(self) -> tuple[int | None, int, int]:
-        """Limit, `memory.current` and what of it reclaim can take back, in bytes."""
+        """Return memory.max (None without a limit), memory.current and its reclaimable part, all in bytes.
+
+        Raises:
+            CgroupGoneError: kubepods was removed.
+            KernelReadError, MalformedError: a file cannot be read or understood.
+        """
         limit_fd, current_fd, stat_fd = self._fds
         try:
             limit = parse_limit(os.pread(limit_fd, 32, 0), f"{self.path}/memory.max")
@@ -63,7 +68,7 @@ class _KubepodsFiles:
 
 
 class Sampler:
-    """Samples one tree; call `close` or use it as a context manager."""
+    """Samples the memory of one tree; call `close` or use it as a context manager."""
 
     def __init__(self, tree: PodTree, kubelet_config: str = KUBELET_CONFIG) -> None:
         try:
@@ -72,24 +77,24 @@ class Sampler:
             raise HostError(f"cannot read /proc/meminfo: {e.strerror}; is /proc mounted here?") from e
         self._uptime_fd = os.open("/proc/uptime", os.O_RDONLY | os.O_CLOEXEC)
         self._idle = (0, 0.0, 0.0)
-        """The last reading of idle time: when, the kernel's sum in seconds, idle CPUs since the reading before."""
+        """The last reading of idle time: its time in ns, the kernel's sum in s, idle CPUs since the reading before."""
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
         self.kubepods_current_bytes: int | None = None
-        """`memory.current` of kubepods at the last look, page cache and all; None while there is no kubepods."""
+        """`memory.current` of kubepods in the last sample, with page cache; None while there is no kubepods."""
         self._all_at_ns = -_ALL_NS
-        """When all pods were read last."""
+        """Time of the last reading of all pods."""
         self._beside_bytes = 0
-        """What kubepods held then beside what its pods held."""
+        """`memory.current` of kubepods at that time, less the sum of its pods'."""
         self._kubelet_config = kubelet_config
         self.read_eviction_threshold()
 
     def read_eviction_threshold(self) -> None:
-        """Take in kubelet's configuration as it is now; what cannot be read of it is logged, never raised."""
+        """Read the eviction threshold from kubelet's configuration again; an error is logged, never raised."""
         self._eviction_hard = read_eviction_hard(self._kubelet_config)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close all descriptors."""
         os.close(self._meminfo_fd)
         os.close(self._uptime_fd)
         self._drop_kubepods()
@@ -101,7 +106,7 @@ class Sampler:
         self.close()
 
     def headroom(self) -> Headroom:
-        """Read the memory of node and kubepods.
+        """Read the memory of node and kubepods, and return the headroom.
 
         Raises:
             MalformedError, KernelReadError: a file cannot be understood or read.
@@ -118,10 +123,10 @@ class Sampler:
     def sample(
         self, at_ns: int, *, late_ns: int = 0, cost_ns: int = 0, moving: Iterable[PodUsage] | None = None
     ) -> Sample:
-        """Read everything one decision needs; a pod that vanishes meanwhile is left out.
+        """Read the memory of node, kubepods and pods for one decision; a pod that vanishes meanwhile is left out.
 
-        `moving` are the pods that are known to move. Where their growth explains what kubepods has taken since, the
-        others are taken to stand still, at most for a second; without `moving` all pods are read.
+        `moving` are the pods with changing use. Only these are read if their growth explains that of kubepods; the rest
+        keeps its last values, for at most a second. Without `moving` all pods are read.
 
         Raises:
             MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
@@ -139,16 +144,16 @@ class Sampler:
         """Read memory.current of every pod."""
         pods: list[PodUsage] = []
         sum_bytes = 0
-        # Locals, and no call of Python's own for each pod: PodUsage(...) would take as long as the read.
+        # Local names, and no Python call for each pod: PodUsage(...) would take as long as the read.
         pread, new, usage = os.pread, tuple.__new__, PodUsage
         for tracked in self._tree.pods.values():
             try:
                 current = int(pread(tracked.current_fd, 32, 0))
             except (OSError, ValueError) as e:
                 tracked.usage = None
-                # ENODEV: removed, and the walk will drop it. Anything else: leave it alone for this tick.
+                # ENODEV: the pod was removed, and the refresh will drop it. Other errors: skip the pod in this tick.
                 if tracked.pod.paused is not None:
-                    # What cannot be seen must not stay held.
+                    # A pod with unknown use must not stay paused.
                     blind = replace(tracked.pod, distress="its memory.current cannot be read")
                     pods.append(PodUsage(0, blind))
                 log.debug("no memory.current %s", fields(pod=tracked.pod.label, error=e))
@@ -161,10 +166,10 @@ class Sampler:
         return pods
 
     def _read_moving(self, at_ns: int, moving: Iterable[PodUsage], capacity_bytes: int) -> list[PodUsage] | None:
-        """Read only pods that move; None where that is not enough, and all have to be read.
+        """Read only the moving pods, and return the usage of all; None if all pods must be read.
 
-        memory.current of kubepods is the sum of its pods' and a little of its own (the kernel charges every ancestor),
-        so what has been taken and is not found in the pods that move was taken by another one.
+        memory.current of kubepods is the sum of its pods' and a little of its own (the kernel charges every ancestor).
+        So if kubepods has grown by more than the moving pods, then another pod has grown.
         """
         if self.kubepods_current_bytes is None or not 0 <= at_ns - self._all_at_ns < _ALL_NS:
             return None
@@ -189,10 +194,10 @@ class Sampler:
         return pods if abs(beside_bytes - self._beside_bytes) <= capacity_bytes >> _LITTLE_SHIFT else None
 
     def _idle_cpus(self, at_ns: int, cpus: int) -> float:
-        """Return how many CPUs were idle on average since the last sample; 0 for the first, and if it is unknown.
+        """Return the average number of idle CPUs since the last reading; 0 for the first one, and if it is unknown.
 
-        /proc/uptime has the idle time of all CPUs in hundredths of a second (proc_uptime(5)): /proc/stat, which is
-        finer, takes the kernel a walk over all interrupts.
+        /proc/uptime has the idle time of all CPUs in hundredths of a second (proc_uptime(5)). /proc/stat is finer, but
+        the kernel walks over all interrupts to fill it.
         """
         try:
             idle_s = float(os.pread(self._uptime_fd, 64, 0).split()[1])
@@ -220,7 +225,7 @@ class Sampler:
             self.kubepods_current_bytes = current
             return limit, max(current - reclaimable, 0)
         except CgroupGoneError:
-            # Vanishing is ordinary; without the tree there is nobody to pause, and the node is what is left to watch.
+            # An ordinary event: without kubepods there is no pod to pause, and the sampler reads the node alone.
             self._drop_kubepods()
             return None, 0
 

@@ -1,7 +1,7 @@
-"""The pods of a node as they are now: follows the kubepods tree, and keeps each pod's cgroup open.
+"""The pods of a node: discovers them in the kubepods tree, and keeps each pod's cgroup open.
 
-Trees appear, vanish and come back, and pods are made and removed at any moment, so a walk compares what is there (by
-inode, see `findpods`) with what is held.
+Trees appear, vanish and come back, and pods are made and removed at any moment. So each refresh compares the cgroups
+that exist (by inode, see `discover`) with the tracked pods.
 """
 
 from __future__ import annotations
@@ -32,84 +32,84 @@ from cgpause.policy.protect import OPT_OUT_XATTRS, pod_class, priority, protecti
 log = logging.getLogger(__name__)
 
 SPARED_S = 0.1
-"""A pod is not paused for so long after its containers changed, nor while a runtime still makes one of them: a
-container cannot be made in a paused pod."""
+"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
+them: a container cannot be made in a paused pod."""
 _MAKING_S = 10.0
-"""But no longer than this: a program may call itself what it likes."""
+"""Longest such extension: the runtime is recognized by its process name, and a pod could use the same name."""
 _NS_PER_S = 1_000_000_000
 _ASK_INTERVAL_S = 10
 _ASK_AGAIN_S = 1
-"""Where nobody could answer: in a new pod no process may have been started yet."""
+"""Interval of checks for a listening process while there was no answer: a new pod may have no process yet."""
 _ASKED_AT_ONCE = 16
-"""An answer can take 5 ms (see `workload`), and nothing else happens meanwhile."""
+"""Most pods checked in a row: one check can take 5 ms (see `listening`), and the loop waits for it."""
 _LIST_INTERVAL_S = 10
-"""Listing a cgroup's children means to read the names of its 60 files as well, which takes longer than all the rest."""
+"""Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _LEFT_BEHIND = "kubelet uses another kubepods tree now"
 _LEFT_BEHIND_NS = 60 * _NS_PER_S
-"""A pod found again in the tree that is in use is protected for so long at most."""
+"""Longest time for which such a pod stays protected after it appears in the tree in use."""
 _STAT_INTERVAL_S = 10
-"""How long memory.stat is believed at most while memory.current stands still."""
+"""Longest use of one reading of memory.stat while memory.current stands still."""
 
 
 @dataclass(slots=True)
 class TrackedPod:
-    """A pod with its open cgroup."""
+    """A discovered pod with its open cgroup and the state that the daemon keeps of it."""
 
     cgroup: Cgroup
     pod: Pod
     holds_us: bool | None = None
-    """Whether this process runs in it; None while that cannot be told, and then it is protected too."""
+    """Whether this process runs in the pod; None while unknown. A pod in which it runs, or may run, is protected."""
     current_fd: int = -1
-    """Held open on memory.current; -1 while that cannot be opened."""
+    """Descriptor on memory.current; -1 while the file cannot be opened."""
     usage: PodUsage | None = None
-    """As sampled last; None before the first sample, and after one that could not read it."""
+    """The last sample; None before the first sample, and after a failed one."""
     oom_kills: int = 0
     """Count in memory.events when the pod was paused."""
     drifts: Drifts = field(default_factory=Drifts)
     """Foreign writes to cpu.max answered during this pause."""
     failure: str | None = None
-    """Why the kernel refused to pause it; it is left alone until `retry_at_ns`."""
+    """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
     retry_at_ns: int = 0
     children: frozenset[str] | None = None
-    """Child cgroups at the last look, where inotify does not tell of them."""
+    """Child cgroups at the last scan of the paused pod without inotify."""
     processes: Processes = field(default_factory=Processes)
     damaged: bool = False
-    """Its record is damaged or was taken away, and it could not be resumed without."""
+    """Whether the record is damaged or was removed, and the pod could not be resumed without it."""
     trouble: str | None = None
-    """What could not be read at the last look, said once."""
+    """Error of the last read of the pod's facts, logged once; None after a success."""
     marks: frozenset[str] = frozenset()
-    """Its opt-out xattrs."""
+    """Opt-out xattrs of the pod."""
     refused: tuple[int, int | None] = (0, None)
-    """When the pause began in which refused connections were counted, and their number."""
+    """Start of a pause, and the number of refused connections last read in it."""
     frozen: tuple[int, int | None] = (0, None)
-    """When a pause began, and a time in it at which all its processes were frozen."""
+    """Start of a pause, and a time in it at which all processes of the pod were frozen."""
     starting: bool = False
-    """Whether its containers are so new that it may yet begin to listen."""
+    """Whether the containers are so new that the pod may still begin to listen."""
     seen_ns: int = 0
-    """When it was seen first."""
+    """Time of the refresh that discovered the pod."""
     started_ns: int = 0
-    """When its containers changed last; 0 where that was before the first walk."""
+    """Time of the last change of containers; 0 if that was before the first refresh."""
     listens: bool | None = None
-    """Whether anything in it listens on TCP; None while nobody could answer. Once true it stays: a service that starts
-    again will listen again."""
+    """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
+    will listen again."""
     visited: bool = False
-    """Whether a process was started in it from outside while it was held: it may have exec probes."""
+    """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
     ask_at_ns: int = 0
-    """Not asked again before."""
+    """Earliest time of the next check for a listening process."""
     below: tuple[str, ...] = ()
-    """Cgroups below it, the sandbox among them, when they were last listed."""
+    """Cgroups below the pod, the sandbox among them, when last listed."""
     list_at_ns: int = 0
-    """Not listed again before."""
+    """Earliest time at which they are listed again."""
     stat_bytes: int = 0
-    """memory.current when memory.stat was last read."""
+    """memory.current in bytes when memory.stat was last read."""
     stat_at_ns: int = 0
-    """When memory.stat is read again in any case."""
+    """Time at which memory.stat is read again in any case."""
 
     def descendants(self, at_ns: int) -> tuple[str, ...]:
-        """Cgroups below it; listed again every 10 s, and when `list_at_ns` was set back.
+        """Return the cgroups below the pod; they are listed again every 10 s, and when `list_at_ns` was reset.
 
         Raises:
-            CgroupGoneError, KernelReadError: it cannot be listed.
+            CgroupGoneError, KernelReadError: the pod cannot be listed.
         """
         if at_ns >= self.list_at_ns:
             self.below = descendants(self.cgroup)
@@ -117,14 +117,14 @@ class TrackedPod:
         return self.below
 
     def read_stat(self, at_ns: int) -> tuple[int, int]:
-        """Bytes of it that reclaim can take back, and of tmpfs; where hardly anything has changed, as at most 10 s ago.
+        """Return the pod's reclaimable bytes and its bytes of tmpfs; they are up to 10 s old while its use is steady.
 
-        The kernel sums memory.stat up over the CPUs and prints sixty lines, ten times as dear as memory.current; most
-        pods of a node do nothing. Page cache can turn into anonymous memory while memory.current stays about the same
-        (a pod at its own limit), so a pod that holds much of it has to be as still as can be.
+        The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
+        memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
+        stays about the same (a pod at its own limit). So the use of a pod with much page cache must not change at all.
 
         Raises:
-            CgroupGoneError, KernelReadError, MalformedError: it cannot be read.
+            CgroupGoneError, KernelReadError, MalformedError: memory.stat cannot be read.
         """
         try:
             current = int(os.pread(self.current_fd, 32, 0))
@@ -138,13 +138,16 @@ class TrackedPod:
         return known
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
-        """It is new, or its containers are: leave it alone for a while."""
+        """Spare a pod with new containers for `settle_s` unless no other pod can be paused, and always for SPARED_S.
+
+        A `settle_s` below SPARED_S shortens both.
+        """
         spared_s = min(hold.settle_s, SPARED_S)
         self.spare(at_ns + int(spared_s * _NS_PER_S))
         self._settle_until(at_ns + int(hold.settle_s * _NS_PER_S))
 
     def spare(self, until_ns: int) -> None:
-        """Leave it alone until then, or until later if that was to be, whatever happens."""
+        """Protect the pod from any pause until `until_ns`; a later time that is already set stays."""
         self._settle_until(until_ns)
         self.pod = replace(self.pod, spared_until_ns=max(self.pod.spared_until_ns, until_ns))
 
@@ -152,7 +155,7 @@ class TrackedPod:
         self.pod = replace(self.pod, settled_at_ns=max(self.pod.settled_at_ns, until_ns))
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the pod's descriptors."""
         if self.current_fd >= 0:
             os.close(self.current_fd)
         self.cgroup.close()
@@ -162,7 +165,7 @@ class PodTree:
     """The pods below one cgroup root."""
 
     def __init__(self, root: str, log_dir: str, config: Config, kinds: Kinds | None = None) -> None:
-        """`kinds` is what is known of workloads already."""
+        """Begin without pods; `kinds` has the known kinds of workloads."""
         self.root = root
         self.log_dir = log_dir
         self.config = config
@@ -172,14 +175,14 @@ class PodTree:
         self.names = Names({}, {})
         self.pods: dict[CgroupId, TrackedPod] = {}
         self.read_at_ns = 0
-        """When `read_details` read last; 0: never."""
+        """Time of the last `read_details`; 0: never."""
         self.kinds = kinds or Kinds()
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
 
     def close(self) -> None:
-        """Give every descriptor back."""
+        """Forget all pods and close all descriptors."""
         for tracked in self.pods.values():
             tracked.close()
         self.pods.clear()
@@ -188,15 +191,15 @@ class PodTree:
             self.kubepods = None
 
     def refresh(self, at_ns: int, *, facts: bool = True) -> tuple[list[TrackedPod], list[Pod]]:
-        """Walk the tree once; returns the pods that appeared and those that are gone.
+        """Discover the pods once; return the pods that appeared and the pods that are gone.
 
-        Without `facts`, those of pods that are known by name are not read again: pods come and go by the dozen.
-        Pods that appear after the first walk are left alone for `settle_s`: their own cpu.max is not there yet when
-        their cgroup appears (measured: systemd writes it up to seconds later).
-        A pod that is paused in a tree that is not in use (kubelet's cgroup driver was changed) stays known, protected,
-        until it is resumed or gone.
+        Without `facts`, the facts of pods with a known name are not read again: pods come and go by the dozen.
+        Pods that appear after the first refresh are spared for `settle_s`: their cpu.max is not set yet when their
+        cgroup appears (measured: systemd writes it up to seconds later).
+        A pod that is paused in a tree that is not in use (kubelet's cgroup driver was changed) stays tracked and
+        protected until it is resumed or gone.
         """
-        # Sorted, so that pods that use the same are ranked the same way in every run.
+        # Sorted, so that pods with equal use are ranked the same way in every run.
         found = {pod.cgroup: pod for pod in sorted(self._walk(), key=lambda pod: pod.cgroup)}
         self._complained &= found.keys()
         elsewhere = [] if self._refreshed else paused_elsewhere(self.root, self.kubepods)
@@ -236,11 +239,11 @@ class PodTree:
 
     @property
     def own_pod(self) -> TrackedPod | None:
-        """The pod this process runs in; None where it is in none of them."""
+        """The pod that this process runs in; None if there is none."""
         return next((tracked for tracked in self.pods.values() if tracked.holds_us), None)
 
     def update_facts(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Read a pod's slow facts again: name, memory.max, what the rules say; one that cannot be read is protected."""
+        """Read a pod's slow facts again: name, memory.max, marks, rules; if they cannot be read, protect the pod."""
         if at_ns >= tracked.retry_at_ns:
             tracked.failure = None
         pod, cgroup = tracked.pod, tracked.cgroup
@@ -248,14 +251,14 @@ class PodTree:
         memory_max_bytes, trouble = None, None
         try:
             if tracked.holds_us is None:
-                # Once found it is that one; before, a pod may turn up late that was there before us.
+                # Once the own pod is found, no other pod is checked. Before that, it may still be discovered late.
                 tracked.holds_us = self.own_pod is None and holds_us(cgroup, pod.uid, self._own_uid)
             if tracked.current_fd < 0:
                 tracked.current_fd = cgroup.open("memory.current")
             memory_max_bytes = parse_limit(cgroup.read("memory.max"), "memory.max")
             tracked.marks = _read_marks(cgroup)
         except CgroupGoneError:
-            trouble = "its cgroup is gone"  # the next walk drops it
+            trouble = "its cgroup is gone"  # the next refresh drops it
         except CgpauseError as e:
             trouble = f"its cgroup cannot be read: {e}"
             if tracked.trouble != trouble:
@@ -281,9 +284,9 @@ class PodTree:
         )
 
     def starts(self, tracked: TrackedPod, at_ns: int) -> None:
-        """A container of it starts (or has ended): until `starting_s` have passed it may yet begin to listen.
+        """Treat a pod as starting after a container's start or end: it may begin to listen within `starting_s`.
 
-        Unless its workload is known: a pod of it has run for so long, or has ended, without listening.
+        A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.started_ns = at_ns
         if tracked.listens:
@@ -299,7 +302,7 @@ class PodTree:
             tracked.pod = replace(tracked.pod, workload=workload)
 
     def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Remember what a pod shows of its workload: that it listens, or that it has not after `starting_s`."""
+        """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after `starting_s`."""
         controller = tracked.pod.controller
         if tracked.listens or tracked.visited:
             self.kinds.listened(controller)
@@ -310,7 +313,7 @@ class PodTree:
             self._tell_siblings(controller, at_ns)
 
     def _tell_siblings(self, controller: str | None, at_ns: int) -> None:
-        """Let no pod of a workload wait to be known that has turned out to be silent."""
+        """Classify the pods again after a workload turned out to be silent: its pods no longer count as starting."""
         for tracked in self.pods.values():
             if tracked.starting and self.kinds.is_silent(controller) and tracked.pod.controller == controller:
                 tracked.starting, tracked.listens = False, False
@@ -318,9 +321,9 @@ class PodTree:
                 self._classify(tracked, at_ns)
 
     def spare_unmade(self, at_ns: int) -> None:
-        """Leave those pods alone a little longer of which a runtime still makes a container.
+        """Spare each pod for another SPARED_S while a runtime still makes one of its containers.
 
-        Docs/runtimes.md has how long that takes: 20 to 60 ms on an idle machine, and seconds on a busy one.
+        That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/runtimes.md).
         """
         for tracked in self.pods.values():
             is_new = tracked.started_ns and at_ns - tracked.started_ns < _MAKING_S * _NS_PER_S
@@ -328,13 +331,13 @@ class PodTree:
                 tracked.spare(at_ns + int(SPARED_S * _NS_PER_S))
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
-        """A process was started in it from outside, such as an exec probe's: from now on it counts as a service."""
+        """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
         tracked.visited = True
         self.kinds.listened(tracked.pod.controller)
         self._classify(tracked, at_ns)
 
     def was_not_visited(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Processes were started in it too often to be believed: it counts as what it is without them."""
+        """Undo `was_visited`: processes appeared in the pod so often that the pod itself may make them."""
         if tracked.visited:
             tracked.visited = False
             self._classify(tracked, at_ns)
@@ -343,17 +346,18 @@ class PodTree:
             )
 
     def is_marked_otherwise(self, tracked: TrackedPod) -> bool:
-        """Whether an operator has marked or unmarked it since its facts were read; True if that cannot be told."""
+        """Return True if a pod's opt-out marks have changed since its facts were read, or cannot be read."""
         try:
             return _read_marks(tracked.cgroup) != tracked.marks
         except CgpauseError:
             return True
 
     def read_details(self, at_ns: int) -> None:
-        """Read what a decision wants to know once memory is short: reclaimable memory, who listens, CPU time if asked.
+        """Read the facts that a decision needs while memory is tight, for all pods.
 
-        For once a second; most of it would be memory.stat, which `read_stat` spares where it can. A pod
-        that cannot be read keeps what was read last.
+        They are reclaimable memory, tmpfs, listening processes and, if sacrifices are configured, CPU time. The loop
+        calls it once a second; `read_stat` avoids most readings of memory.stat, the slowest of them. A pod that cannot
+        be read keeps its last values.
         """
         self.read_at_ns = at_ns
         for tracked in self.pods.values():
@@ -361,8 +365,8 @@ class PodTree:
             try:
                 reclaimable_bytes, shmem_bytes = tracked.read_stat(at_ns)
                 cpu_usage_usec = None
-                if self.config.reserve.sacrifice:  # nobody else asks
-                    # Not the pod's own cpu.stat: it counts containers that have ended too, whose work is lost already.
+                if self.config.reserve.sacrifice:  # only sacrifices use the CPU time
+                    # Not the pod's own cpu.stat: it includes ended containers, and their work is lost already.
                     names = [name for name in tracked.descendants(at_ns) if "/" not in name]
                     stats = [cgroup.read(os.path.join(name, "cpu.stat")) for name in names]
                     cpu_usage_usec = sum(map(parse_cpu_usage, stats))
@@ -375,11 +379,14 @@ class PodTree:
                 tracked.pod = replace(
                     pod, reclaimable_bytes=reclaimable_bytes, shmem_bytes=shmem_bytes, cpu_usage_usec=cpu_usage_usec
                 )
-        # Not of a pod that is held: frozen it cannot begin to listen.
+        # Paused pods are left out: a frozen pod cannot begin to listen.
         self._ask_who_listens([tracked for tracked in self.pods.values() if tracked.pod.paused is None], at_ns)
 
     def _ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:
-        """Tell services from batch anew where that is due, longest ago first."""
+        """Check which of the due pods listen, to tell services from batch; at most `at_once`, the longest due first.
+
+        Pods that listen already, or have a class from a rule, are never due.
+        """
         due = [
             tracked
             for tracked in pods
@@ -406,7 +413,7 @@ class PodTree:
         if tracked.starting:
             return Workload.STARTING
         if tracked.listens is None:
-            return Workload.SERVICE  # none of its processes could be asked: the careful guess is the one paused least
+            return Workload.SERVICE  # unknown: the careful guess, because services are paused least
         age_s = (at_ns - tracked.started_ns) / _NS_PER_S if tracked.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
@@ -414,7 +421,7 @@ class PodTree:
         if self.kubepods is not None and not self.kubepods.exists():
             self.kubepods.close()
             self.kubepods = None
-        # Also while it is empty: it may be the wrong one of two, made before the other came into use.
+        # Search again also while the tree is empty: it may be the wrong one of two, made before the other was used.
         if self.kubepods is None or not self.pods or not is_populated(self.kubepods):
             before = self.kubepods
             self.kubepods, self.driver = find_kubepods(self.root, before) or (None, None)
@@ -437,7 +444,7 @@ class PodTree:
                 self._complained.add(found.cgroup)
                 log.warning("pod left alone %s", fields(uid=found.uid, error=e))
             return None
-        # Tracked also when its files turn out to be unreadable: it may carry a record, and `status` has to show it.
+        # Track the pod even if its files turn out to be unreadable: it may carry a record, and `status` must show it.
         pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None)
         tracked = TrackedPod(cgroup, pod)
         self.pods[pod.cgroup] = tracked
@@ -445,7 +452,7 @@ class PodTree:
 
 
 def count_oom_kills(cgroup: Cgroup) -> int:
-    """OOM kills in a pod so far."""
+    """Return the number of OOM kills in a pod so far."""
     return parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
 
 
@@ -455,7 +462,7 @@ def _parse_stat(cgroup: Cgroup) -> tuple[int, int]:
 
 
 def _read_marks(cgroup: Cgroup) -> frozenset[str]:
-    """Opt-out xattrs that root has set to anything but 0."""
+    """Return the opt-out xattrs that root has set to any value but 0."""
     if not cgroup.owned_by_root():
         return frozenset()
     return frozenset(xattr for xattr in OPT_OUT_XATTRS if cgroup.get_xattr(xattr) not in (None, b"0"))

@@ -1,4 +1,4 @@
-"""When to walk the pod tree next. inotify tells what comes and goes; everything else is seen by walking only."""
+"""Schedules the refreshes of the pod tree. inotify reports pods that come and go; only a refresh sees other changes."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from dataclasses import dataclass
 from cgpause.policy.hold import NS_PER_S
 
 WALK_NS = 60 * NS_PER_S
-"""Walk this often even when inotify is silent: also reads limits, names and marks again."""
+"""Interval of refreshes even without inotify events; each also reads the pods' limits, names and marks again."""
 CALM_WALK_NS = 10 * WALK_NS
-"""Enough while memory is not close, when nobody asks for these facts: nearly all the CPU time of an idle daemon."""
+"""Interval while memory is not tight: no decision needs these facts then, and refreshes take nearly all the CPU time of
+an idle daemon."""
 UNNAMED_WALK_NS = 10 * NS_PER_S
-"""Sooner while a pod has no name: kubelet makes its log folder some time after its cgroup."""
+"""Interval while a pod has no name: kubelet makes the pod's log folder some time after its cgroup."""
 UNWATCHED_WALK_NS = NS_PER_S
-"""Where nothing tells what comes."""
+"""Interval while inotify does not report new pods."""
 GONE_WALK_NS = NS_PER_S
-"""What is gone asks for nothing: one walk sees to all that went meanwhile."""
+"""Delay of the refresh after a pod is gone: it is not urgent, and one refresh handles all pods that went meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a walk found."""
+    """Result of a refresh."""
 
     watched: bool
-    """Whether inotify tells of all that comes."""
+    """Whether inotify reports all new pods."""
     pods: bool
-    """Whether there are any. Without, it may be the wrong one of two trees, and the other one is not watched."""
+    """Whether there are pods. A tree without pods may be the wrong one of two, and the other one is not watched."""
     named: bool
     """Whether every pod has a name."""
     started: bool
-    """Whether a pod has just started; it may take its time to listen."""
+    """Whether a pod has just started; it may take some time until it listens."""
     rewatched: bool
-    """Whether a directory is watched from now on: what came between the walk and the watch was not seen."""
+    """Whether a new directory is watched: the refresh missed pods that appeared in it before the watch."""
 
 
 class WalkTimes:
-    """The time of the next walk, in ns of the clock that the caller uses; at first it is due at once."""
+    """The time of the next refresh, in ns of the caller's clock; the first refresh is due at once."""
 
     def __init__(self) -> None:
         self.due_ns = 0
@@ -44,35 +45,38 @@ class WalkTimes:
         self._calm_from_ns = 0
 
     def is_due(self, at_ns: int) -> bool:
-        """Whether to walk now."""
+        """Whether a refresh is due."""
         return at_ns >= self.due_ns
 
     def facts_due(self, at_ns: int) -> bool:
-        """Whether that walk is to read the facts of pods that are known already, too."""
+        """Whether a refresh at this time also reads the facts of known pods again."""
         return at_ns >= self._facts_due_ns
 
     def expire_facts(self) -> None:
-        """They follow from a configuration that is no longer the one."""
+        """Make the facts of known pods due, because the configuration has changed."""
         self._facts_due_ns = 0
 
     def something_came(self, at_ns: int) -> None:
-        """Pods come by the dozen, and are left alone at first: one walk sees to all of them."""
+        """Make a refresh due after a new pod or tier: now, or when the rest after the last refresh is over.
+
+        Pods come by the dozen and are not paused at first, so one refresh can handle all of them.
+        """
         self._not_later_than(max(at_ns, self._not_before_ns))
 
     def something_went(self, at_ns: int) -> None:
-        """A pod, or a tier that was empty."""
+        """Make a refresh due within GONE_WALK_NS, after a pod or an empty tier is gone."""
         self._not_later_than(at_ns + GONE_WALK_NS)
 
     def memory_became_close(self, at_ns: int) -> None:
-        """The facts are asked for now; those of the last minute will do."""
+        """Make a refresh due as soon as the facts are a minute old: decisions need them while memory is tight."""
         self._not_later_than(max(at_ns, self._facts_due_ns))
 
     def failed(self, at_ns: int) -> None:
-        """The tree could not be walked."""
+        """Schedule the next attempt after a failed refresh."""
         self.due_ns = at_ns + UNNAMED_WALK_NS
 
     def walked(self, at_ns: int, found: Found, *, close: bool) -> None:
-        """After a walk; `close` is whether memory is close."""
+        """Schedule the next refresh after a successful one; `close` is whether memory is tight."""
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + WALK_NS
         if found.started:
@@ -88,7 +92,7 @@ class WalkTimes:
             self.due_ns = at_ns + (CALM_WALK_NS if calm else WALK_NS)
 
     def rest_until(self, at_ns: int) -> None:
-        """Whatever comes until then has to wait; what a walk costs is to remain a small share of the time."""
+        """Let new pods wait for a refresh until `at_ns`, so that refreshes take only a small share of CPU time."""
         self._not_before_ns = at_ns
 
     def _not_later_than(self, due_ns: int) -> None:
