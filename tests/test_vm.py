@@ -285,7 +285,7 @@ def test_payload_is_a_tar_owned_by_root_with_the_wheel_beside_the_source(tmp_pat
 
 
 def test_only_files_that_can_change_the_wheel_ask_for_a_new_one() -> None:
-    wanted = ["README.md", "cgpause/cli/main.py", "docs/cli.md", "docs/timeline.png", "docs/man/cgpause.1"]
+    wanted = ["README.md", "cgpause/cli/main.py", "docs/cli.md", "docs/measurements/timeline.png", "docs/man/cgpause.1"]
     wanted += ["pyproject.toml", "scripts/completions/_cgpause", "systemd/config.toml"]
     others = ["docs/cost.json", "docs/old/cli.md", "scripts/install", "tests/test_cli.py"]
     assert wheel_inputs([*wanted, *others]) == wanted

@@ -323,7 +323,7 @@ class PodTree:
     def spare_unmade(self, at_ns: int) -> None:
         """Spare each pod for another SPARED_S while a runtime still makes one of its containers.
 
-        That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/runtimes.md).
+        That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/measurements/runtimes.md).
         """
         for tracked in self.pods.values():
             is_new = tracked.started_ns and at_ns - tracked.started_ns < _MAKING_S * _NS_PER_S

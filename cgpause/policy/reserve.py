@@ -48,7 +48,7 @@ BACKOFF_S = 10.0
 """kubelet's first back-off: what every restart costs besides the work that is lost."""
 FACTOR = 3.0
 """A pod is excused once pauses have cost so many times the cheapest restart, if its expected demand fits; at 1 some
-loads have restarts that they need not have (docs/policy-bed.md)."""
+loads have restarts that they need not have (docs/measurements/policy-bed.md)."""
 PATIENCE = 8.0
 """The same if it does not fit."""
 _IDLE_HALF_LIFE_S = 1.0

@@ -336,7 +336,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; `args.do` is the function to call."""
     parser = argparse.ArgumentParser(prog="scripts/bench experiment", description="The paper's experiment, measured.")
     actions = parser.add_subparsers(dest="action", required=True)
-    run = actions.add_parser("run", prog="scripts/bench experiment", help="run what is missing in docs/experiment.json")
+    run = actions.add_parser(
+        "run", prog="scripts/bench experiment", help="run what is missing in docs/measurements/experiment.json"
+    )
     everything = Wanted()
     run.add_argument("--settings", nargs="+", choices=tuple(ARMS), default=everything.settings)
     run.add_argument("--shares", nargs="+", type=int, choices=SHARES, default=SHARES, help="limit = capacity / share")
@@ -349,7 +351,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     run.set_defaults(do=_run)
     quick = actions.add_parser("quick", help="a small part of it in less than ten minutes; docs/ stays as it is")
     quick.set_defaults(do=_quick)
-    report = actions.add_parser("report", help="write docs/evaluation.md and its plots again")
+    report = actions.add_parser("report", help="write docs/measurements/evaluation.md and its plots again")
     report.set_defaults(do=_report)
     return parser.parse_args(argv)
 

@@ -1,6 +1,6 @@
 """The paper's experiment as values: its grid, one trial's key and figures, and the file that keeps what was measured.
 
-The file (docs/experiment.json) is rewritten whole and renamed after each trial, so a run that is killed loses the trial
+experiment.json is rewritten whole and renamed after each trial, so a run that is killed loses the trial
 it was in and nothing else. It names, for each boot of the VM, the kernel, machine, date and commit; a trial names its
 boot.
 """
@@ -28,7 +28,7 @@ BED = 1
 Raised where that changes what comes of a trial, which is then no longer compared with those before. Whether it did,
 trials of `none` show that are run again with newer code.
 """
-RESULTS = REPO / "docs" / "experiment.json"
+RESULTS = REPO / "docs/measurements" / "experiment.json"
 
 SHARES = (16, 8, 4)
 """A job's memory limit is the capacity divided by this."""

@@ -24,7 +24,7 @@ SCALE: Final = BACKOFF_SCALE
 UNIT_CPU_MS: Final = 200
 TIMEOUT_S: Final = 300.0
 SERVICE_PAGE_S: Final = 8e-6
-"""service.c does nothing with a page but take it; worker.c works 40 µs on each (docs/simulation.json has both)."""
+"""service.c does nothing with a page but take it; worker.c works 40 µs on each (simulation.json has both)."""
 
 SERVICES: Final = Plan(
     services=3,
@@ -113,8 +113,8 @@ def config_of(name: str, arm: str) -> Config | None:
 
 
 def read_costs() -> Costs:
-    """What the experiment's machine takes for the parts of a trial, as docs/simulation.json has it."""
-    results: dict[str, Any] = json.loads((REPO / "docs" / "simulation.json").read_text())
+    """What the experiment's machine takes for the parts of a trial, as docs/measurements/simulation.json has it."""
+    results: dict[str, Any] = json.loads((REPO / "docs/measurements" / "simulation.json").read_text())
     return Costs(**results["runs"][0]["costs"])
 
 

@@ -2,7 +2,7 @@
 
 A change (a mutant) that no test notices shows behaviour that no test asks for. cosmic-ray makes the mutants; one more
 operator here deletes a statement. The tests run on a copy of the checkout, each mutant in a process of its own, so
-nothing mutated is left behind, however this ends. docs/mutants.json and docs/mutants.md keep the last result of each
+nothing mutated is left behind, however this ends. docs/measurements/mutants.{json,md} keep the last result of each
 module. Exit status 3 when a module is below the goal.
 """
 

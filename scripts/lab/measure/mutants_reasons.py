@@ -1,4 +1,4 @@
-"""Why a mutant may survive, by hand: module, then `before -> after` as docs/mutants.json has them."""
+"""Why a mutant may survive, by hand: module, then `before -> after` as docs/measurements/mutants.json has them."""
 
 from __future__ import annotations
 

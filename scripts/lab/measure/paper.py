@@ -55,7 +55,7 @@ _LOOK_S = 0.1
 
 
 def config_of(arm: Arm) -> Config:
-    """For the paper's algorithm what it has in docs/evaluation.md (Table 3); for reserve cgpause's defaults."""
+    """For the paper's algorithm what it has in evaluation.md (Table 3); for reserve cgpause's defaults."""
     return parse_config(cgpause_config(arm), arm) if arm is Arm.WATERMARK else Config()
 
 

@@ -14,7 +14,7 @@ freezing, so that pauses are what the probes meet; whether a service survives th
 
 A control answers probes beside the tree, where nothing is paused: what it misses, the machine missed.
 
-What a held pod answers by itself is in docs/liveness.md.
+What a held pod answers by itself is in docs/measurements/liveness.md.
 
 A service that runs can miss a probe too, on a node that is full of what nobody may pause: above memory.high the kernel
 stalls whoever takes memory. With ten protected jobs instead of seven, services missed probes while they ran (the

@@ -1,6 +1,6 @@
 """Record one load of the experiment, without cgpause and with it: `python -m lab.measure.timeline` prints JSON.
 
-Runs as root in a VM. `lab.pages.timeline_plot` draws docs/timeline.png from it: at each sample the memory used and
+Runs as root in a VM. `lab.pages.timeline_plot` draws timeline.png from it: at each sample the memory used and
 which pods are paused, and for each job when it started, was killed and finished.
 """
 

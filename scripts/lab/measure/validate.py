@@ -1,4 +1,4 @@
-"""Simulates the loads of docs/experiment.json and sets what comes of them beside what the kernel made of them.
+"""Simulate the loads of experiment.json, and compare the results with those of the kernel.
 
     python -m lab.measure.validate [--arm ARM]...
 

@@ -1,4 +1,4 @@
-"""Turns what `lab.measure.bench` and `lab.measure.slowdown` measured into docs/performance.json, .md and a plot.
+"""Turns what `lab.measure.bench` and `lab.measure.slowdown` measured into performance.json, .md and a plot.
 
 No figure there is typed by hand. What was not measured has no section.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from lab.vm.host import REPO, LabError, commit_of
 
-RESULTS = REPO / "docs" / "performance.json"
-REPORT = REPO / "docs" / "performance.md"
-PLOT = REPO / "docs" / "cost-growth.png"
+RESULTS = REPO / "docs/measurements" / "performance.json"
+REPORT = REPO / "docs/measurements" / "performance.md"
+PLOT = REPO / "docs/measurements" / "cost-growth.png"
 _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
 
 
@@ -163,7 +163,7 @@ def _trace(trace: dict[str, Any] | None) -> list[str]:
         "## A recording",
         "",
         f"`cgpause record` with {trace['pods']} pods, after its start, packed; CPU time is the whole process's. The",
-        "daemon has read most of what it needs for that already ([trace.md](trace.md)). A host that is busy with other",
+        "daemon has read most of its values already ([trace.md](../trace.md)). A host that is busy with other",
         "work makes that CPU time longer, for caches and cores are shared: its load average, of the minute before, is",
         "how busy it was.",
         "",

@@ -1,4 +1,4 @@
-"""Draws docs/cluster.png from docs/cluster.json: `python -m lab.pages.cluster_plot`."""
+"""Draws docs/measurements/cluster.png from docs/measurements/cluster.json: `python -m lab.pages.cluster_plot`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.measure.cluster import NODES, PERCENTS, SCORINGS
 from lab.pages.picture import save
 from lab.vm.host import REPO
 
-PICTURE = REPO / "docs" / "cluster.png"
+PICTURE = REPO / "docs/measurements" / "cluster.png"
 _COLOURS = {"LeastAllocated": "#0072B2", "MostAllocated": "#D55E00", "RequestedToCapacityRatio": "#009E73"}
 _STYLES = {"none": ("--", "o", "without cgpause"), "reserve": ("-", "s", "with cgpause")}
 
@@ -59,7 +59,7 @@ def draw(cells: Sequence[dict[str, Any]]) -> None:
 
 def main() -> int:
     """The command line."""
-    draw(json.loads((REPO / "docs" / "cluster.json").read_text())["runs"][0]["cells"])
+    draw(json.loads((REPO / "docs/measurements" / "cluster.json").read_text())["runs"][0]["cells"])
     print(f"wrote {PICTURE.relative_to(REPO)}", file=sys.stderr)
     return 0
 

@@ -1,4 +1,4 @@
-"""Turns docs/experiment.json into docs/evaluation.md; no figure there is typed by hand.
+"""Turns docs/measurements/experiment.json into docs/measurements/evaluation.md; no figure there is typed by hand.
 
 The verdicts come from `experiment_claims`, the plots from `experiment_plots`, which alone needs matplotlib.
 """

@@ -40,7 +40,7 @@ def render(results: dict[str, Any]) -> str:
         "  the runtime's own part runs there too.",
         "",
         "What the daemon makes of it: services are held for 9 s at most and then run for at least 12 s; an exec probe",
-        "that meets a held pod ends the pause within a second ([policies.md](policies.md)). Ten minutes of that under",
+        "that meets a paused pod ends the pause within a second ([policies.md](../policies.md)). Ten minutes under",
         "pressure: [probes.md](probes.md).",
         "",
         f"Commit {results['commit']}, {results['date']}, Linux {run['kernel']}, {COUNTED_MACHINE}.",

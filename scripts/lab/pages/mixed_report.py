@@ -56,7 +56,7 @@ often that was longer than 2 s, for services that have so much to answer in.
 """
 
 _PRESETS_TELL = """\
-Nothing holds these figures to a kernel. [policies.md](policies.md#where-it-does-not-help) says where the policy does
+Nothing holds these figures to a kernel. [policies.md](../policies.md#where-it-does-not-help) says where the policy does
 not help, and why.
 """
 

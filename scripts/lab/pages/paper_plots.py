@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/paper.md from docs/paper.json: `python -m lab.pages.paper_plots`."""
+"""Draw the pictures of docs/measurements/paper.md from paper.json: `python -m lab.pages.paper_plots`."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ def pictures(run: dict[str, Any], folder: Path) -> None:
 def main() -> int:
     """The command line."""
     (run,) = json.loads(REPORT.results.read_text())["runs"]
-    pictures(run, REPO / "docs")
-    print("wrote docs/paper-*.png", file=sys.stderr)
+    pictures(run, REPO / "docs/measurements")
+    print("wrote docs/measurements/paper-*.png", file=sys.stderr)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Makes a page of docs/ of what was measured: `python -m lab.pages.report NAME FILE...`.
 
-Each file is one run's JSON object. They are kept in docs/NAME.json with commit and date, and docs/NAME.md is made of
-nothing else: no figure in it is typed by hand.
+Each file is one run's JSON object. docs/measurements/NAME.json keeps them with commit and date, and NAME.md is made
+of nothing else: no figure in it is typed by hand.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Report:
     @property
     def results(self) -> Path:
         """The JSON file."""
-        return REPO / "docs" / f"{self.name}.json"
+        return REPO / "docs/measurements" / f"{self.name}.json"
 
     @property
     def page(self) -> Path:
         """The Markdown file."""
-        return REPO / "docs" / f"{self.name}.md"
+        return REPO / "docs/measurements" / f"{self.name}.md"
 
     def publish(self, runs: Sequence[dict[str, Any]]) -> None:
         """Write both."""

@@ -1,6 +1,6 @@
-"""Draws docs/timeline.png of what `lab.measure.timeline` recorded: `python -m lab.pages.timeline_plot FILE`.
+"""Draw timeline.png from a recording of `lab.measure.timeline`: `python -m lab.pages.timeline_plot FILE`.
 
-The recording is kept in docs/timeline.json, with commit and date.
+The recording is kept in docs/measurements/timeline.json, with commit and date.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lab.pages.picture import save
 from lab.pages.report import COUNTED_MACHINE, dated
 from lab.vm.host import REPO
 
-RESULTS = REPO / "docs" / "timeline.json"
-PICTURE = REPO / "docs" / "timeline.png"
+RESULTS = REPO / "docs/measurements" / "timeline.json"
+PICTURE = REPO / "docs/measurements" / "timeline.png"
 
 _MIB = 1 << 20
 _RUNS, _HELD, _WAITS, _KILLED = "#56B4E9", "#E69F00", "#dddddd", "#000000"

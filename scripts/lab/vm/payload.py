@@ -130,7 +130,9 @@ def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mappi
 
 def wheel_inputs(names: Iterable[str]) -> list[str]:
     """Those files of the tree that can change the wheel."""
-    wanted = re.compile(r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.(md|png)$|[^/]*$")
+    wanted = re.compile(
+        r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.md$|docs/measurements/[^/]*\.(md|png)$|[^/]*$"
+    )
     return [name for name in names if wanted.match(name)]
 
 
