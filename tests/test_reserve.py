@@ -651,13 +651,13 @@ def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
 
 def test_closeness_and_the_next_sample() -> None:
     far = Node(free=900).add("a", 10, claim=100, rate=1).decide()
-    assert not far.close
+    assert not far.tight
     assert far.next_sample_ns > 500 * MS
     near = Node(free=200).add("a", 10, claim=100, rate=1).decide()
-    assert near.close
+    assert near.tight
     assert near.care_bytes == 260 * MIB  # margin and a quarter of the capacity
-    assert Node(free=260).decide().close is False
-    assert Node(free=259.9).decide().close is True
+    assert Node(free=260).decide().tight is False
+    assert Node(free=259.9).decide().tight is True
     assert Node(free=30).add("a", 10, claim=100, rate=100).decide().next_sample_ns == 50 * MS
 
 

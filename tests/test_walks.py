@@ -12,9 +12,9 @@ S = 1_000_000_000
 CALM = Found(watched=True, pods=True, named=True, started=False, rewatched=False)
 
 
-def times_after(found: Found, at_s: float = 0, *, close: bool = False) -> WalkTimes:
+def times_after(found: Found, at_s: float = 0, *, tight: bool = False) -> WalkTimes:
     times = WalkTimes()
-    times.walked(int(at_s * S), found, close=close)
+    times.walked(int(at_s * S), found, tight=tight)
     return times
 
 
@@ -47,14 +47,14 @@ def test_what_was_found_says_when_to_walk_again(found: Found, due_s: int) -> Non
 
 
 def test_while_memory_is_close_the_tree_is_walked_every_minute() -> None:
-    assert times_after(CALM, 1000, close=True).due_ns == 1060 * S
+    assert times_after(CALM, 1000, tight=True).due_ns == 1060 * S
 
 
 def test_ten_minutes_after_the_last_pod_started_it_is_calm_again() -> None:
     times = times_after(replace(CALM, started=True))
 
     for at_s, due_s in ((60, 120), (599, 659), (600, 1200)):
-        times.walked(at_s * S, CALM, close=False)
+        times.walked(at_s * S, CALM, tight=False)
         assert times.due_ns == due_s * S
 
 
@@ -62,7 +62,7 @@ def test_facts_are_read_again_after_a_minute_and_not_with_every_walk() -> None:
     times = times_after(CALM)
 
     assert not times.facts_due(60 * S - 1)
-    times.walked(30 * S, CALM, close=True)
+    times.walked(30 * S, CALM, tight=True)
     assert times.facts_due(60 * S)
 
 
@@ -79,7 +79,7 @@ def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_
     times.something_came(5 * S)
     assert times.due_ns == 5 * S
 
-    times.walked(5 * S, CALM, close=False)
+    times.walked(5 * S, CALM, tight=False)
     times.rest_until(7 * S)
     times.something_came(6 * S)
 
@@ -102,7 +102,7 @@ def test_what_goes_is_walked_for_within_a_second_and_puts_nothing_off() -> None:
 def test_when_memory_becomes_close_facts_are_read_once_they_are_a_minute_old(at_s: int, due_s: int) -> None:
     times = times_after(CALM)
 
-    times.memory_became_close(at_s * S)
+    times.memory_became_tight(at_s * S)
 
     assert times.due_ns == due_s * S
     assert times.facts_due(due_s * S)

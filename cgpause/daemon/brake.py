@@ -56,7 +56,7 @@ def choose(
     headroom: Headroom,
     current_bytes: int,
     *,
-    close: bool,
+    tight: bool,
     care_bytes: int,
     airbag_pct: float,
     now: Level | None,
@@ -77,7 +77,7 @@ def choose(
     # memory.high counts page cache. A tripwire below it would evict it and fire all the time. So the tripwire is left
     # out if page cache reaches it, and the daemon samples as it does without one.
     tripwire = (
-        not close and not rests and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
+        not tight and not rests and current_bytes + (little if now is not None and now.tripwire else 2 * little) <= wire
     )
     if tripwire:
         target = wire
@@ -140,7 +140,7 @@ class Brake:
         if not self._tree.config.memory_high.enabled:
             self.release("switched off")
 
-    def apply(self, headroom: Headroom, current_bytes: int | None, at_ns: int, *, close: bool, care_bytes: int) -> None:
+    def apply(self, headroom: Headroom, current_bytes: int | None, at_ns: int, *, tight: bool, care_bytes: int) -> None:
         """Set the level that fits the sample; a failure is logged and tried again, and the pauses do not depend on it.
 
         `current_bytes` is kubepods' memory.current, None if there is no kubepods; `close` is whether memory is tight.
@@ -154,11 +154,11 @@ class Brake:
         if cgroup is None or self._given_up or not config.enabled or at_ns < self._retry_at_ns:
             return
         try:
-            self._count_trips(cgroup, at_ns, close=close)
+            self._count_trips(cgroup, at_ns, tight=tight)
             level = choose(
                 headroom,
                 current_bytes,
-                close=close,
+                tight=tight,
                 care_bytes=care_bytes,
                 airbag_pct=config.airbag_pct,
                 now=now,
@@ -180,9 +180,9 @@ class Brake:
             self._retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
             self._complain(logging.WARNING, "memory.high not set", e)
 
-    def _count_trips(self, cgroup: Cgroup, at_ns: int, *, close: bool) -> None:
+    def _count_trips(self, cgroup: Cgroup, at_ns: int, *, tight: bool) -> None:
         armed = self._level is not None and self._level.tripwire
-        if close and not armed:
+        if tight and not armed:
             return  # no tripwire now and none before; while memory is tight this runs up to fifty times a second
         before, self._reached = self._reached, _count_reached(cgroup)
         self._trips = self._trips.follow(at_ns, armed=armed, tripped=self._reached > before)

@@ -115,7 +115,7 @@ class Daemon:
         """Whether anything was sampled or discovered since the last STATUS= message."""
         self._alive_at_ns = 0
         self._linger_until_ns = 0
-        self._close = False
+        self._tight = False
         self._asleep = False
         """Whether the last decision left the wake-up to the kernel (PSI, tripwire); then the daemon samples no pods."""
         self._care_bytes = 0
@@ -262,7 +262,7 @@ class Daemon:
         if headroom.available_bytes < self._care_bytes:
             return False
         current_bytes = self._sampler.kubepods_current_bytes
-        self._brake.apply(headroom, current_bytes, at_ns, close=False, care_bytes=self._care_bytes)
+        self._brake.apply(headroom, current_bytes, at_ns, tight=False, care_bytes=self._care_bytes)
         self._sample = replace(self._sample, headroom=headroom)
         sleep_ns = self._sleep_ns(self._sample)
         if sleep_ns is None:
@@ -282,7 +282,7 @@ class Daemon:
         if not self._quiet.holds(headroom.available_bytes, at_ns):
             return False
         current_bytes = self._sampler.kubepods_current_bytes
-        self._brake.apply(headroom, current_bytes, at_ns, close=self._close, care_bytes=self._care_bytes)
+        self._brake.apply(headroom, current_bytes, at_ns, tight=self._tight, care_bytes=self._care_bytes)
         self._sample = replace(self._sample, headroom=headroom)
         self._status_old = True
         self._sample_at_ns = at_ns + self._quiet.next_sample_ns
@@ -292,14 +292,14 @@ class Daemon:
         self._status_old = True
         self._quiet = None
         self._distress.scan(at_ns, unwatched=self._follower.unwatched)
-        if self._close:
+        if self._tight:
             self._read_details(at_ns)
             self.tree.spare_unmade(at_ns)
         started_ns = time.thread_time_ns()
         try:
             sample, decision = self._look(at_ns)
             cost_ns = time.thread_time_ns() - started_ns
-            if decision.close and not self._close and self._read_details(at_ns):
+            if decision.tight and not self._tight and self._read_details(at_ns):
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
                 sample, decision = self._look(at_ns)
         except CgpauseError as e:
@@ -312,12 +312,12 @@ class Daemon:
         self._cost_ns += (cost_ns - self._cost_ns) // 8  # smoothed: one slow sample must not slow sampling down
         self._state = decision.state
         self._sample = sample
-        if decision.close and not self._close:
-            self._follower.times.memory_became_close(at_ns)
-        self._close = decision.close
+        if decision.tight and not self._tight:
+            self._follower.times.memory_became_tight(at_ns)
+        self._tight = decision.tight
         self._actuator.apply(decision.actions, sample, self.config)
         current_bytes = self._sampler.kubepods_current_bytes
-        self._brake.apply(sample.headroom, current_bytes, at_ns, close=decision.close, care_bytes=decision.care_bytes)
+        self._brake.apply(sample.headroom, current_bytes, at_ns, tight=decision.tight, care_bytes=decision.care_bytes)
         next_ns = decision.next_sample_ns
         self._quiet = decision.quiet
         self._care_bytes = decision.care_bytes
@@ -366,7 +366,7 @@ class Daemon:
         self._status_old = True
         self._asleep = False
         self._quiet = None
-        appeared, gone = self._follower.walk(at_ns, close=self._close)
+        appeared, gone = self._follower.walk(at_ns, tight=self._tight)
         for tracked in appeared:
             self._actuator.read_record(tracked)
             self._publisher.containers_changed(tracked.pod.uid)
@@ -385,7 +385,7 @@ class Daemon:
 
     def _expect_newcomer(self, at_ns: int) -> None:
         """Sample as soon as a new container may be paused: it can take gigabytes in its first second."""
-        if self._close:
+        if self._tight:
             self._sample_at_ns = min(self._sample_at_ns, at_ns + int(SPARED_S * NS_PER_S))
 
     def _on_signal(self, number: int, _frame: object) -> None:

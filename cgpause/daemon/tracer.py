@@ -24,7 +24,7 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.events import boot_id
 from cgpause.telemetry.trace.encode import Block, Blocks, Encoder, hasher
-from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_close
+from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
 from cgpause.telemetry.trace.values import Header
 from cgpause.telemetry.trace.write import TraceFiles
 
@@ -175,7 +175,7 @@ class Tracer:
             writer.full = False
             blocks.begin_anew()
         moment = self._gatherer.moment(sample, time.time())
-        self._hand_over(lambda: blocks.add(moment, close=is_close(sample.headroom)))
+        self._hand_over(lambda: blocks.add(moment, tight=is_tight(sample.headroom)))
 
     def _hand_over(self, make: Callable[[], list[Block]]) -> None:
         writer, blocks = self._writer, self._blocks

@@ -33,7 +33,7 @@ class Follower:
         """Whether the tree may change without an inotify event."""
         return self._watch.degraded
 
-    def walk(self, at_ns: int, *, close: bool) -> tuple[list[TrackedPod], list[Pod]]:
+    def walk(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
         """Refresh the tree once; return the pods that appeared, now watched, and the pods that are gone.
 
         `close` is whether memory is tight: then limits, names and marks must be at most a minute old.
@@ -60,7 +60,7 @@ class Follower:
             started=any(tracked.pod.settled_at_ns for tracked in appeared),
             rewatched=rewatched,
         )
-        self.times.walked(at_ns, found, close=close)
+        self.times.walked(at_ns, found, tight=tight)
         return appeared, gone
 
     def _watch_tiers(self) -> bool:

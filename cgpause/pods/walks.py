@@ -67,7 +67,7 @@ class WalkTimes:
         """Make a refresh due within GONE_WALK_NS, after a pod or an empty tier is gone."""
         self._not_later_than(at_ns + GONE_WALK_NS)
 
-    def memory_became_close(self, at_ns: int) -> None:
+    def memory_became_tight(self, at_ns: int) -> None:
         """Make a refresh due as soon as the facts are a minute old: decisions need them while memory is tight."""
         self._not_later_than(max(at_ns, self._facts_due_ns))
 
@@ -75,13 +75,13 @@ class WalkTimes:
         """Schedule the next attempt after a failed refresh."""
         self.due_ns = at_ns + UNNAMED_WALK_NS
 
-    def walked(self, at_ns: int, found: Found, *, close: bool) -> None:
+    def walked(self, at_ns: int, found: Found, *, tight: bool) -> None:
         """Schedule the next refresh after a successful one; `close` is whether memory is tight."""
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + WALK_NS
         if found.started:
             self._calm_from_ns = at_ns + CALM_WALK_NS
-        calm = found.pods and not close and at_ns >= self._calm_from_ns
+        calm = found.pods and not tight and at_ns >= self._calm_from_ns
         if found.rewatched:
             self.due_ns = at_ns
         elif not found.watched:

@@ -79,10 +79,10 @@ class Decision:
     state: State
     actions: tuple[Action, ...]
     next_sample_ns: int
-    close: bool
-    """Whether somebody is held or soon could be: time to be awake, to know each pod better, and for the airbag."""
+    tight: bool
+    """Whether a pod is paused or may be soon: the daemon then samples often, knows each pod better and sets the brake."""
     care_bytes: int
-    """`Headroom.available_bytes` below which it is close."""
+    """`Headroom.available_bytes` below which memory is tight, in bytes."""
     quiet: Quiet | None = None
     """Until when, and for which headroom, the next decision would be the same; None: that cannot be told."""
 

@@ -31,9 +31,9 @@ def is_recorded(fake: FakeTree) -> bool:
     return high.XATTR in os.listxattr(fake.kubepods)
 
 
-def apply(brake: Brake, fake: FakeTree, used_gib: float, *, close: bool = False, at_s: int = 1) -> Headroom:
+def apply(brake: Brake, fake: FakeTree, used_gib: float, *, tight: bool = False, at_s: int = 1) -> Headroom:
     headroom = limited(used_gib)
-    brake.apply(headroom, headroom.kubepods_used_bytes, at_s * S, close=close, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, at_s * S, tight=tight, care_bytes=25 * GIB)
     return headroom
 
 
@@ -47,7 +47,7 @@ def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
     caplog.set_level(logging.INFO)
     apply(brake, fake, 10)
     assert (in_force(fake), is_recorded(fake)) == (TRIPWIRE, True)
-    apply(brake, fake, 80, close=True)
+    apply(brake, fake, 80, tight=True)
     assert in_force(fake) == AIRBAG
     apply(brake, fake, 10)
     assert in_force(fake) == TRIPWIRE
@@ -76,31 +76,31 @@ def test_it_is_written_only_when_it_moves_by_more_than_a_little(
 
     for beside in (0, LITTLE - PAGE, LITTLE + PAGE, 0):
         room = replace(headroom, node_available_bytes=20 * GIB - beside)
-        brake.apply(room, room.kubepods_used_bytes, S, close=True, care_bytes=25 * GIB)
+        brake.apply(room, room.kubepods_used_bytes, S, tight=True, care_bytes=25 * GIB)
 
     full = int(99 * GIB)
     assert written == [str(full), str(full - LITTLE - PAGE), str(full)]
 
 
 def test_nobody_is_stalled_for_long(brake: Brake, fake: FakeTree) -> None:
-    apply(brake, fake, 90, close=True)
-    apply(brake, fake, 99, close=True, at_s=10)
+    apply(brake, fake, 90, tight=True)
+    apply(brake, fake, 99, tight=True, at_s=10)
     assert in_force(fake) == AIRBAG
-    apply(brake, fake, 98.4, close=True, at_s=11)  # let go by itself: counted anew
-    apply(brake, fake, 98.6, close=True, at_s=12)
+    apply(brake, fake, 98.4, tight=True, at_s=11)  # let go by itself: counted anew
+    apply(brake, fake, 98.6, tight=True, at_s=12)
     assert in_force(fake) == AIRBAG
 
-    apply(brake, fake, 99, close=True, at_s=13)
+    apply(brake, fake, 99, tight=True, at_s=13)
     assert in_force(fake) == str(100 * GIB)
-    apply(brake, fake, 98.1, close=True, at_s=14)
+    apply(brake, fake, 98.1, tight=True, at_s=14)
     assert in_force(fake) == str(100 * GIB)
-    apply(brake, fake, 98, close=True, at_s=15)
+    apply(brake, fake, 98, tight=True, at_s=15)
     assert in_force(fake) == AIRBAG
 
 
 def test_a_lifted_airbag_gives_way_to_the_tripwire(brake: Brake, fake: FakeTree) -> None:
     for at_s in (1, 2, 3):
-        apply(brake, fake, 99, close=True, at_s=at_s)
+        apply(brake, fake, 99, tight=True, at_s=at_s)
     assert in_force(fake) == str(100 * GIB)
 
     apply(brake, fake, 10, at_s=4)
@@ -118,7 +118,7 @@ def test_a_tripwire_that_is_reached_again_and_again_rests(brake: Brake, fake: Fa
             reached += 3
             trips.append(at_s)
         (fake.kubepods / "memory.events.local").write_text(f"low 0\nhigh {reached}\nmax 0\n")
-        apply(brake, fake, 76 if at_s % 2 else 10, close=bool(at_s % 2), at_s=at_s)
+        apply(brake, fake, 76 if at_s % 2 else 10, tight=bool(at_s % 2), at_s=at_s)
         assert in_force(fake) == AIRBAG or not at_s % 2, "lifted at once"
 
     assert trips == [1, 17, 49, 111]
@@ -131,7 +131,7 @@ def test_a_tripwire_that_pods_do_not_reach_never_rests(brake: Brake, fake: FakeT
     for at_s in range(1, 20, 2):
         apply(brake, fake, 10, at_s=at_s)
         assert in_force(fake) == TRIPWIRE
-        apply(brake, fake, 80, close=True, at_s=at_s + 1)
+        apply(brake, fake, 80, tight=True, at_s=at_s + 1)
         events.write_text(f"low 0\nhigh {at_s * 10}\nmax 0\n")
 
 
@@ -152,7 +152,7 @@ def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -
     current = 100 * GIB
     levels = []
     for _ in range(100):
-        brake.apply(headroom, current, S, close=True, care_bytes=25 * GIB)
+        brake.apply(headroom, current, S, tight=True, care_bytes=25 * GIB)
         levels.append(int(in_force(fake)))
         assert current - levels[-1] <= 64 * MIB
         current = min(current, levels[-1])
@@ -176,7 +176,7 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
     headroom: Headroom,
     sleeps: bool,  # noqa: FBT001
 ) -> None:
-    brake.apply(headroom, headroom.kubepods_used_bytes, S, close=False, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, S, tight=False, care_bytes=25 * GIB)
 
     assert is_recorded(fake)
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
@@ -184,7 +184,7 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
 
 def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: Watch) -> None:
     assert brake.sleep_ns(limited(10)) is None
-    assert brake.sleep_ns(apply(brake, fake, 80, close=True)) is None
+    assert brake.sleep_ns(apply(brake, fake, 80, tight=True)) is None
     assert brake.sleep_ns(apply(brake, fake, 10)) == 30 * S
     watch.missed()  # nobody would tell that it was taken away
     assert brake.sleep_ns(limited(10)) is None
@@ -198,7 +198,7 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
     brake.follow()
 
     assert brake.sleep_ns(apply(brake, fake, 10)) is None
-    apply(brake, fake, 80, close=True)
+    apply(brake, fake, 80, tight=True)
     assert brake.release("a test")
 
     assert (in_force(fake), is_recorded(fake)) == ("max", False)
@@ -215,7 +215,7 @@ def test_a_predecessors_value_is_not_taken_for_the_original(
 
     successor = Brake(tree, watch, dry_run=False)
     successor.follow()
-    apply(successor, fake, 80, close=True)
+    apply(successor, fake, 80, tight=True)
     assert in_force(fake) == AIRBAG
 
     assert successor.release("a test")
@@ -239,7 +239,7 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     tree.refresh(0)
     brake.follow()
     apply_nothing = limited(10)
-    brake.apply(apply_nothing, None, S, close=False, care_bytes=25 * GIB)
+    brake.apply(apply_nothing, None, S, tight=False, care_bytes=25 * GIB)
     assert brake.sleep_ns(apply_nothing) is None
 
     hidden.rename(fake.kubepods)
@@ -294,12 +294,12 @@ def test_a_lock_delays_it_to_the_next_tick(brake: Brake, fake: FakeTree) -> None
     fd = os.open(fake.kubepods / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        assert brake.sleep_ns(apply(brake, fake, 80, close=True)) is None
+        assert brake.sleep_ns(apply(brake, fake, 80, tight=True)) is None
         assert in_force(fake) == TRIPWIRE
     finally:
         os.close(fd)
 
-    apply(brake, fake, 80, close=True)
+    apply(brake, fake, 80, tight=True)
     assert in_force(fake) == AIRBAG
 
 
@@ -411,7 +411,7 @@ def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake,
         os.removexattr(fake.kubepods, high.XATTR)
     else:
         os.setxattr(fake.kubepods, high.XATTR, b"{}")
-    apply(brake, fake, 80, close=True)
+    apply(brake, fake, 80, tight=True)
     assert (in_force(fake), is_recorded(fake)) == (AIRBAG, True)
 
     if damage == "removed":

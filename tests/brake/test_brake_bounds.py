@@ -39,16 +39,16 @@ def is_recorded(folder: Path) -> bool:
     return high.XATTR in os.listxattr(folder)
 
 
-def apply(brake: Brake, used_gib: float, *, close: bool = False, at_s: float = 1) -> Headroom:
+def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1) -> Headroom:
     headroom = limited(used_gib)
-    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), close=close, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, care_bytes=25 * GIB)
     return headroom
 
 
 def lifted(now: Level | None, node_available_gib: float = 200) -> int:
     headroom = replace(limited(98), node_available_bytes=int(node_available_gib * GIB))
     used = headroom.kubepods_used_bytes
-    return choose(headroom, used, close=True, care_bytes=25 * GIB, airbag_pct=97.5, now=now, lifted=True).high_bytes
+    return choose(headroom, used, tight=True, care_bytes=25 * GIB, airbag_pct=97.5, now=now, lifted=True).high_bytes
 
 
 # --- where it is put -----------------------------------------------------------------------------------------------
@@ -64,26 +64,26 @@ def test_lifted_it_stands_at_the_limit_and_is_never_lowered() -> None:
 def test_a_level_is_never_lowered_closer_than_a_little_to_what_is_in_use() -> None:
     headroom = replace(limited(80), node_available_bytes=0)
     chosen = choose(
-        headroom, 80 * GIB, close=True, care_bytes=GIB, airbag_pct=97.5, now=Level(90 * GIB, tripwire=False)
+        headroom, 80 * GIB, tight=True, care_bytes=GIB, airbag_pct=97.5, now=Level(90 * GIB, tripwire=False)
     )
     assert chosen == Level((80 * GIB + LITTLE) // PAGE * PAGE, tripwire=False)
 
 
 def test_a_lifted_airbag_moves_by_as_little_as_it_takes(brake: Brake, fake: FakeTree) -> None:
     """Armed nearly at the limit already: lifted it goes all the way, although that is only a little."""
-    apply(brake, 99.2, close=True, at_s=1)
+    apply(brake, 99.2, tight=True, at_s=1)
     assert in_force(fake) == str(int(99.7 * GIB) // PAGE * PAGE)
-    apply(brake, 99.6, close=True, at_s=2)
-    apply(brake, 99.6, close=True, at_s=3)
+    apply(brake, 99.6, tight=True, at_s=2)
+    apply(brake, 99.6, tight=True, at_s=3)
     assert in_force(fake) == str(100 * GIB)
 
 
 def test_the_airbag_stands_for_a_second_and_not_longer(brake: Brake, fake: FakeTree) -> None:
-    apply(brake, 90, close=True)
-    apply(brake, 98.5, close=True, at_s=10)  # a little below it: that is where growth stops
-    apply(brake, 98.5, close=True, at_s=10.9)
+    apply(brake, 90, tight=True)
+    apply(brake, 98.5, tight=True, at_s=10)  # a little below it: that is where growth stops
+    apply(brake, 98.5, tight=True, at_s=10.9)
     assert in_force(fake) == AIRBAG
-    apply(brake, 98.5, close=True, at_s=11)
+    apply(brake, 98.5, tight=True, at_s=11)
     assert in_force(fake) == str(100 * GIB)
 
 
@@ -156,14 +156,14 @@ def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
     apply(brake, 10)
     with monkeypatch.context() as patch:
         patch.setattr(Cgroup, "locked", refuse)
-        headroom = apply(brake, 80, close=True, at_s=5)
+        headroom = apply(brake, 80, tight=True, at_s=5)
     assert in_force(fake) == TRIPWIRE
     assert brake.sleep_ns(headroom) is None
     assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"]
 
-    apply(brake, 80, close=True, at_s=5.9)
+    apply(brake, 80, tight=True, at_s=5.9)
     assert in_force(fake) == TRIPWIRE
-    apply(brake, 80, close=True, at_s=6)
+    apply(brake, 80, tight=True, at_s=6)
     assert in_force(fake) == AIRBAG
 
 
@@ -174,9 +174,9 @@ def test_trouble_that_comes_back_after_a_success_is_said_again(
         apply(brake, 10, at_s=at_s)
         with monkeypatch.context() as patch:
             patch.setattr(Cgroup, "locked", refuse)
-            apply(brake, 80, close=True, at_s=at_s + 5)
-            apply(brake, 80, close=True, at_s=at_s + 10)
-        apply(brake, 80, close=True, at_s=at_s + 20)
+            apply(brake, 80, tight=True, at_s=at_s + 5)
+            apply(brake, 80, tight=True, at_s=at_s + 10)
+        apply(brake, 80, tight=True, at_s=at_s + 20)
     assert [m.split(" cgroup=")[0] for m in caplog.messages] == ["memory.high not set"] * 2
 
 

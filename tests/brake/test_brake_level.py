@@ -14,14 +14,14 @@ from cgpause.daemon.brake import Level, choose
 def level(
     headroom: Headroom,
     *,
-    close: bool = False,
+    tight: bool = False,
     cache_gib: float = 0,
     care_gib: float = 25,
     airbag_pct: float = 97.5,
     now: Level | None = None,
 ) -> Level:
     current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
-    return choose(headroom, current, close=close, care_bytes=int(care_gib * GIB), airbag_pct=airbag_pct, now=now)
+    return choose(headroom, current, tight=tight, care_bytes=int(care_gib * GIB), airbag_pct=airbag_pct, now=now)
 
 
 def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
@@ -30,14 +30,14 @@ def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
 
 
 def test_awake_it_is_a_rest_below_the_limit() -> None:
-    assert level(limited(80), close=True).high_bytes == int(97.5 * GIB)
-    assert level(limited(80), close=True, airbag_pct=100).high_bytes == 100 * GIB
-    assert level(limited(80, eviction_bytes=GIB), close=True) == Level(int(96.5 * GIB), tripwire=False)
+    assert level(limited(80), tight=True).high_bytes == int(97.5 * GIB)
+    assert level(limited(80), tight=True, airbag_pct=100).high_bytes == 100 * GIB
+    assert level(limited(80, eviction_bytes=GIB), tight=True) == Level(int(96.5 * GIB), tripwire=False)
 
 
 def test_without_a_limit_it_is_the_use_at_which_the_node_has_no_more() -> None:
     assert level(unlimited(10, beside_gib=20)) == Level(55 * GIB, tripwire=True)
-    assert level(unlimited(70, beside_gib=20), close=True).high_bytes == int(77.5 * GIB)
+    assert level(unlimited(70, beside_gib=20), tight=True).high_bytes == int(77.5 * GIB)
 
 
 def test_a_node_tighter_than_the_limit_decides() -> None:
@@ -64,37 +64,37 @@ def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: Level | No
 
 def test_it_is_never_put_below_what_is_in_use() -> None:
     used = 99 * GIB
-    assert level(limited(99), close=True).high_bytes == (used + LITTLE) // PAGE * PAGE
+    assert level(limited(99), tight=True).high_bytes == (used + LITTLE) // PAGE * PAGE
 
 
 def test_in_force_it_does_not_run_away_from_growth() -> None:
-    now = level(limited(90), close=True)
+    now = level(limited(90), tight=True)
 
     for used_gib in (97, 98, 99, 101):
-        assert level(limited(used_gib), close=True, now=now) == now
+        assert level(limited(used_gib), tight=True, now=now) == now
 
 
 def test_armed_late_it_comes_down_as_use_does() -> None:
-    now = level(limited(99.5), close=True)
+    now = level(limited(99.5), tight=True)
     assert now.high_bytes == 100 * GIB
 
-    now = level(limited(98), close=True, now=now)
+    now = level(limited(98), tight=True, now=now)
     assert now.high_bytes == (98 * GIB + LITTLE) // PAGE * PAGE
-    assert level(limited(90), close=True, now=now).high_bytes == int(97.5 * GIB)
+    assert level(limited(90), tight=True, now=now).high_bytes == int(97.5 * GIB)
 
 
 def test_a_burst_past_the_tripwire_finds_the_airbag() -> None:
     now = level(limited(50))
 
-    assert level(limited(98), close=True, now=now) == Level(int(97.5 * GIB), tripwire=False)
+    assert level(limited(98), tight=True, now=now) == Level(int(97.5 * GIB), tripwire=False)
 
 
 def test_a_node_that_fills_beside_kubepods_lowers_it_to_what_is_in_use_and_no_further() -> None:
-    now = level(unlimited(40, beside_gib=10), close=True)
+    now = level(unlimited(40, beside_gib=10), tight=True)
 
-    lower = level(unlimited(40, beside_gib=30), close=True, now=now)
+    lower = level(unlimited(40, beside_gib=30), tight=True, now=now)
     assert lower.high_bytes == int(67.5 * GIB)
-    lowest = level(unlimited(40, beside_gib=59), close=True, now=lower)
+    lowest = level(unlimited(40, beside_gib=59), tight=True, now=lower)
     assert lowest.high_bytes == (40 * GIB + LITTLE) // PAGE * PAGE
 
 
@@ -102,7 +102,7 @@ def test_a_node_that_fills_beside_kubepods_lowers_it_to_what_is_in_use_and_no_fu
 def test_odd_limits_give_pages(limit: int) -> None:
     for used in (0, 1, limit, 2 * limit):
         headroom = Headroom(GIB, GIB, limit, used)
-        for close in (False, True):
-            chosen = choose(headroom, used, close=close, care_bytes=GIB, airbag_pct=97.5, now=None)
+        for tight in (False, True):
+            chosen = choose(headroom, used, tight=tight, care_bytes=GIB, airbag_pct=97.5, now=None)
             assert chosen.high_bytes >= 0
             assert chosen.high_bytes % PAGE == 0

@@ -86,7 +86,7 @@ class Reader:
         self._kept = Kept(history)
         self._state = State(reserve=reserve.with_peaks(known.peaks))
         self._growths = self._state.reserve.growths
-        self._close = True
+        self._tight = True
         self._details_at_ns = 0
         self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
@@ -119,7 +119,7 @@ class Reader:
         trouble = self._walk(at_ns)
         self._observer.look(self.tree, at, at_ns)
         self._kept.look()
-        if self._close or at_ns >= self._details_at_ns:
+        if self._tight or at_ns >= self._details_at_ns:
             self._details_at_ns = at_ns + _DETAILS_NS
             self.tree.read_details(at_ns)
         try:
@@ -228,7 +228,7 @@ class Reader:
         # As if the daemon looked now, which is what `cgpause explain` shows as well.
         looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         decision, verdicts = explain(replace(self._state, watermark=looked), sample, self._config)
-        self._state, self._close = decision.state, decision.close
+        self._state, self._tight = decision.state, decision.tight
         # What reserve has learned just now; the watermark policy has no use for it, but whoever looks on has.
         learned = self._state.reserve.growths
         self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned

@@ -115,7 +115,7 @@ class SimDaemon:
         self._lateness_s = lateness_s
         self._state = State()
         self._late_s = 0.0
-        self._close = False
+        self._tight = False
         self._details_at_s = 0.0
         self._read_at_ns = 0
         self._tick = 0
@@ -213,14 +213,14 @@ class SimDaemon:
 
     def _look_closely(self) -> int:
         """Decide; returns when to look again."""
-        if self._close:
+        if self._tight:
             self._read_details()
         sample = self.sample()
         decision = self._decide(self._state, sample, self.config)
-        if decision.close and not self._close and self._read_details():
+        if decision.tight and not self._tight and self._read_details():
             sample = self.sample()
             decision = self._decide(self._state, sample, self.config)
-        self._close = decision.close
+        self._tight = decision.tight
         if self.observe is not None:
             self.observe(sample, self._state, decision)
         self._state = decision.state

@@ -23,7 +23,7 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree, TrackedPod
 from cgpause.telemetry.events import boot_id
 from cgpause.telemetry.trace.encode import Block, Blocks, Encoder, Hide
-from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_close
+from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
 from cgpause.telemetry.trace.values import Header
 from cgpause.telemetry.trace.write import TraceFiles
 
@@ -74,7 +74,7 @@ class _Node:
         self._watch.close()
         self._root.close()
 
-    def take_in(self, at_ns: int, *, close: bool) -> None:
+    def take_in(self, at_ns: int, *, tight: bool) -> None:
         """Follow what inotify, or the walk's timer, says."""
         changes: Changes = self._watch.read()
         times = self._follower.times
@@ -83,7 +83,7 @@ class _Node:
         elif changes.gone:
             times.something_went(at_ns)
         if times.is_due(at_ns):
-            appeared, _ = self._follower.walk(at_ns, close=close)
+            appeared, _ = self._follower.walk(at_ns, tight=tight)
             for tracked in appeared:
                 self._read_record(tracked)
             if self._follower.unwatched:
@@ -105,10 +105,10 @@ class _Node:
         """When to look at the tree again, whatever inotify says."""
         return self._follower.times.due_ns
 
-    def read_details(self, at_ns: int, *, close: bool) -> None:
+    def read_details(self, at_ns: int, *, tight: bool) -> None:
         """Reclaimable memory, and who listens, where that is due."""
         if at_ns >= self._details_at_ns:
-            self._details_at_ns = at_ns + (_DETAILS_NS if close else _CALM_DETAILS_NS)
+            self._details_at_ns = at_ns + (_DETAILS_NS if tight else _CALM_DETAILS_NS)
             self.tree.read_details(at_ns)
 
     def _read_record(self, tracked: TrackedPod) -> None:
@@ -167,7 +167,7 @@ def _loop(
     gatherer, recorded = Gatherer(node.tree), Recorded()
     begin_ns = due_ns = now_ns()
     end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * _NS)
-    close = False
+    tight = False
 
     def write(found: list[Block]) -> None:
         for block in found:
@@ -177,24 +177,24 @@ def _loop(
 
     while True:
         at_ns = now_ns()
-        node.take_in(at_ns, close=close)
+        node.take_in(at_ns, tight=tight)
         if at_ns >= due_ns:
             try:
-                if close:
-                    node.read_details(at_ns, close=True)
+                if tight:
+                    node.read_details(at_ns, tight=True)
                 sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
             except CgpauseError:
                 recorded.unread += 1
                 due_ns = at_ns + int(plan.interval_s * _NS)
             else:
-                close = is_close(sample.headroom)
-                write(blocks.add(gatherer.moment(sample, time.time()), close=close))
+                tight = is_tight(sample.headroom)
+                write(blocks.add(gatherer.moment(sample, time.time()), tight=tight))
                 recorded.samples += 1
                 recorded.pods = len(sample.pods)
                 # On a grid, so that what a sample takes does not add up; but never two at once.
                 due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
-                if not close:
-                    node.read_details(at_ns, close=False)
+                if not tight:
+                    node.read_details(at_ns, tight=False)
             recorded.seconds = (at_ns - begin_ns) / 1e9
             recorded.written = files.written
             on_sample(recorded)

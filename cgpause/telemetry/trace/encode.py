@@ -249,7 +249,7 @@ class Blocks:
         """What comes next is to need nothing of what came before."""
         self._anew = True
 
-    def add(self, moment: Moment, *, close: bool) -> list[Block]:
+    def add(self, moment: Moment, *, tight: bool) -> list[Block]:
         """Take a moment in; returns the blocks that are due. `close` is whether memory is."""
         at_ns = moment.sample.at_ns
         blocks: list[Block] = []
@@ -259,7 +259,7 @@ class Blocks:
             self._lines.append(self._encoder.begin(at_ns, moment.time_s))
         self._lines += self._encoder.add(moment)
         waited_ns = at_ns - self._since_ns
-        if waited_ns >= (_CLOSE_BLOCK_NS if close else _BLOCK_NS) or len(self._lines) >= _BLOCK_LINES:
+        if waited_ns >= (_CLOSE_BLOCK_NS if tight else _BLOCK_NS) or len(self._lines) >= _BLOCK_LINES:
             self._since_ns = at_ns
             blocks += self.rest()
         return blocks

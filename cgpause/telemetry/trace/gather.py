@@ -22,14 +22,14 @@ CLOSER = 5
 _ROUND_NS = 10_000_000_000
 
 
-def is_close(headroom: Headroom) -> bool:
+def is_tight(headroom: Headroom) -> bool:
     """Whether memory is close."""
     return headroom.available_bytes < headroom.capacity_bytes * CLOSE_PCT / 100
 
 
 def interval_ns(headroom: Headroom, interval_s: float) -> int:
     """Time to the next sample, where `interval_s` is the one for calm."""
-    return int(interval_s * 1e9 / (CLOSER if is_close(headroom) else 1))
+    return int(interval_s * 1e9 / (CLOSER if is_tight(headroom) else 1))
 
 
 class Gatherer:
