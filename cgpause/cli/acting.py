@@ -61,11 +61,11 @@ def _who_ends(daemon: DaemonState) -> str:
         return "the daemon ends the pause when its time is over"
     if daemon is DaemonState.STOPPED:
         return (
-            "no daemon runs here, so nobody ends the pause when its time is over: start one (systemctl start cgpause), "
+            "no daemon runs here, so the pause does not end by itself: start one (systemctl start cgpause), "
             "or end it with cgpause resume"
         )
     if daemon is DaemonState.LOOKING_ON:
-        return "the daemon here only looks on (a dry run?), so nobody ends the pause: end it with cgpause resume"
+        return "the daemon here is a dry run, so the pause does not end by itself: end it with cgpause resume"
     return "a running daemon ends the pause when its time is over; whether one runs here cannot be told"
 
 

@@ -117,9 +117,9 @@ def describe_resume(resumed: Resumed | high.Released | None) -> str:
         return "is not paused"
     if isinstance(resumed, high.Released):
         released = f"released: memory.high {high.text(resumed.high_bytes)}"
-        return f"{released} was written by somebody else meanwhile, and stays" if resumed.foreign else released
+        return f"{released} was written by another program meanwhile, and stays" if resumed.foreign else released
     if resumed.foreign:
-        return f"resumed: cpu.max {resumed.cpu_max} was written by somebody else meanwhile, and stays"
+        return f"resumed: cpu.max {resumed.cpu_max} was written by another program meanwhile, and stays"
     return f"resumed: cpu.max {resumed.cpu_max}"
 
 

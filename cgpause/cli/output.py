@@ -36,7 +36,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 _DAEMON = {
     DaemonState.RUNNING: "running",
     DaemonState.LOOKING_ON: "its unit runs, but does not hold this tree: a dry run?",
-    DaemonState.STOPPED: "not running: it neither pauses nor resumes anybody (systemctl start cgpause)",
+    DaemonState.STOPPED: "not running: it neither pauses nor resumes pods (systemctl start cgpause)",
     DaemonState.UNKNOWN: "unknown: whether one runs cannot be told here",
 }
 _WIDE = 110
@@ -295,7 +295,7 @@ def _ending(pause: Pause, boot: str | None) -> str:
     if pause.state is State.ENDED:
         return f"{pause.result}: {pause.end_reason}" if pause.result else f"{pause.end_reason}"
     rebooted = pause.key is not None and boot not in (None, pause.key.boot)
-    return f"end unknown: {'the node was booted since' if rebooted else 'nobody noted it'}"
+    return f"end unknown: {'the node was booted since' if rebooted else 'not recorded'}"
 
 
 def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:

@@ -238,7 +238,7 @@ class Brake:
                 self._given_up = True
                 self.surrenders += 1
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
-                self.release("left to whoever keeps changing it")
+                self.release("left to the program that keeps changing it")
                 return True
             self._answered.add(at_ns)
             record = self._set(cgroup, now.high_bytes, at_ns)

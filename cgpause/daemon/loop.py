@@ -358,7 +358,7 @@ class Daemon:
         """Resume all pods the daemon paused: without a sample it cannot tell when a pause should end."""
         if not self._blind:
             self._blind = True
-            log.error("memory cannot be read: pausing nobody %s", fields(error=error))
+            log.error("memory cannot be read: no pod is paused %s", fields(error=error))
         self._resume_all("memory cannot be read", Result.BLIND)
         self._sample_at_ns = at_ns + _BLIND_NS
 

@@ -84,7 +84,7 @@ class _Handler(logging.StreamHandler[TextIO]):
             return
         if self._lost:
             lost, self._lost = self._lost, 0
-            note = f"log lines lost {fields(lines=lost, reason='whoever reads the log was too slow')}"
+            note = f"log lines lost {fields(lines=lost, reason='the reader of the log was too slow')}"
             super().emit(logging.makeLogRecord({"msg": note, "levelno": logging.WARNING, "levelname": "WARNING"}))
         super().emit(record)
 

@@ -80,7 +80,7 @@ class Decision:
     actions: tuple[Action, ...]
     next_sample_ns: int
     tight: bool
-    """Whether a pod is paused or may be soon: the daemon then samples often, knows each pod better and sets the brake."""
+    """Whether a pod is paused or may be soon: the daemon then samples often, knows each pod and sets the brake."""
     care_bytes: int
     """`Headroom.available_bytes` below which memory is tight, in bytes."""
     quiet: Quiet | None = None

@@ -329,7 +329,7 @@ def test_a_pause_that_somebody_undid_by_hand_has_an_unknown_end(tree: FakeTree, 
 
     assert record.since_ns
     assert (found["state"], found["held_s"]) == ("unknown", None)
-    assert show(state, tree=tree)[1].endswith("end unknown: nobody noted it")
+    assert show(state, tree=tree)[1].endswith("end unknown: not recorded")
 
 
 def test_a_dry_run_and_a_tree_of_ones_own_leave_it_alone(tree: FakeTree, state: Path, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def summary(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
         need = "" if pod.place is None else f", needs {growth(pod.need)} of {size(pod.place.left)}"
         line.append((f"next: {pod.label}{need}", "next"))
     else:
-        line.append(("next: nobody, for nobody grows" if not now else "next: nobody else", "dim"))
+        line.append(("next: none, for no pod grows" if not now else "next: no other pod", "dim"))
     counts = ((groups[PodState.PROTECTED], "protected", "protected"), (groups[PodState.ERROR], "unreadable", "error"))
     for pods, name, style in counts:
         if pods:

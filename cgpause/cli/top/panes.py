@@ -15,7 +15,7 @@ _EVENT_STYLES = {"paused": "paused", "froze": "paused", "resumed": "calm", "sacr
 
 HELP = (
     ("arrows, PgUp, PgDn", "select a pod (or j, k, g, G); Esc lets go of it"),
-    ("p", "pause it until somebody resumes it, as cgpause pause does"),
+    ("p", "pause it until an operator resumes it, as cgpause pause does"),
     ("f", "freeze it: no CPU time at all; probes go unanswered"),
     ("r", "resume it: what was there before comes back"),
     ("e", "explain it: verdict, numbers, limits, record"),
@@ -26,7 +26,7 @@ HELP = (
 LEGEND = (
     ("GROW/s", "largest growth seen lately: what the policy reckons with"),
     ("CPU, THR/s", "1000m is one CPU; time a second its quota held it back"),
-    ("P on a bar", "below this headroom somebody is paused"),
+    ("P on a bar", "below this headroom pods are paused"),
     ("E", "there kubelet evicts pods"),
     ("W", "below it the daemon is awake and looks closely"),
     ("H", "memory.high: the kernel wakes the daemon, or brakes"),
