@@ -155,7 +155,7 @@ def test_a_foreign_write_stays(tree: FakeTree) -> None:
     result = run(tree, "resume", "web")
 
     assert result.exit_code == 0
-    assert "cpu.max 70000 100000 was written by somebody else" in result.stdout
+    assert "cpu.max 70000 100000 was written by another program" in result.stdout
     assert (cpu_max(web), records_left(tree.root)) == ("70000 100000", [])
 
 

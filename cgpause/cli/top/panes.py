@@ -15,7 +15,7 @@ _EVENT_STYLES = {"paused": "paused", "froze": "paused", "resumed": "calm", "sacr
 
 HELP = (
     ("arrows, PgUp, PgDn", "select a pod (or j, k, g, G); Esc lets go of it"),
-    ("p", "pause it until an operator resumes it, as cgpause pause does"),
+    ("p", "pause it until it is resumed, as cgpause pause does"),
     ("f", "freeze it: no CPU time at all; probes go unanswered"),
     ("r", "resume it: what was there before comes back"),
     ("e", "explain it: verdict, numbers, limits, record"),
