@@ -21,26 +21,26 @@ from cgpause.core.paths import (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line."""
+    """The parsed command line."""
 
     config_path: str
     config_required: bool
     cgroup_root: str | None
     log_dir: str
     history_path: str | None
-    """Where the history is kept; None: nowhere."""
+    """Path of the history; None: nowhere."""
     learned_path: str | None
-    """Where what was learned of workloads is kept; None: nowhere."""
+    """Path of the learned data on workloads; None: nowhere."""
     trace_path: str | None
-    """Where the trace is kept, if that is configured; None: nowhere."""
+    """Path of the trace, if a trace is configured; None: nowhere."""
     metrics_path: str | None
-    """Where figures are published, if that is configured; None: nowhere."""
+    """Path of the published figures, if publishing is configured; None: nowhere."""
     dry_run: bool
     verbose: bool
 
     @property
     def config_shown(self) -> str:
-        """The configuration for the log, which says where there is none."""
+        """Path of the configuration for the log; says so if the file does not exist."""
         return (
             self.config_path if os.path.exists(self.config_path) else f"{self.config_path} does not exist: the defaults"
         )
@@ -50,7 +50,7 @@ def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
     """Return a parser of the daemon's options.
 
     The unit gives CGPAUSE_OPTIONS to `cgpause.daemon`, `cgpause.daemon.reload` and `cgpause.restore`, so all three use
-    it. It takes no abbreviations: an option of one of them could make one ambiguous.
+    this parser. It takes no abbreviations: an option of one program could make an abbreviation ambiguous there.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help=f"configuration (default: {DEFAULT_CONFIG}, if it exists)")
@@ -75,9 +75,9 @@ def daemon_parser(prog: str, description: str) -> argparse.ArgumentParser:
 
 
 def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -> Options:
-    """Return what a `daemon_parser` found; exits with 2 on an empty value."""
+    """Return the options that a `daemon_parser` found; exit with 2 on an empty value."""
     for name, value in vars(found).items():
-        if value == "":  # as an unset variable leaves it; of a cgroup root it would mean the node's own
+        if value == "":  # usually from an unset variable; an empty cgroup root would mean the node's own
             parser.error(f"--{name.replace('_', '-')} is empty: give it a path, or leave it out")
     return Options(
         config_path=found.config or DEFAULT_CONFIG,
@@ -94,6 +94,6 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
 
 
 def parse_options(argv: list[str] | None = None) -> Options:
-    """Read the command line of the daemon; exits with 2 on a usage error."""
+    """Return the options on the daemon's command line; exit with 2 on a usage error."""
     parser = daemon_parser("cgpause run", "Pause pods before the OOM killer restarts them.")
     return daemon_options(parser, parser.parse_args(argv))

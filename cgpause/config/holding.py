@@ -1,4 +1,4 @@
-"""How a pod is held, and for how long."""
+"""Options of a pause: its mechanism and its length."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from cgpause.core.model import CpuMax, Mechanism
 
 
 class HowPaused(StrEnum):
-    """How the daemon pauses pods."""
+    """The daemon's ways to pause a pod."""
 
     AUTO = "auto"
     """Throttle first, then freeze batch."""
@@ -18,7 +18,7 @@ class HowPaused(StrEnum):
 
     @property
     def first(self) -> Mechanism:
-        """The mechanism with which a pause begins; also that of a pause by hand, where none is named."""
+        """The first mechanism of a pause; also the one of an operator's pause that names none."""
         return Mechanism.FREEZE if self is HowPaused.FREEZE else Mechanism.THROTTLE
 
 
@@ -45,7 +45,7 @@ class ThrottleConfig:
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """The quota must be at least 1 % of the period."""
+        """Yield a conflict if the quota is below 1 % of the period."""
         if self.quota_us * 100 < self.period_us:
             yield Conflict(
                 ("quota_us", "period_us"),
@@ -55,13 +55,13 @@ class ThrottleConfig:
 
     @property
     def cpu_max(self) -> CpuMax:
-        """What is written to a paused pod."""
+        """The `cpu.max` that the daemon writes to a throttled pod."""
         return CpuMax(quota_us=self.quota_us, period_us=self.period_us)
 
 
 @dataclass(frozen=True, slots=True)
 class HoldConfig:
-    """How long a pod is held."""
+    """Limits on the length of a pause."""
 
     max_pause_s: float = field(
         default=9.0,

@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 def parse_config(text: str, source: str) -> Config:
-    """Read a configuration; ConfigError lists all that is wrong in it. `source` names the text in messages."""
+    """Return the configuration in a text; ConfigError lists all mistakes in it. `source` names the text in messages."""
     return _parse(Config(), text, source)
 
 
 def _parse(base: T, text: str, source: str) -> T:
-    text = text.removeprefix("\ufeff")  # editors on Windows write one
+    text = text.removeprefix("\ufeff")  # editors on Windows write this byte order mark
     result, findings = options.read(base, _document(text, source))
     if findings:
         from cgpause.config.tomllines import key_lines, line_of  # noqa: PLC0415 - only a mistake needs it
@@ -42,11 +42,11 @@ def _parse(base: T, text: str, source: str) -> T:
 
 
 def load_config(path: str, *, must_exist: bool) -> Config:
-    """Read a configuration file; a missing one means the defaults, unless it `must_exist`."""
+    """Return the configuration in a file; a missing file means the defaults, unless it `must_exist`."""
     try:
         data = _read(path)
     except OSError as e:
-        # A link to nothing is an operator's mistake, not a wish for the defaults.
+        # A link to a missing file is an operator's mistake, not a request for the defaults.
         if isinstance(e, FileNotFoundError) and not must_exist and not os.path.islink(path):
             return Config()
         raise _file_error(path, f"cannot be read: {e.strerror}") from e
@@ -54,7 +54,7 @@ def load_config(path: str, *, must_exist: bool) -> Config:
 
 
 def load_options(base: T, path: str) -> T:
-    """Read another file of options over `base`, in the same way; it must exist."""
+    """Return `base` with the options that a file sets, read in the same way; the file must exist."""
     try:
         data = _read(path)
     except OSError as e:
@@ -89,7 +89,7 @@ def _read(path: str) -> bytes:
 
 
 def render_config(config: Config) -> str:
-    """Write a configuration as a complete file with comments; `parse_config` reads the same back."""
+    """Return the text of a complete, commented file for a configuration; `parse_config` reads the same back."""
     from cgpause.config import render as optionstext  # noqa: PLC0415 - the daemon never writes one
 
     return optionstext.render(
@@ -101,7 +101,7 @@ def render_config(config: Config) -> str:
 
 
 def options_table() -> str:
-    """Write all options as the Markdown table in docs/configuration.md."""
+    """Return the Markdown table of all options in docs/configuration.md."""
     from cgpause.config import render as optionstext  # noqa: PLC0415 - the daemon never writes one
 
     return optionstext.table(Config())
@@ -130,7 +130,7 @@ _SYNTAX_HINTS = {
 
 
 def _syntax_problem(error: str, text: str) -> ConfigProblem:
-    """Take the line out of a message of tomllib, which ends in "(at line 3, column 1)", and show that line."""
+    """Return a tomllib error as a problem that shows the line; the error ends in "(at line 3, column 1)"."""
     hint = next((f" ({hint})" for start, hint in _SYNTAX_HINTS.items() if error.startswith(start)), "")
     sentence, _, place = error.rpartition(" (at ")
     line: int | None = None

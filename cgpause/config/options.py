@@ -1,11 +1,11 @@
-"""Options described once, on the fields of frozen dataclasses; reading and writing them are generic over that.
+"""Generic reading of options, each described once, on a field of a frozen dataclass.
 
-A field whose type is a dataclass is a section (`[watermark]`), a tuple of dataclasses is an array of sections
-(`[[pods]]`), everything else is an option: bool, int, float, str, a string enum, or a tuple of those; `X | None` with
-the default None may stay unset. A field whose name Python has taken ends in an underscore (`class_`). The types must be
-real when read, so a module with such dataclasses does without `from __future__ import annotations`.
+A field with a dataclass as its type is a section (`[watermark]`); a tuple of dataclasses is an array of sections
+(`[[pods]]`). Every other field is an option: bool, int, float, str, a string enum, or a tuple of these; `X | None` with
+the default None may stay unset. A field with a name that Python reserves ends in an underscore (`class_`). The types
+must be real when read, so a module with such dataclasses does without `from __future__ import annotations`.
 
-This module knows no option of cgpause (those are in `config`) and opens no file. `optionstext` writes them.
+This module knows no option of cgpause (`settings` has them) and opens no file. `render` writes options as text.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ Kind = Any
 """A type as a value: `bool`, a StrEnum, a dataclass, `tuple[str, ...]`. mypy has nothing narrower for all of these."""
 
 _BAD: Final = object()
-"""Stands for a value that was refused; never leaves this module."""
+"""Mark of a refused value; never leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a field's type does not say about an option or section."""
+    """The description of an option or section, beyond its field's type."""
 
     doc: str
     unit: str = ""
@@ -42,10 +42,10 @@ class Option:
     paper: str = ""
     """Its name in Kang & Yu 2024."""
     pattern: Callable[[str], bool] | None = None
-    """For strings: whether a value is allowed; `allowed` says what is."""
+    """For strings: the test of a value; `allowed` describes it in words."""
     allowed: str = ""
     empty: str = ""
-    """What a list means when it is empty."""
+    """Meaning of an empty list, in words."""
 
 
 def option(
@@ -61,16 +61,16 @@ def option(
     allowed: str = "",
     empty: str = "",
 ) -> dict[str, Option]:
-    """Describe a field: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
+    """Return a field's metadata: `name: type = field(default=..., metadata=option("What it does.", low=1, high=9))`."""
     described = Option(doc, unit, low, above, high, limit, paper, pattern, allowed, empty)
     return {"option": described}
 
 
 class Conflict(NamedTuple):
-    """Values that are allowed each by itself, but not together."""
+    """Values that are each allowed, but not together."""
 
     names: tuple[str, ...]
-    """As written in a file."""
+    """Names as written in a file."""
     message: str
 
 
@@ -79,40 +79,40 @@ class HasConflicts(Protocol):
     """A dataclass of options with limits that cross its fields."""
 
     def conflicts(self) -> Iterable[Conflict]:
-        """Yield what does not go together."""
+        """Yield the values that are not allowed together."""
 
 
 class Finding(NamedTuple):
-    """One thing wrong in what was read."""
+    """One mistake in the values that were read."""
 
     path: Path
     message: str
 
 
 class Entry(NamedTuple):
-    """A field of a dataclass of options; `default` is dataclasses.MISSING where one must be given, None for unset."""
+    """A field of a dataclass of options; `default` is dataclasses.MISSING if a file must set it, None if unset."""
 
     name: str
-    """As written in a file."""
+    """Name as written in a file."""
     field: str
-    """As the dataclass has it."""
+    """Name in the dataclass."""
     kind: Kind
     option: Option
     default: Any
 
     @property
     def item(self) -> Kind:
-        """The type of a list's items, None if this is no list."""
+        """The type of a list's items; None if the field is no list."""
         origin: object = get_origin(self.kind)
         return get_args(self.kind)[0] if origin is tuple else None
 
     @property
     def section(self) -> Kind:
-        """The dataclass behind a section or an array of sections, None for an option."""
+        """The dataclass of a section or an array of sections; None for an option."""
         return next((kind for kind in (self.kind, self.item) if dataclasses.is_dataclass(kind)), None)
 
     def allowed(self) -> str:
-        """What may be written for it, as the end of a sentence."""
+        """Return the allowed values in words, as the end of a sentence."""
         if self.section is not None:
             return f"[[{self.name}]] sections" if self.item else "a section with options in it"
         if self.item is not None:
@@ -121,7 +121,7 @@ class Entry(NamedTuple):
 
 
 def entries(kind: Kind, base: object = None) -> tuple[Entry, ...]:
-    """List the fields of a dataclass of options; defaults come from `base` if there is one."""
+    """Return the fields of a dataclass of options; the defaults come from `base` if it is given."""
     return tuple(
         Entry(
             f.name.removesuffix("_"),
@@ -135,7 +135,7 @@ def entries(kind: Kind, base: object = None) -> tuple[Entry, ...]:
 
 
 def _set_kind(kind: Kind) -> Kind:
-    """The type of an option once it is set: `int` for `int | None`."""
+    """Return the type of an option once it is set: `int` for `int | None`."""
     if not isinstance(kind, UnionType):
         return kind
     (set_kind,) = (part for part in get_args(kind) if part is not NoneType)
@@ -143,8 +143,8 @@ def _set_kind(kind: Kind) -> Kind:
 
 
 def walk(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
-    """Yield every option, and every section before what is in it, with its path (without indexes)."""
-    # Sections come last, as in a TOML file, where what follows a header belongs to it.
+    """Yield every option and section with its path (without indexes); a section comes before its contents."""
+    # Sections come last, as in a TOML file: there, all lines after a header belong to it.
     for entry in sorted(entries(kind, base), key=lambda e: e.section is not None):
         yield (*path, entry.name), entry
         if entry.section is not None:
@@ -152,21 +152,21 @@ def walk(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Pat
 
 
 def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Finding]]:
-    """Read a table as tomllib returns it over `base`. With findings, what is wrong keeps its value in `base`."""
+    """Return `base` with the values of a table from tomllib, and the findings. A wrong value leaves that of `base`."""
     reader = _Reader(type(base))
     result: T = reader.section(type(base), base, table, ())
     return result, reader.findings
 
 
 class _Reader:
-    """Collects findings instead of stopping at the first."""
+    """A reader that collects findings instead of stopping at the first."""
 
     def __init__(self, root: type) -> None:
         self.root = root
         self.findings: list[Finding] = []
 
     def section(self, kind: Kind, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
-        """Read one section; returns _BAD where a value is wrong and `base` has nothing to offer instead."""
+        """Return one section; _BAD if a value is wrong and `base` has no value for it."""
         known = entries(kind, base)
         values: dict[str, object] = {}
         doubtful = set()
@@ -199,7 +199,7 @@ class _Reader:
 
     def _conflict(self, conflict: Conflict, table: Mapping[str, object], path: Path) -> None:
         given = [name for name in conflict.names if name in table]
-        # Where none is given, the message itself says so.
+        # If no name is given, the message itself says so.
         absent = "".join(f"; {name} is not set here" for name in conflict.names if given and name not in table)
         self._find((*path, *(given or conflict.names)[:1]), conflict.message + absent)
 
@@ -246,7 +246,7 @@ class _Reader:
 
 
 def _scalar(kind: Kind, option: Option, value: object) -> object:
-    """Convert one value that is neither list nor section; _BAD if it is not allowed."""
+    """Return a value, neither list nor section, converted to `kind`; _BAD if it is not allowed."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if _in_range(option, value) else _BAD
     if type(value) is not (str if issubclass(kind, str) else kind):  # not isinstance: a bool is an int
@@ -259,7 +259,7 @@ def _scalar(kind: Kind, option: Option, value: object) -> object:
 
 
 def _in_range(option: Option, value: int | float) -> bool:
-    # Every comparison with nan is false; so that it fails here, each must be true to pass. Ints of any size compare.
+    # Every comparison with nan is false, so nan fails: each must be true to pass. Ints of any size compare.
     return (
         (option.low is None or option.low <= value)
         and (option.above is None or option.above < value)
@@ -286,7 +286,7 @@ def _allowed(kind: Kind, option: Option, *, plural: bool = False) -> str:
 
 
 def shown(value: object) -> str:
-    """Show a value found in a file: on one line, short, without control characters."""
+    """Return a value from a file as text: on one line, short, without control characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -309,14 +309,14 @@ def _hint(kind: Kind, value: object) -> str:
 def _nearest(word: str, known: list[str]) -> str:
     import difflib  # noqa: PLC0415 - only a mistake needs it
 
-    # Distance is measured on short, lower-case words only: it grows with the product of the lengths.
+    # Only short, lower-case words are compared: the time grows with the product of the lengths.
     spellings = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word[:60].lower().replace("-", "_"), spellings, n=1)
     return f'; did you mean "{spellings[near[0]]}"?' if near else ""
 
 
 def header(path: Path, root: Kind) -> str:
-    """Write the header of a section as it stands in a file."""
+    """Return the header of a section as it stands in a file."""
     if not path:
         return "the part above all sections"
     is_array = any(p == path and entry.item is not None for p, entry in walk(root))
@@ -324,13 +324,13 @@ def header(path: Path, root: Kind) -> str:
 
 
 def quoted(text: str) -> str:
-    """Write a string as TOML does, whatever is in it."""
+    """Return a string quoted as in TOML; any character is allowed in it."""
     plain = (c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
     return f'"{"".join(plain)}"'
 
 
 def dotted(path: Path) -> str:
-    """Write a path for people: `psi.node.kind`, and `pods[2].match` in the second of [[pods]]."""
+    """Return a path as text for people: `psi.node.kind`, and `pods[2].match` in the second of [[pods]]."""
     text = ""
     for part in path:
         if isinstance(part, int):

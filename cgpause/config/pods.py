@@ -1,4 +1,4 @@
-"""Which pods are touched, and what is said of single ones."""
+"""Options of the protection of pods, and rules for single pods."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from enum import StrEnum
 from cgpause.config.options import Conflict, option
 from cgpause.core.model import QosClass
 
-# Namespaces and pods are named after DNS: RFC 1123 labels and subdomains. A glob with anything else matches none.
+# Names of namespaces and pods are RFC 1123 labels and subdomains. A glob with other characters matches none of them.
 _GLOB = re.compile(r"(?:[a-z0-9.*?-]|\[!?[a-z0-9.-]+\])+")
 _GLOB_CHARACTERS = "lower-case letters, digits, - and ., with the wildcards * ? [abc] [!abc]"
 
@@ -24,7 +24,7 @@ def _is_pod_glob(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProtectConfig:
-    """Pods that are never touched, unless a rule says otherwise."""
+    """Pods that are never paused, unless a rule allows it."""
 
     namespaces: tuple[str, ...] = field(
         default=("kube-system",),
@@ -49,7 +49,7 @@ class ProtectConfig:
 
 
 class PodClass(StrEnum):
-    """What a rule says that pods are; AUTO leaves it to what the kernel shows."""
+    """The class that a rule gives to pods; with AUTO the daemon infers it from the kernel's facts."""
 
     AUTO = "auto"
     BATCH = "batch"
@@ -58,7 +58,7 @@ class PodClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodRule:
-    """One [[pods]] rule; what it leaves unset it does not decide."""
+    """One [[pods]] rule; it decides only the options that it sets."""
 
     match: str = field(
         metadata=option(
@@ -92,7 +92,7 @@ class PodRule:
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A rule must decide something."""
+        """Yield a conflict if the rule decides nothing."""
         if self.protect is None and self.class_ is None and self.priority is None:
             yield Conflict(
                 ("protect", "class", "priority"),

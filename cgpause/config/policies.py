@@ -1,6 +1,6 @@
-"""The policies, and the few constants of each.
+"""The policies and the few options of each.
 
-The names and defaults under [watermark] are those of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
+The names and defaults under [watermark] come from Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from cgpause.config.options import Conflict, option
 
 
 class Policy(StrEnum):
-    """Who decides which pods are paused."""
+    """The policies that can decide which pods are paused."""
 
     RESERVE = "reserve"
     WATERMARK = "watermark"
@@ -20,13 +20,13 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReserveConfig:
-    """The reserve policy has nothing to tune."""
+    """Options of the reserve policy, which has nothing to tune."""
 
     GONE: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing"),
         "removed, for this policy has nothing to tune any more: delete this line",
     )
-    """Options that earlier versions had, and what to say where one is set."""
+    """Options of earlier versions, each with the message for a file that still sets it."""
 
     sacrifice: bool = field(
         default=False,
@@ -86,7 +86,7 @@ class WatermarkConfig:
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """The lower mark must be lower."""
+        """Yield a conflict if lower_pct is not below upper_pct."""
         if self.lower_pct >= self.upper_pct:
             yield Conflict(
                 ("lower_pct", "upper_pct"),

@@ -1,4 +1,4 @@
-"""What is kept of what was done, and what is published and recorded."""
+"""Options of the history, the published figures and the trace."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from cgpause.config.options import option
 
 @dataclass(frozen=True, slots=True)
 class HistoryConfig:
-    """What is kept of what was done."""
+    """Options of the history."""
 
     max_mib: int = field(
         default=16,
@@ -22,7 +22,7 @@ class HistoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """What is published for Prometheus."""
+    """Options of the figures that the daemon publishes for Prometheus."""
 
     publish: bool = field(
         default=False,
@@ -45,7 +45,7 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True)
 class TraceConfig:
-    """A recording of the node."""
+    """Options of the trace, a recording of the node."""
 
     record: bool = field(
         default=False,

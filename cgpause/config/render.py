@@ -1,6 +1,6 @@
-"""Options written down: as a commented TOML file, and as a Markdown table. What they are is in `options`.
+"""Options as text: a commented TOML file, or a Markdown table; `options` describes the options themselves.
 
-Nothing the daemon does needs this, so it is imported only where text is asked for.
+The daemon writes no such text, so callers import this module only when they write one.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ _WIDTH = 100
 
 
 def render(value: object, defaults: object, preamble: str) -> str:
-    """Write `value` as TOML that reads back as `value`, with a comment on everything."""
+    """Return `value` as TOML that reads back as `value`, with a comment on each option and section."""
     lines = [*_comment(preamble), "", *_section(type(value), value, defaults, (), type(value))]
     return "\n".join(lines) + "\n"
 
 
 def table(defaults: object) -> str:
-    """Write all options as a Markdown table."""
+    """Return a Markdown table of all options."""
     rows = [
         ("Option", "Default", "Allowed", "Paper", "Meaning"),
         ("---", "---", "---", "---", "---"),
@@ -38,7 +38,7 @@ def table(defaults: object) -> str:
 
 
 def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind) -> Iterator[str]:
-    """Write the options of a section, then the sections in it."""
+    """Yield the lines for the options of a section, then for the sections in it."""
     described = entries(kind, defaults)
     for entry in described:
         if entry.section is None:
@@ -60,7 +60,7 @@ def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind
 
 
 def _array(entry: Entry, rules: tuple[object, ...], path: Path, root: Kind) -> Iterator[str]:
-    """Write an array of sections: what may stand in one, then each."""
+    """Yield the lines for an array of sections: the options of one in comments, then each section."""
     for inner in entries(entry.section):
         yield from _comment(f"{inner.name}: {describe(inner)}", indent="  ")
     for rule in rules:
@@ -84,7 +84,7 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
 
 
 def describe(entry: Entry) -> str:
-    """Say on two lines what an option means, and what is allowed and its default."""
+    """Return two lines: the meaning of an option, and its allowed values and default."""
     paper = f" In the paper: {entry.option.paper}." if entry.option.paper else ""
     return f"{_full_doc(entry)}\nAllowed: {_with_unit(entry)}. {_default(entry)}.{paper}"
 

@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything an operator can set; `Config()` is the default."""
+    """All options that an operator can set; `Config()` has the defaults."""
 
     policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
     mechanism: HowPaused = field(

@@ -1,8 +1,8 @@
-"""Which line of a TOML text sets what, because tomllib does not say.
+"""The line of each key in a TOML text, because tomllib does not report it.
 
-A scanner, not a second parser: it is for text that tomllib has accepted, and relies on that. It follows headers, keys
-(bare, quoted, dotted), strings (all four kinds), arrays and inline tables, and skips all other values. On text tomllib
-would refuse it still ends, with some lines or none. Only error messages need it, so only they import it.
+This is a scanner, not a second parser: it relies on tomllib having accepted the text. It follows headers, keys (bare,
+quoted, dotted), strings (all four kinds), arrays and inline tables, and skips all other values. On text that tomllib
+would refuse it still ends, with some lines or none. Only error messages need the lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 Path = tuple[str | int, ...]
 """Keys from the root down to a value; an int is a place in an array."""
 
-# No option lies deeper than 4; what lies deeper is skipped without recursion, so nesting cannot exhaust the stack.
+# No option lies deeper than 4. Deeper values are skipped without recursion, so nesting cannot exhaust the stack.
 _DEPTH = 8
 
 _GAP = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
@@ -31,7 +31,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
-    """Return the line of `path`, or of the nearest thing around it that has one."""
+    """Return the line of `path`, or of the nearest path around it that has one; None without any."""
     while path:
         if path in lines:
             return lines[path]
@@ -62,7 +62,7 @@ class _Scanner:
         return self.text[self.pos : self.pos + 1]
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
-        """Skip what `pattern` matches here, if it does; return the character after it, "" at the end."""
+        """Skip a match of `pattern` here, if there is one; return the next character, "" at the end."""
         if found := pattern.match(self.text, self.pos):
             self.pos = found.end()
         return self._peek()
@@ -98,7 +98,7 @@ class _Scanner:
         self._value(path)
 
     def _keys(self) -> list[str]:
-        """Read a key and the blanks around it, dotted or not; parts deeper than anything we look for are left out."""
+        """Read a key, dotted or not, and the blanks around it; return its first _DEPTH parts."""
         keys: list[str] = []
         while True:
             quoted = self._skip(_BLANK) in ("'", '"')
@@ -149,7 +149,7 @@ class _Scanner:
         self.pos += 1
 
     def _brackets(self) -> None:
-        """Skip an array or inline table with all that is in it."""
+        """Skip an array or inline table with its contents."""
         depth = 0
         while character := self._skip(_GAP):
             if character in ("'", '"'):

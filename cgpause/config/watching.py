@@ -1,4 +1,4 @@
-"""How the daemon comes to know that memory is short: samples, memory.high, PSI."""
+"""Options of the ways to notice that memory is tight: samples, memory.high, PSI."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from cgpause.core.model import PsiKind, PsiTrigger
 
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How often memory is read."""
+    """Limits of the sampling interval."""
 
     fast_ms: int = field(
         default=50,
@@ -23,7 +23,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHighConfig:
-    """The brake on kubepods."""
+    """Options of memory.high on kubepods, which wakes the daemon and slows growth near the limit."""
 
     enabled: bool = field(
         default=True,
@@ -80,7 +80,7 @@ class PsiTriggerConfig:
     )
 
     def conflicts(self) -> Iterator[Conflict]:
-        """No stall is longer than its window."""
+        """Yield a conflict if the stall is longer than its window."""
         if self.stall_us > self.window_us:
             yield Conflict(
                 ("stall_us", "window_us"),
@@ -89,13 +89,13 @@ class PsiTriggerConfig:
 
     @property
     def trigger(self) -> PsiTrigger:
-        """What is armed."""
+        """The trigger that the daemon arms."""
         return PsiTrigger(kind=self.kind, stall_us=self.stall_us, window_us=self.window_us)
 
 
 @dataclass(frozen=True, slots=True)
 class PsiConfig:
-    """The PSI triggers; they only wake the daemon, memory use decides."""
+    """The PSI triggers; they only wake the daemon, and memory use decides."""
 
     node: PsiTriggerConfig = field(
         default=PsiTriggerConfig(),

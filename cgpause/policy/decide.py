@@ -1,7 +1,7 @@
-"""The decision: (state, sample, config) → (state, actions, when to look again); pure, for every caller alike.
+"""The decision: a pure function from (state, sample, config) to (state, actions, time of the next sample).
 
-`decide` keeps what holds for all policies (who may be touched, how long anybody is held) and asks the configured policy
-for the rest. The daemon, `explain`, `--dry-run` and the tests run this same function.
+`decide` applies the rules that all policies share (which pods may be paused, and for how long) and asks the configured
+policy for the rest. The daemon, `explain`, `--dry-run` and the tests run this same function.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
 _PAUSED_LOOK_NS = hold.NS_PER_S
-"""While a pod is paused, look at least this often: its termination does not wait for memory."""
+"""Longest sampling interval while a pod is paused: its termination does not wait for memory."""
 _FAR_LOOK_NS = 60 * hold.NS_PER_S
-"""Read all pods at least this often while memory is far from tight."""
+"""Longest time between two readings of all pods while memory is not tight."""
 _QUIET_PCT = 0.2
-"""Headroom that has to come or go, in percent of the capacity, before it is worth reading which pod it was."""
+"""Smallest change of the headroom, in percent of the capacity, that is worth a reading of the pods."""
 CARE_PCT = 25.0
-"""The daemon stays awake while less than this is left of what the policy has to give."""
+"""Memory is tight, and the daemon stays awake, while the policy has less than this percent of the capacity to grant."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What decisions remember; everything else is read anew from the cgroups."""
+    """The facts that one decision passes on to the next; the daemon reads all others anew from the cgroups."""
 
     stretches: Mapping[CgroupId, hold.Stretch] = field(default_factory=dict)
     watermark: watermark.WatermarkState = field(default_factory=watermark.WatermarkState)
@@ -54,27 +54,27 @@ class State:
 
 
 class Quiet(NamedTuple):
-    """While headroom stays within these bounds no pod that runs has to be stopped: one read of kubepods will do.
+    """Bounds of the headroom within which no running pod has to be paused: a reading of node and kubepods is enough.
 
-    A pod at its base might be paused a little earlier, and a paused one resumed, by a decision made in between.
+    A decision made in between might pause a pod at its base a little earlier, or resume a paused one.
     """
 
     low_bytes: float
-    """`Headroom.available_bytes` below which pods have taken more than was left to them."""
+    """Lower bound of `Headroom.available_bytes`: below it, pods have taken much of the headroom left to them."""
     high_bytes: float
-    """Above which a paused pod might be resumed."""
+    """Upper bound of the same: above it, a paused pod might be resumed."""
     until_ns: int
     next_sample_ns: int
-    """How long after a sample the next one is due."""
+    """Time from one sample to the next."""
 
     def holds(self, available_bytes: int, at_ns: int) -> bool:
-        """Return True if the pods need not be read."""
+        """Return True if the headroom is within the bounds before `until_ns`: the pods need not be read."""
         return at_ns < self.until_ns and self.low_bytes < available_bytes < self.high_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and how long to wait until the next sample."""
+    """The actions to take now, and the time until the next sample."""
 
     state: State
     actions: tuple[Action, ...]
@@ -84,50 +84,50 @@ class Decision:
     care_bytes: int
     """`Headroom.available_bytes` below which memory is tight, in bytes."""
     quiet: Quiet | None = None
-    """Until when, and for which headroom, the next decision would be the same; None: that cannot be told."""
+    """Time and headroom within which the next decision would be the same; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One pod's place in a decision, for `explain`; `rank` is None for those that are not candidates."""
+    """One pod's place in a decision, for `explain`; `rank` is None if the pod is not a candidate for a pause."""
 
     usage: PodUsage
     rank: int | None
     what: str
     why: str = ""
     place: Place | None = None
-    """Its numbers under the reserve policy; `why` is these in words."""
+    """The pod's amounts under the reserve policy; `why` has the same in words."""
 
     @property
     def text(self) -> str:
-        """The whole sentence."""
+        """The action and its reason in one sentence."""
         return f"{self.what}: {self.why}" if self.why else self.what
 
 
 @dataclass(slots=True)
 class _Sorted:
-    """The pods of a sample by what may be done to them; each part in rank order."""
+    """The pods of a sample, grouped by the actions that are allowed on them; `candidates` are in rank order."""
 
     ended: list[Action]
     candidates: list[PodUsage]
     paused: list[PodUsage]
-    """The daemon's pauses that may go on."""
+    """Pods that the daemon has paused and that may stay paused."""
     unstoppable: list[tuple[PodUsage, float]]
-    """Running whatever we decide, with the seconds until they could be paused."""
+    """Pods that run regardless of the decision, each with the seconds until it could be paused."""
     turn: CgroupId | None = None
-    """Whose turn begins now."""
+    """The batch pod with a turn that begins now; None if no turn begins."""
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
-    """Ascending memory.current: the small ones will ask for more and have the least to give back (paper, section 4).
+    """Return pods by ascending memory.current: small pods will ask for more and can give back least (paper, section 4).
 
-    Pods that use the same stay in the order of the sample.
+    Pods with equal use stay in the order of the sample.
     """
     return sorted(pods, key=_MEMORY_CURRENT)
 
 
 def decide(state: State, sample: Sample, config: Config) -> Decision:
-    """Choose what to pause, resume, freeze and sacrifice, and when to look again."""
+    """Return the pods to pause, resume, freeze and sacrifice, the time until the next sample, and the next state."""
     return _decide(state, sample, config)[0]
 
 
@@ -139,7 +139,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     looked = reserve.look(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
     pods = sample.pods if config.policy is Policy.WATERMARK else _concerned(state, looked, sample)
     if not everyone and not state.stretches and not [None for _, pod in pods if pod.paused is not None]:
-        # Nothing is held; where nothing asks for it either the tick ends here, before ranking anybody.
+        # No pod is paused. If headroom is left as well, the tick ends here, before any pod is ranked.
         if config.policy is Policy.RESERVE:
             room = reserve.left_bytes(looked, sample, config)
         else:
@@ -152,11 +152,11 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             if config.policy is Policy.RESERVE:
                 quiet = _quiet(room, [], {}, sample, next_ns, config)
             if quiet is not None and not close:
-                # As while the daemon sleeps: what pods take far from the limit tells little of what they do near it.
+                # As while the daemon sleeps: growth far from the limit says little about growth near it.
                 low = max(quiet.low_bytes, care_bytes)
                 quiet = Quiet(low, math.inf, at_ns + _FAR_LOOK_NS, next_ns)
             return Decision(after, (), next_ns, close, care_bytes, quiet), None
-    if everyone or config.reserve.sacrifice:  # which may choose one that stands still
+    if everyone or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _sort(pods, stretches, at_ns, config)
@@ -192,8 +192,8 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.ended, *late, *chosen)
     for action in actions:
-        # A pod in distress is not released but let go: its budget is spent, so that it runs for min_run_s, through its
-        # termination or until what was killed has freed its memory.
+        # A resume for distress does not count as `released`, so `hold.follow` takes the pod's budget as spent. The pod
+        # then runs for min_run_s: through its termination, or until a killed process has freed its memory.
         let_go = isinstance(action, Pause | Freeze) or action.pod.distress is not None
         if not let_go and action.pod.cgroup in stretches:
             turn = action.pod.cgroup == parts.turn
@@ -201,7 +201,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     after = replace(after, stretches=stretches, fill=fill)
     close = close or bool(parts.paused) or bool(chosen)
-    # Where one pod goes on alone there is no other to be stopped; where several do, each sample may stop one of them.
+    # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
     is_settled = walk is not None and not actions and (runs_alone or (room > 0 and not walk.unsafe))
     quiet = _quiet(room, parts.paused, stretches, sample, next_ns, config) if is_settled else None
@@ -209,9 +209,9 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
 
 
 def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config: Config) -> list[Action]:
-    """Return the freezes of batch pods that have been throttled for long enough, unless something else is `decided`.
+    """Return a freeze for each batch pod that was throttled for long enough and has no other action in `decided`.
 
-    The reason of the pause stays: it is one pause.
+    The freeze keeps the reason of the pause, because both are one pause.
     """
     found: list[Action] = []
     for _, pod in paused:
@@ -222,10 +222,10 @@ def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config:
 
 
 def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
-    """Return when a paused pod is to be resumed or frozen, whatever the memory."""
+    """Return the time at which a paused pod is resumed or frozen regardless of the headroom."""
     freeze_ns = hold.freeze_ns(pod, config.mechanism)
     end_ns = hold.end_ns(pod, stretch, config.hold)
-    # A freeze that is overdue has failed, and is tried again at the pace of the samples.
+    # An overdue freeze has failed; the daemon tries it again at the next sample.
     return end_ns if freeze_ns is None or freeze_ns <= at_ns else min(end_ns, freeze_ns)
 
 
@@ -242,7 +242,7 @@ def _quiet(
     next_ns: int,
     config: Config,
 ) -> Quiet:
-    """Return the headroom within which nothing changes after a decision that changed nothing."""
+    """Return the bounds within which, after a decision without actions, the next one has none either."""
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
     little = capacity * _QUIET_PCT / 100
     until_ns = sample.at_ns + _PAUSED_LOOK_NS
@@ -252,7 +252,7 @@ def _quiet(
 
 
 def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
-    """The pods `reserve` can do anything about: most of a node stands still, is not held and was not lately."""
+    """Return the pods that `reserve` can act on: they move, are paused or were paused lately. Most do not."""
     moving = looked.growths.moving
     if not state.stretches:
         return moving
@@ -289,7 +289,7 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
         else:
             parts.unstoppable.append((usage, running_s))
             turn_taken |= stretch is not None and stretch.turn
-    # One turn at a time: together they would fill the node at once.
+    # One turn at a time: several pods together would fill the node at once.
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
         if turn_taken:
@@ -322,7 +322,7 @@ def _next_ns(
     stretches: Mapping[CgroupId, hold.Stretch],
     config: Config,
 ) -> int:
-    # Where nothing could be done however often we looked, a node full of protected pods costs nothing.
+    # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
         return int(config.sampling.slow_s * hold.NS_PER_S)
     if not paused:
@@ -332,14 +332,14 @@ def _next_ns(
 
 
 def held_next_ns(fill: pace.FillRate, sample: Sample, room: float, due_ns: int, config: Config) -> int:
-    """Until the next look while pods are held; at `due_ns` the first of them is to be resumed, or frozen."""
+    """Return the ns until the next sample while pods are paused; the first resume or freeze is due at `due_ns`."""
     next_ns = pace.interval_ns(fill, sample, room, config.sampling)
     wait_ns = max(due_ns - sample.at_ns, pace.fast_ns(sample, config.sampling))
     return min(next_ns, _PAUSED_LOOK_NS, wait_ns)
 
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
-    """Decide once and say for every pod, in the policy's order, what would be done to it and why."""
+    """Return one decision, and for every pod, in the policy's order, the action it implies and the reason."""
     decision = decide(state, sample, config)
     _, walk = _decide(state, sample, config, everyone=True)
     done = {action.pod.cgroup: action for action in decision.actions}
@@ -351,7 +351,7 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         pod = usage.pod
         stretch = decision.state.stretches.get(pod.cgroup)
         place = places.get(pod.cgroup)
-        # A new pod is stoppable where nothing else helps.
+        # The reserve policy may pause a new pod if no other pause helps.
         stoppable = pod.paused is not None or (place is not None and place.stoppable)
         blocked = None if stoppable else hold.must_run(pod, stretch, sample.at_ns, config.hold)
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
@@ -370,7 +370,7 @@ def _words(
     sample: Sample,
     config: Config,
 ) -> tuple[str, str]:
-    """What becomes of a pod, and why."""
+    """Return a pod's action or state in words, and the reason."""
     numbers = "" if place is None else describe(place.need, place.basis, place.left)
     match action:
         case Pause(mechanism=mechanism, reason=reason):

@@ -1,9 +1,8 @@
-"""Demands: how much memory each pod will take before it gives some back, and when; pure.
+"""Demands: the memory that each pod will take before it gives some back, and the time until then; pure.
 
-A demand has two amounts. The *worst* one is what the pod may take: its limit less what it uses. The *expected* one is
-what it probably takes: the mean of the known peaks of its workload above what it uses now, or else half of what its
-limit leaves it. A pod without a limit is expected to take as much again as it has taken (Lindy's law), until a peak of
-its workload is known.
+A demand has two amounts. The *worst* one is the pod's claim: its limit less its use. The *expected* one is the mean of
+the known peaks of its workload above its use; without enough known peaks it is a share of the claim. A pod without a
+limit and a known peak may take as much again as it has taken (Lindy's law); half of that is expected.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from cgpause.policy.growth import Growth, large_bytes, noise_bytes
 from cgpause.policy.hold import NS_PER_S
 
 HORIZON_S = 10.0
-"""The growth of a pod that cannot be paused is reserved this far ahead, or until it can be paused."""
+"""The growth of a pod that cannot be paused is reserved this far ahead, or until the pod can be paused."""
 ACTIVE_S = 30.0
-"""A pod is growing if it would take ACTIVE_PCT of the capacity within this time."""
+"""A pod is growing if its rate takes ACTIVE_PCT of the capacity within this time."""
 ACTIVE_PCT = 0.5
 KNOWN_PEAKS = 8
-"""So many peaks of a workload say more than its limit does; one is enough for a pod without a limit."""
+"""Number of a workload's peaks that predict more than its limit does; one is enough for a pod without a limit."""
 OVERDUE_S = 20.0
-"""Headroom is kept for the pod paused longest, once it is paused for this long: kubelet's second back-off."""
+"""Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off."""
 _EXPECTED_SHARE = 0.6
-"""Of what its limit leaves a pod, where no peak is known: a little more than the mean of a uniform distribution."""
+"""Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution."""
 _NEWCOMER_SHARE = 0.75
-"""Of its limit, for a pod that has not taken its first memory."""
+"""Expected share of the limit, for a pod that has not taken its first memory."""
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
 
 
 class Basis(StrEnum):
-    """What an expected demand is based on."""
+    """The basis of an expected demand."""
 
     LIMIT = "limit"
     PEAKS = "peaks of its workload"
@@ -44,66 +43,66 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all demands of one decision depend on."""
+    """The inputs that all demands of one decision share."""
 
     at_ns: int
     capacity_bytes: int
     reaction_s: float
-    """Time until a pod that starts to grow now can be stopped."""
+    """Time until a pod that starts to grow now can be paused."""
     cpus: int
     idle_share: float
-    """0 where every CPU is busy, 1 where at least one is idle: then a pause costs time."""
+    """0 if every CPU is busy, 1 if at least one is idle: then a pause costs time."""
 
     @property
     def active_bytes(self) -> float:
-        """Surges below this size are not worth a pause."""
+        """The smallest surge that is worth a pause, in bytes."""
         return self.capacity_bytes * ACTIVE_PCT / 100
 
 
 class Demand(NamedTuple):
-    """What one pod may ask for; amounts in bytes."""
+    """The memory that one pod may ask for; amounts in bytes."""
 
     group: tuple[int, bool]
     """Operator's priority; whether it is a service. Higher groups are served first."""
     usage: PodUsage
     used: int
     worst: float
-    """What it may take before it gives back."""
+    """Most that the pod may take before it gives back."""
     expected: float
-    """What it is granted when it is let run; between the expected and the worst demand, see `Terms.idle_share`."""
+    """Grant with which the pod runs: between the expected and the worst demand, see `Terms.idle_share`."""
     need: float
-    """What it may take before it could be stopped."""
+    """Most that the pod may take before it can be paused."""
     active: bool
-    """Whether it is in a surge, or may begin one, that matters for this node."""
+    """Whether the pod is in a surge, or may begin one, that matters for this node."""
     newcomer: bool
     at_base: bool
-    """Whether it has given back and not begun to grow again: the best moment to pause it."""
+    """Whether the pod has given back and not begun to grow again: the best moment to pause it."""
     returns: float
-    """What it is expected to give back at its peak."""
+    """Amount that the pod is expected to give back at its peak."""
     time_s: float
     """Running time until its peak."""
     rate: float
-    """Bytes per second, as seen lately."""
+    """Recent growth rate, in bytes per second."""
     basis: Basis
     noise: int
-    """Growth of this size tells nothing."""
+    """Growth up to this size is noise."""
     grows: bool
     """Whether it grew in the last sample."""
     is_paused: bool
     is_overdue: bool
     cost_s: float
-    """What its pause has cost so far: seconds in which a CPU was idle that it could have used, as far as is known."""
+    """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
     excused: bool
 
     def order(self) -> tuple[tuple[int, bool], bool, int, int, CgroupId]:
-        """Return the key by which demands are served, highest first: larger pods before smaller ones."""
+        """Return the key for serving demands, highest first: by group, begun before new, by QoS class, by size."""
         pod = self.usage.pod
         size = -pod.settled_at_ns if self.newcomer else self.used
         return self.group, not self.newcomer, _QOS_RANK[pod.qos], size, pod.cgroup
 
 
 def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms) -> Demand:
-    """Return what a pod may ask for; `peaks` are the known peaks of its workload."""
+    """Return the demand of a pod; `peaks` are the known peaks of its workload."""
     pod, used, rate = usage.pod, growth.used, growth.rate
     limit = pod.memory_max_bytes
     is_paused = pod.paused is not None
@@ -148,7 +147,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
 
 
 def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
-    """Return the worst and the expected demand in bytes, and what the latter is based on."""
+    """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
     claim = float("inf") if limit is None else max(limit - used, 0.0)
     if len(peaks) >= KNOWN_PEAKS or (limit is None and peaks):
@@ -165,43 +164,43 @@ def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple
 
 
 def unbounded_bytes(growth: Growth, peaks: tuple[int, ...], reaction_s: float) -> float:
-    """Return what a pod without a limit may take before it gives back, at most."""
+    """Return the most bytes that a pod without a limit may take before it gives back."""
     worst, _, _ = _amounts(growth, None, peaks)
     return max(worst, growth.rate * reaction_s)
 
 
 def reserved_bytes(demand: Demand, seconds: float) -> float:
-    """Return what to set aside for a pod that cannot be paused for so long, or for ever (inf)."""
+    """Return the bytes to reserve for a pod that cannot be paused for `seconds` (infinite: for ever)."""
     return min(demand.rate * min(seconds, HORIZON_S), max(demand.worst, demand.need))
 
 
 def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: float) -> float:
-    """Return what a throttled pod can still take; `cpu_share` is its quota in CPUs."""
+    """Return the bytes that a throttled pod can still take; `cpu_share` is its quota in CPUs."""
     pod = usage.pod
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return 0.0
-    # Measured: at 1 % of a CPU a pod does 1 % of what it did (docs/policies.md).
+    # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/policies.md).
     leak = growth.rate * min(cpu_share, 1.0) * HORIZON_S
     return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0))
 
 
 def leak_limit_bytes(capacity_bytes: int) -> float:
-    """Return how much a throttled pod may grow before it is frozen: 10 MiB on a node with 32 GiB."""
+    """Return the bytes by which a throttled pod may grow before it is frozen: 10 MiB on a node with 32 GiB."""
     return max(capacity_bytes / 3200, 512 * 1024)
 
 
 def grown_bytes(growth: Growth) -> int:
-    """Return by how much a pod has grown since it was paused."""
+    """Return the bytes by which a pod has grown since it was paused; 0 if it is not paused."""
     return 0 if growth.held_bytes is None else growth.used - growth.held_bytes
 
 
 def outgrows(pod: Pod, growth: Growth, capacity_bytes: int) -> bool:
-    """Return True if a throttled pod has grown by more than it may, so that it has to be frozen."""
+    """Return True if a throttled pod has grown by more than `leak_limit_bytes` and has to be frozen."""
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return False
     return grown_bytes(growth) > leak_limit_bytes(capacity_bytes)
 
 
 def describe(amount: float, basis: Basis, left: float) -> str:
-    """Return a demand in words: the amount, what it is based on, the headroom left for it."""
+    """Return a demand in words: the amount, its basis, the headroom left for it."""
     return f"needs {mib(amount)} (by {basis}), {mib(max(left, 0.0))} left"

@@ -1,27 +1,27 @@
-"""Answers to foreign writes: how many there were within the hour, so that no two writers fight for ever."""
+"""A limit on the daemon's answers to foreign writes, so that two writers do not fight for ever."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _MOST = 10
-"""Answers within an hour. A daemon-reload of systemd takes one; a second controller takes all of them at once."""
+"""Most answers within an hour. A daemon-reload of systemd takes one; a second controller takes all of them at once."""
 _WINDOW_NS = 3600 * 1_000_000_000
 
 
 @dataclass(slots=True)
 class Drifts:
-    """Foreign writes to one file that were answered since the hour began in which the last one was."""
+    """Number of foreign writes to one file that the daemon answered in the current hour; the first answer begins it."""
 
     count: int = 0
     _since_ns: int = 0
 
     def add(self, at_ns: int) -> None:
-        """Count one more."""
+        """Count one more answer; begin a new hour if the last one is over."""
         if not self.count or at_ns - self._since_ns > _WINDOW_NS:
             self.count, self._since_ns = 0, at_ns
         self.count += 1
 
     def is_enough(self, at_ns: int) -> bool:
-        """Whether the other writer gets the file now."""
+        """Whether the answers of this hour are used up, so that the other writer gets the file."""
         return self.count >= _MOST and at_ns - self._since_ns <= _WINDOW_NS

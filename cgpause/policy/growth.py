@@ -1,11 +1,11 @@
-"""How each pod's memory use has moved: its growth rate, its last low and high, and the peaks of its workload; pure.
+"""The movement of each pod's memory use: its growth rate, its last low and high, the peaks of its workload; pure.
 
-Growth is growth above noise. `memory.current` moves in steps of the kernel's charge batch, 64 pages on each CPU
-(MEMCG_CHARGE_BATCH, mm/memcontrol.c), and programs take and give back small amounts all the time. So only memory beyond
-the highest use since the last large drop counts as growth, and only where it exceeds `noise_bytes`.
+`memory.current` moves in steps of the kernel's charge batch, 64 pages on each CPU (MEMCG_CHARGE_BATCH,
+mm/memcontrol.c), and programs take and give back small amounts all the time. So only memory beyond the highest use
+since the last large drop counts as growth, and only if it exceeds `noise_bytes`.
 
-`memory.current` counts page cache, and how much of it that is (memory.stat) is read once a second at most. Growth seen
-between two readings is taken for anonymous memory until the next reading says otherwise.
+`memory.current` includes page cache. The daemon reads the amount of page cache (memory.stat) once a second at most.
+Until the next reading, growth counts as anonymous memory.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ from cgpause.core.model import CgroupId, Pod, PodUsage, Sample
 from cgpause.policy.hold import NS_PER_S
 
 HALF_LIFE_S = 10.0
-"""A growth rate is expected again for a while, and is halved in this time."""
+"""Time in which a past growth rate is halved: it is expected again for a while."""
 SHORTEST_NS = 10_000_000
-"""Two samples closer than this tell no rate: one burst of page faults would look like gigabytes a second."""
+"""Shortest time between two samples that gives a rate: a burst of page faults would look like gigabytes a second."""
 YOUNG_NS = 2 * NS_PER_S
-"""A container that has run for less may yet take its first memory."""
+"""Running time below which a container may yet take its first memory."""
 FORGOTTEN_RATE = 1024.0
-"""Rates below this many bytes per second are zero."""
+"""Rate in bytes per second below which a rate counts as zero."""
 CHARGE_BATCH_BYTES = 64 * 4096
 """The kernel charges memory to a cgroup in batches of this size, one batch per CPU."""
 KEPT_PEAKS = 16
-"""Peaks remembered per workload."""
+"""Number of peaks remembered per workload."""
 KEPT_WORKLOADS = 1000
-"""Workloads with remembered peaks."""
+"""Number of workloads with remembered peaks."""
 _KILLED_FACTOR = 1.1
-"""A container that was killed wanted more than it had."""
+"""Factor on the last peak of a killed container, because it needed more than it had."""
 
 
 class Growth(NamedTuple):
-    """What the samples have shown of one pod; amounts in bytes, times in ns of the sample's clock."""
+    """The movement of one pod's memory use; amounts in bytes, times in ns of the sample's clock."""
 
     used: int
-    """Use that reclaim cannot take back, as far as is known."""
+    """Use that the kernel cannot reclaim, as far as is known."""
     reclaimable: int
     top: int
     """Highest use since the last large drop."""
     low: int
-    """Lowest use since then: where the present surge began."""
+    """Lowest use since then: the start of the present surge."""
     low_ran_ns: int
-    """Time the pod had run until `low`."""
+    """Value of `ran_ns` at `low`."""
     base: int | None
     """Use after the last large drop; None before the first."""
     rate: float
-    """Largest growth rate seen lately, in bytes per second."""
+    """Largest recent growth rate, in bytes per second."""
     started_ns: int
-    """First sample of its containers; 0 for a pod that was there before the first sample."""
+    """Time of the first sample of its containers; 0 for a pod that ran before the first sample."""
     ran_ns: int
-    """Time it has run, without pauses."""
+    """Running time without pauses."""
     at_ns: int
-    """Sample up to which `ran_ns` is counted."""
+    """Time of the sample up to which `ran_ns` is counted."""
     held_bytes: int | None
-    """`used` when it was first seen paused; None while it runs."""
+    """`used` in the first sample with the pod paused; None while it runs."""
     read_used: int
-    """`used` when its page cache was last read ..."""
+    """`used` at the last reading of its page cache."""
     read_rate: float
-    """... and `rate` then."""
+    """`rate` at the last reading of its page cache."""
     admitted: bool
-    """Whether it was allowed to take its first memory."""
+    """Whether the pod was allowed to take its first memory."""
     grew: bool
-    """Whether it grew by more than noise in the last sample."""
+    """Whether the pod grew by more than noise in the last sample."""
     excused: bool
-    """Whether it runs whatever the memory until it gives back, because pausing it had cost too much."""
+    """Whether the pod runs even without headroom until it gives back, because its pause had cost too much."""
 
     def is_young(self) -> bool:
-        """Return True if its containers have hardly run: they may yet take their first memory."""
+        """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
         return bool(self.started_ns) and self.ran_ns < YOUNG_NS
 
     def surge(self) -> int:
@@ -90,13 +90,13 @@ class Growths:
 
     pods: Mapping[CgroupId, Growth] = field(default_factory=dict)
     at_ns: int = 0
-    """The last sample that rates were taken from; 0 before the first."""
+    """Time of the last sample that gave rates; 0 before the first."""
     read_at_ns: int = 0
-    """When page cache was read last; 0: never."""
+    """Time of the last reading of page cache; 0: never."""
     moving: tuple[PodUsage, ...] = ()
     """Pods of the last sample that may take memory or are paused; all others stand still."""
     still: tuple[PodUsage | None, ...] = ()
-    """The pods of the last sample, in its order, that stood still; None in the place of all others."""
+    """The last sample's pods in its order, with None in the place of each pod that did not stand still."""
     peaks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """The last peaks in bytes of each workload's pods, oldest first."""
     controllers: Mapping[CgroupId, str] = field(default_factory=dict)
@@ -108,17 +108,17 @@ class Growths:
 
 
 def noise_bytes(cpus: int) -> int:
-    """Return the size of a step in `memory.current` that tells nothing: one charge batch on each CPU."""
+    """Return the largest step of `memory.current` that is noise, in bytes: one charge batch on each CPU."""
     return cpus * CHARGE_BATCH_BYTES
 
 
 def large_bytes(top: int, capacity_bytes: int, noise: int) -> int:
-    """Return how large a drop from `top` has to be to end a surge: 1/16 of it, at most 1/1000 of the capacity."""
+    """Return the bytes of a drop from `top` that ends a surge: 1/16 of `top`, at most 1/1024 of the capacity."""
     return max(2 * noise, min(top >> 4, capacity_bytes >> 10))
 
 
 def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR0915 - one loop over all pods, each tick
-    """Return the growths after one more sample; pods that are not in it are forgotten, their peaks are kept."""
+    """Return the growths after one more sample, without the pods that are not in it, but with their peaks."""
     at_ns, pods = sample.at_ns, sample.pods
     capacity, noise = sample.headroom.capacity_bytes, noise_bytes(sample.cpus)
     learned = dict(growths.pods)
@@ -143,7 +143,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         key = pod.cgroup
         old = find(key)
         if old is None:
-            # Pods that run when the daemon starts are not newcomers: all of them at once would pause each other.
+            # Pods that run when the daemon starts are not newcomers: as newcomers they would get each other paused.
             was_here = is_first and pod.paused is None
             started_ns = 0 if was_here else at_ns
             held = None if pod.paused is None else used
@@ -177,7 +177,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns = old[:10]
         held, read_used, read_rate, admitted, _, excused = old[10:]
         is_paused = pod.paused is not None
-        # A pod that stands still costs this comparison, and while its usage is the same not even that.
+        # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
         if (
             not rate
             and admitted
@@ -195,13 +195,13 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             ran_ns += at_ns - then_ns
         large = large_bytes(top, capacity, noise)
         grew = False
-        # Between two readings a pod with much page cache may have given back cache, or taken it: nothing is known.
+        # Between two readings a pod with much page cache may have given back or taken cache: its use is unknown.
         is_cached = reclaimable > current >> 3
         if is_cached and not is_read:
             used = was
         was_read = growths.read_at_ns > started_ns
         if is_read and (is_cached or reclaimable != old_reclaimable) and (used >= read_used - large or not was_read):
-            # What was concluded since the last reading may be wrong, and both readings are exact.
+            # Conclusions since the last reading may be wrong; both readings are exact.
             since_ns = max(sample.read_at_ns - max(growths.read_at_ns, started_ns), SHORTEST_NS)
             if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0):
                 rate = read_rate * 0.5 ** (since_ns / (HALF_LIFE_S * NS_PER_S))
@@ -269,7 +269,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
 
 
 def _with_peaks(known: Mapping[str, tuple[int, ...]], new: list[tuple[str, int]]) -> dict[str, tuple[int, ...]]:
-    """Return the remembered peaks with new ones; the workloads seen longest ago go first."""
+    """Return the known peaks with `new` added; beyond KEPT_WORKLOADS, drop the workloads updated longest ago."""
     peaks = dict(known)
     for controller, peak in new:
         peaks[controller] = (*peaks.pop(controller, ()), peak)[-KEPT_PEAKS:]

@@ -1,11 +1,11 @@
-"""How long a pod may be held: at most so long at a stretch, then at least `min_run_s` of running; pure.
+"""The limits on pauses: a longest time at a stretch, then at least `min_run_s` of running; pure.
 
 The longest time is `max_pause_s` for a service, which may be probed, and `batch_max_pause_s` for batch.
 
 A stretch begins with a pause and ends only when the pod has run for `min_run_s` without interruption. Short runs inside
-it do not renew the budget, or a probe every 10 s could fall into a pause each time: with 9 s and 12 s at most one of
-Kubernetes' default liveness probes in a row is missed, and three kill. (15 s would be two, and under pressure a service
-misses one by itself: measured.)
+it do not renew the budget; otherwise a probe every 10 s could meet a pause each time. With 9 s and 12 s a service
+misses at most one of Kubernetes' default liveness probes in a row, and three in a row kill. (With 15 s it would miss
+two, and under pressure it misses one even without a pause: measured.)
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result
 
 NS_PER_S = 1_000_000_000
 STARTING_PAUSE_S = 18.0
-"""Longest time a pod is held while its kind is not known: a service that needs as long to start as its probe's initial
-delay allows has 20 s to spare, for two probes 10 s apart may fail (Kubernetes' defaults) before the third kills."""
+"""Longest pause of a pod while its kind is unknown. A service may take as long to start as its probe's initial delay
+allows. It has 20 s more: with Kubernetes' defaults, two probes 10 s apart may fail before the third kills."""
 STARTING_RUN_S = 30.0
-"""Then it runs for at least this long, so that it can start."""
+"""Shortest run after such a pause, so that the pod can start."""
 
 FREEZE_AFTER_S = 1.5
-"""A throttled batch pod is frozen after this time. An idle process takes a signal even at 1 % of a CPU and then cannot
-finish its handler; frozen, it leaves the signal pending, and the daemon sees that within a second. The second before
-keeps pauses that end at once as cheap as they were: to the pod, freezing is the same as being stopped."""
+"""Time from the throttle to the freeze of a batch pod. At 1 % of a CPU, an idle process takes a signal and then cannot
+finish its handler. In a frozen process the signal stays pending, and the daemon sees it within a second. A short pause
+ends before the freeze and so stays cheap; to the pod, a freeze is a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Stretch:
     start_ns: int
     resumed_ns: int | None = None
     released: bool = False
-    """Whether we ordered the last resume; otherwise an operator did."""
+    """Whether the policy ordered the last resume. Otherwise (operator, distress) the budget counts as spent."""
     turn: bool = False
-    """Whether that resume was its turn."""
+    """Whether that resume began the pod's turn."""
     starting: bool = False
     """Whether the pod's kind was not known when it was paused."""
 
@@ -48,25 +48,25 @@ Stretches = Mapping[CgroupId, Stretch]
 
 
 def paused_by_daemon(pod: Pod) -> bool:
-    """Whether the pod is held, and by the daemon."""
+    """Whether the pod is paused, and by the daemon."""
     return pod.paused is not None and pod.paused.owner is Owner.DAEMON
 
 
 def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: HoldConfig) -> dict[CgroupId, Stretch]:
-    """Bring the stretches up to date with a sample; pods that vanished or ran long enough leave it."""
+    """Return the stretches after a sample, without pods that vanished or have run for long enough."""
     followed = {}
     for _, pod in pods:
         old = stretches.get(pod.cgroup)
         if pod.paused is not None and paused_by_daemon(pod):
             if old is None or old.released or old.resumed_ns is not None:
-                # A predecessor's pause counts from its own beginning.
+                # A pause by an earlier daemon counts from the beginning of that pause.
                 old = Stretch(min(pod.paused.since_ns, at_ns) if old is None else old.start_ns)
             if pod.workload is Workload.STARTING and not old.starting:
                 old = replace(old, starting=True)
             followed[pod.cgroup] = old
         elif old is not None:
             if old.resumed_ns is None:
-                # Somebody else's resume is a wish: the budget counts as spent, so the pod runs for min_run_s.
+                # After a resume by an operator or for distress the budget counts as spent: the pod runs for min_run_s.
                 start_ns = old.start_ns if old.released else min(old.start_ns, at_ns - _ns(max_pause_s(pod, hold)))
                 old = replace(old, start_ns=start_ns, resumed_ns=at_ns)
             if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold):
@@ -75,7 +75,7 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
 
 
 def must_end(pod: Pod, at_ns: int) -> tuple[Result, str] | None:
-    """Why a paused pod has to be resumed now, whatever the memory and however short the pause, or None."""
+    """Return why a paused pod must be resumed now, regardless of headroom and length of the pause, or None."""
     if pod.paused is None:
         return None
     if pod.paused.expires_ns is not None and at_ns >= pod.paused.expires_ns:
@@ -90,7 +90,7 @@ def must_end(pod: Pod, at_ns: int) -> tuple[Result, str] | None:
 
 
 def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
-    """Return when a throttled pod is to be frozen; None if it is to stay as it is.
+    """Return the time at which a throttled pod is frozen, in ns; None if it stays as it is.
 
     A service, and a pod that may become one, stays throttled, so that it can answer its probes.
     """
@@ -103,17 +103,17 @@ def freeze_ns(pod: Pod, how: HowPaused) -> int | None:
 
 
 def is_spent(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
-    """Whether the daemon has held a pod for the longest time allowed."""
+    """Whether the daemon has paused a pod for the longest time allowed."""
     return paused_by_daemon(pod) and stretch is not None and at_ns >= end_ns(pod, stretch, hold)
 
 
 def spent_text(pod: Pod, hold: HoldConfig) -> str:
-    """The same in words."""
+    """Return the phrase that a pod was paused for the longest time allowed."""
     return f"held for the longest time allowed ({max_pause_s(pod, hold):g} s)"
 
 
 def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> str | None:
-    """Why a running pod may not be paused now, or None."""
+    """Return the reason why a running pod may not be paused now, or None if it may."""
     if pod.protected is not None:
         return f"protected: {pod.protected}"
     if pod.distress is not None:
@@ -127,7 +127,7 @@ def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
 
 
 def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> float | None:
-    """Seconds until a running pod may be paused: infinite if never, None if now."""
+    """Return the seconds until a running pod may be paused: infinite if never, None if now."""
     if pod.protected is not None or pod.distress is not None:
         return math.inf
     if at_ns < pod.settled_at_ns:
@@ -138,27 +138,27 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
 
 
 def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
-    """Whether nothing but its being new keeps a running pod from being paused, and that not at any price."""
+    """Whether a running pod is left alone only because it is new, and its `spared_until_ns` is already over."""
     if pod.protected is not None or pod.distress is not None or at_ns < pod.spared_until_ns:
         return False
     return at_ns < pod.settled_at_ns and not is_turn(pod, stretch, at_ns, hold)
 
 
 def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
-    """Whether a running pod runs because it had been held for the longest time allowed."""
+    """Whether a running pod runs because its pause budget was spent."""
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
         return False
-    # Batch whose stretches began together would all become unstoppable together: only its own turn counts.
+    # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.
     return pod.workload is not Workload.BATCH or stretch.turn or not stretch.released
 
 
 def end_ns(pod: Pod, stretch: Stretch, hold: HoldConfig) -> int:
-    """When the stretch's budget is spent."""
+    """Return the time at which the stretch's budget is spent, in ns."""
     return stretch.start_ns + _ns(max_pause_s(pod, hold))
 
 
 def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
-    """Longest time a pod may be held at a stretch."""
+    """Return the longest time for which a pod may be paused at a stretch, in s."""
     match pod.workload:
         case Workload.BATCH:
             return hold.batch_max_pause_s
@@ -169,7 +169,7 @@ def max_pause_s(pod: Pod, hold: HoldConfig) -> float:
 
 
 def _run_ns(stretch: Stretch, hold: HoldConfig) -> int:
-    """Return how long a pod runs after a stretch before the next one can begin."""
+    """Return the ns that a pod must run after a stretch before the next one can begin."""
     return _ns(max(hold.min_run_s, STARTING_RUN_S) if stretch.starting else hold.min_run_s)
 
 

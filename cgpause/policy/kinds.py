@@ -1,9 +1,10 @@
-"""What is known of workloads: which are services, and which are batch; no files, no clock.
+"""The kinds of workloads, learned from their pods: service or batch; no files, no clock.
 
-A pod in which nothing listens on a TCP port is batch, or a service that has not started yet. A workload tells them
-apart: once a pod of it has listened it is a service; once one has ended by itself, or was silent for FIRM_S, it is
-batch for certain. Until then silence counts, but a young pod of a workload that is not certain is paused with care
-(`Workload.STARTING`) while pods of other workloads, which are certain, can be paused instead.
+A pod without a listening TCP port is batch, or a service that has not started yet. Its workload tells them apart. Once
+a pod of it has listened, the workload is a service. Once a pod of it has ended by itself without listening, or was
+silent for FIRM_S, the workload is certainly batch. Until then a silent pod counts as batch, with one exception: while
+other workloads are certainly batch, the daemon pauses a young pod with care (`Workload.STARTING`), for it can pause
+pods of these instead.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from collections.abc import Mapping
 from cgpause.core.model import Workload
 
 FIRM_S = 60.0
-"""A service listens within this time of its start; Kubernetes' probes with their defaults allow for half of it."""
+"""Longest time from a service's start until it listens; Kubernetes' probes with their defaults allow for half of it."""
 KEPT = 1000
-"""Workloads remembered."""
+"""Number of workloads remembered."""
 
 
 class Kinds:
     """The kinds of the workloads of one node."""
 
     def __init__(self, known: Mapping[str, bool | None] | None = None) -> None:
-        """Begin with `known`, as `known()` returned it, of at most KEPT workloads."""
+        """Begin with `known`, an earlier result of `known()` with at most KEPT workloads."""
         self._known: dict[str, bool | None] = dict(known or {})
-        """Workloads, oldest first: True for a service, False for batch, None for one that was silent so far."""
+        """Workloads, oldest first: True for a service, False for batch, None for a workload that was silent so far."""
         self._batch = sum(kind is False for kind in self._known.values())
-        """How many are certainly batch."""
+        """Number of workloads that are certainly batch."""
         self.version = 0
-        """Changes so far."""
+        """Number of changes so far."""
 
     def known(self) -> dict[str, bool | None]:
         """Return a copy of all workloads, oldest first: True for a service, False for batch, None for silent so far."""
@@ -39,7 +40,7 @@ class Kinds:
         self._set(controller, known=True)
 
     def was_silent(self, controller: str | None, seconds: float) -> None:
-        """Remember that a pod of a workload has run for so long without listening."""
+        """Remember that a pod of a workload has run for `seconds` without listening."""
         if seconds >= FIRM_S:
             self.ended(controller)
         elif controller not in self._known:
@@ -51,11 +52,11 @@ class Kinds:
             self._set(controller, known=False)
 
     def is_silent(self, controller: str | None) -> bool:
-        """Return True if a pod of this workload that starts need not be waited for."""
+        """Return True if the workload is known and has not listened: the daemon need not wait for a new pod of it."""
         return controller is not None and controller in self._known and not self._known[controller]
 
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
-        """Return what a pod counts as in which nothing listens, `age_s` after its containers changed."""
+        """Return the kind of a pod without a listening port, `age_s` after its containers changed."""
         is_certain = controller is not None and self._known.get(controller) is False
         if is_certain or age_s >= FIRM_S or not self._batch:
             return Workload.BATCH

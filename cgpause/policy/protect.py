@@ -1,7 +1,7 @@
-"""What the operator's rules say about a pod: whether it may be touched at all, its class and its priority; pure.
+"""The operator's rules for a pod: its protection, its class and its priority; pure.
 
-For each of the three the first [[pods]] rule that matches and sets it wins. Protection has more to it, in order: our
-own cgroup, then what root marked on the cgroup, then the rules, then the defaults in [protect].
+For each of the three, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
+this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cgpause.core.model import QosClass
 from cgpause.core.names import PodName
 
 OPT_OUT_XATTRS = ("user.oomd_omit", "user.oomd_avoid")
-"""systemd-oomd's marks, honoured as it does: only when root owns the cgroup (systemd.resource-control(5))."""
+"""Marks of systemd-oomd; as there, they count only if root owns the cgroup (systemd.resource-control(5))."""
 
 
 def protection(
@@ -27,9 +27,9 @@ def protection(
     holds_us: bool,
     config: Config,
 ) -> str | None:
-    """Rule that protects a pod, as a phrase for people, or None when it may be paused.
+    """Return the rule that protects a pod, as a phrase for people, or None if the pod may be paused.
 
-    `opt_outs` are those of OPT_OUT_XATTRS that root set on its cgroup; `holds_us` says that cgpause runs inside it.
+    `opt_outs` are the OPT_OUT_XATTRS that root set on its cgroup; `holds_us` is True if cgpause runs inside the pod.
     """
     if holds_us:
         return "cgpause itself runs in it"
@@ -53,17 +53,17 @@ def protection(
 
 
 def pod_class(qos: QosClass, name: PodName | None, config: Config) -> PodClass:
-    """What the rules say that a pod is; AUTO where they leave it to what the kernel shows."""
+    """Return a pod's class by the rules; AUTO if no rule sets it, so that the kernel's facts decide."""
     return next((rule.class_ for _, rule in _matching(qos, name, config) if rule.class_ is not None), PodClass.AUTO)
 
 
 def priority(qos: QosClass, name: PodName | None, config: Config) -> int:
-    """A pod's priority by the rules; 0 where they say nothing."""
+    """Return a pod's priority by the rules; 0 if no rule sets it."""
     return next((rule.priority for _, rule in _matching(qos, name, config) if rule.priority is not None), 0)
 
 
 def _matching(qos: QosClass, name: PodName | None, config: Config) -> Iterator[tuple[int, PodRule]]:
-    """The rules a pod matches, in order, with their numbers from 1; without a name it matches none."""
+    """Yield the rules that match a pod, in order, with their numbers from 1; none matches a pod without a name."""
     if name is None:
         return
     label = f"{name.namespace}/{name.name}"

@@ -2,17 +2,17 @@
 
 It keeps three rules (docs/policies.md has the argument and the measurements):
 
-safe      One pod, the one with the smallest worst demand that fits, has all of it reserved. So one pod can always reach
-          its peak and give memory back (the banker's algorithm, Dijkstra 1965). Every other pod runs only while what it
-          may take until it could be stopped fits into what is left beside that.
+safe      One pod has its whole worst demand reserved: the pod with the smallest one that fits. So one pod can always
+          reach its peak and give memory back (the banker's algorithm, Dijkstra 1965). Every other pod runs only while
+          the memory that it may take until it can be paused fits the remaining headroom.
 gated     A pod that is new, or paused, or (where CPUs are busy) has just given back begins to take memory only if the
-          forecast stays within the headroom: each pod that runs takes its expected demand at its own pace, and gives
-          back at its peak. A pod paused half-way keeps what it took; a pod that has not begun leaves it to others.
-bounded   A pause costs the idle CPU time that the pod could have used. Once this cost has reached what the cheapest
-          restart would cost, the pod that is nearest to its peak runs whatever the memory, until it gives back (the
+          forecast stays within the headroom: each running pod takes its expected demand at its own pace, and gives
+          back at its peak. A pod paused half-way keeps its memory; a pod that has not begun leaves it to others.
+bounded   A pause costs the idle CPU time that the pod could have used. Once this cost is FACTOR times the cost of the
+          cheapest restart, the pod that is nearest to its peak runs even without headroom, until it gives back (the
           ski-rental rule, Karlin et al. 1988).
 
-Where no worst demand fits, the pod with the smallest expected one goes on alone: its limit is not its need.
+If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from cgpause.policy.schedule import fast_ns
 from cgpause.policy.serving import Place, place_of, serve
 
 MARGIN_PCT = 1.0
-"""Memory that is never given away, in percent of the capacity, on top of kubelet's hard eviction threshold."""
+"""Memory that the policy never grants, in percent of the capacity, on top of kubelet's hard eviction threshold."""
 REACTION_SAMPLES = 2
-"""A pod that starts to grow just after a sample is seen at the next one and stopped before the one after that."""
+"""Samples from a pod's growth to its pause: the next sample shows the growth, and the pause comes before the second."""
 BACKOFF_S = 10.0
-"""kubelet's first back-off: what every restart costs besides the work that is lost."""
+"""kubelet's first back-off: the cost of every restart besides the lost work."""
 FACTOR = 3.0
-"""A pod is excused once pauses have cost so many times the cheapest restart, if its expected demand fits; at 1 some
-loads have restarts that they need not have (docs/measurements/policy-bed.md)."""
+"""A pod is excused once pauses have cost this many times the cheapest restart, if its expected demand fits. At 1 some
+loads have avoidable restarts (docs/measurements/policy-bed.md)."""
 PATIENCE = 8.0
-"""The same if it does not fit."""
+"""The same factor if the expected demand does not fit."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
@@ -58,11 +58,11 @@ _LONGEST_LATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReserveState:
-    """What this policy remembers."""
+    """The facts that this policy passes on from one decision to the next."""
 
     growths: Growths = field(default_factory=Growths)
     late_s: float = 0.0
-    """How late samples come, the worst of late."""
+    """Largest recent delay of a sample."""
     sampled_at_ns: int | None = None
     idle_cpus: float = 0.0
     """Idle CPUs, averaged over about a second."""
@@ -70,9 +70,9 @@ class ReserveState:
     """Idle CPU time that pauses have cost since the last pod was excused."""
     unsafe_since_ns: int | None = None
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
-    """What each sacrificed pod could have freed, in bytes; without those whose use fell after it."""
+    """Bytes that each sacrificed pod could have freed, without the pods that use less since then."""
     nearest: CgroupId | None = None
-    """The pod that goes on alone while no worst demand fits."""
+    """The pod that was served first; it goes on alone while no worst demand fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class Walk:
     """Headroom less margin and eviction threshold."""
     places: tuple[Place, ...]
     left_bytes: float
-    """What may be taken before a pod that runs has to be stopped."""
+    """Memory that pods may take before a running pod has to be paused."""
     unsafe: bool
     """Whether no worst demand fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What this policy wants."""
+    """One decision of this policy."""
 
     state: ReserveState
     actions: tuple[Action, ...]
@@ -103,7 +103,7 @@ def with_peaks(peaks: Mapping[str, tuple[int, ...]]) -> ReserveState:
 
 
 def look(state: ReserveState, sample: Sample) -> ReserveState:
-    """Return the state after one more sample; `left_bytes` and `step` decide on it."""
+    """Return the state with one more sample taken in; `left_bytes` and `step` expect it."""
     elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
     kept: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
     idle_cpus = kept * state.idle_cpus + (1 - kept) * sample.idle_cpus
@@ -120,7 +120,7 @@ def look(state: ReserveState, sample: Sample) -> ReserveState:
 
 
 def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
-    """Return what is left if every pod takes its worst demand; where that is positive, no pod has to be paused."""
+    """Return the headroom left if every pod takes its worst demand, in bytes; above 0 no pod has to be paused."""
     reaction = reaction_s(state.late_s, sample, config)
     growths = state.growths
     left = room_bytes(sample)
@@ -135,7 +135,7 @@ def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
 
 
 def admit_all(state: ReserveState) -> ReserveState:
-    """Return the state with every newcomer admitted: there is room for all of them."""
+    """Return the state with every newcomer admitted, for a headroom that is enough for all of them."""
     growths = state.growths
     new = {usage.pod.cgroup for usage in growths.moving if not growths.pods[usage.pod.cgroup].admitted}
     return replace(state, growths=_marked(growths, new, ())) if new else state
@@ -152,11 +152,11 @@ def step(
     elapsed_s: float,
     everyone: bool = False,
 ) -> Step:
-    """Decide once, on a sample that `look` has taken in.
+    """Return the decision on a sample that `look` has taken in.
 
-    `candidates` run and may be paused now; `paused` are the daemon's pauses that may go on; `unstoppable` run whatever
-    is decided, each with the seconds until it could be paused (infinite: never). `elapsed_s` is the time since the last
-    decision. With `everyone` the outcome has the places of all pods, as `explain` wants, else of those that change.
+    `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
+    with the seconds until it could be paused (infinite: never). `elapsed_s` is the time since the last decision. With
+    `everyone` the outcome has the places of all pods, for `explain`; else only of pods that are or must be paused.
     """
     everyone = everyone or config.reserve.sacrifice
     capacity, growths = sample.headroom.capacity_bytes, state.growths
@@ -209,7 +209,7 @@ def step(
 
 
 def _may_grow(walk: Walk) -> bool:
-    """Return True if there is headroom left, or a pod that could be paused runs and may take memory."""
+    """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
     others = (place for place in walk.places if place.stoppable and not place.first)
     return walk.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
 
@@ -232,7 +232,7 @@ def _actions(walk: Walk, growths: Growths, capacity_bytes: int, config: Config) 
         elif not runs and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
             grown = grown_bytes(growths.pods[pod.cgroup])
             actions.append(Freeze(pod, f"grew by {mib(grown)} although throttled", grew=True))
-    # Resumes last: a pause makes the room that a resume takes.
+    # Resumes last: a pause makes the headroom that a resume takes.
     actions.sort(key=lambda action: isinstance(action, Resume))
     return actions
 
@@ -240,7 +240,7 @@ def _actions(walk: Walk, growths: Growths, capacity_bytes: int, config: Config) 
 def _excuse(
     demands: Sequence[Demand], waiting: Sequence[Demand], growths: Growths, cost_s: float, room: float
 ) -> Demand | None:
-    """Return the pod that runs from now on whatever the memory, or None (the ski-rental rule)."""
+    """Return the pod that runs from now on even without headroom, or None (the ski-rental rule)."""
     if not waiting or cost_s < BACKOFF_S:
         return None
     saving_s = BACKOFF_S + min(growths.pods[one.usage.pod.cgroup].ran_ns for one in demands if one.active) / NS_PER_S
@@ -255,7 +255,7 @@ def _demand(usage: PodUsage, growths: Growths, terms: Terms) -> Demand:
 
 
 def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:
-    """Return the growths with newcomers admitted and pods excused."""
+    """Return the growths with the pods in `admitted` and `excused` marked so."""
     pods: dict[CgroupId, Growth] = {}
     for cgroup in admitted:
         pods[cgroup] = growths.pods[cgroup]._replace(admitted=True)
@@ -275,18 +275,18 @@ def _terms(state: ReserveState, sample: Sample, config: Config) -> Terms:
 
 
 def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
-    """Return the time until a pod that starts to grow can be stopped."""
+    """Return the seconds until a pod that starts to grow can be paused."""
     return REACTION_SAMPLES * fast_ns(sample, config.sampling) / NS_PER_S + late_s
 
 
 def room_bytes(sample: Sample) -> float:
-    """Return what the policy has to give: headroom less margin and kubelet's eviction threshold."""
+    """Return the bytes that the policy may grant: headroom less margin and kubelet's eviction threshold."""
     headroom = sample.headroom
     return headroom.available_bytes - headroom.eviction_bytes - headroom.capacity_bytes * MARGIN_PCT / 100
 
 
 def late_s(state: ReserveState, sample: Sample) -> float:
-    """Return how late samples come, the worst of late."""
+    """Return the largest recent delay of a sample in s, at most _LONGEST_LATE_S; it decays with _LATE_HALF_LIFE_S."""
     now_s = sample.late_ns / NS_PER_S
     if state.sampled_at_ns is None:
         return min(now_s, _LONGEST_LATE_S)

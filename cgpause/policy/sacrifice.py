@@ -1,6 +1,6 @@
-"""The choice of the pod whose containers are killed where pausing cannot help; pure.
+"""The choice of a pod to sacrifice: the daemon kills its containers when pauses cannot help; pure.
 
-That is so once every pod that may be paused is paused and no demand fits, not even the smallest.
+Pauses cannot help once every pausable pod is paused and not even the smallest demand fits.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping
 from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Sample, Workload
 
 UNSAFE_S = 1.0
-"""No pod is sacrificed for a moment's shortage."""
+"""Shortest time without a fitting demand before a pod is sacrificed."""
 WORTH_PCT = 0.5
-"""No pod is sacrificed for less than this much of the capacity."""
+"""Least memory that a sacrifice has to free, in percent of the capacity."""
 
 
 def choose(pods: Iterable[PodUsage], killed: Mapping[CgroupId, int], sample: Sample) -> Sacrifice | None:
-    """Return the pod that would lose the least work, of those that may be paused or are.
+    """Return the sacrifice of the pod that would lose the least work, or None if no pod is worth it.
 
-    `killed` are the pods whose last kill has not helped, as `without_effect` has them.
+    `pods` may be paused or are paused. `killed` are pods that an earlier kill did not shrink (`without_effect`).
     """
-    # To kill a pod that frees next to nothing would help no other pod; and a new one, which always loses least, would
-    # be killed again as soon as it is back.
+    # A pod that frees next to nothing would help no other pod. A new pod always loses least, so it would be killed each
+    # time that it is back.
     worth_bytes = _worth_bytes(sample)
     known = [
         usage
@@ -44,9 +44,9 @@ def choose(pods: Iterable[PodUsage], killed: Mapping[CgroupId, int], sample: Sam
 
 
 def without_effect(killed: Mapping[CgroupId, int], sample: Sample) -> Mapping[CgroupId, int]:
-    """Return those of the killed pods that are still there and hold as much as they did, but for what is not worth it.
+    """Return the killed pods that still exist and could free nearly as much as before the kill (less WORTH_PCT).
 
-    `killed` has what each could have freed when it was killed, in bytes.
+    `killed` maps each pod to the bytes that it could have freed when it was killed.
     """
     if not killed:
         return killed
@@ -56,7 +56,10 @@ def without_effect(killed: Mapping[CgroupId, int], sample: Sample) -> Mapping[Cg
 
 
 def freed_bytes(usage: PodUsage) -> int:
-    """Return what the end of a pod's containers frees: tmpfs outlives them, and reclaim takes page cache without it."""
+    """Return the bytes that the end of a pod's containers frees: its use without tmpfs and page cache.
+
+    tmpfs outlives the containers, and the kernel can reclaim page cache without a kill.
+    """
     return usage.memory_current_bytes - usage.pod.reclaimable_bytes - usage.pod.shmem_bytes
 
 

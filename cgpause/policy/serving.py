@@ -1,7 +1,7 @@
-"""Serving: grants demands from the headroom, one after another; pure.
+"""Serving: demands get grants from the headroom, one after another; pure.
 
-One pod, the first, has its whole worst demand reserved. Pods that run go on while what they may take until they could
-be stopped fits beside that. Pods that begin to take memory do so only if the forecast of all fits.
+One pod, the first, has its whole worst demand reserved. A running pod goes on while the memory that it may take until
+it can be paused fits the rest of the headroom. A pod begins to take memory only if the forecast of all pods fits.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ class Place(NamedTuple):
 
     usage: PodUsage
     claim: float
-    """What it may take before it gives back."""
+    """Most that the pod may take: its limit less its use."""
     rate: float
     need: float
-    """What has to fit into `left` for it to run."""
+    """Amount that has to fit `left` for the pod to run."""
     left: float
-    """Headroom that was left when its turn came."""
+    """Headroom that was left for this pod in the order of serving."""
     basis: Basis
     cost_s: float
-    """What its pause has cost so far: the time it could have run on an idle CPU."""
+    """Cost of its pause so far: the time for which the pod could have run on an idle CPU."""
     runs: bool
     first: bool = False
-    """Whether it is the pod with its whole worst demand reserved."""
+    """Whether the pod has its whole worst demand reserved."""
     excused: bool = False
     stoppable: bool = True
 
 
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
-    """Return the place of a demand that asks for `need` bytes of the `left` ones."""
+    """Return the place of a demand for `need` bytes where `left` bytes are left."""
     pod = one.usage.pod
     claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0)
     return Place(one.usage, claim, one.rate, need, left, one.basis, one.cost_s, runs, first)
 
 
 class Served(NamedTuple):
-    """How the demands were served."""
+    """The result of serving the demands."""
 
     places: list[Place]
     left_bytes: float
@@ -68,10 +68,10 @@ def serve(
     nearest: CgroupId | None,
     everyone: bool,  # noqa: FBT001 - passed on
 ) -> Served:
-    """Serve demands, sorted from first to last, from `left` bytes of headroom; see the module's three rules."""
+    """Grant sorted demands, first to last, from `left` bytes of headroom by the module's rules; return the result."""
     first, unsafe = _first(demands, left, margin, nearest)
     plan = _Plan.make(demands, left, first, terms)
-    # What pods that run may take, beside what is reserved for the first.
+    # The headroom for all other running pods, beside the reserve of the first.
     slack = left - (0.0 if first is None else first.worst)
     places: list[Place] = []
     admitted: set[CgroupId] = set()
@@ -92,13 +92,13 @@ def serve(
 
 @dataclass(slots=True)
 class _Plan:
-    """Which pods would begin to take memory, and the forecast of all that run."""
+    """The pods that would begin to take memory, and the forecast of all running pods."""
 
     first: Demand | None
     beginning: set[CgroupId]
     """Pods that are paused or new, or at their base and better paused there."""
     waits_for: Demand | None
-    """The pod paused longest, if that is too long: others do not begin with what it needs."""
+    """The pod paused longest, if overdue: no other pod begins to take the memory that it needs."""
     urgent: int
     """The highest priority of an active pod."""
     left: float
@@ -106,7 +106,7 @@ class _Plan:
 
     @classmethod
     def make(cls, demands: Sequence[Demand], left: float, first: Demand | None, terms: Terms) -> Self:
-        """Plan before any pod is served: the forecast has what runs or is waited for whatever is decided."""
+        """Return the plan before any pod is served; its forecast has the pods that run or get a reserve regardless."""
         active = [one for one in demands if one.active and one is not first]
         urgent = max((one.group[0] for one in demands if one.active), default=0)
         busy = terms.idle_share < _BUSY_SHARE
@@ -118,14 +118,14 @@ class _Plan:
             forecast.add(first._replace(expected=max(first.worst, first.expected)))
         if waits_for is not None:
             forecast.add(waits_for)
-        # Pods of lower priority that run go on: to stop them half-way would keep what they have from all others.
+        # Running pods of lower priority go on: paused half-way, they would keep their memory from all others.
         for one in active:
             if one.group[0] < urgent and one.usage.pod.cgroup not in beginning:
                 forecast.add(one)
         return cls(first, beginning, waits_for, urgent, left, forecast)
 
     def judge(self, one: Demand, need: float, slack: float) -> tuple[bool, float, float]:
-        """Return whether a pod runs, what it asks for, and what there is for it."""
+        """Return whether a pod runs, the bytes that it asks for, and the bytes that are left for it."""
         if one is self.first or one.excused:
             return True, one.worst, self.left
         if one.usage.pod.cgroup not in self.beginning:
@@ -134,7 +134,7 @@ class _Plan:
         return need <= slack and fits, one.expected, min(slack, self.forecast.left)
 
     def take(self, one: Demand) -> None:
-        """Add a pod that runs to the forecast."""
+        """Add a running pod to the forecast."""
         if not one.active:
             self.forecast.left -= one.expected
         elif one is not self.waits_for and (one.usage.pod.cgroup in self.beginning or one.group[0] >= self.urgent):
@@ -156,16 +156,16 @@ def _paused_since(one: Demand) -> int:
 def _first(
     demands: Sequence[Demand], left: float, margin: float, nearest: CgroupId | None
 ) -> tuple[Demand | None, bool]:
-    """Return the pod whose worst demand is reserved, and whether that is more than there is (unsafe)."""
+    """Return the pod that gets its worst demand reserved, and whether that demand exceeds the headroom (unsafe)."""
     wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.noise]
-    # A service gives nothing back when it is done, for it is never done: batch goes first where there is any.
+    # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.group[1]] or wanting
     if not wanting:
         return None, False
     fitting = [one for one in wanting if one.worst <= left]
     if fitting:
         return min(fitting, key=lambda one: (one.newcomer, one.worst)), False
-    # The margin is there for this: the pod that went first goes on.
+    # The pod that was first before stays first; the margin is there for it.
     for one in wanting:
         if one.usage.pod.cgroup == nearest:
             return one, one.worst > left + margin
@@ -173,20 +173,20 @@ def _first(
 
 
 class Forecast:
-    """Whether the pods that run, and one more, stay within the headroom until each has reached its peak."""
+    """A test whether the running pods, and one more, stay within the headroom until each has reached its peak."""
 
     def __init__(self, left: float) -> None:
         self.left = left
         self._running: list[Demand] = []
 
     def add(self, one: Demand) -> None:
-        """Let one more pod run."""
+        """Add one pod to the running ones."""
         insort(self._running, one, key=_time_s)
 
     def fits(self, *more: Demand) -> bool:
-        """Return True if with one more the sum of all pods' use stays within the headroom at each of their peaks.
+        """Return True if the running pods and `more` together stay within the headroom at the peak of each pod.
 
-        At the peak of one pod, those that need longer have taken the part of their demands that this time allows.
+        At the peak of one pod, slower pods have taken the part of their demands that this time allows.
         """
         running = sorted([*self._running, *more], key=_time_s)
         left = self.left

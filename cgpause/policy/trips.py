@@ -1,8 +1,8 @@
-"""How often the tripwire may be armed; pure.
+"""The rests of the tripwire after trips; pure.
 
-Where kubepods reaches memory.high, all pods that take memory stall until the daemon has lifted it. A pod whose use goes
-back and forth across the tripwire would stall its neighbours each time. So the tripwire rests after a trip, for twice
-as long after each further one: three trips a minute at most, and soon one in ten minutes.
+When kubepods reaches memory.high, all pods that take memory stall until the daemon has lifted it. A pod that goes back
+and forth across the tripwire would stall its neighbours each time. So the tripwire rests after a trip, and twice as
+long after each further one: three trips a minute at most, and soon one in ten minutes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 REST_NS = 15_000_000_000
-"""After the first trip."""
+"""Rest after the first trip."""
 LONGEST_NS = 600_000_000_000
-"""The longest rest; a tripwire that stands for so long without a trip forgets the earlier ones."""
+"""Longest rest; a tripwire that is armed for this long without a trip forgets the earlier trips."""
 _MOST_DOUBLINGS = 10
 
 
@@ -22,14 +22,14 @@ class Trips(NamedTuple):
     in_a_row: int = 0
     rests_until_ns: int = 0
     armed_since_ns: int | None = None
-    """None while it is not armed."""
+    """Time since which the tripwire is armed; None while it is not."""
 
     def may_arm(self, at_ns: int) -> bool:
         """Return True unless the tripwire rests."""
         return not self.in_a_row or at_ns >= self.rests_until_ns
 
     def follow(self, at_ns: int, *, armed: bool, tripped: bool) -> Trips:
-        """Return the trips after a sample: whether the tripwire was armed until then, and whether use reached it."""
+        """Return the trips after a sample: the tripwire was `armed` until then; `tripped` is True if use reached it."""
         if not armed:
             return self._replace(armed_since_ns=None)
         if tripped:

@@ -1,13 +1,13 @@
 """The paper's Algorithms 1 and 2 (Kang & Yu 2024, doi 10.3745/TKIPS.2024.13.3.91), as a pure function.
 
-Algorithm 1 watches: when memory use reaches Mupper, the R containers that use the least are paused. Algorithm 2 then
-looks every interval: at or below Mlower it resumes all; after T intervals without improvement it pauses R more, and
-when nothing is left to pause it removes the R paused last.
+Algorithm 1 watches: when memory use reaches Mupper, it pauses the R containers that use the least. Algorithm 2 then
+samples every interval. At or below Mlower it resumes all containers. After T intervals without improvement it pauses R
+more; when none is left to pause, it removes the R paused last.
 
-Two choices where we had to read the paper's intent: an interval is "without improvement" when use did not fall since
-the interval before, and a removed container's pod is resumed, since a container cannot be restarted inside a paused
-pod. And two departures: the paper restores a constant quota CPUd, we restore each pod's original; and we remove nothing
-while use is below Mupper, or where killing all that is paused would not bring it there.
+The paper leaves two points open. Here an interval is "without improvement" if use did not fall since the interval
+before, and a removed container's pod is resumed, because a container cannot be restarted inside a paused pod. Two
+points depart from the paper. The paper restores a constant quota CPUd, this policy each pod's original. And it removes
+no container while use is below Mupper, or if killing all paused pods would not bring use below it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cgpause.policy.hold import NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class WatermarkState:
-    """Algorithm 2's variables; meaningful only while something is paused."""
+    """Algorithm 2's variables; meaningful only while a pod is paused."""
 
     checked_at_ns: int | None = None
-    """Last look of Algorithm 2; None while Algorithm 1 watches."""
+    """Time of Algorithm 2's last sample; None while Algorithm 1 watches."""
     used_pct: float = 0.0
-    """Memory use at that look."""
+    """Memory use in that sample, in percent."""
     intervals: int = 0
     """Intervals without improvement so far."""
 
@@ -41,10 +41,10 @@ def step(
     all_paused: bool,
     config: Config,
 ) -> tuple[WatermarkState, tuple[Action, ...]]:
-    """Decide once.
+    """Return the next state and the actions of one decision.
 
     `candidates` (the paper's C) may be paused now, least memory first; `paused` are the daemon's pauses, oldest first;
-    `all_paused` says that no pod is left that could be paused now or soon.
+    `all_paused` is True if no pod is left that could be paused now or soon.
     """
     rules = config.watermark
     used_pct = sample.headroom.used_pct
@@ -56,7 +56,7 @@ def step(
         reason = f"{usage} >= upper {rules.upper_pct:g} %"
         return WatermarkState(at_ns, used_pct), _pause(candidates, config, reason)
     # Algorithm 2
-    if state.checked_at_ns is None:  # adopted from a predecessor: its first interval starts now
+    if state.checked_at_ns is None:  # an earlier daemon paused them: the first interval starts now
         return WatermarkState(at_ns, used_pct), ()
     if at_ns - state.checked_at_ns < rules.interval_s * NS_PER_S:
         return state, ()
@@ -75,7 +75,7 @@ def step(
 
 
 def _can_help(sample: Sample, paused: Sequence[PodUsage], upper_pct: float) -> bool:
-    """Whether killing all that is paused would bring use below Mupper, and use is not below it anyway."""
+    """Whether use is at or above Mupper, and killing all paused pods would bring it below."""
     return 0 <= -sample.headroom.room_below_bytes(upper_pct) < sum(current for current, _ in paused)
 
 
@@ -88,7 +88,7 @@ def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple
 
 
 def verdict(rank: int, sample: Sample, config: Config) -> tuple[str, str]:
-    """That the candidate at `rank` keeps running although nothing else forbids pausing it, and why."""
+    """Return "runs" and the reason, in words, why this policy does not pause the candidate at `rank`, from 1."""
     used_pct = sample.headroom.used_pct
     if used_pct < config.watermark.upper_pct:
         return "runs", f"memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"

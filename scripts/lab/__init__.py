@@ -1,1 +1,1 @@
-"""The test bed: a real kernel in a VM, and what runs on it. Nothing here is part of the installed package."""
+"""The test bed: a real kernel in a VM, the loads and the measurements on it. The installed package contains none of it."""

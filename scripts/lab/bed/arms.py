@@ -1,7 +1,7 @@
-"""The arms of the experiment: what each puts beside kubepods, how it is configured, and how it is started and stopped.
+"""The arms of the experiment: the daemon that each runs beside kubepods, its configuration, its start and its stop.
 
-cgpause's own arms run its daemon; the peers run as Debian packages them, under their own units, in the VM only (the
-image has them). Every configuration that is not the packaged one, and why, is in the arm's notes.
+cgpause's own arms run its daemon. The peers run as Debian packages them, under their own units, in the VM only (the
+image has them). An arm's notes list every setting that differs from the package, with the reason.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lab.vm.host import LabError
 from lab.vm.image import PEERS_WANTED
 
 SLICE = "cgpauselab.slice"
-"""Without a dash: systemd reads a slice's place from its name."""
+"""Name without a dash: systemd derives a slice's parent from the dashes in its name."""
 HIGH_PCT = MemoryHighConfig().airbag_pct
-"""Where the arm `memory-high` puts the brake: as cgpause does."""
+"""memory.high of the arm `memory-high`, in % of the capacity: the same as cgpause's."""
 _START_SECONDS = 60
 
 
 class Setting(StrEnum):
-    """Where memory ends."""
+    """The limit that the jobs run into: kubepods' memory.max or the node's memory."""
 
     KUBEPODS = "kubepods"
     NODE = "node"
@@ -42,17 +42,17 @@ class Setting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an arm works."""
+    """The cgroups, folders and sizes that an arm works with."""
 
     parent: Path
-    """The slice; the daemon's cgroup stands in it beside kubepods.slice."""
+    """The slice; the daemon's cgroup is in it beside kubepods.slice."""
     kubepods: Path
     log_dir: Path
     folder: Path
-    """For configurations and logs."""
+    """Folder for configurations and logs."""
     capacity_bytes: int
     scale: float
-    """By which the kubelet's back-off is shorter than on a node."""
+    """Factor on the kubelet's back-off; below 1 it is shorter than on a node."""
 
 
 class Watcher(Protocol):
@@ -60,13 +60,13 @@ class Watcher(Protocol):
 
     @property
     def cpu_s(self) -> float:
-        """CPU time its daemon has used, since it started."""
+        """CPU time of the arm's daemon since its start, in seconds."""
 
     def read_log(self) -> DaemonLog:
-        """What it has said so far."""
+        """Return the counts from the daemon's log so far."""
 
     def stop(self) -> object:
-        """End it in good order."""
+        """Stop the arm's daemon in good order."""
 
 
 class Nobody:
@@ -75,14 +75,14 @@ class Nobody:
     cpu_s = 0.0
 
     def read_log(self) -> DaemonLog:
-        """Nothing."""
+        """Return an empty log."""
         return DaemonLog()
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: no daemon runs."""
 
 
-# Kang & Yu's Table 3 [paper]: Mupper, Mlower, interval, T, R and CPUr are what cgpause has as defaults; spelled out.
+# Kang & Yu's Table 3 [paper]: Mupper, Mlower, interval, T, R and CPUr equal cgpause's defaults; spelled out here.
 _WATERMARK = """\
 policy = "watermark"
 mechanism = "throttle"
@@ -105,7 +105,7 @@ mechanism = "{mechanism}"
 [memory_high]
 enabled = {brake}
 """
-# The jobs answer no probes, and at this scale seconds are minutes: limits on holding would only blur the policies.
+# The jobs answer no probes, and seconds stand for minutes at this scale: limits on pauses would only blur the policies.
 _HOLD = """\
 [hold]
 max_pause_s = 86400
@@ -117,8 +117,9 @@ match = "*/*"
 class = "batch"
 """
 SETTLE_S = 0.25
-"""cgpause leaves a new pod alone for 5 s by default, because kubelet and runtime take seconds to make one: here it
-takes them 0.15 s."""
+"""Seconds for which cgpause leaves a new pod alone; its default is 5 s because kubelet and the runtime take seconds to
+start a pod. The lab takes 0.15 s.
+"""
 _HOLD_NOTE = (
     f"limits on how long pods are held are off, and all are batch by rule; settle_s = {SETTLE_S:g} s, for pods are "
     "made here in 0.15 s, not in seconds"
@@ -126,7 +127,7 @@ _HOLD_NOTE = (
 
 
 def cgpause_policy(arm: str) -> str:
-    """What makes one of cgpause's own arms, as the beginning of its configuration."""
+    """Return the beginning of an own arm's configuration: its policy, mechanism and memory.high."""
     if arm == "watermark":
         return _WATERMARK
     mechanism = "throttle" if arm == "reserve-throttle" else "freeze"
@@ -134,7 +135,7 @@ def cgpause_policy(arm: str) -> str:
 
 
 def cgpause_config(arm: str) -> str:
-    """The configuration of one of cgpause's own arms."""
+    """Return the whole configuration of one of cgpause's own arms."""
     return cgpause_policy(arm) + _HOLD.format(settle_s=SETTLE_S)
 
 
@@ -162,10 +163,10 @@ def _memory_high(_arm: str, place: Place) -> Iterator[Nobody]:
 
 
 def systemctl(*words: str) -> str:
-    """Ask systemd.
+    """Run systemctl and return its output.
 
     Raises:
-        LabError: it refused.
+        LabError: systemctl failed.
     """
     done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -178,7 +179,7 @@ class PeerKind:
     """How a peer is set up for a place, and how it says that it has started."""
 
     ready: str
-    """Regular expression in its journal."""
+    """Regular expression that its journal matches once it runs."""
     configure: Callable[[Place], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
 
 
@@ -192,11 +193,11 @@ class Peer:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time it has used."""
+        """CPU time of the unit's cgroup, in seconds."""
         return read_keyed(self.cgroup / "cpu.stat")["usage_usec"] / 1e6
 
     def read_log(self) -> DaemonLog:
-        """Peers pause nobody."""
+        """Return an empty log: peers pause no pods."""
         return DaemonLog()
 
     def stop(self) -> None:
@@ -206,10 +207,10 @@ class Peer:
 
 @contextlib.contextmanager
 def peer(name: str, place: Place) -> Iterator[Peer]:
-    """One of PEERS, started under its packaged unit and told to look after a place.
+    """Start a peer from PEERS under its packaged unit, configured for a place; stop it at the end.
 
     Raises:
-        LabError: this is not the VM, or it did not start.
+        LabError: this is not the VM, or the peer did not start.
     """
     if not os.environ.get("CGPAUSE_VM"):
         raise LabError(f"{name} is in the VM's image, and runs only there")
@@ -221,7 +222,7 @@ def peer(name: str, place: Place) -> Iterator[Peer]:
             systemctl("start", unit)
             _await_journal(unit, kind.ready, since)
             found = Peer(unit)
-            # When the node runs out of memory, the one who might do something about it shall not be killed for it.
+            # When the node runs out of memory, the kernel must not kill the peer that could prevent it.
             Path(f"/proc/{found.pid}/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
             yield found
         finally:
@@ -243,7 +244,7 @@ def _await_journal(unit: str, pattern: str, since: float) -> None:
 
 @contextlib.contextmanager
 def _replaced(path: Path, text: str) -> Iterator[None]:
-    """A configuration file with other contents."""
+    """Replace the contents of a configuration file; restore the file at the end."""
     before = path.read_bytes() if path.exists() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -257,7 +258,11 @@ def _replaced(path: Path, text: str) -> Iterator[None]:
 
 
 def nohang_config(packaged: str, scale: float) -> str:
-    """The packaged configuration of nohang, with its patience towards a victim scaled, not below what it accepts."""
+    """Return nohang's packaged configuration with its waits for a victim scaled, at least 0.1 s each.
+
+    Raises:
+        LabError: the packaged configuration lacks a line that this replaces.
+    """
     for key, seconds in (("max_soft_exit_time", 10.0), ("post_soft_action_delay", 3.0)):
         line = f"{key} = {seconds:g}"
         if line not in packaged.splitlines():
@@ -272,15 +277,15 @@ def _nohang(place: Place) -> AbstractContextManager[None]:
 
 
 OOMD_PCT = 95
-"""Of the capacity; the middle between acting early and what the kernel does by itself."""
+"""Use at which oomd kills, in % of the capacity: midway between an early kill and the kernel's own OOM kill."""
 
 
 def oomd_config(kubepods: str, capacity_bytes: int, scale: float) -> dict[str, object]:
-    """The ruleset "user session protection" that oomd is packaged with, for kubepods.
+    """Return the ruleset "user session protection", with which oomd is packaged, for kubepods.
 
-    Its detector of pressure and its action (kill by size or growth) are kept; durations are scaled, to whole seconds. A
-    second detector is added, because without swap there is next to no pressure before memory is gone, and its condition
-    that something was reclaimed lately is left out, because then nothing ever is.
+    It keeps the pressure detector and the action (kill by size or growth), and scales durations to whole seconds. It
+    adds a second detector, because without swap there is hardly any pressure before memory is gone. It drops the
+    condition of recent reclaim, because without swap nothing is ever reclaimed.
     """
 
     def seconds(packaged: float) -> str:
@@ -317,9 +322,10 @@ def _oomd(place: Place) -> Iterator[None]:
 
 
 SYSTEMD_OOMD_LIMIT_PCT = 20
-"""The kernel's average over 10 s cannot be scaled: a stall of 2 s shows as 20 %."""
+"""Pressure at which systemd-oomd kills, in %. The kernel's 10 s average cannot be scaled: a stall of 2 s shows as 20 %.
+"""
 SYSTEMD_OOMD_DURATION_S = 20
-"""Debian's; it takes no less than 1 s."""
+"""Debian's duration of pressure in seconds, before scaling; systemd-oomd accepts no less than 1 s."""
 
 
 @contextlib.contextmanager
@@ -327,7 +333,7 @@ def _systemd_oomd(place: Place) -> Iterator[None]:
     conf = Path("/run/systemd/oomd.conf.d/99-lab.conf")
     duration_s = max(1, round(SYSTEMD_OOMD_DURATION_S * place.scale))
     with _replaced(conf, f"[OOM]\nDefaultMemoryPressureDurationSec={duration_s}s\n"):
-        # systemd has to know the slice to tell its oomd about it; it takes what cgroup is there already.
+        # systemd reports only slices that it knows to its oomd; it adopts an existing cgroup.
         limit = f"ManagedOOMMemoryPressureLimit={SYSTEMD_OOMD_LIMIT_PCT}%"
         systemctl("set-property", "--runtime", place.parent.name, "ManagedOOMMemoryPressure=kill", limit)
         systemctl("start", place.parent.name)
@@ -347,12 +353,12 @@ PEERS = {
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One arm."""
+    """One arm of the experiment: how to start it, and where it applies."""
 
     start: Callable[[str, Place], AbstractContextManager[Watcher]]
     settings: frozenset[Setting] = frozenset(Setting)
     notes: tuple[str, ...] = ()
-    """What is not as shipped."""
+    """Differences from the packaged or default setup."""
 
 
 _PEER_NOTES = ("packaged unit and configuration", "oom_score_adj -999, like ours")

@@ -1,4 +1,4 @@
-"""The daemon under demonstration: started as systemd would, stopped as systemd would, and judged by what it logs."""
+"""The daemon as a child process: the lab starts and stops it as systemd does, and reads its log."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from lab.vm.host import REPO, LabError, tail
 _LINE = re.compile(r"(?:<\d>|\w+: )(?P<verb>paused|resumed|froze|sacrificed|started|stopped) (?P<fields>.*)")
 _FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 OOM_SCORE_ADJ = -999
-"""Of whatever looks after pods: when the node itself runs out of memory, pods are killed and not this."""
+"""oom_score_adj of the daemon, cgpause or a peer: when the node runs out of memory, the kernel kills pods instead."""
 _START_SECONDS = 120
 _STOP_SECONDS = 120
 
 
 @dataclass(slots=True)
 class DaemonLog:
-    """What the daemon has logged so far."""
+    """Counts from the daemon's log so far."""
 
     started: bool = False
     pauses: int = 0
     resumes: int = 0
     freezes: int = 0
-    """Of pods that were held by throttling and went on growing."""
+    """Number of pods that went on growing while throttled, so that the daemon froze them."""
     sacrifices: int = 0
     held_s: list[float] = field(default_factory=list)
     held_now: set[str] = field(default_factory=set)
 
     def take(self, line: str) -> None:
-        """Take one line in; lines of other kinds are nothing to count."""
+        """Count one line; ignore lines of other kinds."""
         match = _LINE.fullmatch(line)
         if match is None:
             return
@@ -59,12 +59,12 @@ class DaemonLog:
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Undo `cgpause.kernel.logfmt.fields`."""
+    """Parse key=value pairs: the inverse of `cgpause.kernel.logfmt.fields`."""
     return {key: json.loads(value) if value.startswith('"') else value for key, value in _FIELD.findall(text)}
 
 
 def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """UID of the pod, and seconds, of each hold in a daemon's log; it resumes everything before it ends."""
+    """Yield the pod's UID and the seconds of each pause in a daemon's log. The daemon resumes every pod before it ends."""
     for line in log:
         match = _LINE.fullmatch(line)
         if match is not None and match["verb"] == "resumed":
@@ -73,7 +73,7 @@ def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
 
 
 class DaemonProcess:
-    """`python -m cgpause.daemon` in a cgroup of its own beside kubepods, as a service is.
+    """`python -m cgpause.daemon` in a cgroup of its own beside kubepods, like a service's.
 
     `options` are added to its command line.
     """
@@ -85,7 +85,7 @@ class DaemonProcess:
         self._cgroup.mkdir()
         argv = [sys.executable, "-m", "cgpause.daemon", "--config", str(config)]
         argv += ["--cgroup-root", str(parent), "--log-dir", str(log_dir), *options]
-        # No notification socket: it would be somebody else's.
+        # Without a notification socket: an inherited one belongs to another unit.
         env = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPO), env.get("PYTHONPATH"))))
         log_file.write_text("")
@@ -96,26 +96,26 @@ class DaemonProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """PID of the daemon."""
         return self._pid
 
     @property
     def cpu_s(self) -> float:
-        """CPU time it has used."""
+        """CPU time that the daemon has used, in seconds."""
         return read_keyed(self._cgroup / "cpu.stat")["usage_usec"] / 1e6
 
     def read_log(self) -> DaemonLog:
-        """Take in what was logged since the last call."""
+        """Count the lines logged since the last call, and return the log."""
         *lines, self._rest = (self._rest + self._reader.read()).split("\n")
         for line in lines:
             self.log.take(line)
         return self.log
 
     def await_start(self) -> None:
-        """Wait until it says that it has started.
+        """Wait until the daemon logs that it has started.
 
         Raises:
-            LabError: it ended, or took too long.
+            LabError: the daemon ended, or took too long.
         """
         for _ in range(_START_SECONDS * 20):
             if self.read_log().started:
@@ -125,7 +125,11 @@ class DaemonProcess:
         raise LabError(f"the daemon did not start:\n{tail(self._log_file)}")
 
     def stop(self) -> int:
-        """Send SIGTERM and return the exit code (minus the signal, when one ended it)."""
+        """Send SIGTERM and return the exit code (minus the signal number, if a signal ended the daemon).
+
+        Raises:
+            LabError: the daemon did not stop in time.
+        """
         if self._code is None:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
         code = self._wait(_STOP_SECONDS)
@@ -135,7 +139,7 @@ class DaemonProcess:
         return code
 
     def close(self) -> None:
-        """Make sure that nothing of it is left."""
+        """Kill the daemon if it still runs, and remove its cgroup and descriptors."""
         remove_tree(self._cgroup)
         self._wait(_STOP_SECONDS)
         os.close(self._pidfd)

@@ -1,10 +1,10 @@
-"""The daemon with a fault in it: ends, stops or fails at the n-th thing it does to a cgroup.
+"""The daemon with an injected fault: it dies, stops or fails at its n-th operation on a cgroup.
 
     python -I inject.py PLAN [the daemon's own arguments]
 
 `lab.measure.faults` runs it as the unit's ExecStart=. It is one file without imports of the lab, because the unit's
-sandbox sees neither the checkout nor the environment. PLAN is a JSON file: `step` (counted from 0 once `armed`
-exists, a file too) and `how`.
+sandbox sees neither the checkout nor the environment. PLAN is a JSON file: `step` (counted from 0 once the file `armed`
+exists) and `how`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from cgpause.kernel import cgroupfs
 
 MARK = "INJECTED"
 _FILES = ("cpu.max", "cpu.max.burst", "cgroup.freeze", "memory.high")
-"""Reads of other files happen all the time, and nothing hangs on them."""
+"""Files with counted reads. The daemon reads other files all the time, and no pause depends on them."""
 
 
 class InjectedError(Exception):
-    """What a bug would raise."""
+    """Stand-in for the exception of a bug."""
 
 
 class Faults:
-    """Counts steps and does what the plan says at one of them."""
+    """Counter of steps that injects the plan's fault at one of them."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self._armed = Path(plan["armed"])
@@ -42,7 +42,7 @@ class Faults:
         self._how = plan.get("how")
 
     def step(self, what: str, cgroup: cgroupfs.Cgroup, name: str) -> None:
-        """Called before each step."""
+        """Count one step, and inject the fault if it is the planned one."""
         if not self._is_armed:
             self._is_armed = self._armed.exists()
             if not self._is_armed:
@@ -51,7 +51,7 @@ class Faults:
             self._left -= 1
             return
         self._left = -1
-        # Standard error is the one file that the sandbox lets us write to.
+        # Standard error is the only file that the sandbox lets the daemon write to.
         os.write(2, f"{MARK} {self._how} before {what} {name} of {cgroup.path}\n".encode())
         path = os.path.join(cgroup.path, name)
         if self._how == "kill":
@@ -60,7 +60,7 @@ class Faults:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif self._how == "memory":
             held = []
-            while True:  # until memory.max of the unit ends it
+            while True:  # until the unit's memory.max ends it
                 held.append(bytearray(os.urandom(1 << 20)))
         elif self._how == "bug":
             raise InjectedError(what)
@@ -71,7 +71,7 @@ class Faults:
 
 
 def wrap(faults: Faults) -> None:
-    """Put `faults` before everything that a pause or a resume is made of."""
+    """Call `faults.step` before every cgroup operation that a pause or a resume consists of."""
     cgroup = cgroupfs.Cgroup
     for name in ("read", "write", "get_xattr", "set_xattr", "remove_xattr"):
         setattr(cgroup, name, _wrapped(faults, name, getattr(cgroup, name)))

@@ -1,4 +1,4 @@
-"""What a kubelet does to a queue of jobs: admit a pod when its request fits, run its container, restart it when killed.
+"""A kubelet for a queue of jobs: it admits a pod when its request fits, runs its container and restarts a killed one.
 
 `Kubelet` runs kubelet's rules (`cgpause.offline.simulate.kubelet`: back-off, requests, oom_score_adj) on a `Kubepods`
 tree. It sleeps in poll(2) on its children's pidfds and its next timer.
@@ -21,21 +21,21 @@ from lab.bed.kubepods import Container, Kubepods, PodSpec, Tier, make_uid, read_
 from lab.vm.host import LabError
 
 TERMINATED: Final = 128 + signal.SIGTERM
-"""Exit code of a container that somebody asked to stop; kubelet restarts it like one that was killed."""
+"""Exit code of a container that ended at SIGTERM; kubelet restarts it like a killed one."""
 BEST_EFFORT_OOM_SCORE_ADJ: Final = 1000
 """kubelet's besteffortOOMScoreAdj (pkg/kubelet/qos/policy.go)."""
 _LINGER_POLL_S: Final = 0.1
 
 
 def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
-    """Whether one more request fits beside those admitted."""
+    """Whether another request fits beside the admitted ones."""
     return sum(admitted_bytes) + request <= capacity_bytes
 
 
 def count_oom_kills(memory_events: dict[str, int]) -> int:
-    """OOM kills in a `memory.events`: group kills, where there are any.
+    """Return the OOM kills in a `memory.events`: group kills, if the kernel counts them.
 
-    `oom_kill` counts processes, and the chosen one of a group twice: once when it is chosen and once with its group
+    `oom_kill` counts processes, and counts the chosen process of a group twice: when it is chosen and with its group
     (mm/oom_kill.c, oom_kill_process; measured on 6.1 and 6.12). `oom_group_kill` (kernel 5.17) counts each group once,
     and all our containers are groups.
     """
@@ -51,14 +51,14 @@ class Job:
     argv: tuple[str, ...]
     cpu_max: str = "max 100000"
     request_bytes: int | None = None
-    """None: the limit divided by the oversubscription, and 0 without a limit."""
+    """Request in bytes. None: the limit divided by the oversubscription, and 0 without a limit."""
     start_s: float = 0.0
     """Earliest admission, in seconds into the run. It also delays the jobs behind it in the queue."""
     tier: Tier = Tier.BURSTABLE
 
 
 class EventKind(StrEnum):
-    """What `on_event` is told."""
+    """Kind of an event for `on_event`."""
 
     ADMITTED = "admitted"
     STARTED = "started"
@@ -76,7 +76,7 @@ class Event:
     job: Job
     pod: PodSpec
     settled: bool = True
-    """REMOVED only: whether `may_remove` had agreed, or patience had ended."""
+    """REMOVED only: True if `may_remove` agreed, False if the wait for it timed out."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class JobTimes:
     running_s: float = 0.0
     restarts: int = 0
     cpu_s: float = 0.0
-    """Of all its runs; lost: of those that were killed."""
+    """CPU time of all its runs in seconds; `lost_cpu_s` is the part in killed runs."""
     lost_cpu_s: float = 0.0
 
 
@@ -99,7 +99,7 @@ class Outcome:
     total_s: float
     restarts: int
     oom_kills: int
-    """Containers the kernel killed for want of memory; see `count_oom_kills`."""
+    """Containers that the kernel killed for lack of memory; see `count_oom_kills`."""
     lost_cpu_s: float
     jobs: dict[str, JobTimes]
 
@@ -121,11 +121,11 @@ class Policy:
     oversubscription: float
     backoff_scale: float
     linger_s: float = 5.0
-    """A pod whose job is done is removed once `may_remove` agrees, or after this long."""
+    """Longest delay in seconds before the pod of a finished job is removed; `may_remove` can end it earlier."""
     tick_s: float = 0.5
-    """How often `on_tick` is called."""
+    """Interval between calls of `on_tick`, in seconds."""
     reserved_bytes: int = 0
-    """What pods that are not of the queue have requested."""
+    """Requests of pods outside the queue, in bytes."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class Progress:
 
 
 class Kubelet:
-    """Runs jobs on a tree; one use only. What still runs after `run` stays, for the tree to remove."""
+    """A kubelet for one run on a tree. It leaves pods that still run after `run` for the tree to remove."""
 
     def __init__(
         self,
@@ -181,22 +181,22 @@ class Kubelet:
         return [running.pod for running in self._admitted.values()]
 
     def stop(self) -> None:
-        """Make `run` return as soon as it can, from a callback; pods stay as they are."""
+        """Make `run` return as soon as it can; callbacks call this. Pods stay as they are."""
         self._stopped = True
 
     def launch(self, jobs: Iterable[Job]) -> None:
-        """Start pods that never end, before `run`. Requests do not matter; kubelet restarts them like jobs."""
+        """Start pods that never end, before `run`. Their requests do not count; kubelet restarts them like jobs."""
         for job in jobs:
             self._lasting += 1
             self._start_pod(job)
 
     def submit(self, job: Job) -> None:
-        """Add a job to the end of the queue, from a callback of `run`."""
+        """Add a job to the end of the queue; callbacks of `run` call this."""
         self._queue.append(job)
         self._total += 1
 
     def run(self, jobs: Iterable[Job], *, timeout_s: float) -> Outcome:
-        """Run all jobs to their end, or until `timeout_s`; then `Outcome.finished` tells how many were done."""
+        """Run all jobs until they finish or `timeout_s` passes; `Outcome.finished` is the number of finished jobs."""
         for job in jobs:
             self.submit(job)
         self._start_s = time.monotonic()
@@ -222,7 +222,7 @@ class Kubelet:
         )
 
     def _count_run(self, running: _Running) -> float:
-        """Add a run, ended or not, to its job's times; returns how long it ran."""
+        """Add the container's current run, ended or not, to its job's times; return its duration in seconds."""
         assert running.container is not None
         ran_s = self._now() - running.since_s
         running.times.running_s += ran_s
@@ -231,7 +231,7 @@ class Kubelet:
 
     def _turn(self, left_s: float) -> None:
         due_s = self._timers[0][0] - self._now() if self._timers else left_s
-        # Rounded up: poll(2) counts in ms, and waking early would only mean sleeping again.
+        # Rounded up: poll(2) counts in ms, and an early wake-up would only lead to another sleep.
         for fd, _ in self._poll.poll(max(0, int(min(due_s, left_s) * 1000) + 1)):
             self._on_exit(fd)
         while self._timers and self._timers[0][0] <= self._now() and not self._stopped:
@@ -241,7 +241,7 @@ class Kubelet:
         return time.monotonic() - self._start_s
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
-        self._timer_ids += 1  # equal times: first come, first served
+        self._timer_ids += 1  # the id keeps timers of equal times in order of arrival
         heapq.heappush(self._timers, (self._now() + seconds, self._timer_ids, action))
 
     def _tell(self, kind: EventKind, running: _Running, *, settled: bool = True) -> None:
@@ -266,9 +266,10 @@ class Kubelet:
         return count_oom_kills(read_keyed(self._tree.root / "memory.events"))
 
     def _admit(self) -> None:
-        """Admit the next job of the queue if it fits, as a scheduler with one node: one that does not blocks the rest.
+        """Admit the first job of the queue if it fits, like a scheduler with one node; a job that does not fit blocks
+        the rest.
 
-        One at a time: making a pod takes a while, and what ends meanwhile does not wait for all of them.
+        Admit one job per call: starting a pod takes a while, and exits meanwhile must not wait for the whole queue.
         """
         if not self._queue:
             return

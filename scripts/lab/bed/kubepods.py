@@ -1,7 +1,7 @@
-"""A kubepods tree like the one a kubelet with the systemd driver makes, with real processes, on a real cgroup v2.
+"""A kubepods tree like that of a kubelet with the systemd driver, with real processes, on a real cgroup v2.
 
-Owns the cgroups, the log folders and the processes it started; `Kubepods` removes all of them on exit, however that
-comes about. Names and initial values: tests/fixtures, captured from a kubelet 1.32 node.
+`Kubepods` owns the cgroups, the log folders and the processes it started, and removes all of them on any exit. Names
+and initial values come from tests/fixtures, captured from a kubelet 1.32 node.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from lab.vm.host import LabError
 
 CONTROLLERS = ("cpu", "memory")
 MIB = 1024 * 1024
-# A shell, because a fork of this Python takes up to a quarter of a second where the CPU is emulated, and could be
-# interrupted by a signal of ours before it is somebody else.
+# A shell, because a fork of this Python takes up to a quarter of a second where the CPU is emulated, and one of our
+# signals could interrupt the fork before its exec.
 _ENTER = 'echo 0 >"$0" && echo "$1" >/proc/self/oom_score_adj && shift && exec "$@"'
 NEW_NETWORK = ("unshare", "--net")
-"""Begins the command line of a process that needs its own network. A runtime makes a pod's network outside the pod;
-inside, a daemon that pauses the pod at once would delay it."""
+"""Beginning of the command line of a process that needs its own network. A runtime makes a pod's network outside the
+pod; made inside, it would be delayed by a daemon that pauses the pod at once.
+"""
 SANDBOX_OOM_SCORE_ADJ = -998
 """kubelet's PodInfraOOMAdj (pkg/kubelet/qos/policy.go)."""
 _REMOVE_SECONDS = 20.0
-"""A killed process that was throttled in the kernel takes its time to die; emulated, more."""
+"""Longest wait for a killed process to die. One that was throttled in the kernel takes long, an emulated one longer."""
 _REMOVE_POLL_SECONDS = 0.02
 
 
@@ -62,7 +63,7 @@ class PodSpec:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's cgroup and its one process, which is our child."""
+    """A container's cgroup and its one process, a child of ours."""
 
     id: str
     scope: Path
@@ -71,27 +72,27 @@ class Container:
 
 
 class Ended(NamedTuple):
-    """How a container's process ended: exit code, or minus the signal; and the CPU time it had used."""
+    """End of a container's process: exit code (or minus the signal number) and CPU time used."""
 
     code: int
     used_usec: int
 
 
 def make_uid(*names: object) -> str:
-    """A UUID as the API server's, but always the same for the same names."""
+    """Return a UUID like the API server's, always the same for the same names."""
     digest = hashlib.sha256(repr(names).encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
 
 
 def pod_slice(spec: PodSpec) -> Path:
-    """Path of a pod's cgroup below kubepods.slice (kubelet's cgroup_manager_linux.go, ToSystemd)."""
+    """Return the path of a pod's cgroup below kubepods.slice (kubelet's cgroup_manager_linux.go, ToSystemd)."""
     prefix = f"kubepods-{spec.tier}" if spec.tier else "kubepods"
     leaf = Path(f"{prefix}-pod{spec.uid.replace('-', '_')}.slice")
     return f"{prefix}.slice" / leaf if spec.tier else leaf
 
 
 def scope_name(container_id: str) -> str:
-    """Name of a container's (or sandbox's) cgroup under containerd."""
+    """Return the name of a container's (or sandbox's) cgroup under containerd."""
     return f"cri-containerd-{container_id}.scope"
 
 
@@ -101,10 +102,10 @@ def read_keyed(path: Path) -> dict[str, int]:
 
 
 class Kubepods:
-    """The tree `<parent>/kubepods.slice`; use it as a context manager.
+    """The tree `<parent>/kubepods.slice`, a context manager.
 
-    `parent` must exist already; `sandbox` is what sleeps in each pod. `enforced`: kubelet's `enforceNodeAllocatable`;
-    without it the tree has no memory.max, and pods are only admitted as if it had.
+    `parent` must exist; each pod runs `sandbox`, which only sleeps. `enforced` is kubelet's `enforceNodeAllocatable`:
+    without it the tree has no memory.max, but admission still counts against `memory_max_bytes`.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Kubepods:
         make_cgroup(self.root)
         if self._enforced:
             write(self.root / "memory.max", str(self.memory_max_bytes))
-        if (self.root / "memory.swap.max").exists():  # a node has no swap, whatever the host has
+        if (self.root / "memory.swap.max").exists():  # a node has no swap; the host may have some
             write(self.root / "memory.swap.max", "0")
         for tier in (Tier.BURSTABLE, Tier.BEST_EFFORT):
             make_cgroup(self.root / f"kubepods-{tier}.slice")
@@ -157,7 +158,7 @@ class Kubepods:
         self._containers.clear()
 
     def pod_path(self, spec: PodSpec) -> Path:
-        """A pod's cgroup."""
+        """Return the path of a pod's cgroup."""
         return self.root / pod_slice(spec)
 
     def add_pod(self, spec: PodSpec, sandbox: Sequence[str] = ()) -> Path:
@@ -173,7 +174,9 @@ class Kubepods:
         return path
 
     def start_container(self, spec: PodSpec, argv: Sequence[str]) -> Container:
-        """Start the pod's container in a new scope; when its pidfd says that it ended, call `remove_container`."""
+        """Start the pod's container in a new scope. When its pidfd reports the end, the caller calls
+        `remove_container`.
+        """
         run = self._runs.get(spec.uid, 0)
         self._runs[spec.uid] = run + 1
         log = self._pod_logs(spec) / spec.container / f"{run}.log"
@@ -184,7 +187,7 @@ class Kubepods:
         return container
 
     def remove_container(self, spec: PodSpec, container: Container) -> Ended:
-        """Reap an ended container and remove its scope."""
+        """Reap an ended container and remove its scope; return its exit code and CPU time."""
         _, status = os.waitpid(container.pid, 0)
         used_usec = read_keyed(container.scope / "cpu.stat")["usage_usec"]
         remove_tree(container.scope)
@@ -194,7 +197,7 @@ class Kubepods:
         return Ended(os.waitstatus_to_exitcode(status), used_usec)
 
     def remove_pod(self, spec: PodSpec) -> None:
-        """Remove a pod with whatever still runs in it."""
+        """Kill everything that still runs in a pod, and remove its cgroups and logs."""
         path = self.pod_path(spec)
         remove_tree(path)
         sandbox = self._sandboxes.pop(spec.uid, None)
@@ -228,7 +231,11 @@ class Kubepods:
 
 
 def write(path: Path, value: str) -> None:
-    """Write an interface file: one write, no truncation."""
+    """Write an interface file in one write, without truncation.
+
+    Raises:
+        LabError: the kernel refused the write.
+    """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -240,7 +247,7 @@ def write(path: Path, value: str) -> None:
 
 
 def enable_controllers(cgroup: Path) -> list[str]:
-    """Let the children of a cgroup be limited; returns which controllers were not enabled before."""
+    """Enable CONTROLLERS for a cgroup's children; return the controllers that were not enabled before."""
     enabled = (cgroup / "cgroup.subtree_control").read_text().split()
     missing = [name for name in CONTROLLERS if name not in enabled]
     if missing:
@@ -249,13 +256,13 @@ def enable_controllers(cgroup: Path) -> list[str]:
 
 
 def disable_controllers(cgroup: Path, names: Sequence[str]) -> None:
-    """Undo `enable_controllers`."""
+    """Disable controllers for a cgroup's children: undo `enable_controllers`."""
     if names:
         write(cgroup / "cgroup.subtree_control", " ".join(f"-{name}" for name in names))
 
 
 def make_cgroup(path: Path) -> None:
-    """Make a cgroup whose children can be limited."""
+    """Make a cgroup with CONTROLLERS enabled for its children."""
     path.mkdir()
     enable_controllers(path)
 
@@ -268,7 +275,7 @@ def spawn_into(
     *,
     oom_score_adj: int = 0,
 ) -> tuple[int, int]:
-    """Start a process that joins `cgroup` before it runs its program, and return its pid and a pidfd.
+    """Start a process that joins `cgroup` before it runs its program; return its pid and a pidfd.
 
     A command line that begins with `NEW_NETWORK` gets its network namespace before it joins.
     """
@@ -285,7 +292,7 @@ def spawn_into(
             (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_APPEND, 0),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
-        setsid=True,  # Ctrl-C is for us; we end our children ourselves
+        setsid=True,  # Ctrl-C is for this process, which ends its children itself
         setsigmask=(),
         setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     )
@@ -293,33 +300,34 @@ def spawn_into(
 
 
 def reap(container: Container) -> None:
-    """Collect a child that has been killed."""
+    """Reap a killed child and close its pidfd."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(container.pid, 0)
     os.close(container.pidfd)
 
 
 def remove_tree(path: Path) -> None:
-    """Kill every process below a cgroup and remove it with all below; one that is not there is removed already.
+    """Kill every process below a cgroup and remove the cgroup with all below; do nothing if it does not exist.
 
     Raises:
-        LabError: it was still busy after 20 s.
+        LabError: the kernel refused, or a cgroup was still busy after 20 s.
     """
     if not path.exists():
         return
     _release(path)
     deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
-        # Each time: a container's shell may have joined its cgroup since the last one.
-        with contextlib.suppress(LabError):  # gone meanwhile; if not, rmdir will say so
+        # Kill in each round: a container's shell may have joined its cgroup since the last round.
+        with contextlib.suppress(LabError):  # removed meanwhile; otherwise rmdir reports the error
             write(path / "cgroup.kill", "1")
         try:
             for cgroup in _bottom_up(path):
                 cgroup.rmdir()
         except FileNotFoundError:
-            continue  # one that was there when we looked: look again
+            continue  # a cgroup was removed after it was listed: list again
         except OSError as e:
-            # EBUSY: killed, but not yet gone. Dying takes the kernel a moment, and it sends no event for the rmdir.
+            # EBUSY: killed, but not yet gone. A process takes a moment to die, and no event tells when rmdir can
+            # succeed.
             if e.errno != errno.EBUSY:
                 raise LabError(f"cannot remove {e.filename}: {e.strerror}") from e
             if time.monotonic() > deadline:
@@ -330,11 +338,11 @@ def remove_tree(path: Path) -> None:
 
 
 def _release(path: Path) -> None:
-    # A throttled process dies slowly: give everything below its CPU back before it is killed.
+    # A throttled process dies slowly: lift the limits of everything below before the kill.
     for cgroup in _bottom_up(path):
         for name, value in (("cpu.max", "max"), ("cgroup.freeze", "0")):
             if (cgroup / name).exists():
-                with contextlib.suppress(LabError):  # gone meanwhile
+                with contextlib.suppress(LabError):  # removed meanwhile
                     write(cgroup / name, value)
 
 

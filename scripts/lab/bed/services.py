@@ -1,7 +1,7 @@
-"""The service pods of a node and who probes them: services, their network namespaces, probers, and a control.
+"""The service pods of a node: services, their network namespaces, their probers, and a control.
 
-What kubelet and a container runtime do for them, as far as liveness goes: a sandbox that holds the pod's network
-namespace, a prober per container, and the restart of what was killed.
+They do kubelet's and the container runtime's part as far as liveness goes: a sandbox that keeps the pod's network
+namespace, a prober per container, and the restart of killed containers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lab.vm.host import LabError, say
 # Kubernetes' default: terminationGracePeriodSeconds.
 GRACE_S: Final = 30.0
 PORT: Final = 8080
-"""The same in every pod: each has a network namespace of its own."""
+"""Port of every service; each pod has a network namespace of its own."""
 
 _NETNS_SECONDS: Final = 60
 
@@ -34,7 +34,7 @@ class Plan:
     """What is run; durations in seconds as on a real node, before `scale`."""
 
     seconds: float = 600.0
-    """How long, not scaled, once all pods are there."""
+    """Duration once all pods run, in seconds, not scaled."""
     period: float = 10.0
     timeout: float = 1.0
     failures: int = 3
@@ -43,28 +43,30 @@ class Plan:
     hold_services: bool = False
     services: int = 3
     jobs: int = 10
-    """Their requests fit beside the services', half of their limits too; with their limits they fill 1.3 nodes."""
+    """Number of jobs. Their requests, and half of their limits, fit beside the services'; their limits fill 1.3 nodes.
+    """
     protected_jobs: int = 7
-    """The same where they cannot be paused: with their limits they just fill the node, so that they hardly ever stay
-    at memory.high for long, where the kernel stalls the services as well, paused or not."""
+    """Number of jobs where they cannot be paused. Their limits just fill the node, so that they hardly ever stay at
+    memory.high for long: there the kernel stalls the services as well, paused or not.
+    """
     oversubscription: float = 1.6
     capacity_mib: int = 384
     job_mib: int = 48
     service_hold_mib: int = 8
     service_swing_mib: int = 8
     service_request_mib: int | None = None
-    """None: as much as its limit."""
+    """Request of a service in MiB; None: its limit."""
     unit_mib: int = 4
     unit_cpu_ms: int = 100
 
     @property
     def service_limit_mib(self) -> int:
-        """Memory limit of a service."""
+        """Memory limit of a service, in MiB."""
         return self.service_hold_mib + self.service_swing_mib + 8
 
     @property
     def request_mib(self) -> int:
-        """What a service requests."""
+        """Memory request of a service, in MiB."""
         return self.service_limit_mib if self.service_request_mib is None else self.service_request_mib
 
 
@@ -73,7 +75,7 @@ class Probes:
     """What the probes of one service met, over all its containers; a new container starts with a clean sheet."""
 
     failures: int
-    """Misses in a row that kill."""
+    """Misses in a row after which kubelet kills the container."""
     answered: int = 0
     missed: int = 0
     longest_run: int = 0
@@ -82,7 +84,7 @@ class Probes:
     run: int = 0
 
     def take(self, line: str) -> bool:
-        """Take one line of the prober in; returns whether kubelet would kill the container now."""
+        """Count one line of the prober; return True if kubelet kills the container now."""
         verdict, took_us = line.split()
         if verdict == "answered":
             self.answered += 1
@@ -95,13 +97,13 @@ class Probes:
         return self.run >= self.failures
 
     def kill(self) -> None:
-        """The container is killed for it."""
+        """Count a kill of the container for failed probes."""
         self.kills += 1
         self.run = 0
 
 
 def add_up(all_probes: Sequence[Probes]) -> Probes:
-    """Several services as one."""
+    """Return the sum of several services' results; maxima for the longest run and the slowest answer."""
     return Probes(
         failures=all_probes[0].failures,
         answered=sum(one.answered for one in all_probes),
@@ -113,13 +115,13 @@ def add_up(all_probes: Sequence[Probes]) -> Probes:
 
 
 class Prober:
-    """One prober process outside the pods; `lines` are its verdicts since the last call."""
+    """One prober process outside the pods; `lines` returns its verdicts since the last call."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # with our end of it, whatever ends us ends the prober
+            stdout=subprocess.PIPE,  # the prober ends when our end of the pipe closes, also if we are killed
             process_group=0,  # Ctrl-C is for us
         )
         assert self._process.stdout is not None
@@ -128,10 +130,10 @@ class Prober:
         self._rest = ""
 
     def lines(self) -> list[str]:
-        """Whole lines only.
+        """Return the whole lines printed since the last call.
 
         Raises:
-            LabError: it ended by itself.
+            LabError: the prober ended by itself.
         """
         text = self._out.read()
         if text == b"":
@@ -140,14 +142,14 @@ class Prober:
         return lines
 
     def close(self) -> None:
-        """End it."""
+        """Kill the prober and reap it."""
         self._process.kill()
         self._process.wait()
         self._out.close()
 
 
 class Namespaces:
-    """Network namespaces of pods, under their names, as a runtime keeps them in /run/netns."""
+    """Named network namespaces of pods, as a runtime keeps them in /run/netns."""
 
     def __init__(self, tree: Kubepods, folder: Path) -> None:
         self._tree = tree
@@ -156,27 +158,27 @@ class Namespaces:
 
     @staticmethod
     def sandbox(worker: Path) -> tuple[str, ...]:
-        """What to run as each pod's sandbox."""
+        """Return the command line of each pod's sandbox: it makes a network namespace and sleeps."""
         return (*NEW_NETWORK, str(worker), "pause")
 
     def enter(self, pod: str, *argv: str) -> tuple[str, ...]:
-        """A command line that runs another in the pod's namespace."""
+        """Return a command line that runs `argv` in the pod's network namespace."""
         return ("nsenter", f"--net={self._folder / pod}", *argv)
 
     def link(self, pod: PodSpec) -> None:
-        """Name the namespace of a pod that has only its sandbox so far, as soon as that has made it."""
+        """Wait until a new pod's sandbox has made its network namespace, and name the namespace after the pod."""
         pid = await_netns(self._tree.pod_path(pod))
         (self._folder / pod.name).symlink_to(f"/proc/{pid}/ns/net")
 
     def unlink(self, pod: PodSpec) -> None:
-        """Forget the name of a pod's namespace, so that a later pod of that name can have it."""
+        """Remove the name of a pod's namespace, so that a later pod of that name can have it."""
         (self._folder / pod.name).unlink(missing_ok=True)
 
 
 class Control:
     """The same service and prober beside the tree, where nothing is ever paused.
 
-    What it misses, the machine missed: then the run tells nothing about pauses.
+    A probe that the control misses shows that the machine was too slow: then the run says nothing about pauses.
     """
 
     def __init__(self, parent: Path, program: Path, plan: Plan) -> None:
@@ -189,31 +191,35 @@ class Control:
         self._prober = Prober(("nsenter", f"--net=/proc/{self._pid}/ns/net", *probe(program, plan, phase=0.5)))
 
     def step(self) -> None:
-        """Read the prober; nobody is killed here."""
+        """Count the prober's results; the control's service is never killed for them."""
         for line in self._prober.lines():
             self.probes.take(line)
 
     def close(self) -> None:
-        """End both."""
+        """End the prober and the service."""
         self._prober.close()
         remove_tree(self._cgroup)
         os.waitpid(self._pid, 0)
 
 
 def serve(program: Path, plan: Plan) -> tuple[str, ...]:
-    """Command line of a service."""
+    """Return the command line of a service."""
     sizes = (plan.service_hold_mib * MIB, plan.service_swing_mib * MIB, round(500 * plan.scale))
     return (str(program), "serve", str(PORT), *map(str, sizes))
 
 
 def probe(program: Path, plan: Plan, *, phase: float) -> tuple[str, ...]:
-    """Command line of its prober; `phase` is the part of a period until the first probe."""
+    """Return the command line of its prober; `phase` is the part of a period until the first probe."""
     times_s = (phase * plan.period, plan.period, plan.timeout)
     return (str(program), "probe", "http", str(PORT), *(str(round(one * plan.scale * 1000)) for one in times_s))
 
 
 def await_netns(cgroup: Path) -> int:
-    """Wait until a process below a cgroup has a network namespace other than ours, and return its pid."""
+    """Wait until a process below a cgroup has a network namespace other than ours; return its pid.
+
+    Raises:
+        LabError: no such process appeared in time.
+    """
     deadline = time.monotonic() + _NETNS_SECONDS
     ours = Path("/proc/self/ns/net").readlink()
     while time.monotonic() < deadline:
@@ -221,7 +227,7 @@ def await_netns(cgroup: Path) -> int:
             for pid in procs.read_text().split():
                 if Path(f"/proc/{pid}/ns/net").readlink() != ours:
                     return int(pid)
-        time.sleep(0.01)  # no event tells that a process has changed its namespace
+        time.sleep(0.01)  # the kernel sends no event when a process changes its namespace
     raise LabError(f"no network namespace in {cgroup} within {_NETNS_SECONDS} s")
 
 
@@ -240,14 +246,14 @@ class _Service:
 
 @dataclass(slots=True)
 class Services:
-    """The service pods of a tree, with their probers; `step` does what is due, as often as it is called."""
+    """The service pods of a tree with their probers. The caller calls `step` often; it does the work that is due."""
 
     tree: Kubepods
     namespaces: Namespaces
     program: Path
     plan: Plan
     sandbox: Sequence[str] = ()
-    """Of their pods, where it is not that of the tree."""
+    """Command line of their pods' sandboxes; empty: the tree's."""
     _all: list[_Service] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -271,21 +277,21 @@ class Services:
 
     @property
     def probes(self) -> Probes:
-        """All of them."""
+        """Probe results of all services together."""
         return add_up([service.probes for service in self._all])
 
     @property
     def restarts(self) -> int:
-        """Containers started again."""
+        """Number of restarted containers."""
         return sum(service.restarts for service in self._all)
 
     @property
     def uids(self) -> set[str]:
-        """Their pods' UIDs."""
+        """UIDs of the service pods."""
         return {service.pod.uid for service in self._all}
 
     def step(self) -> None:
-        """Read the probers, end what failed, and start what is due."""
+        """Read the probers, end containers with failed probes, and start the containers that are due."""
         for number, service in enumerate(self._all):
             if service.container is None:
                 if time.monotonic() >= service.start_at_s:
@@ -303,7 +309,7 @@ class Services:
         argv = self.namespaces.enter(name, *serve(self.program, self.plan))
         service.container = self.tree.start_container(service.pod, argv)
         service.started_s = time.monotonic()
-        # Spread out, or all of them would meet the same moment of a pause.
+        # Spread over the period: otherwise all probes meet the same moment of a pause.
         phase = (number + 1) / self.plan.services
         service.prober = Prober(self.namespaces.enter(name, *probe(self.program, self.plan, phase=phase)))
 
@@ -337,5 +343,5 @@ class Services:
 
 
 def has_exited(container: Container) -> bool:
-    """Whether a container's process has ended; it stays to be reaped."""
+    """Whether a container's process has ended; leaves it for `remove_container` to reap."""
     return os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

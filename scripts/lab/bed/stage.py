@@ -1,4 +1,4 @@
-"""What the demo, the experiment and the probes share: a slice and folder of their own, and their jobs."""
+"""The common parts of the demo, the experiment and the probes: their slice, their folder and their jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lab.bed.kubelet import Job
 from lab.bed.kubepods import disable_controllers, enable_controllers, remove_tree
 from lab.vm.host import LabError
 
-# Quotas of one CPU and more do not slow a job with one thread down, and each wants to be restored to its own.
+# Quotas of one CPU and more do not slow a job with one thread down; each quota differs, so a wrong restore shows.
 ORIGINALS = ("max 100000", "150000 100000", "200000 50000")
 
 _MEASURE_WORK = 20_000_000
@@ -35,7 +35,7 @@ class Load:
 
 
 def make_jobs(load: Load, worker: Path, prefix: str = "job") -> list[Job]:
-    """The queue: the same for the same load."""
+    """Return the queue of jobs; equal loads give equal queues."""
     chance = random.Random(load.seed)  # noqa: S311 - repeatable, not secret
     jobs = []
     for number in range(load.jobs):
@@ -46,7 +46,12 @@ def make_jobs(load: Load, worker: Path, prefix: str = "job") -> list[Job]:
 
 
 def calibrate(worker: Path, unit_cpu_ms: float) -> int:
-    """Iterations that take `unit_cpu_ms` of CPU time here; the fastest of five, since whatever disturbs only slows."""
+    """Return the iterations that take `unit_cpu_ms` of CPU time here, from the fastest of five runs: disturbances only
+    slow.
+
+    Raises:
+        LabError: the CPU clock does not move.
+    """
     times_ns = []
     for _ in range(5):
         done = subprocess.run([worker, "measure", str(_MEASURE_WORK)], capture_output=True, text=True, check=True)
@@ -60,7 +65,11 @@ def calibrate(worker: Path, unit_cpu_ms: float) -> int:
 
 @contextlib.contextmanager
 def own_slice(mount: Path, name: str) -> Iterator[Path]:
-    """A slice of our own below the cgroup mount, alone; what a killed predecessor left is removed first."""
+    """Make a slice below the cgroup mount and remove it at the end; first remove the remains of a killed predecessor.
+
+    Raises:
+        LabError: another demo is running on this machine.
+    """
     lock = os.open(mount, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -75,7 +84,7 @@ def own_slice(mount: Path, name: str) -> Iterator[Path]:
             yield path
         finally:
             remove_tree(path)
-            with contextlib.suppress(LabError):  # somebody else has come to need them
+            with contextlib.suppress(LabError):  # another process needs them by now
                 disable_controllers(mount, enabled)
     finally:
         os.close(lock)
@@ -83,7 +92,10 @@ def own_slice(mount: Path, name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def own_folder(path: Path) -> Iterator[Path]:
-    """A folder for logs, always the same: under the slice's lock, so that what a killed predecessor left goes too."""
+    """Make an empty log folder and remove it at the end.
+
+    The path is fixed, and the slice's lock protects it: so the remains of a killed predecessor go as well.
+    """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)
     try:
@@ -93,7 +105,11 @@ def own_folder(path: Path) -> Iterator[Path]:
 
 
 def meminfo_bytes(name: str) -> int:
-    """A field of /proc/meminfo, such as MemAvailable."""
+    """Return a field of /proc/meminfo, such as MemAvailable, in bytes.
+
+    Raises:
+        LabError: there is no such field.
+    """
     for line in Path("/proc/meminfo").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:

@@ -1,16 +1,16 @@
-"""One trial of the paper's experiment (Kang & Yu 2024, section 6.2), where it is called: one arm on one load.
+"""One trial of the paper's experiment (Kang & Yu 2024, section 6.2) on this machine: one arm on one load.
 
     python -m lab.bed.trial calibrate --unit-cpu-ms N
     python -m lab.bed.trial run --setting kubepods|node --share N --oversub RATIO --arm ARM --seed N --work N [...]
 
-As root with cgroup v2; the peers only in the VM. In the setting node nothing but the machine's own memory ends the
-jobs' growth: a VM of 560M then has the 384 MiB for them that are the default in the setting kubepods. Prints one JSON
-object on one line. Exit status: 0 when the trial ran, even out of time; 1 when it could not; 2 on a usage error;
-128 + n when signal n ended it.
+As root with cgroup v2; the peers only in the VM. In the setting `node` only the machine's own memory limits the jobs: a
+VM of 560M then has the same 384 MiB for them that are the default in the setting `kubepods`. Prints one JSON object on
+one line. Exit status: 0 when the trial ran, even out of time; 1 when it could not; 2 on a usage error; 128 + n when
+signal n ended it.
 
-The load is the paper's: containers with a limit of 1/share of the capacity, which always hold half of it and take the
-rest in units of 1/8 of the limit; as many jobs as the paper has for that size, admitted while their requests (limit /
-oversubscription) fit; killed ones restart after kubelet's back-off, scaled.
+The load is the paper's: containers with a limit of 1/share of the capacity, which always use half of it and allocate
+the rest in units of 1/8 of the limit. The number of jobs is the paper's for that size. Jobs are admitted while their
+requests (limit / oversubscription) fit; killed ones restart after kubelet's back-off, scaled.
 """
 
 from __future__ import annotations
@@ -42,21 +42,26 @@ from lab.vm.host import LabError, end_by_signal, say
 FOLDER = Path("/run/cgpause-trial")
 
 JOBS = {16: 33, 8: 17, 4: 8}
-"""Section 6.2: containers of 1/16, 1/8 and 1/4 of the node, and how many of them."""
+"""Number of containers of 1/16, 1/8 and 1/4 of the node (section 6.2), by share."""
 UNITS = 8
-"""Section 6.2: units of memory that make up a limit."""
+"""Units of memory in a limit (section 6.2)."""
 CAPACITY_MIB = 384
 ROUNDS = 3
-"""With 200 ms of CPU time for each unit, and 40 µs for each page, a job needs 2 to 3 s of it: some 30 s when 20 of them
-share a CPU."""
+"""Times that a job grows and shrinks. With 200 ms of CPU time for each unit and 40 µs for each page, a job needs 2 to 3
+s
+
+of CPU time: some 30 s when 20 jobs share a CPU.
+"""
 BACKOFF_SCALE = 0.2
-"""The paper's jobs run for minutes, and the back-off begins at 10 s: here it begins at 2 s."""
+"""Factor on kubelet's back-off. The paper's jobs run for minutes and the back-off begins at 10 s; here it begins at 2
+s.
+"""
 TIMEOUT_S = 600.0
 
 _SPARE_BYTES = 8 * MIB
-"""What the node needs beside the jobs, of what was available before them."""
+"""Memory that the node itself uses during a trial, out of the available memory before it."""
 _DAEMON_BYTES = 36 * MIB
-"""Room for the arm's daemon; see `ballast`."""
+"""Memory for the arm's daemon; see `ballast`."""
 _BALLAST_MAX_BYTES = 256 * MIB
 _TICK_S = 0.2
 _PAGE = mmap.PAGESIZE
@@ -84,17 +89,17 @@ class Observer:
 
     on_event: Callable[[Event], None]
     on_look: Callable[[float, int, frozenset[str]], None]
-    """At each tick: time, bytes used by kubepods, UIDs of the pods that are held."""
+    """Called at each tick with the time, the bytes used by kubepods, and the UIDs of the paused pods."""
 
 
 def capacity_bytes(plan: Plan, available_bytes: int) -> int:
-    """What kubelet would call allocatable.
+    """Return the capacity for pods in bytes, kubelet's "allocatable".
 
     Raises:
-        LabError: this machine has not got it.
+        LabError: this machine has too little memory, or too much for the setting `node`.
     """
     capacity = plan.capacity_mib * MIB
-    # Without any limit the jobs that run at once can take what their limits add up to.
+    # Without any limit the jobs that run at once can take the sum of their limits.
     need = _SPARE_BYTES + _DAEMON_BYTES + (capacity * plan.oversubscription if plan.arm == "unlimited" else capacity)
     here = f"here are {available_bytes / MIB:.0f}"
     if available_bytes < need:
@@ -105,17 +110,17 @@ def capacity_bytes(plan: Plan, available_bytes: int) -> int:
 
 
 def load_of(plan: Plan, capacity: int) -> Load:
-    """The jobs."""
+    """Return the jobs' load for a capacity in bytes."""
     limit = capacity // plan.share // _PAGE * _PAGE
     return Load(JOBS[plan.share], limit, limit // UNITS, plan.rounds, plan.work, plan.seed)
 
 
 @contextlib.contextmanager
 def ballast(size: int) -> Iterator[None]:
-    """Hold that much memory, touched; nothing when it is less than a page.
+    """Occupy `size` bytes of memory, touched; nothing if that is less than a page.
 
-    Where the node's memory is the limit, a daemon of some MiB would be a large part of so small a node, and whatever an
-    earlier trial left in the page cache too. So every trial begins with the same memory available.
+    Where the node's memory is the limit, a daemon of some MiB is a large part of so small a node, and so is the page
+    cache of an earlier trial. With the ballast every trial begins with the same available memory.
     """
     if size < _PAGE:
         yield
@@ -127,7 +132,7 @@ def ballast(size: int) -> Iterator[None]:
 
 
 def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Observer | None = None) -> dict[str, Any]:
-    """Run it and return what is printed."""
+    """Run a trial and return the object to print."""
     available = meminfo_bytes("MemAvailable")
     capacity = capacity_bytes(plan, available)
     load = load_of(plan, capacity)
@@ -189,7 +194,7 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
 
 
 def of_jobs(outcome: Outcome, jobs: int) -> dict[str, Any]:
-    """How the jobs fared; times are those of the jobs that were admitted."""
+    """Return the results of the jobs; times are over the admitted jobs."""
     times = outcome.jobs.values()
     waiting = [job.waiting_s for job in times]
     running = [job.running_s for job in times]
@@ -199,7 +204,7 @@ def of_jobs(outcome: Outcome, jobs: int) -> dict[str, Any]:
         "total_s": round(outcome.total_s, 2),
         "restarts": outcome.restarts,
         "oom_kills": outcome.oom_kills,
-        # Whoever the kernel did not kill was killed by somebody watching.
+        # The arm's daemon killed every restarted container that the kernel did not kill.
         "peer_kills": outcome.restarts - outcome.oom_kills,
         "waiting_mean_s": round(statistics.fmean(waiting), 2),
         "waiting_max_s": round(max(waiting), 2),
@@ -211,7 +216,7 @@ def of_jobs(outcome: Outcome, jobs: int) -> dict[str, Any]:
 
 
 def of_daemon(log: DaemonLog) -> dict[str, Any]:
-    """What cgpause did, if it was there."""
+    """Return the counts of cgpause's log; zeros if the arm has no cgpause."""
     return {
         "pauses": log.pauses,
         "paused_s": round(sum(log.held_s), 1),
@@ -251,7 +256,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         raise LabError(f"the arm {plan.arm} has no meaning in the setting {plan.setting}")
     worker = ensure_program("worker")
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-    # On a node out of memory, who restarts and times jobs must not stand still.
+    # On a node out of memory, page faults must not stall the process that restarts and times the jobs.
     if refused := lock_memory():
         raise LabError(f"cannot keep our pages in memory: {refused}")
     with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
@@ -259,7 +264,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; `args.do` is the function to call."""
+    """Parse the command line; `args.do` is the function to call."""
     parser = argparse.ArgumentParser(prog="lab.bed.trial", description="One trial of the paper's experiment.")
     actions = parser.add_subparsers(dest="action", required=True)
     measure = actions.add_parser("calibrate", help="measure how many iterations take that long here")
@@ -281,7 +286,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     args = parse_arguments(argv)
     end_by_signal()
     do: Callable[[argparse.Namespace], dict[str, Any]] = args.do
