@@ -1,1 +1,1 @@
-"""The test bed: a real kernel in a VM, the loads and the measurements on it. The installed package contains none of it."""
+"""The test bed: a real kernel in a VM, and loads and measurements on it. No part of the installed package."""

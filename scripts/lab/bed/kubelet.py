@@ -266,8 +266,7 @@ class Kubelet:
         return count_oom_kills(read_keyed(self._tree.root / "memory.events"))
 
     def _admit(self) -> None:
-        """Admit the first job of the queue if it fits, like a scheduler with one node; a job that does not fit blocks
-        the rest.
+        """Admit the first job of the queue if it fits; a job that does not fit blocks the rest.
 
         Admit one job per call: starting a pod takes a while, and exits meanwhile must not wait for the whole queue.
         """

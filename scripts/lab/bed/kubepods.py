@@ -174,9 +174,7 @@ class Kubepods:
         return path
 
     def start_container(self, spec: PodSpec, argv: Sequence[str]) -> Container:
-        """Start the pod's container in a new scope. When its pidfd reports the end, the caller calls
-        `remove_container`.
-        """
+        """Start the pod's container in a new scope; the caller removes it when its pidfd reports the end."""
         run = self._runs.get(spec.uid, 0)
         self._runs[spec.uid] = run + 1
         log = self._pod_logs(spec) / spec.container / f"{run}.log"

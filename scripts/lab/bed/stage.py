@@ -46,8 +46,7 @@ def make_jobs(load: Load, worker: Path, prefix: str = "job") -> list[Job]:
 
 
 def calibrate(worker: Path, unit_cpu_ms: float) -> int:
-    """Return the iterations that take `unit_cpu_ms` of CPU time here, from the fastest of five runs: disturbances only
-    slow.
+    """Return the iterations that take `unit_cpu_ms` of CPU time here, from the fastest of five runs.
 
     Raises:
         LabError: the CPU clock does not move.
