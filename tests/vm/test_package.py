@@ -144,7 +144,7 @@ def test_it_uses_its_own_code_and_debians_libraries_and_no_others(installed: str
     assert all(path.startswith((ours, debians)) for path in paths)
     assert "/usr/local" not in run(PREFIX / "bin/python", "-I", "-c", "import sys; print(sys.path)")
     assert os.readlink(f"/proc/{main_pid()}/exe").startswith("/usr/bin/python3.")
-    compiled = list(PREFIX.glob("lib/python3/site-packages/cgpause/__pycache__/daemon.*.pyc"))
+    compiled = list(PREFIX.glob("lib/python3/site-packages/cgpause/daemon/__pycache__/loop.*.pyc"))
     assert len(compiled) == 1, "the daemon could not write it"
 
 
