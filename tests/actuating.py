@@ -1,4 +1,4 @@
-"""Actions on ordinary trees, as the tests in tests/actuate carry them out."""
+"""An actuator on a fake tree with three pods, for the tests in tests/actuate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SAMPLE = Sample(0, Headroom(100, 5, None, 0), ())
 
 
 class Bench:
-    """A tree with pods a, b and c, whose originals differ, and an actuator on it."""
+    """A tree with pods a, b and c, each with a different original cpu.max, and an actuator on it."""
 
     def __init__(self, folder: Path, watch: Watch, *, dry_run: bool = False) -> None:
         self.fake = FakeTree(folder)
@@ -56,7 +56,7 @@ class Bench:
         self.actuator = Actuator(kept, self.tree, watch, dry_run=dry_run, recorder=self)
 
     def keep(self, event: Event) -> None:
-        """Be the history."""
+        """Record an event, in place of the history."""
         self.kept.append(event)
 
     def tracked(self, name: str) -> TrackedPod:
@@ -97,7 +97,7 @@ def lines(caplog: pytest.LogCaptureFixture, *starts: str) -> list[str]:
 def refuse(
     monkeypatch: pytest.MonkeyPatch, folder: Path, code: int, files: tuple[str, ...] = ("cpu.max", "cgroup.kill")
 ) -> None:
-    """Make the kernel refuse writes in one pod."""
+    """Make the kernel refuse writes to the given files of one pod with errno `code`."""
     write = Cgroup.write
 
     def refusing(cgroup: Cgroup, name: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""How tests of the command line call it, and look at what it did."""
+"""Helpers that run the command line in tests and check its effects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ESCAPED = r"a\x1b[31m\n\udcff"
 
 
 def invoke(*args: str) -> Result:
-    """Run the command in this process; a traceback is a failure whatever a test asks for."""
+    """Run the command in this process and return its result; fail the test on any traceback."""
     result = CliRunner().invoke(app, args)
     error = result.exception
     if error is not None and not isinstance(error, SystemExit):
@@ -97,7 +97,7 @@ Snapshot = dict[str, tuple[object, ...]]
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """Everything a write would change: bytes, xattrs, modes, times."""
+    """Return all facts about a folder that a write would change: bytes, xattrs, modes, times, inodes."""
     found: Snapshot = {}
     for path in (folder, *sorted(folder.rglob("*"))):
         status = path.lstat()
@@ -109,7 +109,7 @@ def snapshot(folder: Path) -> Snapshot:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Without root's powers where the tests run as root; the kernel checks the effective uid."""
+    """Drop root's powers inside the block if the tests run as root; the kernel checks the effective uid."""
     if os.geteuid() != 0:
         yield
         return
@@ -121,12 +121,12 @@ def as_nobody() -> Iterator[None]:
 
 
 def lock_away(path: Path, mode: int) -> None:
-    """Set modes that count for nobody, and without root for ourselves."""
+    """Set a mode that also applies to this process, unless it has root's powers."""
     path.chmod(mode)
 
 
 def hostile_tree(tree: FakeTree) -> Path:
-    """Move kubepods below a folder with a name that no terminal should obey; returns its pod `web`."""
+    """Move kubepods below a folder with terminal control characters in its name; return the folder of pod `web`."""
     web = tree.add_pod("web", cpu_max="50000 100000")
     (tree.root / HOSTILE).mkdir()
     tree.kubepods.rename(tree.root / HOSTILE / "kubepods.slice")

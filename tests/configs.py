@@ -1,4 +1,4 @@
-"""What is wrong with a configuration text."""
+"""Problems found in a configuration text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cgpause.core.errors import ConfigError, ConfigProblem
 
 
 def problems(text: str) -> list[tuple[int | None, str]]:
-    """Line and key of each problem in a text; none if it is a valid configuration."""
+    """Return line and key of each problem in a text; an empty list for a valid configuration."""
     return [(p.line, p.key) for p in all_problems(text)]
 
 

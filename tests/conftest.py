@@ -1,4 +1,4 @@
-"""For every test: nothing is judged by how fast a shared machine happens to be."""
+"""Fixtures and settings for all tests; hypothesis deadlines are off because shared machines vary in speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ settings.load_profile("cgpause")
 
 @pytest.fixture(autouse=True)
 def log_as_before() -> Iterator[None]:
-    """A program that a test runs in this process sends the log to what is stderr then; the next test has another."""
+    """Restore the root logger's handlers and level after each test; a program run in-process sets its own."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -31,7 +31,7 @@ def log_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """inotify, with an epoll of its own."""
+    """Return an inotify watch with an epoll of its own."""
     with select.epoll() as epoll:
         made = Watch(epoll)
         yield made
@@ -40,7 +40,7 @@ def watch() -> Iterator[Watch]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A temporary folder others can reach, unlike pytest's."""
+    """Return a temporary folder that other users can reach, unlike pytest's tmp_path."""
     folder = Path(tempfile.mkdtemp(prefix="cgpause-test-"))
     folder.chmod(0o755)
     yield folder

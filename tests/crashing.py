@@ -1,9 +1,8 @@
-"""Kills a writer before every single step it takes on a cgroup; the same on an ordinary tree and on a real kernel.
+"""Scenarios that kill a writer before every step it takes on a cgroup, for an ordinary tree or a real kernel.
 
 A scenario prepares a cgroup and runs one operation of the ledger in a child process that is killed (SIGKILL) before
-step 0, then before step 1 and so on, each time from the start; the steps are counted in a dry pass, so a new step in
-the ledger is covered the day it is written. After each death a fresh resume puts things right, and a second one finds
-nothing left to do.
+step 0, then before step 1 and so on, each time from the start. A dry pass counts the steps, so a new step in the ledger
+is covered at once. After each death a fresh resume restores the pod, and a second resume finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Before = Callable[["SteppedCgroup", str, str], None]
 
 
 class SteppedCgroup(Cgroup):
-    """Tells before each step that touches the kernel: which one, and on which file."""
+    """A cgroup that calls `before` with the step and the file name before each step that touches the kernel."""
 
     __slots__ = ("_before",)
 
@@ -69,7 +68,7 @@ class SteppedCgroup(Cgroup):
 
 @dataclass(frozen=True)
 class CgroupState:
-    """All that a pause may touch."""
+    """The state of all files that a pause may change, and the pause record."""
 
     cpu_max: str
     burst: str
@@ -79,7 +78,7 @@ class CgroupState:
 
 @dataclass(frozen=True)
 class PausableCgroup:
-    """A cgroup of a test's own, real or not."""
+    """A cgroup made for a test, on a real kernel or in a plain folder."""
 
     root: str
     path: str
@@ -92,10 +91,10 @@ class PausableCgroup:
         return Cgroup(self.root, self.path)
 
     def set(self, cpu_max: str, burst_us: int = 0) -> None:
-        """Make it what a kubelet made: no pause, these values."""
+        """Remove any pause and write these limits, as kubelet would have made the pod."""
         with contextlib.suppress(OSError):
             os.removexattr(self.folder, XATTR)
-        # The kernel wants quota >= burst at every moment.
+        # The kernel requires quota >= burst at every moment.
         for file, value in (
             ("cgroup.freeze", "0"),
             ("cpu.max.burst", "0"),
@@ -105,7 +104,7 @@ class PausableCgroup:
             self.write(file, value)
 
     def write(self, file: str, value: str) -> None:
-        """Write as somebody else would (kubelet, systemd, an operator's echo)."""
+        """Write a file as a foreign writer would (kubelet, systemd, an operator's echo)."""
         (self.folder / file).write_text(f"{value}\n")
 
     def state(self) -> CgroupState:
@@ -118,7 +117,7 @@ class PausableCgroup:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One operation that will be killed, and what must be true after the resume that follows."""
+    """One operation to kill, and the cpu.max that the following resume must restore."""
 
     id: str
     cpu_max: str
@@ -167,7 +166,7 @@ def _held(hold: str, foreign: str | None = None) -> Callable[[PausableCgroup], o
 
 
 def _thawed(cgroup: PausableCgroup) -> None:
-    """As a daemon leaves it that dies between the record and the freeze."""
+    """Leave the cgroup as a daemon does that dies between the record and the freeze."""
     _held("freeze")(cgroup)
     cgroup.write("cgroup.freeze", "0")
 
@@ -177,13 +176,13 @@ def _reassert(cgroup: Cgroup) -> object:
 
 
 def take_over(mechanism: Mechanism | None = None) -> Callable[[Cgroup], object]:
-    """What an operator does to a pod the daemon holds."""
+    """Return the operation by which an operator takes over a pod that the daemon paused."""
     by_hand = replace(request(), owner=Owner.MANUAL, reason="by hand", since_ns=2, expires_ns=3)
     return lambda cgroup: ledger.take_over(cgroup, by_hand, mechanism)
 
 
 TIGHT = "2000 1000000"
-"""Less than our quota allows, so a pause writes what is there already."""
+"""A cpu.max below the throttle's quota, so a pause writes the value that is already there."""
 ORIGINALS = [
     ("max 100000", 0),
     ("50000 100000", 0),
@@ -214,7 +213,7 @@ def _scenarios() -> Iterator[Scenario]:
         ):
             for foreign in foreigns:
                 if foreign == TIGHT:
-                    continue  # what is held is the original itself, so nobody can tell
+                    continue  # the pause's value is the original itself, so the ledger cannot detect a foreign write
                 foreign_name = foreign.replace(" ", "/")
                 prepare = _held(hold, foreign)
                 for operation, how in (("reassert", _reassert), ("take-over", take_over())):
@@ -229,7 +228,7 @@ SCENARIOS = list(_scenarios())
 
 
 def count_steps(cgroup: PausableCgroup, scenario: Scenario) -> list[str]:
-    """Run a scenario's operation to its end; returns its steps."""
+    """Run a scenario's operation to its end; return its steps."""
     steps: list[str] = []
 
     def note(_: Cgroup, step: str, name: str) -> None:
@@ -259,16 +258,16 @@ def kill_before_step(cgroup: PausableCgroup, operation: Callable[[Cgroup], objec
             with SteppedCgroup(cgroup.root, cgroup.path, die) as stepped:
                 operation(stepped)
         finally:
-            os._exit(0)  # only reached when nothing killed us
+            os._exit(0)  # reached only if the process was not killed
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status), f"the writer was to die before step {step} and did not"
     assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 def check_every_crash(cgroup: PausableCgroup, scenario: Scenario, *, torn: bool = False) -> None:
-    """Kill the operation before each of its steps; whatever it left, one resume puts right and a second leaves alone.
+    """Kill the operation before each of its steps; check that one resume restores the pod and a second changes nothing.
 
-    `torn` dies between truncating and writing a file, which only an ordinary tree knows.
+    `torn` kills between truncating and writing a file, which can happen only in an ordinary tree.
     """
     steps = count_steps(cgroup, scenario)
     assert any(step.startswith(("write", "set_xattr", "remove_xattr")) for step in steps), steps
@@ -292,26 +291,26 @@ def check_every_crash(cgroup: PausableCgroup, scenario: Scenario, *, torn: bool 
 
 @dataclass(frozen=True)
 class Race:
-    """One operation on a pod with quota and burst, and a resize by another writer while it is under way."""
+    """One operation on a pod with quota and burst, and a resize by another writer during it."""
 
     id: str
     prepare: Callable[[PausableCgroup], object]
     operation: Callable[[Cgroup], object]
     resized: str
     original: str = "50000 100000"
-    """cpu.max before the resize."""
+    """Value of cpu.max before the resize."""
 
     def steps(self, cgroup: PausableCgroup) -> list[str]:
-        """Run without a resize; returns the steps."""
+        """Run the operation without a resize; return its steps."""
         return count_steps(cgroup, Scenario(self.id, "50000 100000", 20000, self.prepare, self.operation, ""))
 
     def steps_before_the_write(self, cgroup: PausableCgroup) -> list[str]:
-        """Return the steps before the one that writes cpu.max: a resize before any of these can be noticed."""
+        """Return the steps before the write of cpu.max; the operation can notice a resize before any of these."""
         steps = self.steps(cgroup)
         return steps[: steps.index("write cpu.max")]
 
     def run(self, cgroup: PausableCgroup, resize_before: int, die_before: int | None = None) -> None:
-        """Run with the resize just before one step, and perhaps a death before another."""
+        """Run the operation with the resize just before one step, and optionally a death before another."""
         cgroup.set("50000 100000", 20000)
         self.prepare(cgroup)
 
@@ -348,10 +347,10 @@ RACES = [
 
 
 def check_every_crash_of_a_race(cgroup: PausableCgroup, race: Race) -> None:
-    """Resize just before the last step before the write, kill before each step, and resume what is left."""
+    """Resize before the last step that precedes the write, kill before each step, and check the resume that follows."""
     resize_before = len(race.steps_before_the_write(cgroup)) - 1
     race.run(cgroup, resize_before)
-    longest = len(race.steps(cgroup)) + 2  # the resize is recorded, and cpu.max read once more
+    longest = len(race.steps(cgroup)) + 2  # it also records the resize and reads cpu.max once more
     for number in range(longest):
         race.run(cgroup, resize_before, die_before=number)
         where = f"{race.id}: killed before step {number}"

@@ -1,4 +1,4 @@
-"""The daemon as a process, as the tests in tests/daemon run it: a configuration, a log, an end."""
+"""The daemon as a process, for the tests in tests/daemon: its configuration, log and exit status."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cpu_max(pod: Path) -> str:
 
 
 def hold(tree: FakeTree, pod: Path, owner: Owner, expires_ns: int | None = None) -> None:
-    """Pause a pod as a predecessor or an operator would."""
+    """Pause a pod as an earlier daemon or an operator would."""
     request = PauseRequest(Mechanism.THROTTLE, CpuMax(1001, 100_000), owner, "a test", now_ns(), expires_ns)
     with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
         pause(cgroup, request)

@@ -112,7 +112,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> Snapshot:
 
 
 def busy_snapshot() -> Snapshot:
-    """One pod of every kind."""
+    """Return a snapshot with one pod of every kind."""
     grows: dict[str, Any] = {"growth": 12.0 * MIB, "reclaimable_bytes": 0}
     pods = (
         make_pod("default/idle", workload=Workload.SERVICE),
@@ -179,7 +179,7 @@ def make_detail(pod: SeenPod) -> PodDetail:
 
 
 def text_of(frame: Frame) -> list[str]:
-    """The lines without style, and without what is blank at their end."""
+    """Return the frame's lines without styles and trailing blanks."""
     return ["".join(text for text, _ in line).rstrip() for line in frame.lines]
 
 

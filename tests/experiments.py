@@ -1,4 +1,4 @@
-"""Made-up trials for tests: a guest that answers as `lab.bed.trial` does, without a machine."""
+"""Fake trials for tests: a guest that answers as `lab.bed.trial` does, without a virtual machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MIB = 1 << 20
 EVERYTHING = [trial for batch in Wanted().batches() for trial in batch]
 
 Change = Callable[[Trial], dict[str, Any]]
-"""What a trial says otherwise than it would."""
+"""A function from a trial to the values in which its answer differs from the default."""
 
 
 def answer(trial: Trial, **otherwise: object) -> dict[str, Any]:
-    """What a trial prints: all well, 100 s, no restart."""
+    """Return the values that a successful trial prints (100 s, no restart), changed by `otherwise`."""
     cell = trial.cell
     values: dict[str, Any] = {
         "setting": cell.setting,
@@ -49,14 +49,14 @@ FACTS = Facts("1G", "6.1.0-test", "a CPU", 1000)
 
 
 class FakeGuest:
-    """Answers trials; `failing` says which of them fail now."""
+    """A guest that answers trials; the bed's `failing` decides which trials fail."""
 
     def __init__(self, bed: FakeBed) -> None:
         self.facts = replace(FACTS, work=1000 + len(bed.boots))
         self._bed = bed
 
     def run(self, trial: Trial, work: int) -> dict[str, Any]:
-        """The trial's answer."""
+        """Return the trial's answer; raise LabError if the bed says that this trial fails."""
         self._bed.ran.append((len(self._bed.boots), trial))
         self._bed.now_s += 60
         if self._bed.failing(trial):
@@ -65,7 +65,7 @@ class FakeGuest:
 
 
 class FakeBed:
-    """Boots FakeGuests and notes what is asked of them; its clock takes a minute for each trial."""
+    """A bed that boots FakeGuests and records boots and trials; its clock advances one minute per trial."""
 
     def __init__(self, change: Change = lambda _: {}, failing: Callable[[Trial], bool] = lambda _: False) -> None:
         self.change = change
@@ -77,7 +77,7 @@ class FakeBed:
 
     @property
     def boot(self) -> BootGuest:
-        """What the driver boots guests with."""
+        """Return the function with which the driver boots guests."""
 
         @contextlib.contextmanager
         def booted(setting: str) -> Iterator[Guest]:
@@ -91,7 +91,7 @@ class FakeBed:
 
 
 def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: str = "c0de") -> Results:
-    """Results of one boot for each setting."""
+    """Return results of the trials, with one boot for each setting."""
     results = Results()
     for number, setting in enumerate(dict.fromkeys(trial.cell.setting for trial in trials), 1):
         results.boots[number] = Boot(
@@ -108,7 +108,7 @@ TIMES = {"none": 100.0, "unlimited": 70.0, "reserve-freeze": 75.0, "reserve-thro
 
 
 def well(trial: Trial) -> dict[str, Any]:
-    """An experiment in which everything holds: restarts above 120 % only, and none with our arms."""
+    """Return changes that confirm every claim: restarts only above 120 % oversubscription, and none with our arms."""
     if trial.cell.oversubscription <= 1.2:
         return {}
     ours = trial.arm in ("reserve-freeze", "reserve-throttle", "unlimited")

@@ -1,6 +1,6 @@
-"""Every parser of text that is not ours, as a function of bytes that raises where a parser does what it must not.
+"""Every parser of foreign text, as a function of bytes that raises if the parser breaks its contract.
 
-`test_fuzz.py` tries each with hypothesis; `scripts/bench fuzz` drives them by coverage, with atheris.
+`test_fuzz.py` runs each with hypothesis; `scripts/bench fuzz` runs them guided by coverage, with atheris.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MOST_64_BIT = 2**64
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parser's whole contract on any bytes."""
+    """A parser's complete contract on arbitrary bytes."""
 
     run: Callable[[bytes], bool]
-    """Whether it took them; whatever it raises is a bug."""
+    """A function that returns True if the parser accepts the bytes; any exception is a bug."""
     seeds: tuple[bytes, ...]
-    """Bytes that it takes, to begin with."""
+    """Accepted inputs to start from."""
 
 
 def _text(data: bytes) -> str:
-    """As file names and command lines reach Python: what is not UTF-8 is kept as surrogates."""
+    """Return the text as Python decodes file names and command lines: invalid UTF-8 becomes surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -98,7 +98,7 @@ def _lines(data: bytes) -> bool:
 
 
 def _entry(data: bytes) -> bool:
-    """The name of a cgroup, or of an entry of kubelet's log folders."""
+    """Parse the name of a cgroup or of an entry in kubelet's log folders; return True if any parser accepts it."""
     entry = _text(data)
     uid, container = kubepods.pod_uid(entry), kubepods.container_id(entry)
     assert uid is None or set(uid) <= set("0123456789abcdef-")
@@ -111,7 +111,7 @@ def _entry(data: bytes) -> bool:
 
 
 def _reference(data: bytes) -> bool:
-    """What somebody types after `cgpause pause`."""
+    """Return True if the text, as an operator types it after `cgpause pause`, finds the pod."""
     try:
         return find_pod(_text(data), [_POD], "/sys/fs/cgroup") is _POD
     except PodLookupError:
@@ -162,7 +162,7 @@ _TRACE = (
 
 
 def _trace(data: bytes) -> bool:
-    """A line, of whatever kind, after a header, a pod and a sample; then the same sample again."""
+    """Decode the bytes as a line after a header, a pod and a sample, then the same sample; return True if accepted."""
     decoder = Decoder()
     for line in _TRACE:
         decoder.feed(line)
@@ -172,7 +172,7 @@ def _trace(data: bytes) -> bool:
     except BadLineError as e:
         said = str(e)
     else:
-        with suppress(BadLineError):  # it may have been a header, or the time may have gone on
+        with suppress(BadLineError):  # the bytes may be a header, or may have advanced the time
             moments.append(decoder.feed(_TRACE[2]))
     assert said.isprintable()
     for moment in filter(None, moments):

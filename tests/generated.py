@@ -1,4 +1,4 @@
-"""Committed files that the code writes."""
+"""Committed files that the code generates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def current(path: Path, expected: str) -> bool:
-    """Whether a file is as the code would write it; under CGPAUSE_REGENERATE=1 it is written first."""
+    """Return True if the file has the expected text; under CGPAUSE_REGENERATE=1, write it first."""
     if os.environ.get("CGPAUSE_REGENERATE") == "1":
         path.write_text(expected, encoding="utf-8")
     return expected == path.read_text(encoding="utf-8")

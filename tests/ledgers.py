@@ -1,4 +1,4 @@
-"""A pod whose pause protocol is looked at, for the tests in tests/ledger."""
+"""Cgroups and pauses for the tests of the pause protocol in tests/ledger."""
 
 from __future__ import annotations
 

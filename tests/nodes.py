@@ -1,4 +1,4 @@
-"""Values for tests of the pure core: pods, samples, and a node that carries out what `decide` says."""
+"""Values for tests of the pure core: pods, samples, and a node that carries out the decisions of `decide`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cgpause.policy.growth import Growth
 MS = 1_000_000
 S = 1_000_000_000
 START_NS = 1000 * S
-"""Tests begin here, so that something can have happened before."""
+"""Start time of the tests; late enough that events can precede it."""
 ORIGINAL = CpuMax(50000, 100000)
 TOTAL_BYTES = 1000 << 20
 MIB = 1 << 20
@@ -73,7 +73,7 @@ def pod(
 
 
 def growth(used: float, **facts: object) -> Growth:
-    """The growth of a pod that uses `used` MiB, is admitted and stands still; `facts` are fields in their own units."""
+    """Return the growth of an admitted pod that uses `used` MiB and does not grow; `facts` override its fields."""
     amount = int(used * MIB)
     still = Growth(
         used=amount,
@@ -97,14 +97,14 @@ def growth(used: float, **facts: object) -> Growth:
 
 
 def sample(at_ns: int, used_pct: float, pods: Iterable[PodUsage] = ()) -> Sample:
-    """A sample of a node without a kubepods limit; use comes out as exactly `used_pct` for halves of a percent."""
+    """Return a sample of a node without a kubepods limit; use is exact if `used_pct` is a multiple of 0.5."""
     available = TOTAL_BYTES - int(TOTAL_BYTES * used_pct / 100)
     return Sample(at_ns, Headroom(TOTAL_BYTES, available, None, 0), tuple(pods))
 
 
 @dataclass
 class Node:
-    """Pods in memory; `step` samples, decides and does what was decided, as the daemon does."""
+    """Pods in memory; `step` samples, decides and carries out the actions, as the daemon does."""
 
     config: Config
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Node:
     at_ns: int = START_NS
     state: State = field(default_factory=State)
     holds: dict[str, list[tuple[int, int | None]]] = field(default_factory=dict)
-    """Per pod, from when to when it was held (by anybody)."""
+    """Start and end time of each pause, per pod, by any owner; the end is None while the pod is paused."""
 
     def add(self, new: Pod, current: int = 1 << 20) -> None:
         self.pods[new.uid] = new
@@ -164,5 +164,5 @@ class Node:
 
 
 def names(actions: Iterable[Action], kind: type[Action]) -> list[str]:
-    """Pods of the actions of one kind, in order."""
+    """Return the pods of the actions of one kind, in order."""
     return [action.pod.uid for action in actions if isinstance(action, kind)]

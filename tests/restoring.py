@@ -1,4 +1,4 @@
-"""Pods as a daemon that died left them, for the tests in tests/restore."""
+"""Paused and damaged pods, as a dead daemon leaves them, for the tests in tests/restore."""
 
 from __future__ import annotations
 

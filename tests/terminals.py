@@ -1,6 +1,6 @@
-"""A terminal for tests: a program in a pseudo-terminal, and the screen as it would be seen.
+"""A terminal for tests: a program in a pseudo-terminal, and the screen that it shows.
 
-It understands what `cgpause top` sends and no more: placing the cursor, erasing, styles (which it forgets) and modes.
+The terminal understands only the sequences that `cgpause top` sends: cursor position, erase, styles (ignored), modes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-# In a session of its own, whose terminal this is; as a job it has a parent there that waits for it, and does what a
-# shell does: it takes the terminal (SIGUSR1), or gives it to the job and continues that (SIGUSR2, as `fg`).
+# The program runs in a session of its own, with this terminal as the controlling one. As a job it has a parent in that
+# session that does what a shell does: it takes the terminal (SIGUSR1), or gives it to the job and continues the job
+# (SIGUSR2, as `fg`).
 _LAUNCH = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -47,7 +48,7 @@ _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
 
 
 class Screen:
-    """Lines of characters."""
+    """A screen as rows of characters, with the cursor and the terminal's modes."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.size = (columns, lines)
@@ -64,7 +65,7 @@ class Screen:
         return ["".join(line).rstrip() for line in self.cells]
 
     def feed(self, text: str) -> str:
-        """Take in what was sent; returns what is the beginning of a sequence."""
+        """Apply received text to the screen; return an incomplete escape sequence at its end."""
         place = 0
         while place < len(text):
             char = text[place]
@@ -86,7 +87,7 @@ class Screen:
 
     def _put(self, char: str) -> None:
         columns, _ = self.size
-        # Without wrapping, whatever is too much overwrites the last cell: a line that is too wide can be seen.
+        # Without wrapping, extra characters overwrite the last cell, so tests can detect a line that is too wide.
         self.cells[self.row][min(self.column, columns - 1)] = char
         self.column += 1
 
@@ -112,7 +113,7 @@ class Screen:
 
 
 class TerminalProgram:
-    """A program in a terminal of its own; it is ended with the block."""
+    """A program in a terminal of its own; leaving the block ends the program."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class TerminalProgram:
         env: Mapping[str, str] | None = None,
         as_job: bool = False,
     ) -> None:
-        """`as_job` starts it as a shell would: only a process whose parent is in its session is stopped by Ctrl-Z."""
+        """Start the program; `as_job` gives it a parent in its session, without which Ctrl-Z cannot stop it."""
         self.screen = Screen(columns, lines)
         self._rest = ""
         self.fd, child = pty.openpty()
@@ -138,7 +139,7 @@ class TerminalProgram:
         self.process = subprocess.Popen(
             launch, stdin=child, stdout=child, stderr=child, env=environment, start_new_session=True
         )
-        self._child = child  # kept open, so that its state can be looked at after the end
+        self._child = child  # kept open so that tests can read its state after the program ended
 
     def __enter__(self) -> Self:
         return self
@@ -164,11 +165,11 @@ class TerminalProgram:
         os.write(self.fd, text.encode() if isinstance(text, str) else text)
 
     def read(self, wait_s: float = 0.0) -> None:
-        """Take in what has been sent."""
+        """Read the program's output into the screen."""
         while select.select([self.fd], [], [], wait_s)[0]:
             try:
                 data = os.read(self.fd, 65536)
-            except OSError:  # EIO: nobody has it open any more
+            except OSError:  # EIO: no process has the terminal open any more
                 return
             if not data:
                 return
@@ -180,7 +181,7 @@ class TerminalProgram:
         return "\n".join(self.screen.lines)
 
     def wait_for(self, condition: str | Callable[[str], bool], timeout_s: float = 60) -> str:
-        """Wait until a text is on the screen, or until a condition holds for it; returns the screen."""
+        """Wait until the screen contains a text or satisfies a condition; return the screen."""
         holds = condition if callable(condition) else lambda text: condition in text
         deadline = time.monotonic() + timeout_s
         while not holds(self.text):
@@ -192,7 +193,7 @@ class TerminalProgram:
         return next((line for line in self.screen.lines if text in line), "")
 
     def end(self, timeout_s: float = 60) -> int:
-        """Wait for the program's end; returns its exit status."""
+        """Wait for the program to end; return its exit status."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
@@ -201,7 +202,7 @@ class TerminalProgram:
         return self.process.returncode
 
     def is_as_before(self) -> bool:
-        """Whether the terminal's attributes and modes are what they were."""
+        """Return True if the terminal's attributes and screen mode are as they were before the start."""
         return termios.tcgetattr(self._child) == self.before and "?1049" not in self.screen.modes
 
     def hang_up(self) -> None:
@@ -210,7 +211,7 @@ class TerminalProgram:
 
     @property
     def pid(self) -> int:
-        """The program in the foreground."""
+        """Id of the foreground process group."""
         return os.tcgetpgrp(self.fd)
 
     def signal(self, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""Pauses out of events: whoever wrote them, in whatever order, and never with a time that nobody noted."""
+"""Pauses computed from events, by any writer and in any order; a time without an event stays unknown."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_a_pause_without_an_end_has_no_times_but_its_begin() -> None:
 
 
 def test_a_pause_of_before_a_crash_is_ended_by_whoever_cleaned_up() -> None:
-    """Which knows the pod by its UID only, where its log folder is gone."""
+    """The cleanup knows the pod by its UID only, if the pod's log folder is gone."""
     found = only(paused(100, 5), resumed(130, 5, 30, pod="u1", result="crashed"))
 
     assert (found.pod, found.held_s, found.result) == ("default/u1", 30, "crashed")
 
 
 def test_an_end_alone_says_when_it_began_by_the_boot_clock() -> None:
-    """The event of its begin was in the memory of a daemon that was killed."""
+    """The event of the begin was in the memory of a daemon that was killed."""
     found = only(resumed(130, 5, 30, pause_reason="full"))
 
     assert (found.start, found.end, found.held_s, found.reason) == (100, 130, 30, "full")
@@ -178,7 +178,7 @@ def test_no_time_is_invented_whatever_was_noted(noted: list[Event], seed: int) -
         assert sum(total.pauses for total in totals(found)) == len(found)
 
 
-# --- which of them ---------------------------------------------------------------------------------------------------
+# --- selection -------------------------------------------------------------------------------------------------------
 
 FOUND = pauses(
     [

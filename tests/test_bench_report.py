@@ -1,4 +1,4 @@
-"""The performance report says what was measured, and nothing else."""
+"""The performance report states the measurements, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held directories, and errno → our errors."""
+"""Cgroup directories kept open, and the project's errors for each errno."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_file_is_no_cgroup(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_of_a_living_cgroup_is_no_vanished_cgroup(cgroup: Cgroup) -> None:
-    """Older kernels have no memory.reclaim, say: that must be told, not taken for a pod that is gone."""
+    """Older kernels lack files such as memory.reclaim; the error must name the file, not report the pod as gone."""
     with pytest.raises(KernelReadError, match="not on this kernel"):
         cgroup.read("memory.reclaim")
     with pytest.raises(KernelWriteError, match=r"memory\.reclaim"):
@@ -229,7 +229,7 @@ def test_children_are_directories_whatever_their_names(cgroup: Cgroup, folder: P
 def test_a_child_that_vanishes_while_we_list_hides_none_of_the_others(
     cgroup: Cgroup, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """readdir named it, stat no longer finds it: ordinary on a busy node, and no reason to drop every other pod."""
+    """readdir names a child that stat no longer finds: common on a busy node, and no reason to drop every other pod."""
     (folder / "vanishing").mkdir()
     (folder / "zz").mkdir()
     scandir = os.scandir
@@ -267,7 +267,7 @@ def test_the_lock_excludes_a_second_holder_and_is_given_back(tmp_path: Path, cgr
 
 
 def test_whoever_may_only_open_the_directory_cannot_lock_it(folder: Path, cgroup: Cgroup) -> None:
-    """On a node that is any user of the host, and a container with /sys mounted."""
+    """On a node, any user of the host can open it, and so can a container with /sys mounted."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""`cgpause check`: every line has a level, and whatever is not well says what to do."""
+"""`cgpause check`: every line has a level, and each warning or failure says what to do."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def raiser(error: BaseException) -> Callable[..., NoReturn]:
 
 @pytest.fixture
 def healthy(tmp_path: Path, monkeypatch: Patch) -> FakeTree:
-    """A node on which every check is well."""
+    """Return a fake node on which every check passes."""
     tree = FakeTree(tmp_path)
     tree.add_pod("web")
     (tree.kubepods / "memory.high").write_text("max\n")
@@ -327,7 +327,7 @@ def test_a_host_without_cgroup_v2_fails_with_what_to_do(
     findings = {finding.name: finding for finding in run_checks(None, str(healthy.log_dir), Config())}
 
     assert findings["cgroup"].level is Level.FAIL
-    # What does not depend on cgroups is still looked at.
+    # The checks that need no cgroups still run.
     assert {"kernel", "permissions", "psi", "swap", "unit"} <= findings.keys()
     assert "systemd.unified_cgroup_hierarchy=1" in f"{findings['cgroup'].message} {findings['cgroup'].advice}"
     result = CliRunner().invoke(app, ["check"])

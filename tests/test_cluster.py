@@ -1,4 +1,4 @@
-"""The page about oversubscribed clusters: its cells repeat themselves in any number of processes, and it is current."""
+"""The page about oversubscribed clusters: its cells are equal with any number of processes, and it is current."""
 
 from __future__ import annotations
 

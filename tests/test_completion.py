@@ -1,4 +1,4 @@
-"""What the Tab key does: in bash and zsh at a terminal, and in fish, which tells without one."""
+"""Tab completion in bash and zsh at a terminal, and in fish, which prints completions without a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SET_UP = {
     "bash": f" PS1={PROMPT!r}; source {REPO}/scripts/completions/cgpause.bash\n",
     "zsh": f" PS1={PROMPT!r}; fpath+={REPO}/scripts/completions; autoload -U compinit; compinit -u -d ~/zcompdump\n",
 }
-# Completes as the real one does, and else writes down what it was called with.
+# Completes as the real command does; otherwise writes its arguments to a file.
 COMMAND = f"""\
 #!/bin/sh
 [ -n "$_CGPAUSE_COMPLETE" ] && exec {sys.executable} -m cgpause "$@"
@@ -40,7 +40,7 @@ printf '%s\\n' "$@" >"$HOME/new" && mv "$HOME/new" "$HOME/called"
 
 
 def lay_out(folder: Path) -> FakeTree:
-    """Two running pods, of which one has no name, and a paused one."""
+    """Make two running pods, one of them without a name, and a paused pod."""
     tree = FakeTree(folder)
     tree.add_pod("web")
     tree.add_pod("stranger", log=False)
@@ -49,7 +49,7 @@ def lay_out(folder: Path) -> FakeTree:
 
 
 def environment(home: Path, command: str = COMMAND) -> Mapping[str, str]:
-    """A home with nothing in it but the command."""
+    """Make a home folder with only the command in it; return the environment for it."""
     (home / "bin").mkdir(parents=True)
     (home / "bin/cgpause").write_text(command)
     (home / "bin/cgpause").chmod(0o755)
@@ -64,7 +64,7 @@ def installed(shell: str) -> str:
 
 
 class Shell:
-    """A shell at its prompt, with our completion in it; it is ended with the block."""
+    """A shell at its prompt, with cgpause's completion loaded; leaving the block ends the shell."""
 
     def __init__(self, name: str, folder: Path, command: str = COMMAND) -> None:
         self.tree = lay_out(folder)
@@ -80,7 +80,7 @@ class Shell:
         )
         os.close(inside)
         self.type(SET_UP[name])
-        # The line itself has the prompt in it too, in quotes.
+        # The echo of the set-up line also contains the prompt, in quotes.
         self.wait_for(lambda shown: re.search(rf"(?<!'){PROMPT}", shown) is not None)
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class Shell:
         os.write(self._terminal, keys.encode())
 
     def wait_for(self, condition: Callable[[str], bool]) -> None:
-        """Wait until a condition holds for what was shown since something was typed."""
+        """Wait until a condition holds for the output since the last typing."""
         deadline = time.monotonic() + 60
         while not condition(self.shown):
             assert time.monotonic() < deadline, f"waited in vain; shown was {self.shown!r}"
@@ -104,7 +104,7 @@ class Shell:
                 self.shown += os.read(self._terminal, 65536).decode(errors="replace")
 
     def called(self, keys: str) -> list[str]:
-        """What `cgpause` is called with when Enter follows these keys."""
+        """Type these keys and Enter; return the arguments with which `cgpause` is called."""
         file = self.home / "called"
         self.type(f"{keys}\n")
         self.wait_for(lambda _: file.exists())
@@ -177,7 +177,7 @@ def test_tab_completes_the_file_of_a_trace_and_the_folder_of_what_is_written(she
 @pytest.mark.parametrize("command", ["#!/bin/sh\necho oh no >&2; exit 1\n", "#!/nowhere\n"], ids=["fails", "absent"])
 def test_a_completion_that_fails_says_nothing(name: str, command: str, tmp_path: Path) -> None:
     with Shell(name, tmp_path, command) as shell:
-        shell.type("cgpause pause \t\x15echo $((40+2))\n")  # Ctrl-U takes the line back
+        shell.type("cgpause pause \t\x15echo $((40+2))\n")  # Ctrl-U clears the line
         shell.wait_for(lambda shown: "42" in shown)
 
     assert not re.search("oh no|nowhere|not found|No such", shell.shown)
@@ -221,7 +221,7 @@ def test_fish_says_nothing_either_when_it_fails(tmp_path: Path) -> None:
 
 
 def offered(tree: FakeTree, *words: str) -> list[str]:
-    """What the last word can become."""
+    """Return the completions that are offered for the last word."""
     line = ["cgpause", *place(tree), *words]
     env = {"COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), "_CGPAUSE_COMPLETE": "complete_bash"}
     done = subprocess.run(

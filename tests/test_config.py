@@ -1,4 +1,4 @@
-"""What configuration text means, what is refused and where, and that everything written from the code is current."""
+"""Configuration text: its meaning, the refused values with their places, and the files generated from the code."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ CONFIGS = st.builds(
 )
 
 
-@settings(deadline=None)  # a machine at work on something else is no failure
+@settings(deadline=None)  # no deadline: a busy machine is not a failure
 @given(CONFIGS)
 def test_what_is_written_reads_back_the_same(config: Config) -> None:
     assert config == parse_config(render_config(config), "rendered")

@@ -1,4 +1,4 @@
-"""Configuration files: missing ones, odd ones, and what no configuration can be."""
+"""Configuration files: missing or odd ones, and files that cannot contain a configuration."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, must_exist: 
 
 
 def test_a_file_we_may_not_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may read everything, so the refusal is acted."""
+    """Root may read every file, so the test fakes the refusal."""
 
     def refuse(path: str, *_: object) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)

@@ -1,4 +1,4 @@
-"""What configuration text is refused, and what is said of it: at its line, all of it at once, whatever the text."""
+"""Errors in configuration text: each is reported at its line, all at once, for any text."""
 
 from __future__ import annotations
 

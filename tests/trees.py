@@ -1,4 +1,4 @@
-"""Ordinary directory trees laid out like cgroup v2: captured ones from a real kubelet, and small ones for one test."""
+"""Plain directory trees laid out like cgroup v2: captured from a real kubelet, or made small for one test."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ CAPTURED = {
 
 
 def open_descriptors() -> int:
-    """How many files this process holds open."""
+    """Return the number of open file descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def load_capture(driver: str) -> dict[str, Any]:
-    """A captured tree, as described in fixtures/README.md."""
+    """Return a captured tree in the format of fixtures/README.md."""
     loaded: dict[str, Any] = json.loads((FIXTURES / f"kubelet-1.32-{driver}.json").read_text())
     return loaded
 
 
 def lay_out_capture(driver: str, folder: Path) -> tuple[Path, Path]:
-    """Write a captured tree below `folder`; returns its cgroup root and its log folder."""
+    """Write a captured tree below `folder`; return its cgroup root and its log folder."""
     capture = load_capture(driver)
     root = folder / "cgroup"
     for path, files in {"": capture["root"], **capture["cgroups"]}.items():
@@ -50,7 +50,7 @@ def lay_out_capture(driver: str, folder: Path) -> tuple[Path, Path]:
     for name in capture["children"]:
         (root / name).mkdir(exist_ok=True)
     for path in capture["cgroups"]:
-        (root / path / "cgroup.kill").touch()  # nobody can read it, so it is not captured
+        (root / path / "cgroup.kill").touch()  # cgroup.kill is write-only, so the capture lacks it
     log_dir = folder / "log"
     for entry, target in capture["logs"].items():
         log = log_dir / entry.removeprefix("/var/log/")
@@ -65,13 +65,13 @@ def lay_out_capture(driver: str, folder: Path) -> tuple[Path, Path]:
 
 
 def make_uid(number: int) -> str:
-    """A pod UID as the API server makes them."""
+    """Return a pod UID in the API server's format."""
     return f"{number:08x}-0000-4000-8000-{number:012x}"
 
 
 @dataclass
 class FakeTree:
-    """A kubepods tree (systemd driver) with the files cgpause touches; every pod is Burstable unless said otherwise."""
+    """A kubepods tree (systemd driver) with the files that cgpause touches; pods are Burstable by default."""
 
     folder: Path
     memory_max: str = "1073741824"
@@ -91,7 +91,7 @@ class FakeTree:
         self.set_used(0)
 
     def set_used(self, used_bytes: int, reclaimable_bytes: int = 0) -> None:
-        """Set what the kubepods root uses."""
+        """Set the memory use of the kubepods root, in bytes."""
         rewrite(
             self.kubepods / "memory.stat",
             f"anon {used_bytes:020}\ninactive_file {reclaimable_bytes:020}\nactive_file 0\nslab_reclaimable 0\n",
@@ -110,7 +110,7 @@ class FakeTree:
         log: bool = True,
         static: bool = False,
     ) -> Path:
-        """Make a pod with one container and a sandbox; returns its directory."""
+        """Make a pod with one container and a sandbox; return its directory."""
         self.made += 1
         uid = make_uid(self.made)
         if static:
@@ -118,7 +118,7 @@ class FakeTree:
         self.uids[name] = uid
         prefix = f"kubepods-{tier}" if tier else "kubepods"
         parent = self.kubepods / f"{prefix}.slice" if tier else self.kubepods
-        # Made aside and moved in whole: a half-made pod is a case of its own.
+        # Make the pod elsewhere and move it in whole: a half-made pod is a separate case.
         staging = self.folder / "staging"
         staging.mkdir()
         files = {
@@ -146,10 +146,10 @@ class FakeTree:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Write a file's text, no shorter than the one before, in one step.
+    """Replace a file's text in one step by a text at least as long.
 
-    As the kernel's files: whoever reads sees the one or the other. `write_text` empties the file first, and a daemon
-    that looks just then cannot read the memory, and rightly resumes everybody.
+    Kernel files change in one step as well: a reader sees the old or the new text. `write_text` truncates the file
+    first; a daemon that reads at that moment gets no memory use, and so resumes every pod.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
@@ -160,14 +160,15 @@ def rewrite(path: Path, text: str) -> None:
 
 
 def records_left(root: Path) -> list[Path]:
-    """Directories that still carry a pause record."""
+    """Return the directories that still carry a pause record."""
     return [Path(base) for base, _, _ in os.walk(root) if "user.cgpause" in os.listxattr(base)]
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
-    """Wait for a callable to become true; the bound is generous because machines are slow.
+    """Wait until `condition()` is true; the default timeout is generous because machines are slow.
 
-    A condition that starts programs is no cheap one: for as long as it took, it leaves the CPU to what it waits for.
+    The function sleeps between checks for as long as a check took, at most 0.5 s: a condition that starts programs
+    would otherwise take the CPU from the process that it waits for.
     """
     deadline = time.monotonic() + timeout_s
     asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""`cgpause pause` and `resume`: every reference is tried, each result is a line, and the worst is the exit code."""
+"""`cgpause pause` and `resume`: try every reference, print a line for each, and return the worst exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cgpause.telemetry.events import Event
 def pause_each(
     given: Globals, refs: Sequence[str], *, mechanism: Mechanism | None, for_s: int | None, force: bool, dry_run: bool
 ) -> Exit:
-    """Pause every pod that is named.
+    """Pause every pod in `refs`, and return the worst exit code.
 
     Raises:
         CgpauseError: the configuration or the tree cannot be read.
@@ -56,7 +56,7 @@ def pause_each(
 
 
 def _who_ends(daemon: DaemonState) -> str:
-    """Who ends a pause when its time is over, which takes a daemon."""
+    """Return a note on whether a daemon will resume the pod when the pause expires."""
     if daemon is DaemonState.RUNNING:
         return "the daemon ends the pause when its time is over"
     if daemon is DaemonState.STOPPED:
@@ -70,12 +70,12 @@ def _who_ends(daemon: DaemonState) -> str:
 
 
 def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
-    """Resume every pod that is named.
+    """Resume every pod in `refs`, and return the worst exit code.
 
     Raises:
         CgpauseError: the tree cannot be read.
     """
-    # The defaults will do: a broken configuration must not keep a pod paused.
+    # With the default configuration: an invalid file must not prevent a resume.
     with given.tree(Config()) as tree, _noted_at_the_end(given) as note:
 
         def resume_one(tracked: TrackedPod) -> str:
@@ -85,12 +85,12 @@ def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
 
 
 def resume_all(given: Globals, *, dry_run: bool) -> Exit:
-    """Resume every paused pod, and put memory.high back.
+    """Resume every paused pod, restore memory.high of kubepods, and return the worst exit code.
 
     Raises:
         CgpauseError: there is no tree.
     """
-    # Neither configuration nor names are needed, so nothing that may be broken can keep a pod paused.
+    # Without configuration and names, as neither may prevent a resume.
     root = given.root()
     if dry_run:
         failed: list[CgpauseError] = []
@@ -110,7 +110,7 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
             typer.echo(f"cgpause: {said(outcome.error)}", err=True)
     if not outcomes:
         typer.echo("nothing is paused")
-    # Last: it may wait for a disk.
+    # Last, as a write may wait for a disk.
     for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
         _note(given, event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
@@ -118,7 +118,7 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
 
 @contextmanager
 def _noted_at_the_end(given: Globals) -> Iterator[byhand.Note]:
-    """Collect events, and note them once all is done: a disk that hangs must not keep the next pod paused."""
+    """Collect events and record them at the end: a write that hangs on a disk must not delay the next pod."""
     done: list[Event] = []
     try:
         yield done.append
@@ -128,14 +128,14 @@ def _noted_at_the_end(given: Globals) -> Iterator[byhand.Note]:
 
 
 def _note(given: Globals, event: Event) -> None:
-    """Keep what was done by hand, and say so if that cannot be."""
+    """Record an event in the history; print a note to stderr if that fails."""
     problem = given.keep(event)
     if problem is not None:
         typer.echo(f"note: {problem}", err=True)
 
 
 def _each(refs: Sequence[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> Exit:
-    """Act on every reference; all are tried, and the worst exit code wins."""
+    """Call `act` on the pod of every reference, print each result or error, and return the worst exit code."""
     pods = [tracked.pod for tracked in tree.pods.values()]
     worst = Exit.DONE
     for ref in refs:

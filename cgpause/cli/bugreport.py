@@ -1,7 +1,6 @@
-"""`cgpause bug-report`: what somebody needs who was not there, in one file, without the names in it.
+"""`cgpause bug-report`: the facts for a bug report in one archive, with hashes in place of names.
 
-What is collected is `evidence`'s; one part that fails leaves its reason in its place. What is hidden, and how, is
-`redact`'s.
+`evidence` collects the parts; a part that fails has the reason in its place. `redact` replaces the names.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _MISSING = "not collected: "
 
 
 def name_file(path: str | None) -> str:
-    """Where the report goes: the file that was named, or a new one in the folder that was, or here.
+    """Return the path of the report: `path`, or a new file in the folder `path` or the current one.
 
     Raises:
-        ValueError: the file's name says that it is something else.
+        ValueError: `path` is no folder and does not end in .tar.gz or .tgz.
     """
     own = time.strftime("cgpause-bug-report-%Y%m%d-%H%M%S.tar.gz", time.gmtime())
     if path is None or os.path.isdir(path):
@@ -46,14 +45,14 @@ def name_file(path: str | None) -> str:
 
 
 def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
-    """Write the report; yields what to tell about it, line by line.
+    """Write the report; yield the lines to print about it.
 
     Raises:
-        KernelWriteError: the file is there already, or cannot be written. Nothing is left of it then.
+        KernelWriteError: the file exists already, or cannot be written; no partial file remains.
     """
     at = time.time()
     try:
-        # First, so that whoever named a wrong file need not wait to hear of it. O_EXCL follows no link either.
+        # First, so that a wrong path fails before the parts are collected. O_EXCL also refuses a link.
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as e:
         hint = "name another file" if isinstance(e, FileExistsError) else "name a file that can be made"
@@ -83,7 +82,7 @@ def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
 
 
 def report(parts: list[Part], names: Names, *, keep_names: bool, salt: bytes | None = None) -> dict[str, str]:
-    """Every part as the text that goes out, by its file's name. The salt is thrown away with this call."""
+    """Return the text of every part by file name, redacted unless `keep_names`. The hashes' salt is not kept."""
     salt = secrets.token_bytes(16) if salt is None else salt
     names = _with_those_in(parts, names)
     texts = {}
@@ -116,7 +115,7 @@ def _bounded(text: str, *, keep_end: bool) -> str:
 
 
 def _with_those_in(parts: list[Part], names: Names) -> Names:
-    """Also names of pods that are gone, and of users, which only the parts themselves know."""
+    """Return `names` with the names of users and of deleted pods that occur in the parts."""
     namespaces, others = set(names.namespaces), set(names.names)
     for part in parts:
         text = part.content if isinstance(part.content, str) else json.dumps(part.content, ensure_ascii=False)
@@ -152,7 +151,7 @@ def _readme(at: float, about: dict[str, str], *, keep_names: bool) -> str:
 
 
 def _pack(target: io.BufferedIOBase, texts: dict[str, str], at: int) -> None:
-    # The name of the file, which gzip would note, is none of the report.
+    # An empty name, else gzip would write the path of the file into its header.
     with gzip.GzipFile("", "wb", fileobj=target, mtime=at) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for name, text in texts.items():
             data = text.encode()
@@ -165,7 +164,7 @@ def _pack(target: io.BufferedIOBase, texts: dict[str, str], at: int) -> None:
 
 
 def names_of(given: Globals, config: Config) -> Names:
-    """Every name that this host knows; those in the parts come on top."""
+    """Return the names that this host knows: pods, containers, hosts, users, and names in the configuration."""
     known = read_names(given.log_dir)
     namespaces = {name.namespace for name in known.pods.values()}
     names = {name.name for name in known.pods.values()} | set(known.containers.values())
@@ -186,7 +185,7 @@ def _is_name(text: str) -> bool:
 
 
 def _strings_in(path: str) -> Iterator[str]:
-    """What stands in quotes in a configuration, whether it is valid or not: the journal may quote it."""
+    """Yield the quoted strings of a configuration file, also of an invalid one, as the journal may quote them."""
     try:
         text = read_text(path)
     except OSError:
@@ -202,7 +201,7 @@ def _host_names() -> set[str]:
 
 
 def _user_names() -> set[str]:
-    """Of people, as far as this host lists them: a directory service may take its time, and has too many."""
+    """Return local users from the environment and /etc/passwd; a directory service may be slow, and has too many."""
     found = {os.environ.get(name, "") for name in ("SUDO_USER", "USER", "LOGNAME")}
     try:
         lines = read_text("/etc/passwd").splitlines()

@@ -1,7 +1,7 @@
-"""What an operator does to pods by hand, for `cgpause pause` and `resume` and for the keys of `cgpause top`.
+"""An operator's pause and resume of a pod, for `cgpause pause` and `resume` and for the keys of `cgpause top`.
 
-All of it goes through the ledger; what was done comes back in words, and goes to `note` as an event. Only protection is
-decided here.
+Every change goes through the ledger. Each function returns its result in words and passes an event to `note`. Only
+protection is decided here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cgpause.telemetry.events import Event, make_event, resumed_event
 
 _NS_PER_S = 1_000_000_000
 Note = Callable[[Event], None]
-"""Logs and keeps an event."""
+"""Callback that records an event."""
 
 
 def pause(
@@ -37,13 +37,13 @@ def pause(
     force: bool = False,
     dry_run: bool = False,
 ) -> str:
-    """Pause a pod until somebody resumes it; `command` is what the record will say it was paused with.
+    """Pause a pod until an operator resumes it or `for_s` is over; `command` goes into the record's reason.
 
-    A pause of the daemon's is taken over, without resuming the pod in between.
+    If the daemon has paused the pod, the pause becomes the operator's, without a resume in between.
 
     Raises:
-        ProtectedError: a rule protects it, and that was not overridden.
-        HeldError: it is paused already, but not as was asked for; nothing was changed.
+        ProtectedError: the pod is protected, and `force` is False.
+        HeldError: the pod is paused already, but not as requested; nothing was changed.
         CgpauseError: as in the ledger.
     """
     if tracked.pod.protected is not None and not force:
@@ -66,7 +66,7 @@ def pause(
             note(make_event("taken over", tracked.pod, taken.reason, taken))
             was = f"by the daemon until now: {printable(record.reason)}"
             return f"stays paused ({taken.mechanism}), by hand from now on; {was}"
-        record, changed = ledger.pause(tracked.cgroup, request)  # it has resumed it just now
+        record, changed = ledger.pause(tracked.cgroup, request)  # the daemon has resumed the pod in the meantime
     if changed:
         written = record.written
         note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
@@ -75,22 +75,22 @@ def pause(
 
 
 def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None) -> str:
-    """What a pause would do, and refuse, as things are now."""
+    """Return the result of a dry run of `pause`, in words; writes nothing, and raises the same errors."""
     existing = ledger.read_record(cgroup)
     if existing is None:
         planned = ledger.plan_pause(cgroup, request)
         return f"would be paused ({planned.mechanism})"
     if existing.owner is Owner.DAEMON:
         planned, _ = ledger.plan_take_over(cgroup, existing, request, mechanism)
-        how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen one is never throttled
+        how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen pod is never throttled
         return f"would be taken over from the daemon{how}"
     return _leave(existing, request, mechanism)
 
 
 def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> str:
-    """What there is to say of a pause that stays as it is; raises HeldError where that is not what was asked for."""
+    """Return a text about a pause that stays unchanged; raise HeldError if it is not as requested."""
     held = _describe_held(record, request.since_ns)
-    # What the daemon holds (again, just now) it resumes: whoever goes on as if the pod stood still would be wrong.
+    # An error too if the daemon has paused the pod again just now: it may resume the pod, against the request.
     otherwise = request.expires_ns is not None or mechanism not in (None, record.mechanism)
     if otherwise or record.owner is Owner.DAEMON:
         raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
@@ -98,7 +98,7 @@ def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | No
 
 
 def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = False) -> str:
-    """Put back what was there before the pause, whoever paused it.
+    """Resume a pod, paused by the daemon or an operator, and return the result in words.
 
     Raises:
         CgpauseError: as in the ledger.
@@ -112,7 +112,7 @@ def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = Fal
 
 
 def describe_resume(resumed: Resumed | high.Released | None) -> str:
-    """What a resume, or the release of memory.high, did."""
+    """Return the result of a resume, or of a release of memory.high, in words; None means the pod was not paused."""
     if resumed is None:
         return "is not paused"
     if isinstance(resumed, high.Released):
@@ -130,7 +130,7 @@ def _describe_pause(record: PauseRecord) -> str:
 
 
 def _describe_held(record: PauseRecord, at_ns: int) -> str:
-    """How it is held, and when that ends, may be another than what was asked for now."""
+    """Return mechanism, owner, end and reason of an existing pause, in words."""
     if record.owner is Owner.DAEMON:
         ends = ", which resumes it when there is room"
     elif record.expires_ns is not None:
@@ -141,7 +141,7 @@ def _describe_held(record: PauseRecord, at_ns: int) -> str:
 
 
 def user() -> str:
-    """Who sits at the terminal."""
-    # Containers and units have no USER; what else knows names (NSS) can be a server that is slow while memory is short.
+    """Return the name of the operator (before sudo), or the uid without one."""
+    # Containers and units have no USER. NSS is not asked: it may use a server, which is slow while memory is tight.
     uid = os.getuid()
     return os.environ.get("SUDO_USER") or os.environ.get("USER") or ("root" if uid == 0 else f"uid {uid}")

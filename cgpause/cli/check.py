@@ -1,4 +1,4 @@
-"""`cgpause check`: can this node do the job, and what should an operator know; nothing is changed."""
+"""`cgpause check`: tests of kernel, cgroups and unit that show whether this node can run cgpause."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from cgpause.pods.containers import descendants
 from cgpause.pods.tree import PodTree
 
 _OLDEST_KERNEL = (5, 14)
-"""cgroup.kill and cpu.max.burst came with it; user.* xattrs on cgroups with 5.7, cgroup.freeze with 5.2."""
+"""First kernel with cgroup.kill and cpu.max.burst; user.* xattrs on cgroups need 5.7, cgroup.freeze 5.2."""
 _DEFERRED_THROTTLE_KERNEL = (6, 18)
 _OTHER_WRITERS = ("koordlet", "crane-agent", "katalyst-agent")
 _PROBE_XATTR = "user.cgpause_check"
 
 
 class Level(StrEnum):
-    """How a check went."""
+    """Result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `advice` says what to do, unless all is well."""
+    """One line of the report; `advice` is the operator's next step, or a note."""
 
     name: str
     level: Level
@@ -48,7 +48,7 @@ class Finding:
 
 
 def run_checks(root: str | None, log_dir: str, config: Config) -> list[Finding]:
-    """Look at everything cgpause needs, or should know of; never raises for what it finds."""
+    """Check everything that cgpause needs, and return one finding a check; a failed check raises no error."""
     findings = [_kernel(), _permissions()]
     try:
         root = root or find_cgroup_root()
@@ -185,7 +185,7 @@ def _swap() -> Finding:
 
 
 def _has_processes_without_ids(tree: PodTree) -> bool:
-    """Whether pods have processes of another PID namespace than ours, which `cgroup.procs` lists as 0."""
+    """Whether a pod has a process outside our PID namespace, which `cgroup.procs` lists as 0."""
     for tracked in tree.pods.values():
         with contextlib.suppress(CgpauseError):
             if any(0 in tracked.cgroup.pids(name) for name in ("", *descendants(tracked.cgroup))):
@@ -194,7 +194,7 @@ def _has_processes_without_ids(tree: PodTree) -> bool:
 
 
 def _processes(*, namespaced: bool) -> Finding:
-    """Whether the daemon, root without CAP_SYS_PTRACE, sees pods' processes: hidepid= lets pass who is in gid= (0)."""
+    """Check that the daemon, root without CAP_SYS_PTRACE, sees pods' processes: hidepid= exempts the group gid= (0)."""
     if namespaced:
         told = "processes of pods have no ids in the PID namespace this runs in"
         advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/daemonset.yaml)"

@@ -1,7 +1,7 @@
-"""Pods as arguments of commands, and what a shell offers for them: on whatever goes wrong nothing, and without a word.
+"""Pod arguments of the commands, and their shell completion; on an error it offers no pod and prints no message.
 
-Only names and records are read for that, no memory, processes or configuration: somebody waits for the Tab key. The
-scripts that ask are in scripts/completions/.
+Completion reads only names and pause records, not memory, processes or configuration, to answer the Tab key quickly.
+The shell scripts that call it are in scripts/completions/.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _offer_paused(context: typer.Context) -> list[str]:
 
 
 def _offer_when_none(context: typer.Context) -> list[str]:
-    """For a command that takes one pod: nothing once there is one."""
+    """Offer all pods to a command that takes one pod, or none if the line already names one."""
     return [] if context.params.get("ref") else _offer_all(context)
 
 
 def _offer(context: typer.Context, wanted: Callable[[Owner | None], bool]) -> list[str]:
-    """References of pods, by who has paused them; without those that stand on the line already."""
+    """Return references of pods, filtered by the owner of their pause, without pods that the line already names."""
     given = context.find_root().params
     try:
         root = given["cgroup_root"] or find_cgroup_root()
@@ -66,7 +66,7 @@ def _owner(cgroup: Cgroup) -> Owner:
         record = read_record(cgroup)
     except CgpauseError:
         record = None
-    # One that cannot be read can be resumed, perhaps, but not taken over.
+    # A pod with an unreadable record may be resumable, but a manual pause cannot take it over.
     return Owner.MANUAL if record is None else record.owner
 
 

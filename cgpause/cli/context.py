@@ -1,4 +1,4 @@
-"""What the command line was given before the command, and what that leads to: tree, configuration, history."""
+"""The options before the command, and the objects that they select: pod tree, configuration, history."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cgpause.telemetry.recorder import MIB, max_mib
 
 @dataclass(frozen=True, slots=True)
 class Globals:
-    """The options before the command."""
+    """The options before the command; None if not given."""
 
     cgroup_root: str | None
     config_path: str | None
@@ -37,7 +37,7 @@ class Globals:
     run_dir: str | None
 
     def keep(self, event: Event) -> str | None:
-        """Keep what was done by hand, where the daemon keeps what it does; returns what was wrong with that."""
+        """Add an operator's action to the history, and as root to the journal; return the history's error or None."""
         problem = None
         path = history_path(self.state_dir, self.cgroup_root)
         room_mib = max_mib(self.config_file)
@@ -45,7 +45,7 @@ class Globals:
             try:
                 history.append(path, event, room_mib * MIB)
             except FileNotFoundError:
-                pass  # no daemon has ever run here
+                pass  # no daemon has run here: its state folder is missing
             except OSError as e:
                 problem = f"this is not in the history: {printable(path)}: {e.strerror}"
         if self.cgroup_root is None and os.geteuid() == 0:
@@ -54,7 +54,7 @@ class Globals:
         return problem
 
     def held(self) -> set[PauseKey]:
-        """Which pauses are in force: the pods' own records say so, and no file."""
+        """Return the keys of all recorded pauses, read from the pods' cgroups and not from the history."""
         boot, found = boot_id(), set()
         try:
             for cgroup in paused_cgroups(self.root(), lambda *_: None):
@@ -64,11 +64,15 @@ class Globals:
                     if record is not None and uid is not None and boot is not None:
                         found.add(PauseKey(boot, uid, record.since_ns))
         except CgpauseError:
-            return found  # no cgroup v2 here, and so nothing that is paused
+            return found  # without cgroup v2 no pod can be paused
         return found
 
     def root(self) -> str:
-        """Directory given with --cgroup-root, or the one the kernel's mount table names."""
+        """Return the directory given with --cgroup-root, else the cgroup v2 mount from the kernel's mount table.
+
+        Raises:
+            HostError: there is no such directory, or no cgroup v2 mount with cpu and memory.
+        """
         if self.cgroup_root is None:
             return find_cgroup_root()
         if not os.path.isdir(self.cgroup_root):
@@ -76,21 +80,21 @@ class Globals:
         return os.path.abspath(self.cgroup_root)
 
     def config(self) -> Config:
-        """Load the configuration; only a file that was asked for has to exist."""
+        """Load the configuration; a missing file is an error only if it was given with --config."""
         return load_config(self.config_file, must_exist=self.config_path is not None)
 
     @property
     def config_file(self) -> str:
-        """The configuration given with --config, or the one of the node."""
+        """Path of the configuration file: from --config, else the default path."""
         return DEFAULT_CONFIG if self.config_path is None else self.config_path
 
     @property
     def metrics_path(self) -> str | None:
-        """Where the daemon publishes its figures; None for a tree that has no such place."""
+        """Path at which the daemon publishes its metrics; None with --cgroup-root and without --run-dir."""
         return metrics_path(self.run_dir, self.cgroup_root)
 
     def learned(self) -> tuple[Learned, str | None]:
-        """Return what the daemon has learned of workloads, and why that cannot be read, if it cannot."""
+        """Return the kinds and peaks of workloads that the daemon has saved, and the error if they cannot be read."""
         path = learned_path(self.state_dir, self.cgroup_root)
         try:
             return (Learned() if path is None else learned.read(path)), None
@@ -99,7 +103,7 @@ class Globals:
 
     @contextmanager
     def tree(self, config: Config, known: Learned | None = None) -> Iterator[PodTree]:
-        """Walk the pods of this node, with what is known of their workloads."""
+        """Discover this node's pods, with the learned kinds of their workloads; close their cgroups at the end."""
         tree = PodTree(self.root(), self.log_dir, config, None if known is None else Kinds(known.kinds))
         try:
             tree.refresh(now_ns())

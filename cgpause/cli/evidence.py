@@ -1,4 +1,4 @@
-"""What `cgpause bug-report` collects of a host: each part by itself, within limits of time and size."""
+"""The parts of `cgpause bug-report`, each collected from the host by itself, within limits of time and size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cgpause.pods.sampler import Sampler
 from cgpause.telemetry import history
 
 MAX_BYTES = 2 << 20
-"""Of one part."""
+"""Size limit of one part."""
 EVENTS = 1000
 JOURNAL_LINES = 2000
 _PART_S = 20.0
@@ -68,7 +68,7 @@ _KUBEPODS_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file of the report: text, or a document that becomes JSON; else why there is none."""
+    """One file of the report: text, or a document for JSON; if `content` is None, `problem` has the reason."""
 
     name: str
     content: str | dict[str, Any] | list[dict[str, Any]] | None
@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How a part is collected, and what it is."""
+    """File name, description and collecting function of a part."""
 
     name: str
     about: str
@@ -85,11 +85,11 @@ class Source:
 
 
 class NotHere(Exception):  # noqa: N818 - no error: something a host may well do without
-    """Why there is nothing to collect."""
+    """Raised with the reason if the host does not have a part."""
 
 
 def collect(sources: list[Source], part_s: float = _PART_S, whole_s: float = _WHOLE_S) -> list[Part]:
-    """Collect each part in its own thread: one that hangs (a disk, a mount) is left behind, and no reason to wait."""
+    """Collect each part for at most `part_s`, and all for `whole_s`; a part that hangs (disk, mount) is left behind."""
     deadline = time.monotonic() + whole_s
     return [_collect(source, min(part_s, deadline - time.monotonic())) for source in sources]
 
@@ -116,7 +116,7 @@ def _collect(source: Source, within_s: float) -> Part:
 
 
 def sources_of(given: Globals, config: Config) -> list[Source]:
-    """Every part of the report."""
+    """Return the sources of all parts of the report."""
     return [
         Source("version.txt", "cgpause, Python, packages, operating system", _versions),
         Source("kernel.txt", "kernel, and boot options that matter here", _kernel),
@@ -155,7 +155,7 @@ def _versions() -> str:
 
 
 def _kernel() -> str:
-    about = os.uname()  # without its nodename
+    about = os.uname()  # the report leaves its nodename out
     lines = [f"{about.sysname} {about.release} {about.version} {about.machine}", f"CPUs {os.cpu_count()}"]
     try:
         options = [word for word in read_text("/proc/cmdline").split() if _BOOT_OPTIONS.fullmatch(word)]
@@ -192,12 +192,12 @@ def _cgroups(given: Globals) -> str:
 
 def _check(given: Globals, config: Config) -> str:
     findings = run_checks(given.cgroup_root, given.log_dir, config)
-    # As text: a "name" is not a pod's here.
+    # As text, because redaction takes each "name" in a document for the name of a pod.
     return json.dumps({"schema": 1, "checks": [output.finding_values(found) for found in findings]}, indent=2) + "\n"
 
 
 def configuration_of(given: Globals) -> Config:
-    """What is configured; the defaults where it is not valid, which config.toml says."""
+    """Return the configuration, or the defaults if it is invalid; the part config.toml says so."""
     try:
         return given.config()
     except CgpauseError:
@@ -208,13 +208,13 @@ def _config_text(given: Globals) -> str:
     try:
         rendered = render_config(given.config())
     except ConfigError as e:
-        # Without the values found there: they may be secret.
+        # Without the invalid values, which may be secret.
         places = ", ".join(f"line {problem.line or '?'}" for problem in e.problems)
         raise NotHere(
             f"the configuration is not valid ({places}): the other parts are made with the defaults; "
             "cgpause config --check says what is wrong"
         ) from e
-    # What every option means is in the manual.
+    # Without the comments: the manual documents every option.
     return "".join(f"{line}\n" for line in rendered.splitlines() if line and not line.startswith("#"))
 
 
@@ -224,7 +224,7 @@ def _status(given: Globals, config: Config) -> dict[str, Any]:
 
 
 def _explain(given: Globals, config: Config) -> dict[str, Any]:
-    known, _ = given.learned()  # not a part of its own: it has names of workloads that are gone
+    known, _ = given.learned()  # no part has the file itself: it names workloads that are gone
     with given.tree(config, known) as tree, Sampler(tree) as sampler:
         return output.explain_values(*decide_now(tree, sampler, config, _WATCH_S, known.peaks), config)
 
@@ -247,7 +247,7 @@ def _unit(unit: str) -> str:
 
 
 def without_secrets(unit: str) -> str:
-    """A unit's text without what it puts into an environment or a credential: a proxy's password, for example."""
+    """Return a unit's text without the values of its environment and credentials, such as a proxy's password."""
     return re.sub(
         r"^(\s*(?:Environment|SetCredential\w*|PassEnvironment)\s*=)(?!CGPAUSE_OPTIONS=[^\s\"']*$|\"CGPAUSE_OPTIONS=[^\"]*\"$)(?:.*\\\n)*.*",
         r"\1(left out)",
@@ -269,13 +269,13 @@ def _pressure() -> str:
 
 
 def read_text(path: str) -> str:
-    """A file of the host's, as far as it is taken."""
+    """Return the text of a host's file, up to MAX_BYTES characters."""
     with open(path, encoding="utf-8", errors="backslashreplace") as file:
         return file.read(MAX_BYTES)
 
 
 def _output(command: list[str]) -> str:
-    """What a command prints."""
+    """Return the output of a command; raise NotHere if it fails without output, or takes too long."""
     try:
         done = subprocess.run(
             command,

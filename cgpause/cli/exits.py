@@ -1,7 +1,7 @@
-"""How a command ends: its exit code, and what it says on stderr before.
+"""Exit codes of the commands, and the error messages on stderr.
 
-0 done; 1 check failed (or this host cannot do it); 2 usage or configuration; 3 no such pod, or several; 4 refused:
-protected; 5 the kernel refused; 6 something could not be restored. Of several references the worst wins.
+0 done; 1 check failed (or this host cannot run cgpause); 2 usage or configuration; 3 no such pod, or several; 4 the pod
+is protected; 5 the kernel refused; 6 a value could not be restored. With several references the highest code wins.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from cgpause.core.errors import (
 )
 
 _LONGEST_S = 100 * 365 * 86400
-"""What is much later does not fit a record's nanoseconds."""
+"""Longest accepted time: a pause record stores its end in nanoseconds, and a much later end does not fit."""
 
 
 class Exit(IntEnum):
-    """What an exit code means; documented in docs/cli.md and pinned by a table test."""
+    """The exit codes; docs/cli.md documents them and a table test pins them."""
 
     DONE = 0
     CHECK_FAILED = 1
@@ -67,16 +67,16 @@ _STEPS: tuple[tuple[type[CgpauseError], str], ...] = (
     (KernelWriteError, "cgpause check says what this node lacks"),
     (KernelLockError, "cgpause check says what this node lacks"),
 )
-"""What to do next, for errors that are raised where nobody knows who reads them."""
+"""The operator's next step for errors raised in code that is shared with the daemon; the first match counts."""
 
 
 def exit_code(error: CgpauseError) -> Exit:
-    """Exit code of an error."""
+    """Return the exit code of an error."""
     return next(code for kind, code in _EXITS if isinstance(error, kind))
 
 
 def said(error: CgpauseError) -> str:
-    """What an error says, with the next step where it names none itself."""
+    """Return the message of an error, with the next step added unless the message names one."""
     text = str(error)
     if isinstance(error, KernelReadError | KernelWriteError | KernelLockError) and error.hint:
         return text
@@ -88,7 +88,7 @@ def said(error: CgpauseError) -> str:
 
 @contextmanager
 def exits() -> Iterator[None]:
-    """Turn our errors into a message and an exit code."""
+    """Print a CgpauseError raised in the body and exit with its code."""
     try:
         yield
     except CgpauseError as e:
@@ -96,14 +96,14 @@ def exits() -> Iterator[None]:
 
 
 def fail(message: str, code: Exit) -> NoReturn:
-    """Say what was wrong, and end."""
+    """Print the message to stderr, with the program's name, and exit with `code`."""
     for line in message.splitlines():
         typer.echo(line if line.startswith("  ") else f"cgpause: {line}", err=True)
     raise typer.Exit(code)
 
 
 def seconds(text: str | None, option: str) -> int | None:
-    """What an option of a length of time was given; ends with a usage error where that is none or out of bounds."""
+    """Return a time option in seconds, None if not given; exit with a usage error if invalid or out of bounds."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""One decision at this instant, with its reasons: what `cgpause explain` shows of all pods, or of one."""
+"""One decision at this instant, with its reasons, for `cgpause explain`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _PAGE = 4096
 def decide_now(
     tree: PodTree, sampler: Sampler, config: Config, watch_s: float, peaks: Mapping[str, tuple[int, ...]]
 ) -> tuple[Sample, tuple[Verdict, ...]]:
-    """Watch the pods grow for so many seconds, where the policy wants rates, and decide once; writes nothing.
+    """Return a sample and the policy's verdict on each pod; writes nothing.
 
-    `peaks` are those that the daemon has learned.
+    Under the reserve policy, first sample the pods for `watch_s` seconds to learn their growth rates. `peaks` are the
+    peaks of workloads that the daemon has learned.
 
     Raises:
         CgpauseError: memory cannot be read.
@@ -38,14 +39,14 @@ def decide_now(
         growths = learn(growths, sampler.sample(now_ns()))
         time.sleep(config.sampling.fast_ms / 1000)
     sample = sampler.sample(now_ns())
-    # As if the daemon looked now: what it remembers (how long, how often) is known to it alone.
+    # As if the daemon's next check were due: the time and number of its checks are known to the daemon alone.
     looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
     _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
     return sample, verdicts
 
 
 def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
-    """The rule of the policy by which a pod runs or is held now, as a sentence; its numbers are in the verdict."""
+    """Return the policy's rule by which a pod runs or is paused now, as a sentence; the verdict has the numbers."""
     paused, place = verdict.usage.pod.paused, verdict.place
     if paused is not None and paused.owner is Owner.MANUAL:
         ends = "or its time is over" if paused.expires_ns is not None else "whatever the memory"

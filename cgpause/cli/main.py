@@ -45,7 +45,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    # Plain, as man pages are: in rich's panels typer calls a flag <bool>, and [words] of a text are markup.
+    # Plain text, as in man pages: with rich, typer shows a flag as <bool> and reads [words] of a help text as markup.
     rich_markup_mode=None,
 )
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
@@ -124,8 +124,8 @@ def run(
     if given.run_dir is not None:
         options += ["--run-dir", given.run_dir]
     options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
-    # A new process image, so that the daemon stays lean: nothing of typer and rich remains in its memory. -P, so that
-    # root in somebody's folder does not import from it.
+    # A new process image keeps typer and rich out of the daemon's memory. -P stops root from importing modules from the
+    # current folder, which may belong to another user.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
 
 
@@ -415,14 +415,14 @@ def resume(
 
 
 def main() -> None:
-    """Entry point of the `cgpause` command."""
+    """Run the `cgpause` command; exit with REFUSED or worse if stdout cannot be written."""
     out, errors = output.Stream(sys.stdout), output.Stream(sys.stderr)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
     try:
         app(prog_name="cgpause")
     except SystemExit as e:
         out.flush()
-        # A reader that left (`cgpause status | head -1`) is no failure of ours.
+        # EPIPE is not an error here: the reader of the pipe may end first (`cgpause status | head -1`).
         if out.failure is None or out.failure.errno == errno.EPIPE:
             raise
         typer.echo(f"cgpause: cannot write the output: {out.failure.strerror}", err=True)

@@ -1,4 +1,4 @@
-"""The commands that need no daemon: they try policies on simulated nodes, and on recorded ones."""
+"""The commands `simulate`, `record` and `replay`: they try policies on simulated or recorded nodes, with no daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SEEDS = 10_000
 
 
 def _named(to: str | None) -> str | None:
-    """What `--output` was given, where a folder may have such a name."""
+    """Return the value of `--output`; raise BadParameter if no folder can have that name (empty, or with a NUL)."""
     if to is not None and (not to or "\0" in to):
         raise typer.BadParameter(f"no folder is called {to!r}")
     return to

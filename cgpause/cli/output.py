@@ -1,4 +1,4 @@
-"""What the CLI's commands print for people (tables, like kubectl's) and for machines (JSON-ready values)."""
+"""Output of the commands: tables like kubectl's for operators, and values ready for JSON."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _DAEMON = {
     DaemonState.UNKNOWN: "unknown: whether one runs cannot be told here",
 }
 _WIDE = 110
-"""Columns from which tables of pods have all of their own."""
+"""Terminal width from which tables of pods have all columns."""
 _NARROW = 72
-"""Columns below which they have no more than what is held, and why."""
+"""Terminal width below which tables of pods drop limits and CPU, and keep memory and state."""
 _PIPE_WIDTH = 1 << 16
-"""Into a pipe or a file nothing is wrapped: the next command in line wants whole lines."""
+"""Width of the output into a pipe or a file: no line is wrapped, as the next command expects whole lines."""
 
 
 def mebibytes(count: int | None) -> str:
-    """A number of bytes; "max" where there is no limit."""
+    """Return bytes as text in MiB; "max" for None, no limit."""
     return "max" if count is None else mib(count)
 
 
 def with_record(tracked: TrackedPod) -> Pod:
-    """The pod with its record read in, or protected where the record cannot be read."""
+    """Return the pod with its pause record, or as protected if the record cannot be read."""
     try:
         return replace(tracked.pod, paused=read_record(tracked.cgroup))
     except CgpauseError as e:
@@ -61,12 +61,12 @@ def with_record(tracked: TrackedPod) -> Pod:
 
 
 def finding_values(finding: Finding) -> dict[str, Any]:
-    """One check, for JSON."""
+    """Return one finding, ready for JSON."""
     return asdict(finding)
 
 
 def print_findings(findings: list[Finding]) -> None:
-    """Print one line per check, with what to do below it."""
+    """Print one line per check, and its advice on the next."""
     to = console()
     for finding in findings:
         line = Text.assemble(
@@ -100,7 +100,7 @@ def print_status(status: dict[str, Any]) -> None:
         f"kubepods  {printable(kubepods['cgroup'])}  current {mebibytes(kubepods['memory_current_bytes'])}  "
         f"max {mebibytes(kubepods['memory_max_bytes'])}"
     )
-    # What stands between a name and its state is left out where both could not be read any more.
+    # A narrow terminal shows fewer columns, so that name and state stay legible.
     wide = to.width >= _WIDE
     extra = ("QOS", "CLASS") if wide else ()
     narrow = to.width < _NARROW
@@ -126,7 +126,7 @@ def print_status(status: dict[str, Any]) -> None:
 
 
 def _cpu_limit(pod: dict[str, Any]) -> str:
-    """Return the pod's own limit; a pause that is in force is part of its state."""
+    """Return the pod's CPU limit as text: the original one while a pause is in force."""
     paused = pod["paused"]
     cpu_max = paused["original_cpu_max"] if paused is not None and paused["in_force"] else pod["cpu_max"]
     return "?" if cpu_max is None else cpu_units.limit_text(parse_cpu_max(cpu_max.encode()))
@@ -155,7 +155,7 @@ def _state(pod: dict[str, Any]) -> str:
 
 
 def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config) -> dict[str, Any]:
-    """One decision, for JSON."""
+    """Return one decision, ready for JSON."""
     return {
         "schema": 1,
         "policy": config.policy,
@@ -178,7 +178,7 @@ def explain_values(sample: Sample, verdicts: tuple[Verdict, ...], config: Config
 
 
 def place_values(place: Place) -> dict[str, Any]:
-    """Return one pod's place in a decision of the reserve policy, for JSON."""
+    """Return one pod's place in a decision of the reserve policy, ready for JSON."""
     return {
         "claim_bytes": None if math.isinf(place.claim) else round(place.claim),
         "rate_bytes_per_s": round(place.rate),
@@ -191,7 +191,7 @@ def place_values(place: Place) -> dict[str, Any]:
 
 
 def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config) -> None:
-    """Print one decision."""
+    """Print one decision as a table."""
     to = console()
     headroom = sample.headroom
     available = mebibytes(headroom.available_bytes)
@@ -222,7 +222,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
 
 
 def history_values(path: str | None, since: float | None, found: list[Pause]) -> dict[str, Any]:
-    """Pauses and their totals, for JSON; `path` is None where none are kept."""
+    """Return pauses and their totals, ready for JSON; `path` is None for a tree without a history."""
     return {
         "schema": 1,
         "file": path,
@@ -251,7 +251,7 @@ def _pause_values(pause: Pause) -> dict[str, Any]:
 
 
 def print_history(found: list[Pause], boot: str | None) -> None:
-    """Print pauses, and then who was held how long; `boot` is this one."""
+    """Print a table of the pauses, and one of each pod's totals; `boot` is the id of the current boot."""
     to = console()
     table = _table(
         "START",
@@ -299,7 +299,7 @@ def _ending(pause: Pause, boot: str | None) -> str:
 
 
 def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[str, ...] = ()) -> None:
-    """Print a table of texts."""
+    """Print a table of texts; the columns in `right` are right-aligned."""
     table = _table(*headers, right=right)
     for row in rows:
         table.add_row(*map(printable, row))
@@ -307,20 +307,20 @@ def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right:
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Print values for machines."""
+    """Print values as JSON."""
     sys.stdout.write(json.dumps(values, indent=2) + "\n")
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, in its colours unless NO_COLOR is set."""
+    """Return a console for stdout: as wide as the terminal, in its colours unless NO_COLOR is set."""
     wide, high = (None, None) if sys.stdout.isatty() else (_PIPE_WIDTH, 1)  # rich takes a width only with a height
     return Console(width=wide, height=high, highlight=False, markup=False, emoji=False)
 
 
 def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = ()) -> Table:
-    """A table whose last column and those of `fold` go over several lines where the terminal is narrow.
+    """Return an empty table that folds its last column and the columns in `fold` on a narrow terminal.
 
-    Names are among these: of one that is as long as Kubernetes allows nothing else would be left to see.
+    Names fold too: a name as long as Kubernetes allows would fill the whole line.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
@@ -335,13 +335,13 @@ def _table(*headers: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = (
 
 
 class Trimmed:
-    """A table without the blanks that fill up its last column: into a pipe they are part of each line."""
+    """A table without trailing blanks, which would be part of each line in a pipe."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def __rich_console__(self, to: Console, options: ConsoleOptions) -> RenderResult:
-        """Each line as far as there is something on it."""
+        """Yield the segments of each line without trailing blanks."""
         for line in to.render_lines(self._table, options, pad=False):
             while line and not line[-1].text.strip(" "):
                 line.pop()
@@ -351,25 +351,25 @@ class Trimmed:
 
 
 class Stream:
-    """A standard stream whose failure never stops the work: a full disk must not leave the second pod paused."""
+    """A standard stream that stores a write error and goes on: a full disk must not stop a resume of several pods."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.failure: OSError | None = None
-        # None when it was closed before we began.
+        # Python sets sys.stdout to None if it was closed before the start.
         self._stream = stream if stream is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         if isinstance(self._stream, io.TextIOWrapper):
-            # Paths and names on a node need not be UTF-8; showing them escaped beats dying on them.
+            # Paths and names on a node need not be UTF-8: escape them instead of failing.
             self._stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        """Write, or remember that it failed."""
+        """Write, or store the error in `failure`."""
         try:
             return self._stream.write(text)
         except OSError as e:
             return self._fail(e, len(text))
 
     def flush(self) -> None:
-        """Flush, or remember that it failed."""
+        """Flush, or store the error in `failure`."""
         try:
             self._stream.flush()
         except OSError as e:
@@ -377,7 +377,7 @@ class Stream:
 
     def _fail(self, error: OSError, count: int) -> int:
         self.failure = self.failure or error
-        # What is still buffered goes nowhere, quietly, now and when Python exits.
+        # Send the buffer to /dev/null, now and when Python flushes it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
         return count
 

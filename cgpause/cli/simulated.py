@@ -1,4 +1,4 @@
-"""What `cgpause simulate` prints: for each workload, the figures of each policy, and of each group of pods."""
+"""The tables of `cgpause simulate`: for each workload the figures of each policy, and of each group of pods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cgpause.core.errors import printable
 from cgpause.offline.simulate import files, groups
 
 _WIDE = 145
-"""Columns from which all figures are shown."""
+"""Terminal width from which all figures are shown, in columns."""
 
 
 def print_simulation(values: dict[str, Any]) -> None:
@@ -31,13 +31,13 @@ def print_simulation(values: dict[str, Any]) -> None:
 
 
 def _print(rows: Sequence[Sequence[tuple[str, str]]], texts: int) -> None:
-    """Rows of titles and texts; all but the first columns are numbers."""
+    """Print rows of (title, text) pairs; all but the first `texts` columns are numbers, and right-aligned."""
     columns = tuple(title for title, _ in rows[0])
     print_rows(columns, [tuple(text for _, text in row) for row in rows], right=columns[texts:])
 
 
 def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
-    """Titles and texts; of several seeds means, and of restarts (where it is wide, of total time) the extremes too."""
+    """Return (title, text) pairs: means over the seeds, with extremes of restarts (if `wide`, of total time too)."""
     mean, low, high = policy["mean"], policy["low"], policy["high"]
     digits = 0 if len(policy["runs"]) == 1 else 1
     counts = {name: f"{mean[name]:.{digits}f}" for name in ("finished", "oom_kills", "pauses")}

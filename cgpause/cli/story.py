@@ -1,4 +1,4 @@
-"""The story of one pod: what it is, whether it is held and would be, and how often it was; `cgpause explain REF`."""
+"""The values of `cgpause explain REF`: one pod's facts, its place in a decision, and its past pauses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from cgpause.telemetry.pauses import pauses, totals, with_running
 def read_story(
     tracked: TrackedPod, sample: Sample, verdicts: tuple[Verdict, ...], config: Config, given: Globals
 ) -> dict[str, Any]:
-    """Everything about one pod, as JSON-ready values; `sample` and `verdicts` are one decision.
+    """Return everything about one pod, ready for JSON; `sample` and `verdicts` belong to one decision.
 
     Raises:
-        CgroupGoneError: it went meanwhile.
+        CgroupGoneError: the pod has ended.
     """
     if not tracked.cgroup.exists():
         raise CgroupGoneError(tracked.cgroup.path)
@@ -53,7 +53,7 @@ def read_story(
 
 
 def _history(uid: str, given: Globals) -> dict[str, Any] | None:
-    """How often and how long it was held; None where no history is kept."""
+    """Return number, durations and times of a pod's pauses; None if the tree has no history."""
     path = history_path(given.state_dir, given.cgroup_root)
     if path is None:
         return None
@@ -66,7 +66,7 @@ def _history(uid: str, given: Globals) -> dict[str, Any] | None:
     boot = boot_id()
     if any(pause.may_run(boot) for pause in found):
         found = with_running(found, given.held(), now_ns())
-    for total in totals(found):  # one, for it is one pod
+    for total in totals(found):  # at most one total, as all pauses are of one pod
         known |= {"pauses": total.pauses, "paused_s": total.paused_s, "longest_s": total.longest_s}
         known["unknown"] = total.unknown
     starts = [pause.start for pause in found if pause.start is not None]

@@ -1,4 +1,4 @@
-"""The story of one pod for people: a fact a line, in the terms of Kubernetes; the exact values are in its JSON."""
+"""The text of `cgpause explain REF`: one fact a line, in the terms of Kubernetes; --json has the exact values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cgpause.core.parse import parse_cpu_max
 from cgpause.telemetry.events import moment
 
 Fact = tuple[str, str, str]
-"""What it is about, the fact, a style; nothing is said twice of what it is about."""
+"""Topic, text and style of one line; a topic is printed only on the first of its lines."""
 
 
 def print_story(story: dict[str, Any], now: float) -> None:

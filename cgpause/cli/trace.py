@@ -1,4 +1,4 @@
-"""`cgpause record` and `cgpause replay`: between the command line and what does the work."""
+"""`cgpause record` and `cgpause replay`: progress bars, output files and printed results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(
     max_mib: int,
     hash_names: bool,
 ) -> Iterator[str]:
-    """Record this node; yields what to tell about it.
+    """Record this node into a trace file; yield the lines to print at the end.
 
     Raises:
         CgpauseError: as in `alone.record`.
@@ -68,7 +68,7 @@ def record(
 
 
 def _size(count: int) -> str:
-    """Of a file, which may be small."""
+    """Return the size of a file in words, in KiB below 1 MiB."""
     return f"{count / KIB:.0f}Ki" if count < MIB else mib(count)
 
 
@@ -76,10 +76,10 @@ def _size(count: int) -> str:
 
 
 def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | None) -> tuple[dict[str, Any], str]:
-    """Replay a trace under each policy; returns what came out, JSON-ready, and what was written to `to`.
+    """Replay a trace under each policy; return the results, ready for JSON, and a line about the files in `to`.
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: the trace cannot be read.
         CgpauseError: `to` cannot be written to, or is not empty.
     """
     results = []
@@ -99,7 +99,7 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
 
 
 def _reading(move: Move) -> Callable[[int, int], None]:
-    """Return a callback, called for each line of a file, that moves a bar when a new piece was read."""
+    """Return a callback (bytes read, total) that moves a bar; calls without new bytes change nothing."""
     last = -1
 
     def on_bytes(done: int, total: int) -> None:
@@ -112,12 +112,12 @@ def _reading(move: Move) -> Callable[[int, int], None]:
 
 
 def _every(move: Move, before: int) -> Callable[[int], None]:
-    """Return a callback that moves a bar at every hundredth decision: to draw it takes longer than to decide."""
+    """Return a callback that moves a bar at every hundredth decision, as drawing takes longer than deciding."""
     return lambda done: None if done % 100 else move(before + done, f"{before + done} decisions")
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print it for people."""
+    """Print the results of a replay as tables."""
     print("\n".join(report.about(found)))  # noqa: T201
     headers, *rows = report.rows(found)
     output.print_rows(headers, rows, right=headers[1:5])

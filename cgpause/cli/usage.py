@@ -1,4 +1,4 @@
-"""How the help of a command looks, and what is said to whoever writes an option of `cgpause` after the command."""
+"""Layout of a command's help, and the error message for a global option given after the command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 class Command(TyperCommand):
-    """A command of ours; typer's versions have no type of a context in common."""
+    """A typer command with our help layout; contexts are `Any`, as typer's versions share no context type."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002
-        """Arguments as their metavars have them, to which each version of typer adds brackets of its own."""
+        """Return [OPTIONS] and the metavars of the arguments, without the brackets that each version of typer adds."""
         return ["[OPTIONS]", *(one.metavar or "" for one in self.params if one.param_type_name == "argument")]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Arguments and options without what typer adds to them: Python's types, an escaped [required]."""
+        """Write the arguments and options without typer's additions: Python's types and an escaped [required]."""
         arguments = [one for one in self.params if one.param_type_name == "argument"]
         options = [one.get_help_record(ctx) for one in self.get_params(ctx) if one not in arguments]
         rows = {
@@ -33,12 +33,12 @@ class Command(TyperCommand):
                     formatter.write_dl(shown)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Say of an option that stands before the command that it does; kubectl takes its own anywhere."""
+        """Parse the arguments; exit with the right order if a global option follows the command, as kubectl allows."""
         try:
             return super().parse_args(ctx, args)
         except Exception as e:
             message = getattr(e, "message", None)
-            if isinstance(message, str):  # of pydantic, in which newer versions of typer wrap what is wrong
+            if isinstance(message, str):  # pydantic's prefix, which newer versions of typer add
                 setattr(e, "message", message.removeprefix("Value error, "))  # noqa: B010 - see the class
             unknown = getattr(e, "option_name", None)
             first = next((one for one in ctx.find_root().command.params if unknown in one.opts), None)

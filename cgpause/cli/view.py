@@ -1,4 +1,4 @@
-"""What `cgpause status` shows: the node, kubepods and every pod, read once, as JSON-ready values."""
+"""The values of `cgpause status`: the node, kubepods and every pod, read once and ready for JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = 1
 
 
 def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
-    """Everything about the node; `tree` has been refreshed.
+    """Return node, daemon, kubepods and pods, ready for JSON; the caller has refreshed `tree`.
 
     Raises:
         MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
@@ -62,7 +62,7 @@ def _kubepods(tree: PodTree, kubepods: Cgroup, headroom: Headroom) -> dict[str, 
 
 
 def pod_values(tracked: TrackedPod) -> dict[str, Any]:
-    """One pod, as it is now; what is wrong with it is in `error`."""
+    """Return one pod's values, read now; `error` has the message if a file cannot be read."""
     pod = tracked.pod
     shown: dict[str, Any] = {
         "uid": pod.uid,
@@ -81,7 +81,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         "paused": None,
         "error": tracked.trouble,
     }
-    try:  # one bad pod never hides the others
+    try:  # so that a pod with an error does not hide the others
         shown["memory_current_bytes"] = parse_number(tracked.cgroup.read("memory.current"), "memory.current")
         shown["cpu_max"] = str(parse_cpu_max(tracked.cgroup.read("cpu.max")))
         shown["cpu_weight"] = read_weight(tracked.cgroup)
@@ -94,7 +94,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
 
 
 def read_weight(cgroup: Cgroup) -> int | None:
-    """`cpu.weight`; None where it cannot be read, which matters to nobody but whoever looks on."""
+    """Return `cpu.weight`, or None if it cannot be read: it is for display only."""
     try:
         return parse_number(cgroup.read("cpu.weight"), "cpu.weight")
     except CgpauseError:

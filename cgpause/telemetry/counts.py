@@ -1,6 +1,6 @@
-"""What the daemon did since it started, counted from its events under the names of `metrics`; no file, no clock.
+"""Counters of the daemon's acts since it started, from its events, under the names of `metrics`; no file, no clock.
 
-How many time series that makes is bounded: by namespaces, and by the pods that are counted one by one.
+The number of time series is bounded: MAX_NAMESPACES limits the namespaces, `Counts.keep_pods` the single pods.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from cgpause.telemetry.events import Event
 from cgpause.telemetry.metrics import BY_NAME, Figure, Values
 
 UNKNOWN = "_unknown"
-"""Namespace of pods whose name is not known; their UID stands for the name."""
+"""Namespace label of pods with unknown names; the UID takes the name's place."""
 OTHER = "_other"
-"""Namespace of all pods in namespaces beyond the first MAX_NAMESPACES."""
+"""Namespace label of all pods in namespaces beyond the first MAX_NAMESPACES."""
 MAX_NAMESPACES = 100
 CAUSES = tuple(result for result in Result if result is not Result.CRASHED)
-"""How a pause can end while the daemon lives."""
+"""Ways in which a pause can end while the daemon runs."""
 _MAX_LABEL = 253
-"""Characters; no name of Kubernetes' is longer."""
+"""Longest label value in characters; no Kubernetes name is longer."""
 _NS = 1e-9
 
 
 class Histogram:
-    """How often something took how long."""
+    """Histogram of durations, with the buckets of the metric of that name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,34 +38,34 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Add one."""
+        """Count one duration."""
         self._counts[bisect_left(self._bounds, seconds)] += 1  # a bound belongs to the bucket below it
         self._sum += seconds
 
     def values(self) -> Values:
-        """As it is now."""
+        """Return the histogram's current figure under its name."""
         return {self._name: [Figure((), self._sum, tuple(self._counts))]}
 
 
 class Held(NamedTuple):
-    """A pod that is paused, as far as counting goes."""
+    """A paused pod, with the fields that counting needs."""
 
     uid: str
     label: str
-    """namespace/name, or the UID."""
+    """namespace/name; the UID if the name is not known."""
     mechanism: str
     since_ns: int
 
 
 class PodLabel(NamedTuple):
-    """A pod as its time series have it."""
+    """Label values of a pod's time series."""
 
     namespace: str
     pod: str
 
 
 def pod_label(label: str) -> PodLabel:
-    """Split `namespace/name` (a UID where that is not known); whatever was in it is fit for a label."""
+    """Split `namespace/name` into label values, printable and of bounded length; a bare UID gets namespace UNKNOWN."""
     namespace, slash, name = label.partition("/")
     if not slash:
         namespace, name = UNKNOWN, label
@@ -74,32 +74,32 @@ def pod_label(label: str) -> PodLabel:
 
 @dataclass(slots=True)
 class _Hold:
-    """A pause of ours that runs."""
+    """A pause by the daemon that still lasts."""
 
     label: PodLabel
     mechanism: str
     counted_ns: int
-    """Time up to here is counted."""
+    """End of the time already counted, in nanoseconds on the boot clock."""
 
 
 class _Totals:
-    """Pauses and paused seconds by mechanism."""
+    """Number of pauses and paused seconds, by mechanism."""
 
     def __init__(self) -> None:
         self.pauses: Counter[str] = Counter()
         self.seconds: dict[str, float] = {}
 
     def add_pause(self, mechanism: str) -> None:
-        """Count a pause, whose time comes later."""
+        """Count a pause; `add_time` adds its seconds later."""
         self.pauses[mechanism] += 1
         self.seconds.setdefault(mechanism, 0.0)
 
     def add_time(self, mechanism: str, seconds: float) -> None:
-        """Count time."""
+        """Add paused seconds."""
         self.seconds[mechanism] = self.seconds.get(mechanism, 0.0) + seconds
 
     def figures(self, name: str, *labels: str) -> Values:
-        """Both metrics, the first named `<name>pauses_total`."""
+        """Return the metrics `<name>pauses_total` and `<name>paused_seconds_total`."""
         return {
             f"{name}pauses_total": [Figure((*labels, how), count) for how, count in self.pauses.items()],
             f"{name}paused_seconds_total": [Figure((*labels, how), round(s, 3)) for how, s in self.seconds.items()],
@@ -107,40 +107,40 @@ class _Totals:
 
 
 class Counts:
-    """What was done since the daemon started; takes events and, from time to time, which pods are held.
+    """Counters since the daemon started, fed with events and, at each publication, with the paused pods.
 
-    Of single pods only those that were paused last are kept (`keep_pods`); whoever is dropped begins at 0 when it comes
-    back, as after a restart of the daemon. The namespaces' totals count everybody, always.
+    Single pods have counters only if they were paused recently (`keep_pods`). A dropped pod starts at 0 when it is
+    paused again, as after a restart of the daemon. The totals of namespaces always count all pods.
     """
 
     def __init__(self, since_ns: int) -> None:
-        """`since_ns` is now, on the boot clock: what was held before was counted by somebody else."""
+        """Start counting at `since_ns`, now on the boot clock: an earlier daemon has counted the time before."""
         self.pause_failures = 0
         self.resume_failures = 0
         self.pressure_wakeups = 0
         self.freezes = 0
         self.sacrifices = 0
         self.drifts = 0
-        """Foreign writes to cpu.max; memory.high has its own count."""
+        """Number of foreign writes to cpu.max; `Brake` counts the writes to memory.high."""
         self.ticks = Histogram("cgpause_tick_duration_seconds")
         self.reactions = Histogram("cgpause_reaction_latency_seconds")
         self._durations = Histogram("cgpause_pause_duration_seconds")
         self.causes: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
-        """Ends of pauses by cause, of the daemon and of operators."""
+        """Number of ended pauses by cause, both of the daemon and of operators."""
         self._since_ns = since_ns
         self._max_pods = 0
         self._held: dict[str, _Hold] = {}
         self._namespaces: dict[str, _Totals] = {}
         self._pods: dict[PodLabel, _Totals] = {}
-        """The one paused longest ago comes first."""
+        """Totals by pod; the pod with the oldest last pause comes first."""
 
     @property
     def pauses(self) -> int:
-        """How many pods were paused by the daemon."""
+        """Number of pauses by the daemon."""
         return sum(totals.pauses.total() for totals in self._namespaces.values())
 
     def keep_pods(self, most: int) -> None:
-        """From now on keep so many pods, 0 until this is called; the ones paused longest ago are dropped."""
+        """Limit the counters of single pods to `most` pods (0 at first); drop the pods paused longest ago."""
         self._max_pods = most
         for label in list(self._pods)[: max(0, len(self._pods) - most)]:
             del self._pods[label]
@@ -161,19 +161,19 @@ class Counts:
                 self._end(event)
 
     def froze(self, event: Event) -> None:
-        """Count the time of a pause as frozen from now on."""
+        """Count the time of the event's pause as frozen from the event on."""
         hold = self._held.get(event.uid)
         if hold is not None:
             self._count_time(hold, _moment_ns(event))
             hold.mechanism = Mechanism.FREEZE
 
     def ended_elsewhere(self, uid: str) -> None:
-        """Somebody else ended a pause; nobody can tell when, so what was not counted of its time is not."""
+        """Count a pause that another process ended; its time since the last count is lost, as its end is unknown."""
         self.causes[Result.OPERATOR] += 1
         self._held.pop(uid, None)
 
     def count_held(self, held: Iterable[Held], at_ns: int) -> None:
-        """Count the time up to now of every pause of the daemon's that runs, those it was not told of included."""
+        """Count the time until `at_ns` of all the daemon's current pauses, including pauses without an event."""
         before, self._held = self._held, {}
         for uid, label, mechanism, since_ns in held:
             hold = before.get(uid) or _Hold(pod_label(label), mechanism, max(since_ns, self._since_ns))
@@ -182,7 +182,7 @@ class Counts:
             hold.mechanism = mechanism
 
     def values(self) -> Values:
-        """Everything counted, under the names of FAMILIES."""
+        """Return all counters and histograms, under the names of FAMILIES."""
         values: Values = {
             "cgpause_pause_failures_total": [Figure((), self.pause_failures)],
             "cgpause_resume_failures_total": [Figure((), self.resume_failures)],
@@ -202,7 +202,7 @@ class Counts:
 
     @property
     def surrenders(self) -> int:
-        """Pauses given up because somebody else kept changing cpu.max."""
+        """Number of pauses that the daemon ended because another writer kept changing cpu.max."""
         return self.causes[Result.FOREIGN]
 
     def _begin(self, event: Event) -> None:
@@ -215,7 +215,7 @@ class Counts:
         if pod is None and self._make_room():
             pod = _Totals()
         if pod is not None:
-            self._pods[label] = pod  # the latest
+            self._pods[label] = pod  # at the end: paused last
             pod.add_pause(event.mechanism)
 
     def _end(self, event: Event) -> None:
@@ -225,7 +225,7 @@ class Counts:
         if event.owner != Owner.DAEMON or event.since_ns is None:
             return
         at_ns = _moment_ns(event)
-        if hold is None and event.mechanism is not None:  # of a daemon before us, and we have just begun
+        if hold is None and event.mechanism is not None:  # an earlier daemon's pause, ended before the first count
             hold = _Hold(pod_label(event.pod), event.mechanism, max(event.since_ns, self._since_ns))
         if hold is not None:
             self._count_time(hold, at_ns)
@@ -250,7 +250,7 @@ class Counts:
         return self._namespaces.setdefault(name, _Totals())
 
     def _make_room(self) -> bool:
-        """Drop the pods that were paused longest ago, but none that is held; whether there is room for another."""
+        """Drop the pods paused longest ago, except paused ones; return True if another pod fits within the limit."""
         if len(self._pods) >= self._max_pods:
             held = {hold.label for hold in self._held.values()}
             surplus = len(self._pods) + 1 - self._max_pods
@@ -260,7 +260,7 @@ class Counts:
 
 
 def _moment_ns(event: Event) -> int:
-    """When it was, on the boot clock; to the millisecond."""
+    """Return the time of an event in nanoseconds on the boot clock, to the millisecond."""
     return (event.since_ns or 0) + int((event.held_s or 0.0) * 1e9)
 
 

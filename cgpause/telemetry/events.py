@@ -1,7 +1,7 @@
-"""What was done to a pod, as a value, made once and rendered for whoever asks: the log, the journal, the history.
+"""Events: one value for each act on a pod, made once and rendered for the log, the journal and the history.
 
-A pause is known by boot, pod and begin on the boot clock (`Event.pause`), in which it does not matter what somebody
-does to the wall clock, or whether the daemon that began it ended it. `account` makes pauses of events.
+Boot, pod and begin on the boot clock identify a pause (`Event.pause`). So changes of the wall clock do not matter, nor
+does it matter whether the daemon that began a pause also ended it. `pauses` joins events into pauses.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cgpause.kernel import logfmt
 from cgpause.ledger.ledger import Resumed
 
 LATEST = datetime(9990, 1, 1, tzinfo=UTC).timestamp()
-"""What is later cannot be shown in every time zone."""
+"""First time that cannot be shown in every time zone, in Unix seconds."""
 
-# For `journalctl MESSAGE_ID=...` (docs/operations.md). Made with uuid4 once; never to be changed.
+# For `journalctl MESSAGE_ID=...` (docs/operations.md). Random (uuid4); never change them, operators filter by them.
 MESSAGE_IDS = {
     "paused": "2930fe935ce84def8bb92f4d2bc34c82",
     "resumed": "1b19fe4459a643d3b9fbbc476190d41c",
@@ -31,7 +31,7 @@ MESSAGE_IDS = {
 
 
 class PauseKey(NamedTuple):
-    """What tells one pause from all others, on this node, ever."""
+    """Unique key of a pause among all pauses of this node, across reboots."""
 
     boot: str
     uid: str
@@ -40,72 +40,72 @@ class PauseKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that was done to a pod, or happened to its pause. What is not known, or does not apply, is None."""
+    """One act on a pod, or change of its pause. A field is None if it is unknown or does not apply."""
 
     at: float
     """Unix seconds (CLOCK_REALTIME), to the millisecond."""
     what: str
-    """"paused", "froze", "taken over" (the daemon's pause, by hand), "asserted again", "sacrificed", "resumed",
-    "adopted" (found paused at a start; in the log alone), "gone" (the pod went while paused); readers take any other
-    for what it says."""
+    """Kind: "paused", "froze", "taken over" (an operator took over the daemon's pause), "asserted again", "sacrificed",
+    "resumed", "adopted" (found paused when the daemon started; only in the log), "gone" (the pod ended while paused).
+    Readers accept other words."""
     pod: str
-    """namespace/name; the UID where the name was not known."""
+    """namespace/name; the UID if the name was not known."""
     uid: str
     reason: str
-    """Why it was done, in words."""
+    """Reason for the act, as text."""
     result: str | None = None
-    """How the pause ended, in a word (`model.Result`)."""
+    """End of the pause, as a `model.Result`."""
     held_s: float | None = None
-    """How long the pod had been held, by the boot clock."""
+    """Length of the pause so far in seconds, on the boot clock."""
     owner: str | None = None
-    """Who paused it: daemon or manual."""
+    """Owner of the pause: daemon or manual."""
     mechanism: str | None = None
     cgroup: str | None = None
     cpu_max_from: str | None = None
     cpu_max_to: str | None = None
     times: int | None = None
-    """How often that was done within this pause."""
+    """Number of such acts within this pause."""
     containers: str | None = None
-    """What was killed, comma-separated."""
+    """Killed containers, comma-separated."""
     memory_current_bytes: int | None = None
     foreign: bool | None = None
-    """Whether somebody else wrote cpu.max meanwhile; their value stayed."""
+    """Whether another writer changed cpu.max during the pause; that value stays."""
     used_pct: float | None = None
-    """Use of the node's or kubepods' memory, whichever was fuller."""
+    """Used memory of the node or of kubepods in percent, the larger of the two."""
     pause_reason: str | None = None
-    """Why the pod was paused, by its record, where `reason` says something else."""
+    """Reason of the pause from the pod's record; None if `reason` is the same text."""
     since_ns: int | None = None
-    """When the pause began, in nanoseconds of CLOCK_BOOTTIME, as in its record."""
+    """Begin of the pause in nanoseconds of CLOCK_BOOTTIME, as in its record."""
     boot: str | None = None
-    """The kernel's boot id, which says what `since_ns` counts from."""
+    """The kernel's boot id; `since_ns` counts from that boot."""
 
     @property
     def pause(self) -> PauseKey | None:
-        """The pause it belongs to; None where its record was lost."""
+        """Key of the event's pause; None if the pause's record was lost."""
         if self.boot is None or self.since_ns is None:
             return None
         return PauseKey(self.boot, self.uid, self.since_ns)
 
     @property
     def line(self) -> str:
-        """For the log, as logfmt."""
+        """The event as a logfmt line, for the log."""
         shown = {name: getattr(self, name) for name in _LOGGED}
         shown |= {name: f"{shown[name]:.1f}" for name in ("held_s", "used_pct") if shown[name] is not None}
-        # What every line would say says nothing.
+        # Leave out the usual values: on every line they would inform no reader.
         shown["owner"] = self.owner if self.owner == "manual" else None
         shown["foreign"] = "yes" if self.foreign else None
         return f"{self.what} {logfmt.fields(**shown)}"
 
     @property
     def journal(self) -> dict[str, str]:
-        """For the journal, as fields of its own."""
+        """The event as journal fields (`CGPAUSE_POD` and so on), with MESSAGE_ID if its kind has one."""
         found = {f"CGPAUSE_{name.upper()}": str(value) for name, value in self.known() if name != "at"}
         if self.what in MESSAGE_IDS:
             found["MESSAGE_ID"] = MESSAGE_IDS[self.what]
         return found
 
     def known(self) -> Iterator[tuple[str, object]]:
-        """Every field that is not None."""
+        """Yield name and value of each field that is not None."""
         for name in NAMES:
             value = getattr(self, name)
             if value is not None:
@@ -132,15 +132,15 @@ _LOGGED = (
 
 
 class Named(Protocol):
-    """A pod, as far as events go."""
+    """The part of a pod that events need."""
 
     @property
     def label(self) -> str:
-        """namespace/name, or the UID."""
+        """namespace/name; the UID if the name is not known."""
 
     @property
     def uid(self) -> str:
-        """Its UID."""
+        """UID of the pod."""
 
 
 def make_event(
@@ -159,7 +159,7 @@ def make_event(
     foreign: bool = False,
     used_pct: float | None = None,
 ) -> Event:
-    """An event of now; `record` is the one of the pause it belongs to."""
+    """Return an event with the current time; `record` is the record of the event's pause."""
     held_s = None
     if record is not None and what != "paused":
         held_s = max(0, now_ns() - record.since_ns) / 1e9
@@ -197,7 +197,10 @@ def resumed_event(
     cgroup: str | None = None,
     used_pct: float | None = None,
 ) -> Event:
-    """The end of a pause; `record` is what is remembered of it, should the ledger not have found it."""
+    """Return the event for the end of a pause.
+
+    `record` is the caller's copy of the pause's record; it is used if the ledger found none.
+    """
     found = resumed.record
     return make_event(
         "resumed",
@@ -215,7 +218,7 @@ def resumed_event(
 
 @functools.cache
 def boot_id() -> str | None:
-    """The kernel's id of this boot, or None where it cannot be told."""
+    """Return the kernel's id of this boot, without hyphens; None if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read(64).strip().replace("-", "") or None
@@ -224,11 +227,11 @@ def boot_id() -> str | None:
 
 
 def moment(at: float, zone: tzinfo | None = None) -> datetime:
-    """A time as one that can be shown, whatever was noted; in the machine's zone, unless another is given."""
+    """Return Unix seconds as a datetime, clamped to the years 1970 to 9990; `zone` None is the machine's zone."""
     return datetime.fromtimestamp(min(max(at, 0.0), LATEST - 1), zone)
 
 
 def iso(at: float) -> str:
-    """A time as ISO 8601, in UTC, to the millisecond."""
-    # Half a millisecond on: isoformat() cuts, and a float that is far from 1970 lies a little beside its millisecond.
+    """Return Unix seconds as ISO 8601, in UTC, to the millisecond."""
+    # Half a millisecond more: isoformat() truncates, and a float far from 1970 is slightly off its millisecond.
     return moment(at + 0.0005, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

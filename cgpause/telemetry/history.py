@@ -1,11 +1,11 @@
-"""The file that keeps what was done to pods: `history.jsonl` in the daemon's state directory.
+"""The history: a file of events, `history.jsonl` in the daemon's state directory.
 
-One JSON object a line, so that tail, grep and jq read it, added with one write to a file opened O_APPEND: writers (the
-daemon, its ExecStopPost=, the command line) need no lock among each other. Whoever dies in a write leaves at most its
-own line torn; readers pass over it, and the next writer begins on a line of its own. When the file is full it is
-renamed to `history.jsonl.1`, over the one before, so there are never more than two. No fsync: a write survives the
-death of its process without, and waiting for a disk to survive a power failure is not worth it; the pauses themselves
-do not survive that.
+Each line is one JSON object, so tail, grep and jq can read it. A writer (the daemon, its ExecStopPost=, the command
+line) adds a line with one write to a file opened O_APPEND, so writers need no lock. A writer that dies in a write tears
+at most its own line; readers skip that line, and the next writer begins a new one. A full file is renamed to
+`history.jsonl.1` and replaces the older one, so there are at most two files. No fsync: a write survives the death of
+its process without it. A power failure may lose events, but it ends the pauses too, so waiting for the disk is not
+worth it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry.events import LATEST, NAMES, Event, iso
 
 MAX_TEXT = 500
-"""Characters kept of any text. Names are shorter; an error's text may not be."""
+"""Longest text in characters; longer ones are cut. Names are shorter; an error's text may be longer."""
 _MAX_LINE = 1 << 17
-"""Bytes of a line that can be ours: MAX_TEXT escaped characters in every field are less."""
+"""Longest valid line in bytes: an event with MAX_TEXT escaped characters in every field is shorter."""
 _BLOCK = 1 << 16
 
 
 class HistoryError(CgpauseError):
-    """The history is there, or should be, and cannot be read or written."""
+    """The history cannot be read or written."""
 
 
 _TEXTS = ("what", "pod", "uid", "reason")
@@ -47,7 +47,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def encode(event: Event) -> bytes:
-    """Write an event as its line."""
+    """Return an event as a line of the history."""
     values: dict[str, object] = {"time": iso(event.at)}
     for name, value in event.known():
         if name != "at":
@@ -56,7 +56,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes) -> Event | None:
-    """Read a line back; None for one that is torn, or none of ours."""
+    """Return the event of a line; None if the line is torn or not valid."""
     if len(line) > _MAX_LINE:
         return None
     try:
@@ -84,15 +84,15 @@ def _is_kind(name: str, value: object) -> bool:
 
 
 def path_in(state_dir: str) -> str:
-    """Where the history of a state directory is."""
+    """Return the path of the history in a state directory."""
     return os.path.join(state_dir, HISTORY_FILE)
 
 
 def append(path: str, event: Event, max_bytes: int) -> None:
-    """Add an event; `max_bytes` is for both files together.
+    """Append an event to the history; rename the file first if it is full. `max_bytes` limits both files together.
 
     Raises:
-        OSError: it could not be written, or what is there is no file of ours.
+        OSError: the event could not be written, or `path` is not a regular file.
     """
     data = encode(event)
     fd = _open_to_append(path)
@@ -104,7 +104,7 @@ def append(path: str, event: Event, max_bytes: int) -> None:
             fd = _open_to_append(path)
             size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) not in (b"\n", b""):
-            data = b"\n" + data  # whoever wrote last did not come to its end
+            data = b"\n" + data  # the last writer died within its line
         written = os.write(fd, data)
         if written != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -114,7 +114,7 @@ def append(path: str, event: Event, max_bytes: int) -> None:
 
 
 def _open_to_append(path: str) -> int:
-    # For reading too: the last byte tells whether the last line is whole. O_NONBLOCK: a FIFO must not hold us up.
+    # For reading too: the last byte shows whether the last line is whole. O_NONBLOCK: a FIFO must not block the writer.
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     return _regular(os.open(path, flags, 0o600), path)
 
@@ -130,40 +130,40 @@ def _regular(fd: int, path: str) -> int:
 
 
 def _rotate(path: str, fd: int) -> bool:
-    """Set the full file aside; whether there is now another one at its path."""
+    """Rename the full file to `path`.1; return True if `path` no longer is the open file `fd`."""
     try:
-        # Of two writers who find it full one renames it; else the second would put the new file over the old one.
+        # If two writers find it full, only one may rename: the second would rename the new file over the full one.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False  # a line more does not matter
+        return False  # another writer renames it now; one line more in the full file does not matter
     try:
         is_here = os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
         return True
     if is_here:
-        # Die before it, and the file is full, as it was; die after it, and there is none, as in the beginning.
+        # Safe to die here: before the rename the file is still full, after it there is none, as at first use.
         os.rename(path, f"{path}.1")
     return True
 
 
 def read(path: str) -> Iterator[Event]:
-    """Every event there is, in the order in which they were written.
+    """Yield all events of the history, in the order they were written; none if there is no history.
 
     Raises:
-        HistoryError: there is something that cannot be read. That there is nothing at all is no error.
+        HistoryError: a file of the history exists but cannot be read.
     """
     for fd in reversed(_open_to_read(path)):
         with open(fd, "rb") as file:
             whole = True
             while line := file.readline(_MAX_LINE + 1):
                 event = decode(line) if whole else None
-                whole = line.endswith(b"\n")  # else this was a piece of one, and so is the next
+                whole = line.endswith(b"\n")  # else this was a piece of an overlong line, and so is the next
                 if event is not None:
                     yield event
 
 
 def tail(path: str, limit: int) -> list[Event]:
-    """The last events, newest last, without reading all of them.
+    """Return the last `limit` events, newest last; read the files only as far as needed.
 
     Raises:
         HistoryError: as in `read`.
@@ -181,7 +181,7 @@ def tail(path: str, limit: int) -> list[Event]:
 
 
 def exists(path: str) -> bool:
-    """Whether anything was ever noted there.
+    """Return True if a file of the history exists.
 
     Raises:
         HistoryError: as in `read`.
@@ -193,7 +193,7 @@ def exists(path: str) -> bool:
 
 
 def _open_to_read(path: str) -> list[int]:
-    """Descriptors of the current file and the one before it, newest first."""
+    """Return descriptors of the current file and the older one, newest first; skip missing files."""
     fds: list[int] = []
     try:
         for name in (path, f"{path}.1"):
@@ -208,7 +208,7 @@ def _open_to_read(path: str) -> list[int]:
             os.close(fd)
         raise _read_error(name, e) from e
     if len(fds) == 2 and os.path.samestat(os.fstat(fds[0]), os.fstat(fds[1])):
-        os.close(fds.pop(0))  # set aside between the two; what was written since is not old enough to be missed
+        os.close(fds.pop(0))  # a writer renamed it between the two opens; only the newest events are missed
     return fds
 
 
@@ -228,5 +228,5 @@ def _lines_backwards(fd: int) -> Iterator[bytes]:
         end = start
         first, *lines = block.split(b"\n")
         yield from reversed(lines)
-        rest = first[: 2 * _MAX_LINE]  # too long all the same
+        rest = first[: 2 * _MAX_LINE]  # a longer line is invalid anyway: bound the memory
     yield rest

@@ -1,12 +1,12 @@
-"""What is measured: every metric's name, kind and meaning; values only.
+"""The metrics: name, kind and meaning of each; values only.
 
-FAMILIES is the only place where a metric is named and described. The table in docs/metrics.md follows from it; `counts`
-and `gauges` make the figures, and `published` carries them from the daemon to `exporter`, which adds the two that only
-it can know.
+Only FAMILIES names and describes metrics. The table in docs/metrics.md follows from it. `counts` and `gauges` make the
+figures, `published` carries them from the daemon to `exporter`, and `exporter` adds the two that only it can know:
+cgpause_up and cgpause_snapshot_timestamp_seconds.
 
-Prometheus' conventions: base units, `_total` for what only grows, no label whose sum would mean nothing
-(https://prometheus.io/docs/practices/naming). Label values that are no names of Kubernetes' begin with an underscore,
-which no name there has.
+Prometheus' conventions: base units, `_total` for counters, no label with a meaningless sum over its values
+(https://prometheus.io/docs/practices/naming). A label value that is not a Kubernetes name begins with an underscore, as
+no Kubernetes name does.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: all its time series have this name and these labels."""
+    """One metric; all its time series share this name and these label names."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram's, less the last, which is infinite."""
+    """Upper bounds of a histogram's buckets, without the last, infinite one."""
 
 
 class Figure(NamedTuple):
-    """One time series' value; a histogram's counts are those of each bucket by itself, and one more than bounds."""
+    """Value of one time series."""
 
     labels: tuple[str, ...]
     value: float
-    """A histogram's: the sum of all that was observed."""
+    """Value; of a histogram the sum of all observations."""
     counts: tuple[int, ...] = ()
+    """Observations in each bucket of a histogram, not cumulative; one item more than `Family.buckets`."""
 
 
 Values = dict[str, list[Figure]]
-"""By name of the family; one that is not known now is not in it."""
+"""Figures by name of the family; a family without a known value is absent."""
 
 
 class State(StrEnum):
-    """Of a pod, for `cgpause_pods`."""
+    """State of a pod, for `cgpause_pods`."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -58,14 +59,14 @@ class State(StrEnum):
 
 
 class File(StrEnum):
-    """What others write to as well as we."""
+    """Kernel files that both the daemon and other programs write."""
 
     CPU_MAX = "cpu.max"
     MEMORY_HIGH = "memory.high"
 
 
 class Part(StrEnum):
-    """What the daemon can do without, for `cgpause_degraded`."""
+    """Sources that the daemon can do without, for `cgpause_degraded`."""
 
     INOTIFY = "inotify"
     PSI = "psi"

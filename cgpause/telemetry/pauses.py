@@ -1,7 +1,7 @@
-"""Pauses and their sums out of the history's events, and what operators ask of them; pure.
+"""Pauses and their totals from the history's events, selected as operators ask; pure.
 
-A pause is put together from all events that name it, whoever wrote them and in whatever order. Times are those that
-were noted: a pause whose end nobody noted has none, and how long it was held is unknown.
+A pause is joined from all events with its key, in any order and from any writer. Times come from the events: a pause
+without an event for its end has no end and no known length.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ _SINCE_FORMS = (
 
 
 class State(StrEnum):
-    """How a pause is."""
+    """State of a pause."""
 
     ENDED = "ended"
     RUNNING = "running"
     UNKNOWN = "unknown"
-    """It has ended, but nobody noted when or how."""
+    """The history has no end of it; `with_running` turns it to RUNNING if the pod is still paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One pause of one pod; what was not noted is None."""
+    """One pause of one pod; a field is None if no event has it."""
 
     pod: str
     uid: str
     key: PauseKey | None
     seen: float
-    """When anything was last noted of it, in Unix seconds."""
+    """Time of its last event in Unix seconds."""
     start: float | None = None
     end: float | None = None
     held_s: float | None = None
     state: State = State.UNKNOWN
     mechanism: str | None = None
-    """The last one: a throttled pod can be frozen later."""
+    """The last mechanism: the daemon can freeze a throttled pod later."""
     owner: str | None = None
     reason: str | None = None
-    """Why it was paused."""
+    """Reason for the pause, as text."""
     result: str | None = None
     end_reason: str | None = None
     cpu_max: str | None = None
-    """What it had before, and again since."""
+    """The value before the pause, which the resume restored."""
     memory_current_bytes: int | None = None
-    """When it was paused."""
+    """memory.current at the begin of the pause."""
 
     def may_run(self, boot: str | None) -> bool:
-        """Whether it may be in force in this boot: only its cgroup knows."""
+        """Return True if the pause may still last: it began in this boot and has no known end; its cgroup decides."""
         return self.state is State.UNKNOWN and self.key is not None and self.key.boot == boot
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """All pauses of the pods of one name."""
+    """Totals over all pauses of the pods of one name."""
 
     pod: str
     uids: tuple[str, ...]
@@ -75,11 +75,11 @@ class Total:
     longest_s: float
     running: int
     unknown: int
-    """Pauses whose length is not in the sum."""
+    """Number of pauses of unknown length; they are missing in `paused_s`."""
 
 
 def pauses(events: Iterable[Event]) -> list[Pause]:
-    """Put pauses together, in the order in which they were first noted."""
+    """Join events into pauses, in the order of each pause's first event."""
     found: dict[object, Pause] = {}
     last: dict[str, PauseKey] = {}
     labels: dict[str, str] = {}
@@ -91,14 +91,14 @@ def pauses(events: Iterable[Event]) -> list[Pause]:
             last[event.uid] = key
         elif event.what not in _ENDS:
             continue
-        # An end nobody knows the pause of, its record having been damaged, stands for itself.
+        # An end without a known pause (its record was damaged) makes a pause of its own.
         place: object = key if key is not None else object()
         found[place] = _add(found.get(place) or Pause(event.pod, event.uid, key, event.at), event)
     return [replace(pause, pod=labels.get(pause.uid, pause.pod)) for pause in found.values()]
 
 
 def _add(pause: Pause, event: Event) -> Pause:
-    """Take in what one event says of a pause."""
+    """Return the pause completed with the facts of one event."""
     pause = replace(
         pause,
         seen=max(pause.seen, event.at),
@@ -135,7 +135,10 @@ def _add(pause: Pause, event: Event) -> Pause:
 
 
 def with_running(found: Iterable[Pause], held: AbstractSet[PauseKey], now_ns: int) -> list[Pause]:
-    """Mark those that are held now, as their cgroups say; `now_ns` is the boot clock's."""
+    """Return the pauses, with an UNKNOWN one set to RUNNING if its key is in `held`, the pauses found on the cgroups.
+
+    `now_ns` is on the boot clock.
+    """
     return [
         replace(pause, state=State.RUNNING, held_s=max(0, now_ns - pause.key.since_ns) / 1e9)
         if pause.state is State.UNKNOWN and pause.key is not None and pause.key in held
@@ -145,10 +148,10 @@ def with_running(found: Iterable[Pause], held: AbstractSet[PauseKey], now_ns: in
 
 
 def select(found: Iterable[Pause], since: float | None, ref: str | None) -> list[Pause]:
-    """Pauses that were not over before `since`, of the pods that `ref` means.
+    """Return the pauses of the pods that match `ref` and that still run or have an event at or after `since`.
 
     Raises:
-        PodLookupError: no pod in the history is meant.
+        PodLookupError: no pod in the history matches.
     """
     chosen = list(found)
     if ref is not None:
@@ -171,7 +174,7 @@ def _no_such_pod(ref: str, known: Sequence[Known]) -> str:
 
 
 def totals(found: Sequence[Pause]) -> list[Total]:
-    """Sum pauses up by name, the longest held first."""
+    """Return totals by pod name, the longest total first."""
     by_pod: dict[str, list[Pause]] = {}
     for pause in found:
         by_pod.setdefault(pause.pod, []).append(pause)
@@ -193,10 +196,10 @@ def _total(pod: str, own: list[Pause]) -> Total:
 
 
 def parse_since(text: str, now: float) -> float:
-    """Unix seconds of what an operator wrote; dates and times are the machine's local ones, unless they say otherwise.
+    """Return the Unix seconds of a time that an operator wrote; without a zone it is in the machine's zone.
 
     Raises:
-        ValueError: with what is allowed.
+        ValueError: it is not a time or is in the future; the message says which forms are allowed.
     """
     try:
         moment = _moment(text.strip().lower(), now)

@@ -3,9 +3,9 @@
     {"schema": 1, "at_ns": 812…, "time": 1795…, "interval_s": 5.0,
      "values": {"cgpause_headroom_bytes": [[[], 104857600]], "cgpause_pods": [[["running"], 12], …], …}}
 
-It lies in a tmpfs, so it does not outlive the boot that `at_ns` counts from. A histogram's figure has a third item: the
-counts of its buckets. A reader passes over metrics that it does not know, or knows otherwise: daemon and reader may be
-of two versions for a while.
+The file is in a tmpfs, so it does not outlive the boot that `at_ns` counts from. A histogram's figure has a third item:
+the counts of its buckets. A reader skips metrics that it does not know or that have another shape: daemon and reader
+may differ in version for a while.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from cgpause.telemetry.metrics import BY_NAME, Family, Figure, Kind, Values
 
 _SCHEMA = 1
 _MAX_BYTES = 16 << 20
-"""Five series for each of 1000 pods, with the longest names there can be, are 4 MiB."""
+"""Longest valid file; five series for each of 1000 pods with the longest possible names are 4 MiB."""
 _MAX_INTERVAL_S = 3600
 _SLACK_NS = 10_000_000_000
 
 
 class PublishedError(CgpauseError):
-    """There is nothing published, or nothing that can be read."""
+    """The daemon's published figures are missing or not readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the daemon published at one time."""
+    """The figures that the daemon published at one time."""
 
     at_ns: int
-    """On the boot clock."""
+    """Time of publication in nanoseconds on the boot clock."""
     time: float
-    """Unix seconds."""
+    """Time of publication in Unix seconds."""
     interval_s: float
-    """When the next is due."""
+    """Seconds until the next publication is due."""
     values: Values
 
     def is_fresh(self, now_ns: int) -> bool:
-        """Whether the daemon still lives as far as this can tell: three intervals and 10 s.
+        """Return True if the snapshot is at most three intervals and 10 s old, so the daemon probably still runs.
 
-        A daemon that hangs is ended by its watchdog after 20 s, and the next one publishes at once.
+        The watchdog ends a daemon that hangs after 20 s, and the next daemon publishes at once.
         """
         return 0 <= now_ns - self.at_ns <= 3 * self.interval_s * 1e9 + _SLACK_NS
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """Write a snapshot as the file's text."""
+    """Return a snapshot as the contents of the file."""
     values = {
         name: [[figure.labels, figure.value, *([figure.counts] if figure.counts else [])] for figure in figures]
         for name, figures in snapshot.values.items()
@@ -63,10 +63,10 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def decode(data: bytes) -> Snapshot:
-    """Read the file's text.
+    """Return the snapshot in the contents of the file.
 
     Raises:
-        PublishedError: it is none of ours.
+        PublishedError: the contents are damaged or of another version.
     """
     try:
         found = json.loads(data)
@@ -92,7 +92,7 @@ def decode(data: bytes) -> Snapshot:
 
 
 def _figures(family: Family, listed: object) -> list[Figure] | None:
-    """The figures of one metric; None if any is not as it should be. Of two with the same labels the first counts."""
+    """Return the figures of one metric, None if any is not valid. If two have the same labels, keep the first."""
     if not isinstance(listed, list):
         return None
     found: dict[tuple[str, ...], Figure] = {}
@@ -113,7 +113,7 @@ def _figure(family: Family, item: object) -> Figure | None:
         return None
     if not _is_number(value) or (family.kind is not Kind.GAUGE and value < 0):
         return None
-    # What a label must not hold in UTF-8; nobody of ours writes it.
+    # A lone surrogate has no UTF-8 form; the daemon writes none.
     labels = tuple(label.encode(errors="replace").decode() for label in labels)
     if width == 2:
         return Figure(labels, value)
@@ -135,15 +135,15 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def path_in(run_dir: str) -> str:
-    """Where the file of a folder is."""
+    """Return the path of the file in a run directory."""
     return os.path.join(run_dir, METRICS_FILE)
 
 
 def read(path: str) -> Snapshot:
-    """Read what was published last.
+    """Return the last published snapshot.
 
     Raises:
-        PublishedError: there is nothing, or nothing that can be read.
+        PublishedError: the file is missing or not readable.
     """
     name = printable(path)
     try:

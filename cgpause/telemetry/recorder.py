@@ -1,8 +1,9 @@
-"""Tells what was done to pods, once made an event: to the log, and to the history, from a thread of its own.
+"""Recorders of events: to the log, and to the history from a separate thread.
 
-Where memory is short, disks are slow: a write to a file may wait for reclaim, for a journal's commit, or for a file
-system that is frozen for a backup. Whoever resumes pods must not wait for any of that, so the daemon hands its events
-over after the kernel has them, and the thread waits. What it cannot write is said once, and tried again with the next.
+Disks are slow when memory is short: a write to a file may wait for reclaim, for a journal's commit, or for a file
+system that is frozen for a backup. The daemon must not wait for any of these before it resumes pods. So it acts on the
+kernel first and then hands its events to a thread, and the thread waits. The thread logs a write error once and tries
+again with the next event.
 """
 
 from __future__ import annotations
@@ -26,27 +27,30 @@ log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 _WAITING = 1000
-"""Events kept while the disk makes us wait; half a MiB."""
+"""Most events that wait for the disk; half a MiB."""
 _LAST_WAIT_S = 5.0
-"""For the disk, when everything else is done."""
+"""Longest wait for the disk when the daemon ends, in seconds."""
 
 
 class Recorder(Protocol):
-    """Where events go."""
+    """Destination of events."""
 
     def keep(self, event: Event, /) -> None:
-        """Keep an event; never raises, and never waits for long."""
+        """Keep an event; never raise, and never wait for long."""
 
 
 def tell(event: Event, recorder: Recorder | None, level: int = logging.INFO) -> None:
-    """Log an event, with its fields for the journal, and keep it."""
+    """Log an event, with its fields for the journal, and hand it to the recorder."""
     log.log(level, "%s", event.line, extra={"event": event})
     if recorder is not None:
         recorder.keep(event)
 
 
 def max_mib(config_path: str) -> int:
-    """Room for the history, as configured; the default where the configuration is broken, for what was done is done."""
+    """Return the configured size of the history in MiB; the default if the configuration is broken.
+
+    A broken configuration must not keep the command line from recording an act.
+    """
     try:
         return load_config(config_path, must_exist=False).history.max_mib
     except ConfigError:
@@ -54,15 +58,15 @@ def max_mib(config_path: str) -> int:
 
 
 class Keeper:
-    """Writes events to the history at once; `complaint` says what is wrong with it."""
+    """Writer of events to the history, in the calling thread; `complaint` is the current write error."""
 
     def __init__(self, path: str, max_mib: int) -> None:
         self.path = path
         self.max_mib = max_mib
-        """0: nothing is written."""
+        """Size limit of the history in MiB; 0: write no history."""
         self.complaint: str | None = None
         self.lost = 0
-        """Events that could not be written since the last that was."""
+        """Events lost since the last successful write."""
 
     def keep(self, event: Event) -> None:
         """Write an event, or count it as lost."""
@@ -87,8 +91,8 @@ class Keeper:
 
 
 def advice(error: OSError, path: str) -> str | None:
-    """Return what to do where a file of the state directory cannot be written."""
-    # What a unit may write to is settled at its start: a folder made since is read-only to it.
+    """Return the remedy if a file of the state directory cannot be written; None if none is known."""
+    # systemd sets up the unit's writable folders at its start: a folder made later is read-only to the unit.
     folder, after = os.path.dirname(path), "for root alone, and restart the unit after that"
     return {
         errno.ENOENT: f"make {folder}, {after}",
@@ -103,25 +107,25 @@ class Thread:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        # A daemon thread: Python does not wait for it at the end. The kernel does: while a disk hangs, a thread that
-        # waits for it cannot be killed, and until it can, its process, the descriptors and the locks on them stay.
+        # A daemon thread: Python does not wait for it at exit. The kernel does: while a disk hangs, a thread that waits
+        # for it cannot be killed, and until then its process, the descriptors and the locks on them stay.
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
 
     def keep(self, event: Event) -> None:
-        """Hand an event over."""
+        """Queue an event for the history; count it as lost if too many wait."""
         if self._jobs.qsize() < _WAITING:
             self._jobs.put(lambda: self._keeper.keep(event))
         else:
             self._keeper.lost += 1
 
     def run(self, job: Callable[[], None]) -> None:
-        """Do something else that may wait for the same disk, after the events so far."""
+        """Queue another job that may wait for the same disk; it runs after the events queued so far."""
         self._jobs.put(job)
 
     @classmethod
     def start(cls, path: str, max_mib: int) -> Thread | None:
-        """Begin; None where the system has no thread left, which is logged."""
+        """Start the thread; log a warning and return None if the system has no thread left."""
         try:
             return cls(Keeper(path, max_mib))
         except RuntimeError as e:
@@ -129,11 +133,11 @@ class Thread:
             return None
 
     def limit(self, max_mib: int) -> None:
-        """Take another size from now on."""
+        """Set the size limit of the history."""
         self._keeper.max_mib = max_mib
 
     def close(self) -> None:
-        """Wait for what is to be written, but not for ever."""
+        """Wait until the queue is written, at most 5 s."""
         self._jobs.put(None)
         self._thread.join(_LAST_WAIT_S)
         if self._thread.is_alive():

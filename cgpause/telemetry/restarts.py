@@ -1,8 +1,9 @@
-"""How often kubelet started the containers of pods again, by the names of their logs: no CRI, no API server.
+"""Counter of container restarts by kubelet, from the names of the containers' logs: no CRI, no API server.
 
-`<log dir>/pods/<namespace>_<pod>_<UID>/<container>/<n>.log`, where n is the container's restart count (k/k
-buildContainerLogsPath; calcRestartCountByLogDir reads it the same way). Cgroups that come and go would not do: what
-follows an init container looks like what follows a crash. Only names are read, no link is followed, no log is opened.
+The path is `<log dir>/pods/<namespace>_<pod>_<UID>/<container>/<n>.log`; n is the container's restart count (k/k
+buildContainerLogsPath; calcRestartCountByLogDir reads it the same way). New and removed cgroups cannot show restarts:
+the container after an init container looks like the container after a crash. The daemon reads only names; it follows no
+link and opens no log.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import NamedTuple
 
 _LOG = re.compile(r"([0-9]{1,9})\.log")
 _MOST = 1000
-"""Entries of a folder that are looked at; a pod has a few containers, and a container a few logs."""
+"""Most entries read of a folder; a pod has a few containers, and a container a few logs."""
 
 
 class LogFolder(NamedTuple):
-    """A pod as kubelet names its folder; namespace and name are None while they are not known."""
+    """The parts of the name of a pod's log folder; namespace and name are None while they are not known."""
 
     uid: str
     namespace: str | None
@@ -27,20 +28,20 @@ class LogFolder(NamedTuple):
 
 
 class Restarts:
-    """Counts restarts from the first look on."""
+    """Counter of restarts since the first call of `look`."""
 
     def __init__(self, log_dir: str) -> None:
         self.total: int | None = None
-        """None until any pod's logs could be looked at."""
+        """Restarts so far; None until the logs of any pod could be read."""
         self._folder = os.path.join(log_dir, "pods")
         self._known: dict[str, dict[str, int] | None] = {}
-        """By UID the restart count of each container, or None for a pod that was there before, but not its logs."""
+        """Restart count of each container by UID of the pod; None if the pod was there first but its logs unread."""
         self._looked = False
 
     def look(self, pods: Iterable[LogFolder], present: Collection[str]) -> None:
-        """Look at some pods; the first time at all there are, whose restarts until then are not counted.
+        """Add the new restarts of some pods to `total`; forget all pods not in `present`, the UIDs of all pods.
 
-        `present` has the UIDs of all pods; the others are forgotten.
+        The first call must name all pods; it counts none of their earlier restarts.
         """
         self._known = {uid: known for uid, known in self._known.items() if uid in present}
         first, self._looked = not self._looked, True
@@ -61,7 +62,7 @@ class Restarts:
 
 
 def _restart_counts(folder: str) -> dict[str, int] | None:
-    """Restart count of each container by the logs of a pod; None where it has no folder that can be read."""
+    """Return the restart count of each container from a pod's log folder; None if the folder cannot be read."""
     counts: dict[str, int] = {}
     try:
         with os.scandir(folder) as entries:

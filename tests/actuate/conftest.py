@@ -1,4 +1,4 @@
-"""For every test of what is done to pods: three of them."""
+"""Fixture for the actuator's tests: a bench with three pods."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def bench(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> Ite
     made = Bench(tmp_path, watch)
     yield made
     made.tree.close()
-    for fd in made.actuator.spare._fds:  # else the last tests would have numbers that no limit allows
+    for fd in made.actuator.spare._fds:  # or the open descriptors of many tests would reach the process's limit
         os.close(fd)

@@ -1,4 +1,4 @@
-"""Fixtures of the brake's tests: a made tree with one pod, and a brake that follows it."""
+"""Fixtures of the brake's tests: a fake tree with one pod, and a brake that follows it."""
 
 from __future__ import annotations
 

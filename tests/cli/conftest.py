@@ -1,4 +1,4 @@
-"""What every test of the command line runs in."""
+"""Fixtures of all tests of the command line."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ COMMAND = get_command(app)
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: Patch) -> None:
-    """Nothing of the machine the tests run on: its memory, processes, systemd, configuration, history, journal."""
+    """Hide the test machine's memory, processes, systemd, configuration, history and journal."""
     monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
     monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", ABSENT)
     monkeypatch.setattr("cgpause.core.paths.DEFAULT_STATE_DIR", str(tmp_path / "no-state"))
     monkeypatch.setattr("cgpause.kernel.journal.ADDRESS", str(tmp_path / "no-journal"))
     monkeypatch.setattr(psutil, "process_iter", lambda _: [SimpleNamespace(info={"name": "init"})])
     monkeypatch.setenv("PATH", str(tmp_path / "absent"))
-    # Before one frame of `top` nothing is watched for a second: rates are not what these tests are about.
+    # Without the second of samples before a single frame of `top`: these tests need no rates.
     monkeypatch.setattr("cgpause.cli.top.app._WATCH_S", 0.0)
-    # Building the parser anew for each of some thousand commands would take longer than running them.
+    # One parser for all: building it for each of some thousand commands takes longer than running them.
     monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND, raising=False)
     monkeypatch.setenv("USER", "tester")
     monkeypatch.delenv("SUDO_USER", raising=False)

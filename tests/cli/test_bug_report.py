@@ -1,4 +1,4 @@
-"""`cgpause bug-report`: what is in it, what is not, and that nothing stands in its way."""
+"""`cgpause bug-report`: its parts, its redaction, and its limits and errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write(tree: FakeTree, *options: str) -> dict[str, str]:
 
 
 def programs(tree: FakeTree, monkeypatch: Patch, **scripts: str) -> None:
-    """systemctl and journalctl as a node has them."""
+    """Put shell scripts with the given names, such as systemctl, first in PATH."""
     folder = tree.folder / "bin"
     folder.mkdir()
     for name, script in scripts.items():
@@ -71,7 +71,7 @@ def programs(tree: FakeTree, monkeypatch: Patch, **scripts: str) -> None:
 
 
 def a_node(tree: FakeTree, monkeypatch: Patch) -> list[str]:
-    """A node with names, in every place that has some; returns the options."""
+    """Set up a node with names in pods, history, journal, unit, host and configuration; return the options."""
     pause_as(tree, tree.add_pod("shop-7d4f", namespace="acme"), Owner.MANUAL, "cgpause pause by alice")
     tree.add_pod("web", namespace="batch")
     state = tree.folder / "state"
@@ -253,7 +253,7 @@ def test_without_root_there_is_less_in_it(open_folder: Path) -> None:
 
 
 def test_nothing_but_the_report_is_written(tree: FakeTree) -> None:
-    """But for what `cgpause check` tries: an xattr on kubepods, for an instant."""
+    """The exception is a test by `cgpause check`: an xattr on kubepods, for an instant."""
     tree.add_pod("web")
     pods = tree.kubepods / "kubepods-burstable.slice"
     before = snapshot(pods), snapshot(tree.log_dir)

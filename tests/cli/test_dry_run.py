@@ -1,4 +1,4 @@
-"""`pause` and `resume` with `--dry-run`: the answer of the real ones, and nothing is changed."""
+"""`pause` and `resume` with `--dry-run`: the same answers as without it, and no change."""
 
 from __future__ import annotations
 

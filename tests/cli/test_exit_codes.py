@@ -1,4 +1,4 @@
-"""Every exit code, and what makes it; docs/cli.md is the contract."""
+"""Every exit code and its causes; docs/cli.md is the contract."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ V1 = b"32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
 
 
 class Bench:
-    """One pod of every kind that matters for an exit code."""
+    """A tree with one pod of each kind that can change an exit code: plain, protected, damaged."""
 
     def __init__(self, tree: FakeTree, patch: Patch) -> None:
         self.tree = tree
@@ -54,7 +54,7 @@ class Bench:
         damage(self.damaged)
 
     def refuse(self, number: int, *, only: str = "") -> None:
-        """Make the kernel refuse every write (of pods whose path contains `only`)."""
+        """Make the kernel refuse every write with errno `number`, for cgroups with `only` in their path."""
         real = Cgroup.write
 
         def write(cgroup: Cgroup, name: str, value: str) -> None:
@@ -69,7 +69,7 @@ class Bench:
 
 
 def nothing(_: Bench) -> None:
-    """The bench as it is."""
+    """Leave the bench unchanged."""
 
 
 def paused(bench: Bench) -> None:
@@ -144,7 +144,7 @@ def two_webs(bench: Bench) -> None:
         pytest.param(0, undamaged, ["resume", "--all"], id="0-resume-all-of-none"),
         pytest.param(0, only_paused, ["resume", "--all"], id="0-resume-all"),
         pytest.param(0, nothing, ["resume", "--all", "--dry-run"], id="0-dry-run"),
-        # 1: this host cannot do it
+        # 1: this host cannot run cgpause
         pytest.param(1, without_controllers, ["check"], id="1-check-fails"),
         pytest.param(1, without_controllers, ["check", "--json"], id="1-check-fails-json"),
         # 2: usage or configuration
@@ -333,7 +333,7 @@ def test_a_refused_write_names_path_value_and_meaning_and_leaves_nothing(
 
 
 def test_a_failed_undo_of_a_failed_pause_exits_6(tree: FakeTree, monkeypatch: Patch) -> None:
-    """The write fails and so does the clean-up: a record is left, and that is worse than a refused pause."""
+    """Both the write and the clean-up fail: the remaining record is worse than a refused pause."""
     web = tree.add_pod("web")
     Bench(tree, monkeypatch).refuse(errno.EIO, only=web.name)
 

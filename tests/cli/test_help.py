@@ -1,4 +1,4 @@
-"""What `--help` shows is what was written: rich takes [words] for markup, typer calls a flag <bool>."""
+"""`--help` shows the texts as written, although rich reads [words] as markup and typer shows a flag as <bool>."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_option_that_stands_before_the_command_says_so(line: list[str], said:
 
 @pytest.mark.parametrize("option", ["--cgroup-root", "--config", "--log-dir", "--state-dir", "--run-dir"])
 def test_an_empty_path_is_refused_by_its_option(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `--cgroup-root "$UNSET"` gives it, which must not mean the node's own."""
+    """`--cgroup-root "$UNSET"` gives an empty path, which must not mean the node's own tree."""
     done = CliRunner().invoke(app, [option, "", "status"])
     with pytest.raises(SystemExit) as daemon:
         parse_options([option, ""])

@@ -1,4 +1,4 @@
-"""`cgpause history`: what it shows, what it says where there is nothing, and that pauses by hand are in it."""
+"""`cgpause history`: its output, its reasons for an empty history, and its record of pauses by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain`, the dashboard and the bug report, where the daemon has learned something of workloads."""
+"""`explain`, the dashboard and the bug report with kinds and peaks that the daemon has learned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESERVE = 'policy = "reserve"\n'
 
 @pytest.fixture
 def state(tree: FakeTree) -> Path:
-    """A node with a paused pod without a limit, whose workload has peaked."""
+    """A node with a paused pod that has no limit and a known peak of its workload; the state folder."""
     pause_as(tree, tree.add_pod("job-x7k2p", 100 * MIB), Owner.DAEMON)
     folder = tree.folder / "state"
     folder.mkdir()
@@ -32,7 +32,7 @@ def state(tree: FakeTree) -> Path:
 
 
 def explain(tree: FakeTree, state: Path | None, *args: str) -> tuple[str, str, dict[str, Any]]:
-    """What the pod's demand is based on, what is said on stderr, and the demand."""
+    """Return the basis of the pod's demand, stderr, and the pod's place in the decision."""
     options = [] if state is None else ["--state-dir", str(state)]
     result = run(tree, *with_config(tree, RESERVE), *options, "explain", *args, "--json")
     assert result.exit_code == 0, result.output

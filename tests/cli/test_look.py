@@ -1,4 +1,4 @@
-"""The commands that only look (`status`, `explain`, `config`), and `run`."""
+"""The commands that only read (`status`, `explain`, `config`), and `run`."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def pod_values(tree: FakeTree, path: Path, name: str, **changes: object) -> Pod:
 
 @pytest.mark.parametrize("used_pct", [10, 89, 90, 99, 150])
 def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
-    used = -(-GIB * used_pct // 100)  # rounded up, so that the use is at least what was asked for
+    used = -(-GIB * used_pct // 100)  # rounded up, so that the use is at least used_pct
     tree.set_used(used)
     paths = {name: tree.add_pod(name, size * MIB) for name, size in (("c", 30), ("a", 10), ("b", 20), ("d", 40))}
     guarded = tree.add_pod("guarded", 5 * MIB, tier="")
@@ -300,7 +300,7 @@ def test_a_configuration_named_explicitly_must_exist(args: list[str], tree: Fake
 
 
 def test_an_empty_configuration_name_is_not_the_default(tree: FakeTree, monkeypatch: Patch) -> None:
-    """`--config "$UNSET"` is a mistake; the file of the node must not stand in for it."""
+    """`--config "$UNSET"` is a mistake; the command must not use the node's file instead."""
     file = tree.folder / "default.toml"
     file.write_text("")
     monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(file))

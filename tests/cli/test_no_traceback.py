@@ -1,4 +1,4 @@
-"""Whatever the tree or the arguments hold: one line that says what is wrong, never a traceback."""
+"""Broken trees, records and arguments: each command prints an error in one line, never a traceback."""
 
 from __future__ import annotations
 

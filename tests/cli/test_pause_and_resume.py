@@ -246,7 +246,7 @@ def test_a_rule_may_allow_what_is_protected(tree: FakeTree) -> None:
 @pytest.mark.parametrize("driver", CAPTURES)
 @pytest.mark.parametrize("form", ["name", "namespace/name", "uid", "UID", "prefix", "path", "absolute", "proc"])
 def test_every_form_of_reference_reaches_the_same_pod(form: str, driver: str, tmp_path: Path) -> None:
-    """Static pods of a real node: UIDs of 32 hex digits."""
+    """The pods are static pods of a real node, with UIDs of 32 hex digits."""
     root, log_dir = lay_out_capture(driver, tmp_path)
     uid = "c467c713f7198867c11de53e93050336"
     path = {

@@ -62,7 +62,7 @@ LOOKING = [["status"], ["status", "--json"], ["config"]]
 
 @pytest.mark.parametrize("args", LOOKING, ids=" ".join)
 def test_a_reader_that_left_is_no_error(args: list[str], tree: FakeTree) -> None:
-    """`cgpause status | head -1`: exit code 1 would say that a check failed."""
+    """With `cgpause status | head -1`, exit code 1 would mean a failed check."""
     tree.add_pod("web")
 
     with broken_pipe() as pipe:
@@ -77,7 +77,7 @@ def test_a_reader_that_left_is_no_error(args: list[str], tree: FakeTree) -> None
     "args", [["pause", "a", "b", "c"], ["resume", "a", "b", "c"], ["resume", "--all"]], ids=" ".join
 )
 def test_output_that_cannot_be_written_does_not_stop_the_work(args: list[str], stdout: str, tree: FakeTree) -> None:
-    """A full log disk or a reader that left must not leave the second pod paused."""
+    """A full disk or a closed pipe must not leave the second pod paused."""
     pods = [tree.add_pod(name, cpu_max="50000 100000") for name in "abc"]
     if args[0] == "resume":
         for pod in pods:

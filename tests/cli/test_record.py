@@ -1,4 +1,4 @@
-"""`cgpause record` and `cgpause replay`: a tree that changes is recorded, and what was recorded is replayed."""
+"""`cgpause record`: traces of a tree that changes, their replay, and the end by a signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @contextmanager
 def meanwhile(do: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread."""
+    """Call `do` in a thread while the block runs."""
     thread = threading.Thread(target=do)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""`cgpause replay`: what it prints and writes, that it repeats itself, and what it says of what is no trace."""
+"""`cgpause replay`: its output and files, its reproducibility, and its errors for a file that is no trace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def moment(at_s: float, amounts: Mapping[Pod, int], **more: object) -> Moment:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
-    """One and two grow until two is killed at 8 s; three is killed at its own limit at 10 s."""
+    """A trace: pods one and two grow until two is killed at 8 s; three is killed at its own limit at 10 s."""
     one, two, three = (pod(number, name) for number, name in ((1, "one"), (2, HOSTILE), (3, "$three$")))
     moments = [moment(t, {one: 300 + 12 * t, two: 400 + 28 * t, three: 20}) for t in range(8)]
     kills = {two.cgroup: 1}

@@ -1,4 +1,4 @@
-"""`resume --all`, which has to work when little else does."""
+"""`resume --all`, which has to work even with a broken configuration, missing names or failing pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cgpause simulate`: what it prints and writes, that it repeats itself, and what it says of a bad workload."""
+"""`cgpause simulate`: its output and files, its reproducibility, and its errors for a bad workload."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def compared(*args: str) -> dict[str, Any]:
 
 
 def simulated(*args: str) -> dict[str, Any]:
-    """The only run of each policy, on the only workload."""
+    """Return the only run of each policy, on the only workload."""
     values = compared(*args)
     (load,) = values["workloads"]
     runs = {policy["policy"]: policy["runs"] for policy in load["policies"]}
@@ -83,7 +83,7 @@ def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
     assert all(run["finished"] == 20 for run in runs.values())
     assert runs["none"]["restarts"] > runs["reserve"]["restarts"]
     assert runs["none"]["pauses"] == 0 < runs["reserve"]["pauses"]
-    # What the jobs need is the same whoever watches over them.
+    # The jobs need the same CPU time under each policy.
     needed = [run["cpu_s"] - run["lost_cpu_s"] for run in runs.values()]
     assert needed == [pytest.approx(needed[0], abs=0.01)] * 3
 

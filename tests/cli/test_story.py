@@ -1,4 +1,4 @@
-"""`cgpause explain REF`: the story of one pod, its JSON as documented in docs/cli.md."""
+"""`cgpause explain REF`: the facts of one pod, and its JSON as documented in docs/cli.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, Any]:
 
 
 def facts(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, list[str]]:
-    """What is printed, by what it is about."""
+    """Return the printed facts by topic."""
     result = run(tree, *with_config(tree, config), *args)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     found: dict[str, list[str]] = {}
@@ -288,7 +288,7 @@ def test_names_and_reasons_are_fit_for_a_terminal(tree: FakeTree) -> None:
 
 
 class Terminal(io.StringIO):
-    """What a command prints where it finds a terminal with colours."""
+    """A stdout that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""What the daemon has paused is ended, or taken over, by hand."""
+"""An operator resumes a pod that the daemon has paused, or takes its pause over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cgpause top` without a terminal: one frame printed or saved, and why there is no more."""
+"""`cgpause top` without a terminal: one frame printed or saved, and the refusal of the live dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgpause.core.model import Owner
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: Patch) -> None:
-    """No size and no colours of the terminal that the tests run in."""
+    """Hide size and colours of the terminal that runs the tests."""
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

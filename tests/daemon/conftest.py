@@ -1,4 +1,4 @@
-"""For every test of a daemon that runs: a tree, and what starts one on it."""
+"""Fixtures for the tests of a running daemon: a fake tree, and a function that starts a daemon on it."""
 
 from __future__ import annotations
 

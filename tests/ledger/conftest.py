@@ -1,4 +1,4 @@
-"""For every test of the pause protocol: one pod."""
+"""Fixtures for the tests of the pause protocol: one pod's cgroup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For every test of what undoes pauses: a tree, and no systemd where that is not wanted."""
+"""Fixtures for the tests of restoring paused pods: a fake tree, and no systemd or a fake `systemctl`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tree(tmp_path: Path) -> FakeTree:
 
 @pytest.fixture(autouse=True)
 def quiet_logging() -> Iterator[None]:
-    """`main` sets logging up for the whole process; a test must not."""
+    """Restore the root logger after each test; `main` sets up logging for the whole process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -34,7 +34,7 @@ def no_systemd(tmp_path: Path, monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def systemctl(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """A `systemctl` that prints the file returned here, and writes down how it was called."""
+    """Put a `systemctl` into PATH that prints the returned file and writes its arguments to `called` beside it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "systemctl"

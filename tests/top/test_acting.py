@@ -1,4 +1,4 @@
-"""What becomes of a yes: the ledger's answer in words, whatever it is, and never a traceback."""
+"""The result of a confirmed action: the ledger's answer or error in words, never a traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def web(tree: FakeTree) -> Path:
 @pytest.fixture
 def reader(tree: FakeTree, web: Path, monkeypatch: Patch) -> Iterator[Reader]:
     monkeypatch.setenv("SUDO_USER", "alice")
-    monkeypatch.setenv("PATH", "/nonexistent")  # no systemd to ask
+    monkeypatch.setenv("PATH", "/nonexistent")  # hides systemctl
     with Reader(str(tree.root), str(tree.log_dir), Config()) as reader:
         reader.read(now_ns())
         yield reader
@@ -76,7 +76,7 @@ def test_what_was_done_is_noted_for_the_history(reader: Reader) -> None:
 
 
 def test_what_could_not_be_kept_is_part_of_what_is_said(reader: Reader, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is drawn where messages are; printed it would stand across the screen."""
+    """The dashboard draws it as a message; printing it would disturb the screen."""
     [(key, tracked)] = reader.tree.pods.items()
 
     message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, key, tracked.pod.label))

@@ -1,4 +1,4 @@
-"""Bytes of a terminal → keys, however they are split."""
+"""The decoder of a terminal's bytes to keys, with the bytes split at any place."""
 
 from __future__ import annotations
 
@@ -77,4 +77,4 @@ def test_whatever_comes_is_decoded_to_the_last_byte(pieces: list[bytes]) -> None
     decoder.flush()
 
     assert not decoder.pending
-    assert decoder.feed(b"\x1b[A") == ["up"] or pieces  # half a character may be waiting for its other half
+    assert decoder.feed(b"\x1b[A") == ["up"] or pieces  # an incomplete character may be pending

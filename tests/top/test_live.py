@@ -1,4 +1,4 @@
-"""The live dashboard in a pseudo-terminal, on a tree of ordinary files: keys, signals, and what is left behind."""
+"""The live dashboard in a pseudo-terminal, on a tree of ordinary files: keys, signals, restored terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pod(tree: FakeTree, name: str) -> Path:
 
 
 def select(program: TerminalProgram, label: str) -> None:
-    """Press the arrow until a pod is selected."""
+    """Press the arrow key until the pod with this label is selected."""
     program.type(DOWN)
     program.wait_for("▶ ")
     for _ in range(20):
@@ -292,7 +292,7 @@ def stopped(pid: int) -> bool:
 
 @pytest.mark.parametrize("how", ["ctrl-z", "SIGSTOP"])
 def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
-    """SIGSTOP gives no chance to clean up; what comes after it does."""
+    """The dashboard cannot catch SIGSTOP, so it sets the terminal up again after SIGCONT."""
     with shown(tree, as_job=True) as program:
         pid = program.pid
         if how == "ctrl-z":
@@ -313,7 +313,7 @@ def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
 
 
 def test_continued_in_the_background_it_waits_for_the_foreground(tree: FakeTree) -> None:
-    """Ctrl-Z, `bg`, `fg`: in the background setting the terminal's attributes stops it, and is then interrupted."""
+    """Ctrl-Z, `bg`, `fg`: in the background, setting the terminal's attributes stops the process; `fg` resumes."""
     with shown(tree, as_job=True) as program:
         pid = program.pid
         program.type("\x1a")

@@ -1,4 +1,4 @@
-"""Where the dashboard's last decisions come from: the history, or what was seen."""
+"""The source of the dashboard's last decisions: the history, or the observed events."""
 
 from __future__ import annotations
 

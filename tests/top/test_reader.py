@@ -1,4 +1,4 @@
-"""Snapshots as they are read from a tree of ordinary files; time is the test's own."""
+"""Snapshots read from a tree of ordinary files, at times chosen by the tests."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_growth_is_learned_under_either_policy(policy: Policy, tree: FakeTree) -
 
 
 def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> None:
-    """Of pods that grow one goes first; with little room the smallest need is not served any more."""
+    """One of the growing pods goes first; with little headroom, another does not get its demand."""
     tree.set_used(980 * MIB)
     pods = [
         tree.add_pod(name, mib * MIB, memory_max=str(300 * MIB)) for name, mib in (("a", 200), ("b", 60), ("c", 50))
@@ -119,7 +119,7 @@ def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> 
     assert states[first[0]] is PodState.RUNNING
     assert snapshot.levels is not None
     assert snapshot.headroom is not None
-    # Somebody would be paused at this very headroom.
+    # A pod would be paused at this headroom.
     assert snapshot.levels.pause_bytes > snapshot.headroom.available_bytes > snapshot.levels.evict_bytes
 
 
@@ -346,12 +346,12 @@ def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reade
     assert pod.paused.mechanism is Mechanism.THROTTLE
 
 
-# Who is at work
+# The state of the daemon
 
 
 @pytest.fixture
 def locked(tree: FakeTree) -> Iterator[FakeTree]:
-    """A tree whose lock this very process holds, as a daemon would."""
+    """A tree with its lock held by this process, as by a daemon."""
     (tree.root / DAEMON_FILE).write_text("")
     fd = os.open(tree.root / DAEMON_FILE, os.O_WRONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -360,7 +360,7 @@ def locked(tree: FakeTree) -> Iterator[FakeTree]:
 
 
 def locks_of(root: Path, folder: Path, pid: int, kind: str = "FLOCK ") -> str:
-    """A /proc/locks as the kernel would write it, whatever file system the tests run on."""
+    """Write a /proc/locks in the kernel's format, with the tree's lock held by `pid`; return its path."""
     status = (root / DAEMON_FILE).stat()
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     path = folder / "locks"
@@ -377,7 +377,7 @@ def test_whoever_holds_the_lock_is_the_daemon(locked: FakeTree) -> None:
 
 def test_no_privileges_are_needed_to_see_it() -> None:
     with tempfile.TemporaryDirectory(prefix="cgpause-test-") as name:
-        folder = Path(name)  # pytest's own is closed to others
+        folder = Path(name)  # other users cannot read pytest's folder
         folder.chmod(0o755)
         (folder / DAEMON_FILE).write_text("")
         (folder / DAEMON_FILE).chmod(0o200)

@@ -1,4 +1,4 @@
-"""What the dashboard looks like, as a pure function of a snapshot: whole frames, and what must hold for any."""
+"""The dashboard's screen, as a pure function of a snapshot: whole frames, and properties of every frame."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WHOLE: dict[str, tuple[Snapshot, Ui, int, int]] = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
-    """CGPAUSE_NEW_FRAMES=1 writes them anew, to be looked at again."""
+    """CGPAUSE_NEW_FRAMES=1 writes the expected frames anew, for a review by eye."""
     file = FRAMES / f"{name}.txt"
     shown = "".join(f"{line}\n" for line in text_of(render(*WHOLE[name])))
     if os.environ.get("CGPAUSE_NEW_FRAMES"):
@@ -166,7 +166,7 @@ def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
 
 
 def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
-    """Names come escaped; reasons stand in records that root of a container may have written."""
+    """Names are escaped earlier; reasons come from records, which root in a container may have written."""
     hostile = "\x1b[2J\n\udcff\u202e"
     pod = make_pod("default/web", PodState.PAUSED, paused=held(5, reason=hostile))
     event = SeenEvent(0, "paused", f"default/{hostile}", hostile)
@@ -191,7 +191,7 @@ def test_the_question_names_the_deed_the_pod_and_how_to_answer(deed: Deed, label
 
 
 def test_of_a_long_name_the_question_keeps_the_end() -> None:
-    """By it one replica differs from the next."""
+    """Replicas differ in the end of their names."""
     label = "default/" + "long-" * 20 + "7d9f-x2kqz"
 
     last = text_of(render(make_snapshot(), ask(Deed.PAUSE, label), 60, 24))[-1]
@@ -220,7 +220,7 @@ def painted(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, **environment: 
 
 
 def colours(text: str) -> set[str]:
-    """SGR parameters that set a colour."""
+    """Return the SGR parameters in a text that set a colour."""
     parameters = {one for part in text.split("\x1b[")[1:] for one in part.partition("m")[0].split(";")}
     return {one for one in parameters if one.isdigit() and 30 <= int(one) <= 107}
 
@@ -231,7 +231,7 @@ def test_without_colour_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert colours(coloured)
     assert not colours(plain)
-    assert "\x1b[7m" in plain  # the selected row can still be seen
+    assert "\x1b[7m" in plain  # the selected row is still reversed
     assert "would be paused" in plain
 
 

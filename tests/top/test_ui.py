@@ -1,4 +1,4 @@
-"""What every key does, as a table: state, key, snapshot → state and intent."""
+"""The effect of every key: from state, key and snapshot to a new state and an intent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cgpause.cli.top.values import PodState, SeenPod, Snapshot
 from cgpause.core.model import CgroupId, Mechanism, Owner
 
 SNAPSHOT = many_pods(30)
-"""Sorted as they are numbered, whatever by."""
+"""Thirty pods that every sort order puts in the order of their numbers."""
 A, B, C, *_, Y, Z = (pod.key for pod in SNAPSHOT.pods)
 
 
@@ -168,7 +168,7 @@ def test_what_the_daemon_holds_can_be_taken_over(key: str, deed: Deed) -> None:
 
 @pytest.mark.parametrize("pod", [PAUSED, PROTECTED, BROKEN])
 def test_resuming_is_asked_wherever_a_record_may_be(pod: SeenPod) -> None:
-    """Also of a protected pod: one whose record is damaged is shown as such."""
+    """Also for a protected pod: a pod with a damaged record is shown as protected."""
     assert press(Ui(selected=pod.key), "r", snapshot=make_snapshot(pod)).asked == Act(Deed.RESUME, pod.key, pod.label)
 
 
@@ -250,7 +250,7 @@ WITHOUT_3 = replace(SNAPSHOT, pods=SNAPSHOT.pods[:3] + SNAPSHOT.pods[4:])
 
 
 def test_when_the_selected_pod_is_gone_nobody_is_selected() -> None:
-    """A neighbour in its place would be asked about with the next key."""
+    """With a neighbour selected instead, the operator's next key would act on the wrong pod."""
     ui = settle(at(3), WITHOUT_3, 10)
 
     assert (ui.selected, ui.top) == (None, 0)

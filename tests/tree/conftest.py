@@ -1,4 +1,4 @@
-"""For every test of the tree of pods: one that is followed."""
+"""Fixtures for the tests of the pod tree: a fake tree, and a PodTree that follows it."""
 
 from __future__ import annotations
 

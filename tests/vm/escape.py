@@ -1,4 +1,4 @@
-"""A process of a pod that tries to end its pause, by signals to itself or by siblings that look like visitors."""
+"""A process in a pod that tries to escape its pause, by signals to itself or by siblings that look like visitors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 
 def toggle() -> None:
-    """Have a SIGTERM pending, then not, then again."""
+    """Make a SIGTERM pending and take it again, every half second."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     while True:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -24,7 +24,7 @@ def toggle() -> None:
 
 
 def siblings() -> None:
-    """Start processes whose parent is our own: a container's shim, or here the test."""
+    """Start processes with the same parent as this one: a container's shim, or here the test."""
     libc = ctypes.CDLL(None, use_errno=True)
     arguments = [ctypes.c_long(value) for value in (SYS_CLONE[platform.machine()], CLONE_PARENT, 0, 0, 0, 0)]
     while True:

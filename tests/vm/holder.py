@@ -11,9 +11,9 @@ MIB = 1 << 20
 
 
 def main() -> None:
-    """Hold memory until killed."""
+    """Hold the wanted amount of memory until killed."""
     control = Path(sys.argv[1])
-    # With a handler, as most servers have one: without, the kernel kills even a frozen process at once.
+    # Most servers have a handler; without one, the kernel kills even a frozen process at once.
     for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3):
         signal.signal(number, lambda *_: sys.exit(0))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
@@ -28,7 +28,7 @@ def main() -> None:
                 chunk[page] = 1
             held.append(chunk)
         control.with_suffix(".held").write_text(str(len(held)))
-        signal.sigwaitinfo({signal.SIGURG})  # handlers run meanwhile; in sigwait() they do not
+        signal.sigwaitinfo({signal.SIGURG})  # unlike sigwait(), this call runs handlers meanwhile
 
 
 if __name__ == "__main__":

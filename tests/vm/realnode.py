@@ -1,4 +1,4 @@
-"""A kubepods tree on a real kernel, with processes that really hold memory, and a daemon that watches over it."""
+"""A kubepods tree on a real kernel, with processes that really hold memory, and a daemon that manages it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trees import wait_until
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 MIB = 1 << 20
 LIMIT_MIB = 400
-FULL_MIB = 370  # above the upper watermark, with what the processes need themselves still below the limit
+FULL_MIB = 370  # above the upper watermark, but with the processes' own memory still below the limit
 PAUSED = "1001 100000"
 REPO = Path(__file__).parents[2]
 NOT_SANDBOX = ("Type=", "NotifyAccess=", "Exec", "Restart", "Timeout", "Watchdog", "SyslogIdentifier=", "LimitCORE=")
@@ -33,7 +33,7 @@ batch = 1
 sacrifice = false
 """
 BATCH = '[[pods]]\nmatch = "default/*"\nclass = "batch"\n'
-"""The pods of these tests are on the VM's network, where something listens."""
+"""The pods count as batch by rule: they share the VM's network, where another process listens."""
 NOT_HELD_LONG = "[hold]\nmax_pause_s = 3600\n"
 
 
@@ -48,11 +48,11 @@ class Node:
 
     @property
     def root(self) -> Path:
-        """What the daemon gets as --cgroup-root."""
+        """The folder for the daemon's --cgroup-root."""
         return self.kubepods.parent
 
     def add(self, name: str, mib: int, *, namespace: str = "default", cpu_max: str = "max 100000") -> Path:
-        """Start a pod whose container holds `mib`; returns its cgroup."""
+        """Start a pod with a container that holds `mib`; return the pod's cgroup."""
         spec = PodSpec(name, make_uid(name), None, Tier.BURSTABLE, namespace, cpu_max=cpu_max)
         self.specs[name] = spec
         path = self.kubepods.add_pod(spec)
@@ -60,7 +60,7 @@ class Node:
         return path
 
     def start_container(self, name: str, mib: int) -> None:
-        """Start the container of a pod that is there."""
+        """Start the container of an existing pod."""
         control = self.control(name)
         control.write_text(str(mib))
         control.with_suffix(".held").unlink(missing_ok=True)
@@ -73,7 +73,7 @@ class Node:
         return self.folder / f"{name}.mib"
 
     def resize(self, name: str, mib: int) -> None:
-        """Tell a pod's process how much to hold from now on."""
+        """Tell a pod's process how many MiB to hold from now on."""
         self.control(name).write_text(str(mib))
         os.kill(self.containers[name].pid, signal.SIGURG)
 
@@ -84,10 +84,10 @@ class Node:
             return None
 
     def page_faults(self, name: str) -> int:
-        """How often a pod's process touched memory it did not have (proc(5), stat: minflt + majflt).
+        """Return the number of page faults of a pod's process (proc(5), stat: minflt + majflt).
 
-        This tells whether it grows by itself. memory.current does not: khugepaged fills the holes between the pages of
-        a process, and so charges its cgroup, while that process is frozen.
+        The number rises if the process itself grows. memory.current cannot show that: khugepaged fills the holes
+        between the pages of a frozen process, and so charges its cgroup.
         """
         fields = Path(f"/proc/{self.containers[name].pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[7]) + int(fields[9])
@@ -100,7 +100,7 @@ class Node:
 
 
 def sandbox(unit: str = "cgpause.service") -> list[str]:
-    """What a shipped unit allows its processes, as options of systemd-run; not how it is started or watched."""
+    """Return the sandbox of a shipped unit as options of systemd-run, without its start and watchdog settings."""
     lines = (REPO / "systemd" / unit).read_text().partition("[Service]")[2].partition("[Install]")[0]
     settings = [line for line in lines.splitlines() if line and not line.startswith("#")]
     return [f"--property={line}" for line in settings if not line.startswith(NOT_SANDBOX)]
@@ -112,7 +112,7 @@ class Daemon:
 
     node: Node
     process: subprocess.Popen[bytes]
-    """systemd-run, which ends when the daemon does, with its exit status."""
+    """The systemd-run process, which ends with the daemon and has its exit status."""
     unit: str
     log_path: Path
 
@@ -126,17 +126,17 @@ class Daemon:
         assert text in self.log, self.log
 
     def wait_for_pause(self, *names: str) -> None:
-        """Wait until pods are paused and the daemon is done with it: it reads back what it wrote, and then says so."""
+        """Wait until pods are paused and the daemon has read back and logged the pause."""
         for name in names:
             self.wait_for_log(f" paused pod=default/{name} ")
 
     def paused(self) -> list[str]:
-        """Names in the order in which they were paused."""
+        """Return the names of the paused pods, in the order of the pauses."""
         return [line.split("pod=")[1].split()[0] for line in self.log.splitlines() if " paused pod=" in line]
 
     @property
     def pid(self) -> int:
-        """0 when it has ended."""
+        """The daemon's process id; 0 after its end."""
         show = ["systemctl", "show", "--value", "--property=MainPID", self.unit]
         return int(subprocess.run(show, check=True, capture_output=True, text=True).stdout)
 

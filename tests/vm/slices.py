@@ -1,4 +1,4 @@
-"""The node of test_systemd and test_package: pods made the way kubelet makes them, and a unit that systemd runs."""
+"""The node of test_systemd and test_package: pods made as kubelet makes them, and the unit that systemd runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trees import make_uid, wait_until
 
 from cgpause.ledger.record import XATTR
 
-# It installs a daemon and makes pods at the real place, so nowhere but in a machine made for that.
+# These tests install a daemon and make pods at the real paths, so they run only in a machine made for them.
 if os.environ.get("CGPAUSE_VM") != "1":
     raise RuntimeError("runs in the VM only: scripts/vm run -- python3 -m pytest tests/vm")
 
@@ -31,7 +31,7 @@ POD_LOGS = Path("/var/log/pods")
 UNIT_CGROUP = CGROUP / "cgpause.service"
 LIMIT_MIB = 256
 CALM_MIB = 20
-"""What filler holds while nothing is wrong: with the other pods, half of the limit."""
+"""MiB that filler holds while memory is not tight: with the other pods, half of the limit."""
 CONFIG_TEXT = """\
 policy = "watermark"
 [watermark]
@@ -46,7 +46,7 @@ protect = true
 """
 PAUSED = "1001 100000"
 
-# Holds as many MiB as it is told to, touched, one mapping each, so that giving back is at once.
+# Holds as many MiB as it is told to, touched, in one mapping each, so that it can free them at once.
 HOG = """
 import mmap, sys
 held = []
@@ -62,7 +62,7 @@ for line in sys.stdin:
 
 
 class Pod:
-    """A pod as the systemd driver makes it; its one container holds as much memory as it is told to."""
+    """A pod as the systemd driver makes it; its one container holds as much memory as a test tells it to."""
 
     def __init__(self, number: int, name: str, *properties: str, tier: str = "burstable") -> None:
         self.name = name
@@ -80,12 +80,12 @@ class Pod:
             text=True,
         )
         self.hold(1)
-        # kubelet sets a weight on every pod, and only that makes systemd hand the cpu controller down to it.
+        # kubelet sets a weight on every pod; without it, systemd does not enable the cpu controller for the pod.
         run("systemctl", "set-property", "--runtime", self.slice, "CPUWeight=10", *properties)
         self.original = self.cpu_max
 
     def hold(self, mib: int) -> None:
-        """Returns once it does; so not for a paused pod."""
+        """Hold `mib` and return when done, so never call this for a paused pod."""
         assert self._hog.stdin is not None
         assert self._hog.stdout is not None
         self._hog.stdin.write(f"{mib}\n")
@@ -117,7 +117,7 @@ class Pod:
 
 
 class Node:
-    """The pods of this node, in ascending order of memory, and filler, which makes it tight or comfortable."""
+    """The pods of this node, in ascending order of memory, and filler, with which memory is tight or not."""
 
     def __init__(self) -> None:
         self.small = Pod(1, "small")
@@ -140,7 +140,7 @@ class Node:
 
     @contextmanager
     def kept_calm(self) -> Iterator[Node]:
-        """The node before and after a test: enough memory, and nobody paused."""
+        """Check before and after a test that memory is not tight and no pod is paused."""
         self.wait_as_before()
         yield self
         self.relax()
@@ -160,7 +160,7 @@ class Node:
 
 
 def run(*argv: str | Path, status: int = 0) -> str:
-    """Run a command, expecting a status; returns all it printed."""
+    """Run a command and assert its exit status; return all its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         argv,
@@ -184,7 +184,7 @@ def main_pid(unit: str = "cgpause") -> int:
 
 
 def metrics() -> dict[str, str]:
-    """What is served, without its comments."""
+    """Return the served metrics, without comments."""
     with urllib.request.urlopen("http://127.0.0.1:10912/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -193,16 +193,17 @@ def metrics() -> dict[str, str]:
 def serves(name: str, value: str) -> bool:
     try:
         return metrics().get(name) == value
-    except OSError:  # not there yet
+    except OSError:  # the server does not listen yet
         return False
 
 
 class Journal:
-    """What the unit logs from here on."""
+    """The unit's journal from now on."""
 
     def __init__(self) -> None:
         run("journalctl", "--sync")
-        # The same entries as below: journalctl skips one after the cursor, also when the filter has no place for it.
+        # Use the same options as in `text`: journalctl skips the entry after the cursor even if the filter excludes
+        # that entry.
         last = run("journalctl", "-n1", "-o", "cat", "--unit=cgpause", "--show-cursor")
         self._cursor = last.rpartition("cursor: ")[2].strip()
 

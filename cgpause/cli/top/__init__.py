@@ -1,6 +1,6 @@
-"""`cgpause top`: the live dashboard, a thin loop around pure parts; the daemon never imports any of it.
+"""`cgpause top`: the live dashboard, a thin loop around pure parts; the daemon never imports it.
 
-`values` says what is shown, `reader` reads it (with `observe`), `line` says who would be paused next,
-`screen` turns it into lines (with `parts`, `table` and `panes`), `ui` answers keys, `keys` and `terminal` know the
-terminal, `app` is the loop.
+`reader` (with `observe`) reads the `values` of a snapshot, and `line` finds the pod that would be paused next. `screen`
+(with `head`, `parts`, `table` and `panes`) turns a snapshot into lines. `ui` handles keys, `keys` and `terminal` the
+terminal's bytes, and `app` has the loop.
 """

@@ -1,7 +1,7 @@
-"""The live dashboard's loop, and its single frames: everything that is not pure meets here.
+"""The loop of the live dashboard, and its single frames: it joins reader, keys, signals and terminal.
 
-Once a second it reads a snapshot and draws it; keys and signals are answered at once. It acts through `byhand`, as the
-commands do, and only after a yes.
+Once a second the loop reads a snapshot and draws it; it handles keys and signals at once. It acts on pods through
+`byhand`, as the commands do, and only after the operator's yes.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from cgpause.kernel.process import raise_descriptor_limit
 from cgpause.telemetry.events import Event
 
 Load = Callable[[], Config]
-"""Loads the configuration as it is now; raises a ConfigError where it is broken."""
+"""Callback that loads the configuration; raises ConfigError if it is invalid."""
 Keep = Callable[[Event], str | None]
-"""Keeps an event; returns what was wrong with that, for to print it would be to write across the screen."""
+"""Callback that records an event and returns its error or None; it must not print, as it would disturb the screen."""
 
 COMMAND = "cgpause top"
 _EVERY_S = 1.0
 _OWN_SHARE = 0.25
-"""On a node so busy (or so slow) that a refresh takes long, refreshes come later than once a second."""
+"""Largest share of the time spent on refreshes; on a busy or slow node they come less than once a second."""
 _BLIND_S = 0.1
-"""A question that takes longer to be shown (Ctrl-S stops the terminal) may have been answered blindly meanwhile."""
+"""If drawing a question takes longer (Ctrl-S stops the terminal), keys typed meanwhile are no answer to it."""
 _WATCH_S = 1.0
 _LOOKS = 4
-"""A single frame is read so often in this time, so that there are rates to show."""
+"""Number of reads in _WATCH_S before a single frame, for its rates."""
 _PIPE_COLUMNS, _PIPE_LINES = 120, 24
 _EXPORT_SIZE = (120, 40)
 _FONT = re.compile(r" *@font-face \{[^}]*\}\n*")
-"""What rich lets a picture fetch from somebody's server, whenever it is looked at; any monospaced font will do."""
+"""Font in rich's SVG that a viewer would fetch from a server; any monospaced font will do."""
 
 
 def why_not_live() -> str | None:
-    """Why there is no terminal to show the dashboard on, or None."""
+    """Return the reason why stdin and stdout cannot show the live dashboard, or None if they can."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return "top is drawn on a terminal, and this is none; one frame without: cgpause top --once"
     if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
@@ -74,14 +74,14 @@ def why_not_live() -> str | None:
 
 
 def open_reader(root: str, log_dir: str, config: Config, history: str | None, known: Learned | None = None) -> Reader:
-    """A reader for many pods, whose warnings are shown and not logged across the screen."""
+    """Return a reader, with the descriptor limit raised for many pods and without log lines across the screen."""
     logging.getLogger("cgpause").addHandler(logging.NullHandler())
     raise_descriptor_limit()
     return Reader(root, log_dir, config, history, known)
 
 
 def read_still(reader: Reader) -> Snapshot:
-    """A snapshot with rates: the pods are watched for a second first."""
+    """Return a snapshot with rates, after reading the pods for a second."""
     for _ in range(_LOOKS):
         reader.read(now_ns())
         time.sleep(_WATCH_S / _LOOKS)
@@ -89,7 +89,7 @@ def read_still(reader: Reader) -> Snapshot:
 
 
 def print_once(snapshot: Snapshot) -> None:
-    """Print one frame: as large as the terminal, or into a pipe with every pod."""
+    """Print one frame, as large as the terminal; into a pipe with every pod."""
     console = Console(highlight=False, markup=False, emoji=False)
     ui = Ui(mode=Mode.STILL)
     width, height = console.size
@@ -99,7 +99,7 @@ def print_once(snapshot: Snapshot) -> None:
         while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
             height += 1
     frame = render(snapshot, ui, width, height, glyphs_for(encoding_of(console)))
-    # Not at the width that rich believes in: nothing is to be wrapped or cut again.
+    # The frame has its final width: rich must not wrap or cut it again.
     console.print(Frame(frame.lines), soft_wrap=True)
 
 
@@ -119,7 +119,7 @@ def export(snapshot: Snapshot, path: str) -> None:
         console.no_color = probe.no_color
         console.print(render(snapshot, Ui(), width, height), soft_wrap=True)
         picture = _FONT.sub("", console.export_svg(title="cgpause top"))
-        # Else librsvg, with which pictures are converted, takes the blanks at the begin and end of each text away.
+        # Without it, librsvg drops the blanks at the start and end of each text.
         picture = picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
     try:
         with open(path, "w", encoding="utf-8") as f:
@@ -129,22 +129,26 @@ def export(snapshot: Snapshot, path: str) -> None:
 
 
 def run_live(reader: Reader, load: Load, keep: Keep) -> None:
-    """Show the dashboard until somebody quits; `keep` gets what is done by its keys."""
+    """Show the dashboard until the operator quits; `keep` records the events of its actions.
+
+    Raises:
+        HostError: the terminal cannot be drawn on.
+    """
     fd_in, fd_out = sys.stdin.fileno(), sys.stdout.fileno()
     painter = Painter(Console(highlight=False))
     try:
         with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
             _Live(reader, load, keep, terminal, painter, signals).run(fd_in)
     except (OSError, termios.error) as e:
-        number = e.args[0]  # termios.error is no OSError, but carries the same
-        if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up: nobody is looking any more
+        number = e.args[0]  # termios.error is no OSError, but has the same arguments
+        if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up
             raise HostError(
                 f"cannot draw on this terminal: {os.strerror(number)}; one frame without: cgpause top --once"
             ) from e
 
 
 class _Live:
-    """One showing of the dashboard."""
+    """State of the running dashboard."""
 
     def __init__(
         self, reader: Reader, load: Load, keep: Keep, terminal: Terminal, painter: Painter, signals: Signals
@@ -162,7 +166,7 @@ class _Live:
         self._snapshot = self._read()
 
     def run(self, fd_in: int) -> None:
-        """The loop."""
+        """Run the loop until the operator quits or the terminal hangs up."""
         poll = select.poll()
         for fd in (fd_in, self._signals.fd):
             poll.register(fd, select.POLLIN)
@@ -189,14 +193,14 @@ class _Live:
         return [fd for fd, _ in poll.poll(int(timeout_s * 1000) + 1)]
 
     def _keys(self, fd_in: int, ready: list[int]) -> list[str] | None:
-        """What was typed; None once the terminal has hung up."""
+        """Return the typed keys, or None if the terminal has hung up."""
         if fd_in in ready:
             data = self._terminal.read()
             return None if data is None else self._decoder.feed(data)
         return [] if ready else self._decoder.flush()
 
     def _press(self, keys: list[str]) -> bool:
-        """Do what keys want; returns whether to go on."""
+        """Handle keys; return False if the dashboard is to end."""
         for key in keys:
             if key == REDRAW:
                 self._terminal.clear()
@@ -210,7 +214,7 @@ class _Live:
         return True
 
     def _ask(self) -> None:
-        """Show the question; what was typed before it was to be seen is no answer to it."""
+        """Draw the question, and drop keys typed before it was visible: they are no answer to it."""
         frame = self._render()
         self._decoder.flush()
         self._terminal.forget_input()
@@ -220,14 +224,14 @@ class _Live:
             self._terminal.forget_input()
 
     def _answer(self, came: set[int]) -> bool:
-        """Do what signals want; returns whether to go on."""
+        """Handle signals; return False if the dashboard is to end."""
         if came & Signals.QUIT:
             return False
         if signal.SIGTSTP in came:
             self._terminal.leave()
             self._signals.suspend()
             self._terminal.enter()
-        elif signal.SIGCONT in came:  # it was stopped without a word, and the shell has used the terminal since
+        elif signal.SIGCONT in came:  # after SIGSTOP, which we cannot catch: the shell has used the terminal since
             self._terminal.enter()
         if came & {signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH}:
             self._size = self._terminal.size()
@@ -245,7 +249,7 @@ class _Live:
         return self._ui.selected if self._ui.explaining else None
 
     def _take_detail(self) -> None:
-        """Whoever is explained since the last key is explained in full at once."""
+        """Read the details of the explained pod at once if the last key changed it."""
         key = self._ui.selected
         known = self._snapshot.detail
         if self._ui.explaining and key is not None and (known is None or known.key != key):
@@ -266,11 +270,11 @@ class _Live:
             return
         message, failed = act(self._reader, self._load, self._keep, intent)
         self._ui = replace(self._ui, message=message, failed=failed)
-        self._due_s = 0.0  # what has become of it is to be seen at once
+        self._due_s = 0.0  # show the result at once
 
 
 def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:
-    """Carry out what was confirmed; returns what to say, and whether it failed."""
+    """Carry out a confirmed action; return the message, and True if it failed."""
     problems: list[str | None] = []
     message, failed = _do(reader, load, lambda event: problems.append(keep(event)), intent)
     return "; ".join([message, *filter(None, problems)]), failed
@@ -284,7 +288,7 @@ def _do(reader: Reader, load: Load, note: Note, intent: Act) -> tuple[str, bool]
     try:
         if intent.deed is Deed.RESUME:
             return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
-        # Since it was last looked at, an operator may have protected it: by a rule, or by a mark on the pod.
+        # An operator may have protected the pod since the last refresh: by a rule, or by a mark on the pod.
         config = load()
         reader.configure(config)
         reader.tree.update_facts(tracked, now_ns())
@@ -296,7 +300,7 @@ def _do(reader: Reader, load: Load, note: Note, intent: Act) -> tuple[str, bool]
     except ProtectedError:
         return protected_text(label, printable(tracked.pod.protected or "by a rule")), True
     except CgpauseError as e:
-        # A resume that failed wraps what the kernel said.
+        # A failed resume has the kernel's error as its cause.
         refused = [one for one in (e, e.__cause__) if isinstance(one, KernelLockError | KernelWriteError)]
         if any(one.errno in (errno.EACCES, errno.EPERM) for one in refused):
             return f"not permitted: run cgpause top as root to {intent.deed} pods ({e})", True

@@ -1,4 +1,4 @@
-"""The lines above the table and the one below it: title, bars with their levels, sparklines, summary, footer; pure."""
+"""The lines above and below the table of pods: title, bars with levels, sparklines, summary, footer; pure."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from cgpause.kernel.find_daemon import DaemonState
 
 _LABEL = 9
 _LEAST_SPAN_S = 120
-"""The sparklines show at least so much time."""
+"""Shortest time that the sparklines cover."""
 _LEAST_SCALE_PCT = 5.0
-"""Pressure below this never fills a sparkline, or the noise of an idle node would."""
+"""Smallest full scale of a pressure sparkline, so that the noise of an idle node stays low."""
 
 _DAEMON = {
     DaemonState.RUNNING: ("daemon runs", "calm"),
@@ -43,7 +43,7 @@ _DAEMON = {
 
 
 def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
-    """Program, node, policy, daemon, time."""
+    """Return the title: program, node, policy, daemon, time."""
     text, style = _DAEMON[snapshot.daemon.state]
     if snapshot.daemon.pid is not None:
         text += f" (pid {snapshot.daemon.pid})"
@@ -58,7 +58,7 @@ def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
 
 
 def bars(snapshot: Snapshot, width: int, count: int, glyphs: Glyphs) -> list[Line]:
-    """Headroom, and where there is room for three bars the node and kubepods too."""
+    """Return `count` lines: the bar of headroom, with 3 or more also the bars of node and kubepods."""
     headroom, levels = snapshot.headroom, snapshot.levels
     if headroom is None or levels is None:
         trouble = snapshot.trouble or "the node's memory cannot be read"
@@ -75,7 +75,7 @@ def _style(available: int, levels: Levels) -> str:
 
 def _headroom(headroom: Headroom, levels: Levels, width: int, glyphs: Glyphs) -> Line:
     available = max(headroom.available_bytes, 0)
-    marks = [  # those that matter most first: what does not fit is left to the help
+    marks = [  # by importance: if a text does not fit, the help explains the letter
         Mark("P", levels.pause_bytes, "mark", f"pauses <{size(levels.pause_bytes)}"),
         Mark("E", levels.evict_bytes, "mark", f"evicts <{size(levels.evict_bytes)}"),
         Mark("W", levels.care_bytes, "mark", f"awake <{size(levels.care_bytes)}"),
@@ -130,17 +130,17 @@ def _bar(
     width: int,
     glyphs: Glyphs,
 ) -> Line:
-    """Label, bar, amount, and what the letters on the bar mean, as far as there is room."""
+    """Return a line of label, bar and amount, and the meaning of each mark that fits."""
     line: Line = [(f"{fit(name, _LABEL, glyphs)} ", "label")]
-    # Where the screen is so narrow that only one of them fits, the amount says more than the bar.
+    # On a narrow screen the amount replaces the bar, as it is more exact.
     drawn = max(min(width * 3 // 10, 70, width - _LABEL - 2 - len(amount)), 0)
-    # What matters most is drawn last, over what may be in the same cell.
+    # The most important mark is drawn last, over others in the same cell.
     line += bar(drawn, total, used, cache, style, [mark for mark in reversed(marks) if mark.at > 0], glyphs)
     line.append((f" {amount}", style if name == "headroom" else ""))
     for mark in marks:
         piece: Line = [("  ", ""), (mark.letter, mark.style), (f" {mark.meaning}", "dim")]
         if line_width(line) + line_width(piece) > width:
-            # Better a letter that the help explains than half a sentence.
+            # The help explains the letter.
             continue
         line += piece
     return line
@@ -148,7 +148,7 @@ def _bar(
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """One sparkline with its name and what is said beside it."""
+    """One sparkline with its name, and a note beside it."""
 
     name: str
     drawn: list[str]
@@ -157,7 +157,7 @@ class _Graph:
 
 
 def sparks(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    """The last minutes: pressure (some and full) and headroom, side by side."""
+    """Return `rows` lines with the sparklines of pressure (some and full) and headroom, side by side."""
     if not rows:
         return []
     each = (width - 2) // 3
@@ -191,7 +191,7 @@ def sparks(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Li
 def _pressure(name: str, now: float | None, found: list[list[float]], rows: int, glyphs: Glyphs) -> _Graph:
     if now is None:
         return _Graph(name, [*[""] * (rows - 1), "off: psi=0"], "dim", "")
-    # The worst of each bin: a stall of a second must not drown in ten quiet ones.
+    # The worst of each bin: a mean would hide a stall of one second among ten quiet ones.
     values = [max(several) if several else None for several in found]
     peak = max([value for value in values if value is not None], default=0.0)
     style = "short" if peak >= 10 else "close" if peak >= 1 else "calm"
@@ -213,7 +213,7 @@ def _minutes(seconds: float) -> str:
 
 
 def summary(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
-    """Who is paused, who would be and who is next, by name."""
+    """Return a line with the paused pods, the pods that would be paused now, and the next pod."""
     groups = {state: [pod for pod in snapshot.pods if pod.state is state] for state in PodState}
     line: Line = [(f"{fit('pods', _LABEL, glyphs)} ", "label")]
     paused, now, following = (groups[state] for state in (PodState.PAUSED, PodState.WOULD_PAUSE, PodState.NEXT))
@@ -269,7 +269,7 @@ _QUESTIONS = {
 
 
 def footer(snapshot: Snapshot, ui: Ui, width: int, glyphs: Glyphs) -> list[Line]:
-    """What keys do; or what is asked, typed or to be said, in several lines where that takes them."""
+    """Return the lines below: the keys, or a question, the filter being typed, or a message (up to 3 lines)."""
     if ui.mode is Mode.STILL:
         return []
     if ui.mode is Mode.CONFIRM and ui.asked is not None:
@@ -296,7 +296,7 @@ def _question(snapshot: Snapshot, asked: Act, width: int, glyphs: Glyphs) -> Lin
         more = " The daemon may pause it again."
     left = max(width - len(answer) - 2, 1)
     question = _QUESTIONS[asked.deed].format(asked.label) + more
-    if width_of(question) > left:  # the name matters more than what is said of it, and of the name its end
+    if width_of(question) > left:  # shorten the sentence first, then the middle of the name
         deed = asked.deed.capitalize()
         room = max(left - width_of(f"{deed} ?"), 0)
         question = f"{deed} {fit_label(asked.label, min(width_of(asked.label), room), glyphs)}?"

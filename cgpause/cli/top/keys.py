@@ -1,7 +1,7 @@
-"""What a terminal sends → keys; pure. A key is a character, or a name of several for those that have none.
+"""Decoder of a terminal's bytes to keys; pure. A key is one character, or a name such as "page up".
 
 Sequences: ECMA-48 (CSI), DEC's SS3 for arrows in application mode, as terminfo has them for xterm, screen and linux.
-What is not known is passed over whole: Alt-p, a mouse report or a paste's brackets never look like a letter.
+An unknown sequence is skipped whole: Alt-p, a mouse report or the brackets of a paste never count as a letter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOME, END, PAGE_UP, PAGE_DOWN = "home", "end", "page up", "page down"
 ENTER, BACKSPACE, REDRAW = "enter", "backspace", "redraw"
 
 LONE_ESC_S = 0.1
-"""An ESC after which nothing came for so long was the key; the bytes of a sequence can arrive apart over ssh."""
+"""Time after which an ESC without further bytes is the key; over ssh, the bytes of a sequence can arrive apart."""
 
 _CSI = re.compile(r"\x1b\[[0-?]*[ -/]*([@-~])")
 _CSI_PREFIX = re.compile(r"\x1b(?:\[[0-?]*[ -/]*)?")
@@ -26,7 +26,7 @@ _CONTROLS = {"\r": ENTER, "\n": ENTER, "\x7f": BACKSPACE, "\x08": BACKSPACE, "\x
 
 
 class Decoder:
-    """Takes bytes as they come and gives keys."""
+    """Incremental decoder from bytes to keys."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("ignore").decode
@@ -34,11 +34,11 @@ class Decoder:
 
     @property
     def pending(self) -> bool:
-        """Whether what came so far may be the beginning of a sequence, or an ESC by itself."""
+        """Whether the bytes so far may be an incomplete sequence, or an ESC key."""
         return bool(self._text)
 
     def feed(self, data: bytes) -> list[str]:
-        """Take in bytes; returns the keys that are complete."""
+        """Add bytes; return the keys that are complete."""
         self._text += self._decode(data)
         keys: list[str] = []
         while self._text:
@@ -49,12 +49,12 @@ class Decoder:
         return keys
 
     def flush(self) -> list[str]:
-        """Nothing more came: an ESC alone is the key, the beginning of a sequence is nothing."""
+        """End a pending sequence: return the ESC key for a lone ESC, and drop anything else."""
         lone, self._text = self._text == "\x1b", ""
         return [ESC] if lone else []
 
     def _take(self, keys: list[str]) -> int:
-        """Add the first key, if it is one; returns how many characters it took, 0 when it is not complete."""
+        """Append the first key to `keys`, if it is known; return its length in characters, or 0 if incomplete."""
         text = self._text
         if text[0] != "\x1b":
             char = text[0]
@@ -78,9 +78,9 @@ class Decoder:
             if key is not None:
                 keys.append(key)
             return 3
-        if text[1:2] == "\x1b":  # two ESC keys, or one and a sequence
+        if text[1:2] == "\x1b":  # an ESC key, then an ESC key or a sequence
             keys.append(ESC)
             return 1
         if _CSI_PREFIX.fullmatch(text) and len(text) <= _LONGEST:
             return 0
-        return 1 if text[1:2] == "[" else 2  # not a sequence; or Alt and a key
+        return 1 if text[1:2] == "[" else 2  # an invalid sequence, or Alt and a key

@@ -1,4 +1,4 @@
-"""Who would be paused next, and below which headroom; pure, from the verdicts of the policy itself."""
+"""The pod that would be paused next, and the headroom at which; pure, from the policy's verdicts."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place
 
 _PAGE = 4096
-"""A pod that needs less is never paused (see `reserve`)."""
+"""Smallest demand in bytes for which `reserve` pauses a pod."""
 
 
 def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> Verdict | None:
-    """Of the pods that go on running, the one that would be paused first if the headroom shrank; None: nobody would.
+    """Return the running pod that would be paused first if the headroom shrank, or None if no pod would be.
 
-    `acted_on` are those that would be paused (or else) now.
+    `acted_on` are the pods on which the policy acts in this decision; they are skipped.
     """
     skipped = set(acted_on)
     waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in skipped]
-    # Under reserve whoever has least to spare beyond its need; the pod that goes first is never held.
+    # Under reserve, the pod with the least headroom beyond its demand; the pod that goes first is never paused.
     asking = [
         (_spare(verdict.place), verdict) for verdict in waiting if verdict.place is not None and _asks(verdict.place)
     ]
@@ -33,20 +33,20 @@ def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> V
 
 
 def levels(sample: Sample, decision: Decision, verdicts: Iterable[Verdict], config: Config) -> Levels:
-    """Where things happen."""
+    """Return the levels of headroom at which the policy pauses, memory is tight, and kubelet evicts."""
     headroom = sample.headroom
     available = headroom.available_bytes
     if config.policy is Policy.WATERMARK:
         pause_bytes: float = available - headroom.room_below_bytes(config.watermark.upper_pct)
     else:
-        # What is never given away, and with pods that grow what they need besides: where somebody has nothing to spare.
+        # The highest headroom at which the policy has none to grant, or the demand of a growing pod no longer fits.
         spares = [_spare(one.place) for one in _running(verdicts) if one.place is not None and _asks(one.place)]
         pause_bytes = max([available - room_bytes(sample), *(available - spare for spare in spares)])
     return Levels(pause_bytes, decision.care_bytes, headroom.eviction_bytes)
 
 
 def _running(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those that run and may be paused."""
+    """Return the verdicts on pods that run and may be paused."""
     return [one for one in verdicts if one.rank is not None and one.usage.pod.paused is None]
 
 

@@ -1,4 +1,4 @@
-"""What is done to the pods of a tree: as the history has it, or as far as it can be seen from one look to the next."""
+"""Events of a tree's pods: from the history, or from the changes of pause records between two refreshes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cgpause.telemetry import history
 
 _EVENTS = 200
 _BEHIND_S = 5.0
-"""The history is written by a thread of the daemon's, which may wait for a disk; later than that, it is not written."""
+"""Longest delay before the history counts as stale: the daemon's writing thread may wait for a disk."""
 
 
 def choose(kept: Sequence[SeenEvent], seen: Sequence[SeenEvent]) -> tuple[SeenEvent, ...]:
-    """The history where there is one, for it knows why; but not where more was seen than it has."""
+    """Return the history's events, which have reasons; or the observed events if the history is empty or stale."""
     if not kept or (seen and seen[-1].at > kept[-1].at + _BEHIND_S):
         return tuple(seen)
     return tuple(kept)
 
 
 class Kept:
-    """The last events of a history, read again when there are more; none where there is no history for us to read."""
+    """The last events of a history file; none if there is no file or it cannot be read."""
 
     def __init__(self, path: str | None) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class Kept:
         """Newest last."""
 
     def look(self) -> None:
-        """Look whether there are more."""
+        """Read the events again if the file has changed."""
         if self._path is None:
             return
         try:
@@ -54,7 +54,7 @@ class Kept:
 
 
 class Observer:
-    """Follows the records of a tree's pods, and keeps `TrackedPod.pod.paused` up to date with them."""
+    """Derives events from the pause records of a tree's pods, and keeps `TrackedPod.pod.paused` up to date."""
 
     def __init__(self) -> None:
         self.events: deque[SeenEvent] = deque(maxlen=_EVENTS)
@@ -63,7 +63,7 @@ class Observer:
         self._records: dict[CgroupId, tuple[Pod, PauseRecord]] = {}
 
     def look(self, tree: PodTree, at: float, at_ns: int) -> None:
-        """Look at every pod; `at` and `at_ns` are the same instant, as Unix time and as CLOCK_BOOTTIME."""
+        """Read every pod's record; `at` and `at_ns` are the same instant, as Unix time and as CLOCK_BOOTTIME."""
         for key in self._records.keys() - tree.pods.keys():
             pod, record = self._records.pop(key)
             self._add(at, "ended", pod, f"while paused {record.owner.by}", _since_s(record, at_ns))
@@ -86,7 +86,7 @@ class Observer:
                 self._records.pop(key, None)
             else:
                 self._records[key] = (tracked.pod, now)
-        # Pauses that are older than the first look come in the order of the tree.
+        # The first refresh adds older pauses in the order of the tree, not of time.
         self._new.sort(key=lambda event: event.at)
         self.events.extend(self._new)
         self._new.clear()
@@ -100,7 +100,7 @@ class Observer:
         elif before.owner is not now.owner:
             self._add(at, "taken over", pod, now.reason)
         elif before.mechanism is not now.mechanism:
-            if before.reason != now.reason:  # else it is the second step of an ordinary pause
+            if before.reason != now.reason:  # with the same reason, it is the second step of one pause
                 self._add(at, "froze", pod, now.reason)
         else:
             self._add(at, "asserted again", pod, now.reason)

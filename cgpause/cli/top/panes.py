@@ -1,4 +1,4 @@
-"""What stands below the table: the last decisions, one pod explained, the help; pure."""
+"""The panes below the table: the last decisions, one explained pod, the help; pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEGEND = (
 
 
 def rule(title: str, width: int, glyphs: Glyphs) -> Line:
-    """A line across, with a title in it."""
+    """Return a horizontal rule with a title."""
     shown = fit(title, min(width_of(title), max(width - 4, 0)), glyphs)
     return [
         (f"{glyphs.rule} ", "dim"),
@@ -45,7 +45,7 @@ def rule(title: str, width: int, glyphs: Glyphs) -> Line:
 
 
 def events(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    """The newest events first, one a line."""
+    """Return up to `rows` lines, one an event, the newest first."""
     shown = [_event(event, snapshot, width, glyphs) for event in reversed(snapshot.events[-rows:])] if rows else []
     if not shown and rows:
         shown = [[("  none seen yet", "dim")]]
@@ -64,7 +64,7 @@ def _event(event: SeenEvent, snapshot: Snapshot, width: int, glyphs: Glyphs) -> 
 
 
 def explanation(pod: SeenPod | None, snapshot: Snapshot, width: int) -> list[Line]:
-    """Everything about one pod, in words and numbers."""
+    """Return all facts of one pod as lines."""
     if pod is None:
         return [[("it is gone", "dim")]]
     what, more = state_text(pod, snapshot)
@@ -89,11 +89,11 @@ def explanation(pod: SeenPod | None, snapshot: Snapshot, width: int) -> list[Lin
 
 
 def _verdict(pod: SeenPod) -> str:
-    """What the policy would do now; who paused the pod and why is part of its state."""
+    """Return the policy's verdict now; the pod's state has the owner and reason of a pause."""
     if pod.paused is not None and pod.what.startswith("stays paused"):
         by_hand = pod.paused.owner is Owner.MANUAL
         return "stays paused: the daemon leaves it alone" if by_hand else "stays paused by the daemon"
-    # Under reserve the reason is the numbers, which follow.
+    # Under reserve, the numbers on the next line are the reason.
     return f"{pod.what}: {pod.why}" if pod.why and pod.place is None else pod.what
 
 
@@ -148,7 +148,7 @@ def _record(pod: SeenPod) -> list[tuple[str, str, str]]:
 
 
 def help_lines(width: int, glyphs: Glyphs) -> list[Line]:
-    """What keys do, and what letters mean."""
+    """Return the lines of the help: the keys, and the meaning of columns and marks."""
     named = max(width_of(name) for name, _ in HELP)
     shown = (*HELP, ("", ""), *LEGEND)
     return [cut([(f"  {fit(name, named, glyphs)}  ", "label"), (text, "")], width, glyphs) for name, text in shown]

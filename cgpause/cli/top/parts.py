@@ -1,4 +1,4 @@
-"""What lines of the dashboard are made of: amounts for people, texts that fit, bars, sparklines; pure.
+"""Building blocks of the dashboard's lines: amounts as text, texts cut to a width, bars, sparklines; pure.
 
 A piece is a text and a style's name; a line is a list of pieces. Widths are in terminal cells.
 """
@@ -19,18 +19,18 @@ _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The characters that pictures are drawn with."""
+    """The characters of bars, sparklines and rules."""
 
     full: str
     cache: str
     empty: str
     eighths: str
-    """Parts of a full cell, from the left, least first."""
+    """Partly filled cells of a bar, least first."""
     levels: str
     """Heights of a sparkline's cell, least first."""
     rule: str
     more: str
-    """Stands for what was cut off."""
+    """Sign for a cut text."""
     dot: str
     select: str
     arrows: str
@@ -42,7 +42,7 @@ ASCII = Glyphs("#", "=", "-", "", "_.:-=+*#", "-", "~", "-", ">", "arrows")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A level on a bar: a letter where it is, and what it means."""
+    """A level on a bar: its letter, its value and its meaning."""
 
     letter: str
     at: float
@@ -51,7 +51,7 @@ class Mark:
 
 
 def size(count: float | None) -> str:
-    """Bytes for people, in at most six cells; "max" where there is no limit."""
+    """Return bytes with a binary unit, in at most six cells; "max" for None or infinity, no limit."""
     if count is None or math.isinf(count):
         return "max"
     sign, count = ("-", -count) if count < 0 else ("", count)
@@ -67,30 +67,30 @@ def size(count: float | None) -> str:
 
 
 def millicores(amount: float | None) -> str:
-    """CPU time as Kubernetes writes it."""
+    """Return CPU use as Kubernetes writes it, such as "250m"; "?" for None."""
     return "?" if amount is None else f"{amount:.0f}m"
 
 
 def milliseconds(amount: float | None) -> str:
-    """Time in every second."""
+    """Return a time in ms as text, in seconds from 1 s on; "?" for None."""
     if amount is None:
         return "?"
     return f"{amount:.0f}ms" if amount < 999.5 else f"{amount / 1000:.1f}s"
 
 
 def clock(at: float, utc_offset_s: int) -> str:
-    """Time of day."""
+    """Return the time of day of a Unix time, as HH:MM:SS."""
     seconds = int(at + utc_offset_s) % 86400
     return f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
 
 
 def width_of(text: str) -> int:
-    """Cells a text takes."""
+    """Return the width of a text in cells."""
     return len(text) if text.isascii() else cell_len(text)
 
 
 def fit(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
-    """The text in exactly `width` cells: filled up, or cut with a sign that it was."""
+    """Return the text in exactly `width` cells: padded, or cut with `glyphs.more` at its end."""
     if width <= 0:
         return ""
     taken = width_of(text)
@@ -100,7 +100,7 @@ def fit(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
 
 
 def fit_label(label: str, width: int, glyphs: Glyphs) -> str:
-    """A pod's name in exactly `width` cells; its end, by which one replica differs from the next, is kept."""
+    """Return a pod's name in exactly `width` cells; a cut keeps its end, by which replicas differ."""
     if width_of(label) <= width or width < 12 or not label.isascii():
         return fit(label, width, glyphs)
     end = (width - 1) // 2
@@ -108,12 +108,12 @@ def fit_label(label: str, width: int, glyphs: Glyphs) -> str:
 
 
 def line_width(line: Iterable[Piece]) -> int:
-    """Cells a line takes."""
+    """Return the width of a line in cells."""
     return sum(width_of(text) for text, _ in line)
 
 
 def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """The line in at most `width` cells."""
+    """Return the line cut to at most `width` cells."""
     kept: Line = []
     left = width
     for text, style in line:
@@ -131,7 +131,7 @@ def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` cells, broken at spaces where there are any."""
+    """Return the text in lines of at most `width` cells, broken at spaces, or within a word that is too long."""
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
@@ -150,7 +150,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def bar(width: int, total: float, used: float, cache: float, style: str, marks: Sequence[Mark], glyphs: Glyphs) -> Line:
-    """A bar of `total`: what is used, what of it more is page cache, and where the levels are."""
+    """Return a bar of `total` in `width` cells: `used` first, then `cache`, with the letters of the marks."""
     if width <= 0 or total <= 0:
         return [(glyphs.empty * max(width, 0), "dim")]
     eighths = round(min(max(used / total, 0.0), 1.0) * width * 8)
@@ -168,7 +168,7 @@ def bar(width: int, total: float, used: float, cache: float, style: str, marks: 
 
 
 def merge(cells: Iterable[Piece]) -> Line:
-    """Join neighbours of one style."""
+    """Return the cells as a line, with neighbours of one style joined."""
     line: Line = []
     for text, style in cells:
         if line and line[-1][1] == style:
@@ -179,7 +179,7 @@ def merge(cells: Iterable[Piece]) -> Line:
 
 
 def spark(values: Sequence[float | None], height: int, largest: float, glyphs: Glyphs) -> list[str]:
-    """A sparkline, `height` lines from the top; a gap where there is no value, and the least level where it is zero."""
+    """Return a sparkline as `height` lines from the top; None is a gap, and zero has the lowest level."""
     steps = len(glyphs.levels)
     heights = [
         None if value is None else max(1, round(min(value / largest, 1.0) * steps * height)) if largest > 0 else 1
@@ -196,7 +196,7 @@ def spark(values: Sequence[float | None], height: int, largest: float, glyphs: G
 
 
 def bins(points: Iterable[tuple[float, float | None]], count: int, step_s: float, end_s: float) -> list[list[float]]:
-    """Values by time, oldest first, in `count` bins that stay where they are from one refresh to the next."""
+    """Return the values of (time, value) points in `count` bins of `step_s`, aligned to the clock, oldest first."""
     found: list[list[float]] = [[] for _ in range(count)]
     last = math.floor(end_s / step_s)
     for at_s, value in points:
@@ -207,5 +207,5 @@ def bins(points: Iterable[tuple[float, float | None]], count: int, step_s: float
 
 
 def step_s(count: int, at_least_s: float) -> float:
-    """Seconds of one of `count` bins that together cover so much time."""
+    """Return the smallest bin size in seconds (at most 60) at which `count` bins cover `at_least_s`."""
     return next((step for step in (1, 2, 3, 5, 10, 15, 20, 30, 60) if step * count >= at_least_s), 60)

@@ -1,7 +1,7 @@
-"""Reads snapshots of one tree, refresh after refresh, through descriptors that stay open.
+"""Reader of the dashboard's snapshots of one tree, through descriptors that stay open.
 
-It asks the same reader, sampler and policy as the daemon and `cgpause explain`, learns growth as they do, and writes
-nothing. Nothing that cannot be read is fatal: it is part of what is shown.
+It uses the same pod tree, sampler and policy as the daemon and `cgpause explain`, learns growth as they do, and writes
+nothing. A read error is not fatal: the snapshot shows it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from cgpause.policy.watermark import WatermarkState
 
 _WALK_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S
-"""Names, limits and marks hardly ever change, and reading them costs as much as all the rest."""
+"""Interval of reading names, limits and marks: they rarely change, and reading them costs as much as the rest."""
 _DETAILS_NS = 5 * NS_PER_S
-"""Page cache, and who listens: each time while memory is close, as the daemon does, and else now and then."""
+"""Interval of reading page cache and listening processes; while memory is tight, every refresh reads them."""
 _DAEMON_NS = 2 * NS_PER_S
 _SHORTEST_NS = NS_PER_S // 4
-"""A rate over less would show the clock ticks, not the pod."""
+"""Shortest time for a rate: over less, the clock's ticks would dominate it."""
 _MOMENTS = 1200
 
 
 @dataclass(slots=True)
 class _Cpu:
-    """One pod's cpu.stat, held open, with the rates of late."""
+    """One pod's cpu.stat as an open file, with the latest rates; None before a second reading."""
 
     fd: int
     at_ns: int = 0
@@ -55,7 +55,7 @@ class _Cpu:
     throttled_ms: float | None = None
 
     def look(self, at_ns: int) -> None:
-        """Read it again; what cannot be read has no rates."""
+        """Read the file and update the rates; they are None after a read error."""
         if self.stat is not None and at_ns - self.at_ns < _SHORTEST_NS:
             return
         try:
@@ -71,12 +71,12 @@ class _Cpu:
 
 
 class Reader:
-    """Snapshots of one tree; call `close` or use it as a context manager."""
+    """Reader of snapshots of one tree; call `close` or use it as a context manager."""
 
     def __init__(
         self, root: str, log_dir: str, config: Config, history: str | None = None, known: Learned | None = None
     ) -> None:
-        """`history` is where the daemon's history is, if there may be one; `known` is what the daemon has learned."""
+        """Prepare the first read; `history` is the path of the daemon's history, `known` the saved kinds and peaks."""
         known = known or Learned()
         self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
         self._config = config
@@ -95,7 +95,7 @@ class Reader:
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close all descriptors."""
         for cpu in self._cpus.values():
             _close(cpu)
         self._cpus.clear()
@@ -109,12 +109,12 @@ class Reader:
         self.close()
 
     def configure(self, config: Config) -> None:
-        """Go by another configuration from now on."""
+        """Use another configuration from the next read on."""
         self._config = self.tree.config = config
-        self._facts_at_ns = self._walk_at_ns = 0  # its rules may say otherwise of any pod
+        self._facts_at_ns = self._walk_at_ns = 0  # its rules may change the class or protection of any pod
 
     def read(self, at_ns: int, detail_of: CgroupId | None = None) -> Snapshot:
-        """Look once; `detail_of` is the pod of which everything is wanted."""
+        """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
         at = time.time()
         trouble = self._walk(at_ns)
         self._observer.look(self.tree, at, at_ns)
@@ -149,7 +149,7 @@ class Reader:
         )
 
     def detail(self, key: CgroupId, at_ns: int) -> PodDetail | None:
-        """Everything about one pod; None once it is gone."""
+        """Return the details of one pod; None if it is gone."""
         tracked = self.tree.pods.get(key)
         if tracked is None:
             return None
@@ -181,7 +181,7 @@ class Reader:
         )
 
     def _walk(self, at_ns: int) -> str | None:
-        """Follow the tree where that is due; returns what was wrong."""
+        """Refresh the pods if that is due, and the CPU rates; return the error of the refresh, or None."""
         trouble = None
         if at_ns >= self._walk_at_ns:
             self._walk_at_ns = at_ns + _WALK_NS
@@ -212,7 +212,7 @@ class Reader:
             return
         if pressure is not None:
             some_pct, full_pct = pressure.some_avg10, pressure.full_avg10
-            if self._pressure is not None:  # the totals are exact, and know no "last ten seconds"
+            if self._pressure is not None:  # the totals are exact; avg10 is a mean over ten seconds
                 then_ns, then = self._pressure
                 elapsed_us = (at_ns - then_ns) / 1000
                 some_pct = min(100 * max(pressure.some_total_us - then.some_total_us, 0) / elapsed_us, 100.0)
@@ -222,14 +222,14 @@ class Reader:
         self._moments.append(Moment(at_s, some_pct, full_pct, available))
 
     def _judge(self, sample: Sample | None, at_ns: int) -> tuple[tuple[SeenPod, ...], Levels | None]:
-        """Let the policy decide, and say for each pod what that means."""
+        """Ask the policy for a decision; return the pods with their verdicts, and the levels of headroom."""
         if sample is None:
             return tuple(self._see(tracked, None, None, PodState.RUNNING) for tracked in self.tree.pods.values()), None
-        # As if the daemon looked now, which is what `cgpause explain` shows as well.
+        # As if the daemon's next check were due, as in `cgpause explain`.
         looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
         decision, verdicts = explain(replace(self._state, watermark=looked), sample, self._config)
         self._state, self._tight = decision.state, decision.tight
-        # What reserve has learned just now; the watermark policy has no use for it, but whoever looks on has.
+        # The watermark policy learns no growth, but the dashboard shows it.
         learned = self._state.reserve.growths
         self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
         actions: dict[CgroupId, Action] = {action.pod.cgroup: action for action in decision.actions}
@@ -239,7 +239,7 @@ class Reader:
         for key, tracked in self.tree.pods.items():
             verdict = known.get(key)
             if verdict is None and not tracked.cgroup.exists():
-                self._walk_at_ns = 0  # it has ended since
+                self._walk_at_ns = 0  # the pod has ended since the refresh
                 continue
             state = PodState.RUNNING
             if isinstance(actions.get(key), Pause):

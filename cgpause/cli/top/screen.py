@@ -1,6 +1,7 @@
-"""A snapshot and what the operator has chosen → the lines of a screen of any size; pure.
+"""The lines of a screen of any size, from a snapshot and the operator's choices; pure.
 
-What matters most stands first and is given up last: headroom and who is paused or next, then the pods, then the rest.
+The most important lines come first and are dropped last: headroom and the summary of pauses, then the pods, then the
+rest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _STYLES = {
     "ask": Style.parse("bold black on yellow"),
 }
 _SELECTED = Style.parse("reverse")
-# One bar across the row: colours would be reversed each by itself, and dim ones be hardly legible.
+# One reversed bar across the row: reversing each colour by itself makes dim texts hardly legible.
 _SELECTED_STYLES = {f"{name}+selected": _SELECTED for name in _STYLES}
 STYLES = {**_STYLES, **_SELECTED_STYLES}
 
@@ -50,12 +51,12 @@ _ROOMY = 100
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One screen, for rich."""
+    """The lines of one screen, which rich can print."""
 
     lines: tuple[Line, ...]
 
     def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
-        """As rich wants it."""
+        """Yield the segments for rich."""
         yield from self._segments()
 
     def _segments(self) -> Iterator[Segment]:
@@ -68,7 +69,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How many lines each part gets."""
+    """Number of lines of each part of the screen."""
 
     title: bool
     bars: int
@@ -79,12 +80,12 @@ class _Plan:
 
 
 def visible_rows(snapshot: Snapshot, ui: Ui, width: int, height: int) -> int:
-    """How many pods are in sight."""
+    """Return the number of rows for pods on a screen of this size."""
     return _plan(snapshot, ui, width, height).rows
 
 
 def render(snapshot: Snapshot, ui: Ui, width: int, height: int, glyphs: Glyphs = UNICODE) -> Frame:
-    """The whole screen."""
+    """Return the whole screen."""
     plan = _plan(snapshot, ui, width, height)
     below = footer(snapshot, ui, width, glyphs)
     pods = shown_pods(snapshot, ui)
@@ -119,13 +120,13 @@ def render(snapshot: Snapshot, ui: Ui, width: int, height: int, glyphs: Glyphs =
         lines += shown
         lines += [[] for _ in range(plan.rows + 1 - len(shown))]
         lines += _pane(snapshot, ui, width, plan.pane, glyphs)
-    below = below[:height]  # one line, and it is a question or the beginning of a message
+    below = below[:height]  # on a tiny screen, only a question or the start of a message
     lines = [*lines[: height - len(below)], *below]
     return Frame(tuple(_safe(line, width, glyphs) for line in lines))
 
 
 def _safe(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """The line as it may be sent to a terminal: nothing in it that a terminal would obey, and no wider than it is."""
+    """Return the line with control characters escaped, and cut to the width of the terminal."""
     if not all(text.isprintable() for text, _ in line):
         line = [(printable(text), style) for text, style in line]
     return line if line_width(line) <= width else cut(line, width, glyphs)
@@ -152,7 +153,7 @@ def _plan(snapshot: Snapshot, ui: Ui, width: int, height: int) -> _Plan:
         wanted = len(_explained(snapshot, ui, width)) + 1
         pane = max(min(wanted, left - min(3, left // 3)), 0)
     elif height >= 20:
-        # Its title and a few lines, more where there is room; the pods come first.
+        # Title and 3 to 15 events: the pods come first.
         pane = 1 + max(3, min(left // 4, 15))
     return _Plan(has_title, bar_lines, spark_lines, has_summary, max(left - pane, 0), pane)
 

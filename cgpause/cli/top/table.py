@@ -1,4 +1,4 @@
-"""The dashboard's table of pods: as many columns as fit, and only the rows in sight; pure."""
+"""The dashboard's table of pods, with the columns that fit and the visible rows; pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USE_WIDTH = 10
 _LEAST_LABEL, _USUAL_LABEL = 14, 22
 _LEAST_STATE, _USUAL_STATE = 15, 30
 _NARROW = 100
-"""Below so many columns one cell has to do between two of the table's."""
+"""Screen width below which one cell, not two, separates the table's columns."""
 STATE_STYLES = {
     PodState.ERROR: "error",
     PodState.PAUSED: "paused",
@@ -42,7 +42,7 @@ _ROW_STYLES = {PodState.PAUSED: "paused", PodState.WOULD_PAUSE: "short", PodStat
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One column of a fixed width; those of a low rank are the first to be left out."""
+    """One column of a fixed width; on a narrow screen, columns of a low rank are left out first."""
 
     header: str
     width: int
@@ -68,7 +68,7 @@ _COLUMNS = (
 
 
 def growth(amount: float | None) -> str:
-    """A rate, or a need; nothing where it is so little that the policy passes over it."""
+    """Return a rate or demand as text; "-" below 1 KiB, which is negligible, and "?" for None."""
     if amount is None:
         return "?"
     return "-" if amount < 1024 else size(amount)
@@ -79,7 +79,7 @@ def _unless_zero(text: str) -> str:
 
 
 def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
-    """What is done to a pod in a few words, and what else there is to say."""
+    """Return a pod's state in a few words, and its details: reason, times, protection or error."""
     record = pod.paused
     if record is not None:
         held_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
@@ -120,15 +120,15 @@ def table(
     title: str,
     glyphs: Glyphs,
 ) -> list[Line]:
-    """The header, and `rows` rows beginning with the pod at `top`; `title` is what the header says of the list."""
+    """Return the header, with `title` at its right end, and up to `rows` rows from the pod at index `top`."""
     in_sight = pods[top : top + rows]
-    # Of all, not of those in sight: the columns stay where they are while the list is scrolled.
+    # Of all pods, not the visible ones, so that the columns do not move while the operator scrolls.
     longest = max([width_of(pod.label) for pod in pods], default=0)
     label_width = min(max(longest, _LEAST_LABEL), max(_USUAL_LABEL, width // 4))
     gap = 1 if width < _NARROW else 2
     columns = _choose(width, label_width, gap)
     fixed = sum(column.width + gap for column in columns) + 2
-    if width - fixed < _LEAST_LABEL + gap + _LEAST_STATE:  # so narrow that not even the state fits
+    if width - fixed < _LEAST_LABEL + gap + _LEAST_STATE:  # too narrow for the state
         label_width, state_width = width - fixed, 0
     else:
         label_width = min(label_width, width - fixed - gap - _LEAST_STATE)
@@ -152,16 +152,16 @@ def table(
 
 
 def _choose(width: int, label_width: int, gap: int) -> list[_Column]:
-    """The columns that fit, those that matter most first, beside the name and the state."""
+    """Return the columns that fit beside name and state, chosen by rank."""
     left = width - 2 - min(label_width, _USUAL_LABEL) - gap - _LEAST_STATE
     chosen = []
     for column in sorted(_COLUMNS, key=lambda column: -column.rank):
-        # What is nice to have comes after a state that can be read, and a whole name.
+        # Columns of low rank need a legible state and a whole name first.
         spare = _USUAL_STATE - _LEAST_STATE + max(label_width - _USUAL_LABEL, 0) if column.rank <= _NICE_TO_HAVE else 0
         if column.width + gap + spare <= left:
             left -= column.width + gap
             chosen.append(column)
-    # Likewise the QoS class as a whole word, in place of its letters.
+    # The wide QOS column replaces the short one.
     letters, word = (column for column in chosen if column.header == "QOS"), None
     if _WIDE_QOS in chosen:
         word = next(letters, None)
@@ -205,7 +205,7 @@ def _row(
 
 
 def _numbers(style: str) -> str:
-    """Numbers of a pod that runs are as plain as any."""
+    """Return the style of a pod's numbers: its own if protected, else plain."""
     return "protected" if style == "protected" else ""
 
 

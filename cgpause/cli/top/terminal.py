@@ -1,6 +1,6 @@
-"""The terminal: cbreak mode and the alternate screen while the dashboard is shown, and always what was there before.
+"""The terminal: cbreak mode and the alternate screen for the dashboard, and its earlier state restored afterwards.
 
-Sequences: xterm's control sequences (ctlseqs), of which every terminal in use knows these or passes them over.
+Sequences: xterm's control sequences (ctlseqs); every terminal in use knows or ignores the ones used here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.console import Console
 from cgpause.cli.top.parts import ASCII, UNICODE, Glyphs, Line
 from cgpause.cli.top.screen import STYLES
 
-# Alternate screen, no cursor, no wrapping at the right edge: a width we and the terminal disagree on costs one line.
+# Alternate screen, no cursor, no wrapping at the right edge: a wrong guess of a text's width spoils only its line.
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J"
 _LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _USUAL_SIZE = (80, 24)
@@ -35,10 +35,10 @@ _COLORS = {
 
 
 def encoding_of(console: Console, environ: Mapping[str, str] = os.environ, *, utf8: bool | None = None) -> str:
-    """What the terminal can be sent: what the locale says, also where Python takes no notice of that.
+    """Return the encoding that the terminal accepts, from the locale, even if Python ignores the locale.
 
-    In the C locale, and in one that is not installed, Python writes UTF-8 all the same (its UTF-8 mode, PEP 540, here
-    `utf8`) and sets LC_CTYPE to say so (PEP 538). Where nobody has set any locale, it is most likely right.
+    In the C locale, or one that is not installed, Python writes UTF-8 (its UTF-8 mode, PEP 540, here `utf8`) and sets
+    LC_CTYPE accordingly (PEP 538). Without any locale in the environment, UTF-8 is most likely right.
     """
     if not (sys.flags.utf8_mode if utf8 is None else utf8):
         return console.encoding
@@ -50,7 +50,7 @@ def encoding_of(console: Console, environ: Mapping[str, str] = os.environ, *, ut
 
 
 def glyphs_for(encoding: str) -> Glyphs:
-    """The characters an encoding has."""
+    """Return UNICODE if the encoding has its characters, else ASCII."""
     try:
         "".join((UNICODE.full, UNICODE.levels, UNICODE.more, UNICODE.arrows, UNICODE.select)).encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -59,7 +59,7 @@ def glyphs_for(encoding: str) -> Glyphs:
 
 
 class Painter:
-    """Lines → what a terminal is sent for them; colours as `console` found the terminal (and NO_COLOR) to want."""
+    """Converter of lines to text with escape sequences; `console` has detected the terminal's colours and NO_COLOR."""
 
     def __init__(self, console: Console) -> None:
         self._system = _COLORS.get(console.color_system or "")
@@ -71,14 +71,14 @@ class Painter:
         self.glyphs = glyphs_for(self.encoding)
 
     def paint(self, line: Line) -> str:
-        """One line."""
-        # Bold, underlined and reversed are no colours: a terminal that has none still has those.
+        """Return one line with escape sequences for its styles."""
+        # A terminal without colours still has bold, underline and reverse.
         system = self._system or ColorSystem.STANDARD
         return "".join([self._styles[style].render(text, color_system=system) for text, style in line])
 
 
 class Terminal:
-    """A terminal that is drawn on, from `enter` to `leave`; as a context manager it is left however the block ends."""
+    """A terminal for drawing, from `enter` to `leave`; as a context manager it calls both."""
 
     def __init__(self, fd_in: int, fd_out: int, painter: Painter) -> None:
         self._in, self._out = fd_in, fd_out
@@ -94,7 +94,7 @@ class Terminal:
         self.leave()
 
     def enter(self) -> None:
-        """Take it over; keys come one by one and are not shown, and Ctrl-C and Ctrl-Z are still signals."""
+        """Switch to cbreak mode, without echo, and to the alternate screen; Ctrl-C and Ctrl-Z still send signals."""
         attributes = termios.tcgetattr(self._in)
         if self._before is None:
             self._before = list(attributes)
@@ -106,7 +106,7 @@ class Terminal:
         self._shown = []
 
     def leave(self) -> None:
-        """Give it back as it was; one that has hung up takes nothing any more."""
+        """Restore the terminal; errors of a terminal that has hung up are ignored."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -116,7 +116,7 @@ class Terminal:
             _set_attributes(self._in, before)
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines; a terminal that does not know has the usual ones."""
+        """Return columns and lines; 80 and 24 if the terminal does not report them."""
         try:
             columns, lines = os.get_terminal_size(self._out)
         except OSError:
@@ -124,15 +124,15 @@ class Terminal:
         return (columns, lines) if columns > 0 and lines > 0 else _USUAL_SIZE
 
     def clear(self) -> None:
-        """Everything is drawn anew: the size has changed, or something else has written here."""
+        """Clear the screen, so that the next `draw` sends every line: after a resize, or output of another program."""
         self._write(b"\x1b[0m\x1b[2J")
         self._shown = []
 
     def draw(self, lines: tuple[Line, ...]) -> None:
-        """Show lines; those that are as they were are not sent again, which a slow ssh connection is grateful for."""
+        """Show lines; only changed lines are sent, for the sake of slow ssh connections."""
         painted = [self._painter.paint(line) for line in lines]
         sent = [
-            f"\x1b[{row};1H\x1b[K{text}"  # erased first: after its last cell the cursor still stands on that
+            f"\x1b[{row};1H\x1b[K{text}"  # erase before writing: after a full line the cursor is still on its last cell
             for row, text in enumerate(painted, start=1)
             if row > len(self._shown) or self._shown[row - 1] != text
         ]
@@ -143,7 +143,7 @@ class Terminal:
             self._write("".join(sent).encode(self._painter.encoding, "replace"))
 
     def read(self) -> bytes | None:
-        """What was typed; None once the terminal has hung up."""
+        """Return the typed bytes, or None if the terminal has hung up."""
         try:
             return os.read(self._in, 4096) or None
         except BlockingIOError:
@@ -152,23 +152,23 @@ class Terminal:
             return None
 
     def forget_input(self) -> None:
-        """Drop what was typed and not read yet."""
-        with contextlib.suppress(termios.error):  # it has hung up, which the next read finds
+        """Drop typed bytes that were not read yet."""
+        with contextlib.suppress(termios.error):  # it has hung up; the next read reports that
             termios.tcflush(self._in, termios.TCIFLUSH)
 
     def _write(self, data: bytes) -> None:
         while data:
             try:
                 data = data[os.write(self._out, data) :]
-            except BlockingIOError:  # somebody has made the terminal non-blocking; it is theirs as well
+            except BlockingIOError:  # another program has made the shared terminal non-blocking
                 select.select([], [self._out], [])
 
 
 def _set_attributes(fd: int, attributes: list[object]) -> None:
-    """Set a terminal's attributes, however often that is interrupted: Python does not do it again by itself.
+    """Set a terminal's attributes, and try again on EINTR, as Python does not do so for termios.
 
-    From the background (Ctrl-Z, `bg`) it stops us with SIGTTOU; `fg` continues us, and the SIGCONT that we catch makes
-    the call fail with EINTR. Each of them needs a signal of somebody's, so this ends.
+    In the background (Ctrl-Z, `bg`) the call stops this process with SIGTTOU. `fg` continues it, and the caught SIGCONT
+    makes the call fail with EINTR. Each retry needs another signal, so the loop ends.
     """
     while True:
         try:
@@ -181,7 +181,7 @@ def _set_attributes(fd: int, attributes: list[object]) -> None:
 
 
 class Signals:
-    """Signals as something to wait for: `fd` is readable after one, and `take` says which came."""
+    """Signals for a poll loop: `fd` is readable after a signal, and `take` returns the signals."""
 
     QUIT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
     NUMBERS = (*QUIT, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
@@ -192,7 +192,7 @@ class Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Iterator[Self]:
-        """Until the block ends they are ours; then whose they were before."""
+        """Catch the signals in NUMBERS until the block ends, then restore the earlier handlers."""
         before = {number: signal.signal(number, self._on_signal) for number in self.NUMBERS}
         wakeup = signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)
         try:
@@ -205,14 +205,14 @@ class Signals:
             os.close(self._in)
 
     def take(self) -> set[int]:
-        """Those that came since the last time."""
+        """Return the signals since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, 4096)
         came, self._came = self._came, set()
         return came
 
     def suspend(self) -> None:
-        """Stop, as Ctrl-Z would have us without a handler, and come back after SIGCONT."""
+        """Stop this process, as Ctrl-Z does without a handler; return after SIGCONT."""
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._on_signal)

@@ -1,4 +1,4 @@
-"""What keys do to the dashboard; pure: `update(ui, key, snapshot)` gives the new state, and what is to be done."""
+"""Effects of keys on the dashboard; pure: `update(ui, key, snapshot)` returns the new state and the action to take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cgpause.core.model import CgroupId, Mechanism, Owner
 
 
 class Sort(StrEnum):
-    """What the pods are sorted by, in the order in which `s` goes through it."""
+    """Orders of the pods, as the key `s` cycles through them."""
 
     NEED = "need"
     MEMORY = "memory"
@@ -21,18 +21,18 @@ class Sort(StrEnum):
 
 
 class Mode(Enum):
-    """Where keys go."""
+    """Mode of the dashboard, which decides the meaning of keys."""
 
     BROWSE = "browse"
     FILTER = "filter"
     CONFIRM = "confirm"
     HELP = "help"
     STILL = "still"
-    """Nobody is there: one frame is printed."""
+    """A single printed frame, without keys."""
 
 
 class Deed(StrEnum):
-    """What can be done to a pod."""
+    """Action of the operator on a pod."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -41,7 +41,7 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something to do to a pod."""
+    """An action on a pod, to be carried out."""
 
     deed: Deed
     key: CgroupId
@@ -50,7 +50,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Leave."""
+    """The end of the dashboard."""
 
 
 Intent = Act | Quit | None
@@ -58,25 +58,25 @@ Intent = Act | Quit | None
 
 @dataclass(frozen=True, slots=True)
 class Ui:
-    """What the operator has chosen."""
+    """The operator's choices: mode, order, filter, selected pod; and the message to show."""
 
     mode: Mode = Mode.BROWSE
     sort: Sort = Sort.NEED
     filter: str = ""
     selected: CgroupId | None = None
-    """None: nobody yet, and the list stays at its top, where whoever matters most is."""
+    """None without a selection: the list stays at its top, which has the pods with the largest demands."""
     top: int = 0
-    """The first row that is shown."""
+    """Index of the first visible row."""
     explaining: bool = False
     asked: Act | None = None
-    """What waits for a yes."""
+    """Action that waits for the operator's yes."""
     message: str = ""
     failed: bool = False
-    """Whether the message is of a failure."""
+    """Whether the message reports a failure."""
 
 
 def shown_pods(snapshot: Snapshot, ui: Ui) -> list[SeenPod]:
-    """The pods that pass the filter, in order."""
+    """Return the pods that pass the filter, in the chosen order."""
     pods = list(snapshot.pods)
     if ui.filter:
         wanted = ui.filter.lower()
@@ -93,8 +93,8 @@ def shown_pods(snapshot: Snapshot, ui: Ui) -> list[SeenPod]:
 
 def _by_need(pod: SeenPod) -> tuple[float, int]:
     if pod.place is None:
-        # Nobody knows what a pod would take that is paused by hand: first, where it was put is where it is looked for.
-        # Where the policy knows no needs (watermark) its ranks are the order.
+        # A pod paused by hand has no known demand; it comes first, where its operator looks for it. Under watermark no
+        # pod has a demand: the others follow by rank.
         return (-math.inf, 0) if pod.paused is not None else (0.0, 0 if pod.rank is None else pod.rank)
     return -pod.need, 0
 
@@ -104,7 +104,7 @@ def _searched(pod: SeenPod) -> str:
 
 
 def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:
-    """Keep the selected pod in sight, with so many rows to show; and let go of one that is gone."""
+    """Return `ui` scrolled to its selected pod in `rows` rows, without selection or question of a pod that is gone."""
     asked = ui.asked
     if ui.mode is Mode.CONFIRM and asked is not None and all(pod.key != asked.key for pod in snapshot.pods):
         gone = f"{asked.label} is gone: nothing was done"
@@ -112,7 +112,7 @@ def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:
     pods = shown_pods(snapshot, ui)
     rows = max(rows, 1)
     index = next((place for place, pod in enumerate(pods) if pod.key == ui.selected), None)
-    if index is None:  # not its neighbour instead: the next key would be meant for the one that was there
+    if index is None:  # no neighbour is selected instead: the operator's next key would act on the wrong pod
         return replace(ui, selected=None, top=0)
     top = min(ui.top, max(len(pods) - rows, 0))
     top = min(max(top, index - rows + 1), index)
@@ -120,7 +120,7 @@ def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:
 
 
 def update(ui: Ui, key: str, snapshot: Snapshot, rows: int = 10) -> tuple[Ui, Intent]:
-    """Take a key in; `rows` is how many pods are in sight."""
+    """Return the state after a key, and the action to take or None; `rows` is the number of visible pods."""
     if ui.mode is Mode.CONFIRM:
         answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
         if key in ("y", "Y"):
@@ -173,7 +173,7 @@ def _browse(ui: Ui, key: str, snapshot: Snapshot, rows: int) -> Ui:
             if ui.selected is None and not ui.explaining:
                 return _nobody_selected(ui)
             return replace(ui, explaining=not ui.explaining)
-        case keys.ESC:  # back, one step at a time
+        case keys.ESC:  # undoes one step: explanation, filter, selection
             if ui.explaining:
                 return replace(ui, explaining=False)
             return replace(ui, filter="") if ui.filter else replace(ui, selected=None)
@@ -206,10 +206,10 @@ def _ask(ui: Ui, deed: Deed, snapshot: Snapshot) -> Ui:
         return _nobody_selected(ui)
     refusal = None
     if deed is Deed.RESUME:
-        # One whose record cannot be read may be paused all the same.
+        # A pod with an unreadable record may still be paused.
         if pod.paused is None and pod.state not in (PodState.ERROR, PodState.PROTECTED):
             refusal = f"{pod.label} is not paused"
-    elif pod.paused is not None and pod.paused.owner is Owner.MANUAL:  # the daemon's is taken over
+    elif pod.paused is not None and pod.paused.owner is Owner.MANUAL:  # a pause by the daemon can be taken over
         held = "frozen" if pod.paused.mechanism is Mechanism.FREEZE else "paused"
         refusal = f"{pod.label} is already {held} {pod.paused.owner.by}"
     elif pod.protected is not None:
@@ -220,5 +220,5 @@ def _ask(ui: Ui, deed: Deed, snapshot: Snapshot) -> Ui:
 
 
 def protected_text(label: str, rule: str) -> str:
-    """Why a pod is not paused, and how it could be."""
+    """Return the message for a pause of a protected pod, with the command that overrides the protection."""
     return f"{label} is protected: {rule}; cgpause pause --force {label} overrides"

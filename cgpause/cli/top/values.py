@@ -1,4 +1,4 @@
-"""What the dashboard shows, as frozen values: one `Snapshot` per refresh; no files, no clock."""
+"""The dashboard's data as frozen values, one `Snapshot` per refresh; no files, no clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cgpause.policy.serving import Place
 
 
 class PodState(Enum):
-    """What is, or soon would be, done to a pod."""
+    """State of a pod, including a pause that the policy would make now or next."""
 
     ERROR = "error"
     PAUSED = "paused"
@@ -24,7 +24,7 @@ class PodState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """One pod. Rates are None until it was looked at twice, amounts where they cannot be read."""
+    """One pod. Rates are None before its second sample, amounts are None if they cannot be read."""
 
     key: CgroupId
     label: str
@@ -37,30 +37,30 @@ class SeenPod:
     reclaimable_bytes: int
     max_bytes: int | None
     growth: float | None
-    """The largest growth seen lately, in bytes per second: what the policy reckons with."""
+    """Largest recent growth in bytes per second, as the policy uses it."""
     cpu_millicores: float | None
     throttled_ms: float | None
-    """Time its tasks were held back by their quota, in ms per second (several CPUs add up)."""
+    """Time for which the quota throttled its tasks, in ms per second (summed over CPUs)."""
     paused: PauseRecord | None
     protected: str | None
     error: str | None
     rank: int | None
     what: str
-    """The policy's verdict ..."""
+    """The policy's verdict."""
     why: str
-    """... and its reason or numbers."""
+    """Reason of the verdict, or its numbers."""
     place: Place | None
-    """Its numbers under the reserve policy."""
+    """Amounts under the reserve policy; None under another policy."""
 
     @property
     def need(self) -> float:
-        """What the policy reckons that it can take before it could be stopped."""
+        """Demand in bytes: the headroom that the reserve policy requires for the pod to run; 0 without a place."""
         return 0.0 if self.place is None else self.place.need
 
 
 @dataclass(frozen=True, slots=True)
 class PodDetail:
-    """What is read of one pod only while somebody looks at it; None for what cannot be read."""
+    """Facts of one pod that are read only while the operator has it explained; None if unreadable."""
 
     key: CgroupId
     cpu_max: CpuMax | None
@@ -81,12 +81,12 @@ class Kubepods:
     current_bytes: int
     high_bytes: int | None
     high_is_ours: bool
-    """Whether memory.high is what a cgpause wrote, by the record it left."""
+    """Whether the record on the cgroup says that cgpause wrote memory.high."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
-    """Something that was done to a pod."""
+    """One event of a pod."""
 
     at: float
     """Unix time, in seconds."""
@@ -98,10 +98,10 @@ class SeenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One point of the sparklines."""
+    """One point of the sparklines; None for an unreadable value."""
 
     at_s: float
-    """CLOCK_BOOTTIME."""
+    """CLOCK_BOOTTIME, in seconds."""
     some_pct: float | None
     full_pct: float | None
     headroom_bytes: int | None
@@ -109,26 +109,26 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Bytes of headroom at which things happen."""
+    """Levels of headroom at which the daemon or kubelet acts, in bytes."""
 
     pause_bytes: float
-    """Below this somebody is paused, as the pods grow now."""
+    """Level below which the policy pauses a pod, at the pods' present growth."""
     care_bytes: float
-    """Below this the daemon is awake and looks closely."""
+    """Level below which memory is tight: the daemon stays awake and reads more of each pod."""
     evict_bytes: int
-    """Below this kubelet evicts pods."""
+    """Level below which kubelet evicts pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that is shown, read at one instant."""
+    """All data of one frame, read at one instant."""
 
     at: float
     """Unix time, in seconds."""
     at_ns: int
-    """CLOCK_BOOTTIME, as in records."""
+    """CLOCK_BOOTTIME in nanoseconds, as in pause records."""
     utc_offset_s: int
-    """Of the operator's time zone."""
+    """UTC offset of the operator's time zone, in seconds."""
     host: str
     policy: Policy
     mechanism: HowPaused
@@ -138,11 +138,11 @@ class Snapshot:
     levels: Levels | None
     kubepods: Kubepods | None
     pressure: Pressure | None
-    """The node's; None where the kernel keeps none (psi=0)."""
+    """Memory pressure of the node; None if the kernel does not measure it (psi=0)."""
     moments: tuple[Moment, ...]
     pods: tuple[SeenPod, ...]
     events: tuple[SeenEvent, ...]
     """Newest last."""
     trouble: str | None = None
-    """What could not be read."""
+    """Error of this read; None if there was none."""
     detail: PodDetail | None = None
