@@ -25,8 +25,8 @@ REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
 LOOK = """
 import json, sys
-from cgpause.config import Config, ReserveConfig
-from cgpause.tree import PodTree
+from cgpause.config.settings import Config, ReserveConfig
+from cgpause.pods.tree import PodTree
 tree = PodTree(sys.argv[1], "/nowhere", Config(reserve=ReserveConfig(sacrifice=True)))
 tree.refresh(0)
 tree.read_details(0)
