@@ -15,7 +15,7 @@ MIB = 1 << 20
 EVERYTHING = [trial for batch in Wanted().batches() for trial in batch]
 
 Change = Callable[[Trial], dict[str, Any]]
-"""A function from a trial to the values in which its answer differs from the default."""
+"""A function from a trial to the values that differ from the default answer."""
 
 
 def answer(trial: Trial, **otherwise: object) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Containers for `SimNode` that only the tests want: what they do, step by step."""
+"""Container behaviours for `SimNode` that only the tests use, step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cgpause.offline.simulate.pods import MIB, Behaviour, Step, fill
 def worker(
     limit_bytes: int, *, seed: int, rounds: int = 5, unit_bytes: int = 4 * MIB, work_s: float = 0.1
 ) -> Behaviour:
-    """The paper's container (lab/bed/worker.c): hold half, grow unit by unit to a random point, give it back."""
+    """Return the paper's container (lab/bed/worker.c): keep half its limit, grow by units to a random point, free."""
 
     def run() -> Iterator[Step]:
         random = Random(seed)
@@ -32,7 +32,7 @@ def worker(
 
 
 def leaker(peak_bytes: int, *, bytes_per_s: float, unit_bytes: int = 4 * MIB) -> Behaviour:
-    """Grow to a point and never give anything back."""
+    """Return a container that grows to a peak and never frees memory."""
 
     def run() -> Iterator[Step]:
         held = 0
@@ -46,7 +46,7 @@ def leaker(peak_bytes: int, *, bytes_per_s: float, unit_bytes: int = 4 * MIB) ->
 
 
 def service(base_bytes: int, *, swing_bytes: int = 0, seed: int = 0, think_s: float = 2.0) -> Behaviour:
-    """Hold a base and, for each burst of requests, a little more for a moment."""
+    """Return a container that keeps a base and takes a random amount more for each burst of requests."""
 
     def run() -> Iterator[Step]:
         random = Random(seed)
@@ -62,7 +62,7 @@ def service(base_bytes: int, *, swing_bytes: int = 0, seed: int = 0, think_s: fl
 
 
 def cache_reader(anon_bytes: int, *, cache_bytes: int, swing_bytes: int = 0) -> Behaviour:
-    """Read files much larger than itself over and over: mostly page cache."""
+    """Return a container that reads files much larger than itself again and again: mostly page cache."""
 
     def run() -> Iterator[Step]:
         yield fill(anon_bytes)
@@ -75,7 +75,7 @@ def cache_reader(anon_bytes: int, *, cache_bytes: int, swing_bytes: int = 0) -> 
 
 
 def idle(held_bytes: int) -> Behaviour:
-    """Take something and sleep for ever."""
+    """Return a container that takes some memory and sleeps for ever."""
 
     def run() -> Iterator[Step]:
         yield fill(held_bytes)

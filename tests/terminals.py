@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Self
 
 # The program runs in a session of its own, with this terminal as the controlling one. As a job it has a parent in that
-# session that does what a shell does: it takes the terminal (SIGUSR1), or gives it to the job and continues the job
-# (SIGUSR2, as `fg`).
+# session that acts as a shell: it takes the terminal (SIGUSR1), or gives it to the job and continues the job (SIGUSR2,
+# as `fg`).
 _LAUNCH = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

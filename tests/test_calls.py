@@ -1,4 +1,4 @@
-"""What the processes of a held pod ask for: seen at real processes, listed in ordinary files."""
+"""Requests to the processes of a paused pod (signals, visitors), with real processes listed in plain cgroup files."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def look(
 
 @pytest.fixture
 def stubborn() -> Iterator[int]:
-    """A process that has its signals blocked, as good as one that is held."""
+    """Start a process that blocks its signals, so that they stay pending as in a paused pod; return its pid."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
-        signal.signal(signal.SIGWINCH, signal.SIG_DFL)  # readline has a handler
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)  # readline installs a handler
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.write(told, b"x")
         while True:
@@ -72,7 +72,7 @@ def test_a_pending_sigterm_is_seen_wherever_the_runtime_put_the_process(
 ) -> None:
     place = containers(folder)[1] / below
     place.mkdir(parents=True, exist_ok=True)
-    (place.parent / "cgroup.procs").touch()  # every real cgroup has one
+    (place.parent / "cgroup.procs").touch()  # a real cgroup always has cgroup.procs
     (place / "cgroup.procs").write_text(f"{stubborn}\n")
     assert look(pod) is None
     os.kill(stubborn, signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_one_unreadable_container_does_not_hide_the_others(folder: Path, pod: Cg
 
 
 def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    """Else any container that blocks SIGTERM and sends itself one could never be held again."""
+    """Otherwise the daemon could never again pause a container that blocks SIGTERM and sends itself one."""
     processes = Processes()
     procs = containers(folder)[1] / "cgroup.procs"
     procs.write_text(f"{stubborn}\n")
@@ -107,7 +107,7 @@ def test_who_leaves_a_signal_pending_while_it_runs_is_named_once(folder: Path, p
 
 
 def test_a_signal_after_one_that_was_acted_on_is_named_again(folder: Path, pod: Cgroup) -> None:
-    """A reload by SIGTERM, say, and later the end; and SIGKILL is what ends the grace period."""
+    """For example a reload by SIGTERM and later the end; SIGKILL ends the grace period."""
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -144,7 +144,7 @@ def test_any_signal_that_an_image_may_name_as_its_stop_signal_is_one(
 
 
 def test_signals_that_come_by_themselves_are_none(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    """Children, timers, sockets, terminals; SIGRTMIN is the signal of most POSIX timers."""
+    """Child, timer, socket and terminal signals; most POSIX timers send SIGRTMIN."""
     (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
     for number in (13, 14, 17, 18, 23, 26, 27, 28, 29, 34, 35):
         os.kill(stubborn, number)
@@ -165,7 +165,7 @@ MINUTES_NS = 60 * 10**9
 def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
     folder: Path, pod: Cgroup, stubborn: int
 ) -> None:
-    """Each time it looks like another process: so does one that takes the signal and sends it again."""
+    """A pod that takes the signal and sends it again looks like a new process each time."""
     os.kill(stubborn, signal.SIGTERM)
     processes = Processes()
     procs = containers(folder)[1] / "cgroup.procs"
@@ -189,17 +189,17 @@ def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_p
     found = [look(pod, BEFORE_EVERYTHING, processes, at_ns=minute * MINUTES_NS) for minute in range(5)]
     assert found == [Call.VISITED] * 3 + [None] * 2
     assert processes.doubted
-    # It was there when the pod was frozen, or it was not.
+    # The process was there when the pod was frozen, or it came later.
     assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=now_ns()) is None
     assert look(pod, BEFORE_EVERYTHING, processes, frozen_ns=1) is Call.VISITED
     assert not processes.doubted
-    # A signal is seen all the same.
+    # The doubt does not hide a signal.
     os.kill(stubborn, signal.SIGTERM)
     assert look(pod, BEFORE_EVERYTHING, processes) is Call.ENDING
 
 
 def test_whoever_comes_from_outside_during_the_pause_is_a_visitor(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    """Its parent, here this test, is not in the pod: so does an exec probe's process look, or a preStop hook's."""
+    """The parent process, here this test, is outside the pod, as for an exec probe or a preStop hook."""
     (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
     assert look(pod, BEFORE_EVERYTHING) is Call.VISITED
 
@@ -211,14 +211,14 @@ def test_what_a_container_forks_itself_is_no_visitor(folder: Path, pod: Cgroup, 
 
 
 def test_what_a_container_does_to_its_own_children_is_no_call(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    """Else it could fork a child with SIGTERM pending every second, and never be held."""
+    """Otherwise a container could fork a child with SIGTERM pending every second and escape every pause."""
     (containers(folder)[1] / "cgroup.procs").write_text(f"{os.getpid()}\n{stubborn}\n")
     os.kill(stubborn, signal.SIGTERM)
     assert look(pod) is None
 
 
 def test_a_monitor_in_the_pod_is_outside_all_the_same(folder: Path, pod: Cgroup, stubborn: int) -> None:
-    """CRI-O's conmon is the parent of whatever it starts."""
+    """CRI-O's conmon is the parent of every process it starts."""
     monitor = folder / f"crio-conmon-{'a' * 64}.scope"
     monitor.mkdir()
     (monitor / "cgroup.procs").write_text(f"{os.getpid()}\n")

@@ -1,4 +1,4 @@
-"""What the kernel refuses, and what it says in pieces: every error is ours, and nothing stays open."""
+"""Refused and partial reads and writes: each error has the project's type, and no descriptor stays open."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_file_of_any_size_is_read_whole(cgroup: Cgroup, folder: Path, size: in
 
 
 def test_a_file_that_comes_in_pieces_is_read_to_its_end(cgroup: Cgroup, monkeypatch: Patch) -> None:
-    """A piece of cgroup.procs ends with a line; only one of less than half a page can be the last."""
+    """A piece of cgroup.procs ends with a line; only a piece below half a page can be the last."""
     pieces = [b"a" * 4090, b"b" * 2048, b"c" * 4000, b"d" * 100]
     monkeypatch.setattr(os, "read", lambda _, size: pieces.pop(0) if size >= 4096 else b"")
     assert cgroup.read("cpu.max") == b"a" * 4090 + b"b" * 2048 + b"c" * 4000 + b"d" * 100
@@ -111,7 +111,7 @@ def test_it_names_itself_and_leads_to_its_directory(cgroup: Cgroup, folder: Path
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EACCES, errno.EROFS, errno.EIO])
 def test_an_xattr_that_stays_is_an_error(cgroup: Cgroup, monkeypatch: Patch, code: int) -> None:
-    """It is the record: who takes it for removed would say that the pod is resumed."""
+    """The xattr is the pause record: a caller that takes it for removed would report the pod as resumed."""
     monkeypatch.setattr(os, "removexattr", refusing(code))
     with pytest.raises(KernelWriteError, match=rf"xattr user\.cgpause.*{errno.errorcode[code]}") as e:
         cgroup.remove_xattr("user.cgpause")
@@ -202,7 +202,7 @@ def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: P
     except BusyError:
         assert 1001 <= at_s < 1001.02
     assert got is (held_s < 1)
-    assert slept <= 102  # it sleeps, instead of asking all the time
+    assert slept <= 102  # it sleeps between its attempts
 
 
 def test_a_daemons_lock_that_is_refused_leaves_nothing_open(cgroup: Cgroup, monkeypatch: Patch) -> None:
@@ -234,12 +234,12 @@ def test_so_many_children_are_listed_as_were_asked_for(cgroup: Cgroup, folder: P
 
 
 def test_a_directory_that_cannot_have_children_is_not_listed(cgroup: Cgroup, monkeypatch: Patch) -> None:
-    """Most cgroups are containers, which have none: one call less for each, every tick."""
+    """Most cgroups are containers without children, so this saves a system call for each at every tick."""
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", refusing(errno.EIO))
         patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_nlink=2))
         assert cgroup.children() == []
-        patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_nlink=1))  # btrfs counts none
+        patch.setattr(os, "fstat", lambda _: SimpleNamespace(st_nlink=1))  # btrfs does not count links
         with pytest.raises(KernelReadError, match="EIO"):
             cgroup.children()
 

@@ -1,4 +1,4 @@
-"""`cgpause check`: every line has a level, and each warning or failure says what to do."""
+"""`cgpause check`: every line has a level, and each warning or failure names the remedy."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def systemd_says_nothing(_: FakeTree, patch: Patch) -> None:
 
 
 def systemd_garbage(tree: FakeTree, patch: Patch) -> None:
-    patch.undo()  # a real process, whose output is decoded
+    patch.undo()  # a real process, so that its output is decoded
     folder = tree.folder / "bin"
     folder.mkdir()
     script = folder / "systemctl"

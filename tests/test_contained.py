@@ -1,4 +1,4 @@
-"""The container's first process: what it does for the daemon in place of systemd."""
+"""The container's first process, which does for the daemon the work of systemd."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ interval_s = 0.1
 patience = 1
 sacrifice = false
 """
-# Speaks as the daemon does, and then does what a test asks of it.
+# Sends the daemon's messages, and then runs the code of a test.
 CHILD = """
 import os, signal, socket, sys, time
 speaker = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -43,7 +43,7 @@ Supervise = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def supervise() -> Iterator[Supervise]:
-    """A process that supervises such a program."""
+    """Return a function that starts a process that supervises such a program."""
     with ExitStack() as stack:
 
         def start(child: str, *, watchdog_s: float = 60, abort_s: float = 60) -> subprocess.Popen[str]:
@@ -149,7 +149,7 @@ def test_a_daemon_that_falls_silent_is_aborted_and_then_killed(supervise: Superv
 
 
 def test_nobody_else_can_speak_for_the_daemon(supervise: Supervise) -> None:
-    """A sidecar shares the network namespace, and with it the names of such sockets."""
+    """A sidecar shares the network namespace, and thus the names of such sockets."""
     process = supervise(
         """
         say("READY=1")
@@ -209,7 +209,7 @@ def tree(tmp_path: Path) -> FakeTree:
 
 
 class Contained:
-    """The whole on a tree of ours."""
+    """The supervisor and its daemon on a fake tree."""
 
     def __init__(self, tree: FakeTree, *options: str) -> None:
         config = tree.folder / "config.toml"
@@ -235,7 +235,7 @@ class Contained:
 
 @pytest.fixture
 def paused(tree: FakeTree) -> Iterator[Contained]:
-    """It has paused default/web."""
+    """Start both and wait until the daemon has paused default/web."""
     pod = tree.add_pod("web", 100 << 20)
     it = Contained(tree)
     it.wait_for_log("started ")
@@ -268,7 +268,7 @@ def test_one_beside_another_leaves_its_pods_as_they_are(
     tree: FakeTree, paused: Contained, option: str | None, tmp_path: Path
 ) -> None:
     held = records_left(tree.root)
-    # Else the first one resumes and pauses again: it is the files that are to be left alone.
+    # Check the log too: a first daemon that resumes and pauses again would leave the same records.
     paused_log = paused.log
     second = subprocess.Popen(
         [
@@ -291,9 +291,9 @@ def test_one_beside_another_leaves_its_pods_as_they_are(
 
 
 def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, paused: Contained) -> None:
-    """The next container, with a broken ConfigMap, after the whole of the one before it was killed."""
+    """The next container has a broken ConfigMap, and every process of the one before was killed."""
     pid = paused.daemon_pid()
-    os.kill(pid, signal.SIGSTOP)  # else it would resume them when its supervisor is gone
+    os.kill(pid, signal.SIGSTOP)  # or it would resume them after its supervisor's end
     paused.process.kill()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon to be gone")

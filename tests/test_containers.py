@@ -1,4 +1,4 @@
-"""Which containers can be killed."""
+"""Containers of a pod that can be killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pod(fake: FakeTree, folder: Path) -> Iterator[Cgroup]:
 
 
 def scopes(folder: Path) -> tuple[Path, Path]:
-    """The sandbox and the container of a FakeTree's pod."""
+    """Return the sandbox and the container of a FakeTree's pod."""
     sandbox, container = sorted(folder.glob("*.scope"), key=lambda scope: (scope / "memory.oom.group").read_text())
     return sandbox, container
 
@@ -65,7 +65,7 @@ def test_containers_of_a_captured_pod_are_killed_and_its_sandbox_is_not(tmp_path
     for scope in folder.iterdir():
         if scope.is_dir():
             (scope / "cgroup.kill").touch()
-            if by == "log links":  # kubelet before 1.28 leaves it at 0 everywhere
+            if by == "log links":  # kubelet before 1.28 leaves memory.oom.group at 0 everywhere
                 (scope / "memory.oom.group").write_text("0\n")
     names = read_names(str(log_dir)) if by == "log links" else NO_NAMES
     with Cgroup(str(root), CAPTURED_POD[driver]) as pod:
@@ -106,7 +106,7 @@ def test_a_container_that_vanishes_meanwhile_saves_none_of_the_others(
 
 
 def test_a_kernel_without_cgroup_kill_is_an_error_that_says_so(folder: Path, pod: Cgroup) -> None:
-    """Before 5.14. Taken for a pod that is gone, nobody would ever hear that nothing was killed."""
+    """Before 5.14. A caller that took the pod for gone would hide that no process was killed."""
     (scopes(folder)[1] / "cgroup.kill").unlink()
     with pytest.raises(KernelWriteError, match=r"cgroup\.kill"):
         kill_containers(pod, NO_NAMES)
@@ -138,7 +138,7 @@ def test_a_pod_that_cannot_be_listed_is_an_error_and_a_container_that_cannot_is_
 ) -> None:
     sandbox, container = scopes(folder)
     shutil.rmtree(container)
-    container.write_text("")  # gone between two looks
+    container.write_text("")  # removed between two reads
 
     assert descendants(pod) == (sandbox.name,)
 

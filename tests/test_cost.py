@@ -1,4 +1,4 @@
-"""The measuring of cost: its pure parts, and the report it ends in."""
+"""The pure parts of the cost measurement, and its report."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_load_peaks_below_every_line_at_which_somebody_kills(total_gib: int)
     peak = load.wave_high_bytes + load.ballast_pods_bytes
     trough = load.wave_low_bytes + load.ballast_pods_bytes
     assert peak <= load.limit_bytes * HIGH_PCT / 100
-    assert trough >= load.limit_bytes * (LOW_PCT - 2) / 100  # what the holders themselves need is left out
+    assert trough >= load.limit_bytes * (LOW_PCT - 2) / 100  # without the holders' own memory
     assert total - used - load.limit_bytes * HIGH_PCT / 100 >= total * AVAILABLE_PCT / 100 - MIB
     assert 0 < load.wave_low_bytes < load.wave_high_bytes
 
@@ -91,7 +91,7 @@ def test_quotas_are_written_as_kubernetes_writes_cpu_limits() -> None:
 
 
 def test_a_slowdown_is_counted_within_its_round() -> None:
-    """A round in which the machine was twice as slow says the same as any other."""
+    """A round on a machine at half speed gives the same result as any other."""
     found = summarize({None: [1.0, 2.0, 1.0], 10: [90.0, 180.0, 90.0]})
 
     assert [(entry["quota_m"], entry["seconds"], entry["times"]) for entry in found] == [(None, 1.0, 1.0), (10, 90, 90)]

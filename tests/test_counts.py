@@ -1,4 +1,4 @@
-"""What is counted, and how many time series that makes at most."""
+"""The daemon's counters, and the largest number of time series that they make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgpause.telemetry.metrics import BY_NAME, Values
 
 S = 1_000_000_000
 START = 1000 * S
-"""When the daemon began, on the boot clock."""
+"""Start of the daemon, on the boot clock."""
 THROTTLE, FREEZE = str(Mechanism.THROTTLE), str(Mechanism.FREEZE)
 PAUSES, SECONDS = "cgpause_pauses_total", "cgpause_paused_seconds_total"
 POD_PAUSES, POD_SECONDS = "cgpause_pod_pauses_total", "cgpause_pod_paused_seconds_total"
@@ -32,7 +32,7 @@ def event(
     owner: str = "daemon",
     result: str | None = None,
 ) -> Event:
-    """An event of a pause that began `since_s` after boot; what has no time of its own happens when it begins."""
+    """Return an event of a pause that began `since_s` after boot; it happens at `at_s`, or else at the begin."""
     return Event(
         at=0.0,
         what=what,
@@ -95,7 +95,7 @@ def test_pauses_are_counted_by_namespace_pod_and_mechanism() -> None:
 
 
 def test_a_series_of_seconds_begins_at_0_with_its_first_pause() -> None:
-    """So that increase() sees the first seconds."""
+    """A series that begins at 0 lets increase() include the first seconds."""
     made = counts(event("paused", "a/x"))
 
     assert of(made, SECONDS) == {("a", THROTTLE): 0}
@@ -156,7 +156,7 @@ def test_a_pause_that_somebody_else_ended_is_over() -> None:
 
 def test_every_cause_is_there_from_the_beginning() -> None:
     assert of(counts(), "cgpause_resumes_total") == {(cause,): 0 for cause in CAUSES}
-    assert set(Result) - set(CAUSES) == {Result.CRASHED}  # the daemon that crashed does not count any more
+    assert set(Result) - set(CAUSES) == {Result.CRASHED}  # a daemon that crashed no longer counts
 
 
 def test_a_pod_that_goes_while_it_is_held_is_an_end() -> None:
@@ -189,7 +189,7 @@ def test_the_pod_paused_longest_ago_gives_way_and_the_namespace_keeps_its_pauses
 
 
 def test_a_pod_that_is_held_does_not_give_way() -> None:
-    """Its counters would begin anew in the middle of a pause, and again and again where more are held than fit."""
+    """A paused pod's counters would restart during its pause, repeatedly if more pods are paused than fit."""
     made = counts(event("paused", "a/x"), event("paused", "a/y"), event("paused", "a/z"), max_pods=2)
 
     assert [labels[1] for labels in of(made, POD_PAUSES)] == ["x", "y"]
@@ -249,7 +249,7 @@ def test_a_bound_belongs_to_the_bucket_below_it() -> None:
     assert figure.value == pytest.approx(2 * bounds[0] + 0.001 + 2 * bounds[-1] + 1)
 
 
-# --- whatever happens ------------------------------------------------------------------------------------------------
+# --- any sequence of events ------------------------------------------------------------------------------------------
 
 texts = st.text(max_size=8) | st.sampled_from(["daemon", "manual", THROTTLE, FREEZE, "room", "gone", "a/x", "b/y"])
 events = st.builds(
@@ -279,7 +279,7 @@ def test_whatever_events_come_nothing_is_raised_and_no_total_falls(stream: Itera
         made.keep(each)
         now = flat(made.values())
         for key, value in before.items():
-            if "_pod_" not in key[0]:  # a pod may have given way, and come back
+            if "_pod_" not in key[0]:  # a pod's series may have been removed and added again
                 assert now[key] >= value
         assert len({key[1][:2] for key in now if key[0].startswith("cgpause_pod_")}) <= max_pods
         before = now
@@ -290,7 +290,7 @@ def test_whatever_events_come_nothing_is_raised_and_no_total_falls(stream: Itera
     st.sets(st.integers(0, 800)),
 )
 def test_how_often_is_looked_changes_no_total(pauses: list[tuple[str, int, int]], looks: set[int]) -> None:
-    """Time counted at looks and ends is the time that was held, whenever somebody looked."""
+    """The counted time equals the time paused, for any times of sampling."""
     made = counts()
     now_s, expected = 1000, dict.fromkeys("xyz", 0)
     running: dict[str, Held] = {}

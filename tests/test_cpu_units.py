@@ -1,4 +1,4 @@
-"""Kernel settings in Kubernetes' terms. What kubelet writes is worked out here by hand from its formulas."""
+"""Kernel settings in Kubernetes' units; the expected values come by hand from kubelet's formulas."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_weight_that_kubelet_gives(millicores: int, weight: int) -> None:
         (39, "~1000m"),
         (59, "~1500m"),
         (79, "~2000m"),
-        (100, "~2550m"),  # the kernel's default, which no kubelet writes
+        (100, "~2550m"),  # the kernel's default, which kubelet never writes
         (10_000, "~256000m"),
         (10_001, "none"),
     ],

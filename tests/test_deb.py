@@ -1,4 +1,4 @@
-"""The Debian package as far as it can be looked at without installing it (tests/vm/test_package.py does)."""
+"""Tests of the Debian package without installing it (tests/vm/test_package.py installs it)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def package(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is in it, and in DEBIAN/ what controls it."""
+    """Return a folder with the package's files, and its control files in DEBIAN/."""
     folder = tmp_path_factory.mktemp("root")
     subprocess.run(["dpkg-deb", "-R", package, folder], check=True)
     return folder

@@ -1,4 +1,4 @@
-"""Demands: worst and expected amounts by limit, peaks and growth, and the order in which they are served."""
+"""Demands: worst and expected amounts by limit, peaks and growth, and their order."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from cgpause.policy.growth import Growth
 
 CAPACITY = 1000 * MIB
 ACTIVE = 5 * MIB
-"""Surges below this size are not worth a pause."""
+"""Smallest surge in bytes that is worth a pause."""
 NOW = START_NS
 IDLE = Terms(NOW, CAPACITY, 0.5, 1, 1.0)
-"""CPUs are idle: what is expected is granted."""
+"""Terms with idle CPUs: the expected amount is granted."""
 BUSY = replace(IDLE, idle_share=0.0)
 LARGE = 1000 << 10
-"""A drop of this size ends a surge; growth by less tells nothing."""
+"""A drop of this size in bytes ends a surge; growth below it is ignored."""
 
 
 def asked(
     known: Growth, limit: float | None = None, *, peaks: tuple[float, ...] = (), terms: Terms = IDLE, **facts: object
 ) -> Demand:
-    """The demand of a pod with this growth; limit and peaks in MiB."""
+    """Return the demand of a pod with this growth; limit and peaks in MiB."""
     made = replace(pod("a", workload=Workload.BATCH), memory_max_bytes=None if limit is None else int(limit * MIB))
     made = replace(made, **facts)  # type: ignore[arg-type]
     return demand(PodUsage(known.used, made), known, tuple(int(peak * MIB) for peak in peaks), terms)
@@ -175,7 +175,7 @@ def test_a_pod_at_its_limit_has_nothing_to_ask_for(claim: int, active: bool) -> 
 
 @pytest.mark.parametrize(("more", "active"), [(0, False), (2, True)], ids=["at", "above"])
 def test_a_small_surge_is_not_worth_a_pause(more: int, active: bool) -> None:  # noqa: FBT001 - a table
-    """The surge is what the pod has taken since its low and what it is expected to take."""
+    """The surge is the amount that the pod has taken since its low plus the amount it is expected to take."""
     used = 2 * ACTIVE + more
     assert asked(growing(0)._replace(used=used, low=used)).active is active, "it is expected to take half as much again"
     taken = growing(0)._replace(used=ACTIVE, low=ACTIVE // 2 - more)

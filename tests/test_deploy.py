@@ -1,4 +1,4 @@
-"""The DaemonSet's manifest, held to the unit; and what the lab makes of it for podman."""
+"""The DaemonSet's manifest matches the unit, and the lab turns it into podman options."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_configuration_is_one_the_daemon_takes(tmp_path: Path) -> None:
 
 
 def test_what_mmdebstrap_cleans_up_itself_is_left_to_it() -> None:
-    """Without its apt configuration, which is in the new root's tmp/, its last apt-get empties the host's own lists."""
+    """Without the apt configuration in the new root's tmp/, the last apt-get would empty the host's own lists."""
     assert [path for path in USELESS if re.match(r"(tmp|run|var/lib/apt|var/cache/(apt|\*))", path)] == []
 
 
@@ -129,7 +129,7 @@ def test_it_is_there_when_the_node_is_not_well(pod: dict[str, Any], daemon: dict
 
 
 def test_there_is_time_to_resume_everybody(pod: dict[str, Any], daemon: dict[str, Any]) -> None:
-    # The hook's share and the clean-up's are those of the unit's clean-up, TimeoutStopSec=.
+    # The hook and the clean-up need the time of the unit's clean-up, TimeoutStopSec=.
     needed_s = 2 * contained.STOP_S + contained.ABORT_S
 
     assert pod["terminationGracePeriodSeconds"] > needed_s

@@ -1,4 +1,4 @@
-"""Lengths of time: what is read, what is refused, and that what is shown can be read back."""
+"""Durations: accepted and refused texts, and formatted durations that parse to the same value."""
 
 from __future__ import annotations
 

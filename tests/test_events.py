@@ -1,4 +1,4 @@
-"""Events: made once, and the log's line, the journal's fields and the history's line say the same."""
+"""Events: the log line, the journal's fields and the history line of one event agree."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_journal_has_every_field_the_history_has() -> None:
 
     fields = made.journal
 
-    del kept["time"]  # the journal has its own
+    del kept["time"]  # the journal has its own time
     assert {name: str(value) for name, value in kept.items()} == {
         name.removeprefix("CGPAUSE_").lower(): value for name, value in fields.items() if name != "MESSAGE_ID"
     }

@@ -1,4 +1,4 @@
-"""The experiment's plan, driver and command line, with a made-up guest in place of the VM."""
+"""The experiment's plan, driver and command line, with a fake guest in place of the VM."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
     results = load(path)
     assert len(results.measured()) == 4
     assert {results.boots[result.boot].code for result in results.measured()} == {"other"}
-    assert {trial.arm for trial in results.earlier} == {"none"}  # what runs nothing of cgpause
+    assert {trial.arm for trial in results.earlier} == {"none"}  # the arm without cgpause
     assert {results.boots[result.boot].code for result in results.earlier.values()} == {"c0de"}
 
 
@@ -210,7 +210,7 @@ def test_without_any_guest_the_run_ends(path: Path) -> None:
 
 
 def test_nothing_is_begun_that_would_not_end_in_time(path: Path) -> None:
-    bed = FakeBed()  # a minute for each trial
+    bed = FakeBed()  # one minute for each trial
 
     assert not drive(bed, path, minutes=3.5)
 

@@ -1,4 +1,4 @@
-"""The verdicts on what the experiment must show: what speaks against a claim is seen, and named."""
+"""The verdicts on the experiment's claims: each contrary result is found and named."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_a_claim_that_does_not_hold_is_seen(words: str, where: tuple[float, str]
 @pytest.mark.parametrize(
     ("words", "where", "otherwise"),
     [
-        # 24 loads of 10 restarts without control: 2 % are 4.8; on the three here 3 are left, and 6 above.
+        # 24 loads with 10 restarts each without control: 2 % are 4.8. The three loads here keep 3; in the failing case
+        # above, 6.
         pytest.param("2 % of the restarts", (1.8, "kubepods"), {"restarts": 1}, id="restarts-left"),
         pytest.param("140 % and below", (1.5, "node"), {"restarts": 1}, id="restart-above-140"),
         pytest.param("never more than 2 % more", (1.1, "node"), {"total_s": 102.0}, id="two-percent"),
@@ -99,7 +100,7 @@ def test_who_prevents_restarts_is_asked_only_where_there_are_any() -> None:
 
     assert set(verdicts(change, part).values()) == {Verdict.HOLDS}
 
-    # A load of which not all seeds are known may yet have some.
+    # A load with seeds still to measure may yet have restarts.
     first = Trial(Cell("node", 8, 1.3), 1, "none")
     found = verdicts(change, [trial for trial in part if trial != first])
     assert one(found, "less time than watermark") is Verdict.SO_FAR

@@ -1,4 +1,4 @@
-"""The experiment's report and plots say what the results say, and nothing else."""
+"""The experiment's report and plots show the results, and nothing else."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_the_trials_say_about_an_arm_is_in_the_report() -> None:
 
 def test_what_watching_costs_is_told_apart_from_what_holding_costs() -> None:
     def change(trial: Trial) -> dict[str, Any]:
-        if trial.cell.oversubscription == 1.5:  # with restarts, and so without a say
+        if trial.cell.oversubscription == 1.5:  # excluded from the comparison, because it has restarts
             return {"restarts": 1, "total_s": 500.0}
         holds = trial.cell.share == 4
         if trial.arm == "reserve-freeze":

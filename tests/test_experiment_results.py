@@ -1,4 +1,4 @@
-"""The experiment's results file, and the code and machine it names."""
+"""The experiment's results file, and the code and machine that it names."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_answer_may_have_nothing_to_average() -> None:
 def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
     with only_writer(path), pytest.raises(LabError, match="another run"), only_writer(path):
         pass
-    with only_writer(path):  # and it is free again
+    with only_writer(path):  # the lock is free again
         assert load(path).measured() == []
 
 

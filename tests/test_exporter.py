@@ -1,4 +1,4 @@
-"""`cgpause metrics`: what was published, and nothing else, in a form that Prometheus' own parser reads."""
+"""`cgpause metrics`: it serves the published snapshot only, in a form that Prometheus' own parser reads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def snapshot(values: Values = VALUES, age_s: float = 0) -> Snapshot:
 
 
 def parsed(text: bytes) -> Samples:
-    """Every sample, by the parser that comes with prometheus_client; two of the same labels are an error."""
+    """Return every sample as prometheus_client's parser reads it; assert that no two have the same labels."""
     found: Samples = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -70,7 +70,7 @@ def publish(path: str) -> Callable[[Snapshot], None]:
 Publish = Callable[[Snapshot], None]
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_was_published_is_shown(path: str, publish: Publish) -> None:
@@ -121,7 +121,7 @@ def test_each_look_reads_anew(path: str, publish: Publish) -> None:
 
 
 def only_down(found: Samples) -> bool:
-    """Nothing but that the daemon is down, and when it was last up."""
+    """Return True if the daemon is down and the samples contain only that and the time of the last snapshot."""
     return found["cgpause_up", ()] == 0 and {name for name, _ in found} <= {
         "cgpause_up",
         "cgpause_snapshot_timestamp_seconds",
@@ -205,7 +205,7 @@ def test_no_name_breaks_the_exposition_or_passes_for_another(names: list[tuple[s
     assert len(found) == 2 + len(expected)
 
 
-# --- where to listen -------------------------------------------------------------------------------------------------
+# --- address to listen on --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) 
     assert server.get("/etc/passwd")[0] == 404
     assert server.get(method="POST")[0] == 405
     with socket.create_connection(("127.0.0.1", server.port())) as slow:
-        slow.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more: it holds up nobody else
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")  # the request stops here; it must not delay other clients
         assert server.get()[0] == 200
         slow.sendall(b"\xff" * 100 + b"\r\n\r\n")
         assert server.get()[0] == 200
@@ -415,7 +415,7 @@ def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) 
 
 
 def drip(slow: socket.socket) -> bool:
-    """Send one more byte of a request; False once the server has ended the connection."""
+    """Send one more byte of a request; return False once the server has closed the connection."""
     try:
         slow.sendall(b"x")
         slow.settimeout(0.1)
@@ -427,7 +427,7 @@ def drip(slow: socket.socket) -> bool:
 
 
 def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server) -> None:
-    """The unit allows 16 threads (TasksMax=): more clients than that are connected, and none of them ever ends."""
+    """The unit allows 16 threads (TasksMax=); more clients than that connect, and none of them finishes its request."""
     allowed = re.search(r"^TasksMax=(\d+)$", (REPO / "systemd/cgpause-metrics.service").read_text(), re.MULTILINE)
     assert allowed is not None
     where = ("127.0.0.1", server.port())

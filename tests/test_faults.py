@@ -1,4 +1,4 @@
-"""The crash matrix: which faults it injects, and that its report hides nothing."""
+"""The crash matrix: the faults that it injects, and that its report shows each failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the kubepods trees: captured ones, nested ones, two at a time, and what only looks like one."""
+"""Discovery of kubepods trees: captured ones, nested ones, two at a time, and similar-looking folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> No
     captured = tmp_path / "plain" / "cgroup" / "kubepods.slice"
     for directory in [captured, *captured.rglob("*")]:
         if directory.is_dir():
-            # With systemd a nested slice repeats its parents' names.
+            # systemd repeats the parents' names in the name of a nested slice.
             parts = [
                 part.replace("kubepods", "kubelet-kubepods") if "kubepods" in part else part
                 for part in directory.relative_to(captured).parts

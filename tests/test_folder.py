@@ -1,4 +1,4 @@
-"""Folders of results: taken first, filled as a whole or not at all, and nobody's files are touched."""
+"""Result folders: claimed first, filled completely or not at all; other users' files stay unchanged."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_somebody_put_there_meanwhile_is_left_alone(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("after", range(2 * len(FILES)))
 def test_a_disk_that_refuses_leaves_no_part_of_it(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the steps fails in its turn: two files are written, then moved."""
+    """Each step fails in its turn: two files are written, then moved."""
     steps = iter(range(2 * len(FILES)))
     rename = os.rename
 

@@ -1,4 +1,4 @@
-"""What is watched follows the walks, also where there were no watches for a while."""
+"""The watches follow each refresh, also after a time without watches."""
 
 from __future__ import annotations
 

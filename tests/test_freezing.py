@@ -1,4 +1,4 @@
-"""When a throttled pod is frozen: batch soon after it was paused, everything else not at all."""
+"""The freeze of a throttled pod: soon after the pause for batch, never for other pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No bytes make a parser do anything but say that they are malformed; see fuzz_targets.py."""
+"""On any bytes, a parser either succeeds or reports them as malformed; see fuzz_targets.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPLICES = st.binary(max_size=8) | st.sampled_from(
 
 @st.composite
 def spoiled(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
-    """Something that is nearly right: parts cut out, doubled, or replaced."""
+    """Return nearly valid bytes: a seed with parts cut out, doubled, or replaced."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(0, 4))):
         start = draw(st.integers(0, len(data)))

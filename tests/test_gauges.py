@@ -1,4 +1,4 @@
-"""What is read when figures are published, on an ordinary tree; tests/vm has the kernel's own counters."""
+"""Gauges read for each snapshot, on a plain tree; tests/vm reads the kernel's own counters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ S = 1_000_000_000
 
 
 class Bench:
-    """A node with pods, and a way to ask for all figures of it."""
+    """A node with pods, and the sources of all its metrics."""
 
     def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
         self.fake = FakeTree(folder)
@@ -150,7 +150,7 @@ def test_when_a_pause_began_is_told_of_the_longest(bench: Bench) -> None:
 
 
 def test_two_pods_of_one_name_are_one_series(bench: Bench) -> None:
-    """kubelet does not make them, but a log folder is soon made."""
+    """kubelet never makes two such pods, but any process with write access to the log folder can fake one."""
     bench.fake.add_pod("web")
     bench.fake.add_pod("twin", log=False)
     (bench.fake.log_dir / "pods" / f"default_web_{bench.fake.uids['twin']}").mkdir()
@@ -246,7 +246,7 @@ def test_what_the_daemon_has_to_do_without_is_said(bench: Bench) -> None:
     bench.sources.watch.missed()
 
     assert bench.shown("cgpause_degraded")["inotify",] == 1
-    assert bench.shown("cgpause_degraded")["psi",] == 1  # an ordinary tree has none
+    assert bench.shown("cgpause_degraded")["psi",] == 1  # a plain tree has no PSI
 
 
 def test_damaged_pods_are_counted(bench: Bench) -> None:

@@ -22,9 +22,9 @@ from cgpause.policy.growth import (
 
 CAPACITY = 1024 * MIB
 LARGE = MIB
-"""A drop of a pod with more than 16 MiB ends a surge beyond 1/1024 of the capacity."""
+"""Size in bytes of a drop that ends a surge of a pod above 16 MiB: 1/1024 of the capacity."""
 NOISE = 256 << 10
-"""One CPU's charge batch."""
+"""One CPU's charge batch, in bytes."""
 POD = pod("a")
 HELD = replace(POD, paused=record(START_NS))
 JOB = replace(POD, controller="default/job")
@@ -36,7 +36,7 @@ def look(ms: float, *pods: PodUsage, read_ms: float | None = None, cpus: int = 1
 
 
 def learned(*looks: tuple[float, float, Pod]) -> Growths:
-    """Growths after looks at (ms, MiB, pod)."""
+    """Return the growths after samples at (ms, MiB, pod)."""
     growths = Growths()
     for ms, used_mib, seen in looks:
         growths = learn(growths, look(ms, PodUsage(int(used_mib * MIB), seen)))
@@ -44,12 +44,12 @@ def learned(*looks: tuple[float, float, Pod]) -> Growths:
 
 
 def history(*looks: tuple[float, float, Pod]) -> Growth:
-    """The pod's growth after looks at (ms, MiB, pod)."""
+    """Return the pod's growth after samples at (ms, MiB, pod)."""
     return learned(*looks).pods[POD.cgroup]
 
 
 def readings(*looks: tuple[float, float, float | None]) -> Growth:
-    """Growth after looks at (ms, MiB, MiB of it page cache where that is read then)."""
+    """Return the growth after samples at (ms, MiB, MiB of page cache or None if the sample does not read it)."""
     growths, read_ms, cached_mib = Growths(), None, 0.0
     for ms, current_mib, read_mib in looks:
         if read_mib is not None:
@@ -60,7 +60,7 @@ def readings(*looks: tuple[float, float, float | None]) -> Growth:
 
 
 def after(known: Growth, ms: float, used_mib: float, seen: Pod = POD) -> Growth:
-    """`known` at START_NS, and one more look."""
+    """Return the growth after `known` at START_NS and one more sample."""
     growths = Growths({POD.cgroup: known}, START_NS)
     return learn(growths, look(ms, PodUsage(int(used_mib * MIB), seen))).pods[POD.cgroup]
 
@@ -122,7 +122,7 @@ def test_only_growth_above_noise_is_growth(grown: int, grew: bool) -> None:  # n
 
 
 def test_growth_below_the_last_top_is_none() -> None:
-    """A program that takes back what it gave a moment ago shows nothing new."""
+    """A program that takes back memory it has just freed shows no new growth."""
     assert history((0, 10, POD), (500, 9.5, POD), (1000, 10, POD)).rate == 0
 
 
@@ -132,7 +132,7 @@ def test_growth_below_the_last_top_is_none() -> None:
     ids=["noise", "just-above", "three-times"],
 )
 def test_growth_in_small_steps_is_seen_over_time(used_mib: float, rate: float) -> None:
-    """Of what was taken since the low one noise does not count; 1 KiB a second is nothing."""
+    """Growth since the low counts after subtracting one noise amount; 1 KiB/s is ignored."""
     known = growth(10 + (used_mib - 10 - 2**-20), low=10 * MIB, low_ran_ns=S, ran_ns=2 * S)
     found = after(known, 1000, used_mib)
     assert found.rate == (rate * MIB if rate * MIB >= FORGOTTEN_RATE else 0)
@@ -201,7 +201,7 @@ def wobble(draw: st.DataObject, noise: int) -> int:
 @settings(max_examples=30)
 @given(st.data(), st.integers(2, 64), st.integers(1, 1000))
 def test_steps_within_the_charge_batches_of_all_cpus_are_never_growth(data: st.DataObject, cpus: int, mib: int) -> None:
-    """For hours: the pod stays idle, as it was at its first sample."""
+    """The pod stays idle for hours, as at its first sample."""
     noise = noise_bytes(cpus)
     growths = Growths()
     at_ms = 0
@@ -274,7 +274,7 @@ def test_a_pause_is_no_running_time() -> None:
 
 
 def test_after_a_pause_growth_starts_anew() -> None:
-    """The sample before was of a paused pod, so it gives no rate."""
+    """The sample before is of a paused pod, so it gives no rate."""
     looks = [(0, 10, POD), (500, 10, HELD), (1000, 30, POD)]
     resumed = history(*looks)
     assert resumed.held_bytes is None
@@ -343,7 +343,7 @@ def test_a_restarted_pod_begins_again() -> None:
 
 
 def test_a_restart_that_was_counted_before_is_a_drop() -> None:
-    """Its memory was given back in an earlier sample, so this one changed little."""
+    """An earlier sample saw the memory go, so this sample changed little."""
     found = after(growth(4, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
     assert found.base == 4 * MIB
     assert found.admitted
@@ -426,7 +426,7 @@ def test_the_last_1000_workloads_are_kept() -> None:
         growths = learn(growths, look(1000 * number, PodUsage(MIB, job(number))))
     growths = learn(growths, look(1_000_000))
     assert len(growths.peaks) == 1000
-    # Seen again, so that it is no longer the one seen longest ago.
+    # Seen again, so that this is no longer the workload seen longest ago.
     growths = learn(learn(growths, look(1_001_000, PodUsage(MIB, job(0)))), look(1_002_000))
     growths = learn(learn(growths, look(1_003_000, PodUsage(MIB, job(1000)))), look(1_004_000))
     assert len(growths.peaks) == 1000
@@ -476,7 +476,7 @@ def test_noise_beside_page_cache_is_no_growth(grown: int, rate: int) -> None:
 
 
 def test_as_much_use_as_cache_is_growth() -> None:
-    """Only where most was cache is the growth seen since the last reading forgotten."""
+    """Growth since the last reading is discarded only if most of it was cache."""
     assert readings((0, 100, 0), (1000, 300, 100)).rate == 100 * MIB
     found = readings((0, 100, 0), (500, 300, None), (1000, 300, 100 + 2**-20))
     assert found.rate == pytest.approx(100 * MIB)
@@ -509,7 +509,7 @@ def test_up_to_an_eighth_of_cache_growth_is_seen_without_a_reading(cached: float
 
 
 def test_a_reading_that_finds_less_cache_ends_nothing() -> None:
-    """Cache that went is memory that something else took; the pod's own use is as it was."""
+    """A smaller cache means that the kernel reclaimed it for others; the pod's own use is unchanged."""
     assert readings((0, 100, 50), (1000, 60, 10)).used == 50 * MIB
     assert readings((0, 100, 50), (1000, 60, 10)).rate == 0
     assert readings((0, 100, 50), (1000, 60, 10)).base is None
@@ -534,7 +534,7 @@ def test_a_reading_that_finds_some_cache_in_the_growth_is_no_drop() -> None:
     assert found.base is None
 
 
-# Whatever is seen
+# Any samples
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))

@@ -53,7 +53,7 @@ def test_what_was_there_before_comes_back_after_any_number_of_levels(
         record = set_high(cgroup, level, since_ns=7 + number)
         assert record == recorded(folder)
         assert high.text(record.original_bytes) == original
-        assert record.since_ns == 7  # since when the original is not there
+        assert record.since_ns == 7  # start of the first change
         assert state(folder) == (str(level), [high.XATTR])
 
     assert release(cgroup) == Released(None if original == "max" else int(original), foreign=False)
@@ -142,7 +142,7 @@ def first(cgroup: Cgroup) -> object:
 
 
 def leave(_: Path) -> None:
-    """Nothing was written before."""
+    """Write nothing before the operation."""
 
 
 def armed(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""memory.high where the record or the file was lost, torn or changed under the caller's hands."""
+"""memory.high after its record or the file was lost, torn or changed by another writer."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_torn_file_without_a_record_is_nobodys(folder: Path, cgroup: Cgroup) -
 
 
 def test_a_value_that_is_being_replaced_is_still_ours(folder: Path, cgroup: Cgroup) -> None:
-    """Whoever dies between the record and the write leaves the value before."""
+    """A daemon that dies between the record and the write leaves the earlier value."""
     os.setxattr(folder, high.XATTR, encode_record(HighRecord(LEVEL * 2, LOWER, LEVEL, 1)))
     (folder / "memory.high").write_text(f"{LEVEL}\n")
     assert release(cgroup) == Released(LEVEL * 2, foreign=False)

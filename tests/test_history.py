@@ -1,4 +1,4 @@
-"""The history's file: what is written is read, whatever happens to it in between, and nothing at its path can harm."""
+"""The history file: it reads back as written, also after damage, and no other file type at its path does harm."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def everything(path: Path) -> list[Event]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-@example(Event(8762856946.949, "", "", "", ""))  # whose float is a little less
+@example(Event(8762856946.949, "", "", "", ""))  # its float is a little less
 @given(events)
 def test_a_line_means_the_event_it_was_made_of(made: Event) -> None:
     line = encode(made)
@@ -104,7 +104,7 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_file_cut_off_anywhere_loses_one_event_at_most(
     tmp_path_factory: pytest.TempPathFactory, made: list[Event], data: st.DataObject
 ) -> None:
-    """And the next one begins on a line of its own."""
+    """The next event begins on a line of its own."""
     file = tmp_path_factory.mktemp("history") / HISTORY_FILE
     lines = [encode(one) for one in made]
     whole = b"".join(lines)
@@ -206,7 +206,7 @@ STEPS = ("open", "fstat", "flock", "lstat", "rename", "pread", "write", "close")
 
 
 def before_each_step(tell: Callable[[str], None]) -> None:
-    """In a process of its own: for good."""
+    """Patch the functions for good; call this only in a child process."""
     for step in STEPS:
         module: Any = fcntl if step == "flock" else os
 
@@ -275,7 +275,7 @@ def test_a_writer_killed_before_any_step_loses_its_own_event_at_most(tmp_path: P
 
 
 def test_of_two_who_find_it_full_one_renames_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second would put the new file over the one that was just set aside."""
+    """Otherwise the second would put the new file over the file that was just set aside."""
     room = 8 * len(encode(event(10)))
     before = written(path, *range(10, 14), room=room)
     real = fcntl.flock
@@ -316,7 +316,7 @@ def test_a_file_set_aside_while_it_is_opened_is_read_once(path: Path, monkeypatc
     assert everything(path) == before
 
 
-# --- what else may be at its path ------------------------------------------------------------------------------------
+# --- other things at its path ----------------------------------------------------------------------------------------
 
 
 def symlink(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long a pod may be held: boundaries of the stretch."""
+"""Limits on the length of a pause: boundaries of the stretch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_our_own_resume_starts_the_run() -> None:
 
 
 def test_an_operators_resume_spends_the_whole_budget() -> None:
-    """Somebody who resumes a pod wants it to run, not to be paused again in the next second."""
+    """An operator resumes a pod so that it runs, not so that the daemon pauses it again in the next second."""
     stretch = followed(Stretch(NOW - 3 * S), paused=False)
     assert stretch is not None
     assert stretch.resumed_ns == NOW
@@ -262,7 +262,7 @@ def test_an_operators_pause_of_a_pod_with_a_stretch_is_running_time_for_the_stre
     assert follow({CGROUP: old}, (PodUsage(1, manual),), NOW, HOLD) == {CGROUP: old}
 
 
-# --- a pod whose kind is not known ---------------------------------------------------------------------------------
+# --- a pod of unknown kind -----------------------------------------------------------------------------------------
 
 
 def follow_starting(old: Stretch | None, workload: Workload, *, paused: bool) -> Stretch | None:

@@ -1,4 +1,4 @@
-"""The journal's native protocol, against a socket of our own; tests/vm has journald's."""
+"""The journal's native protocol, against a socket of the test; tests/vm uses journald's socket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cgpause.kernel.journal import Journal, encode, is_stderr
 
 
 def decode(data: bytes) -> dict[str, bytes]:
-    """As journald reads it (JOURNAL_NATIVE_PROTOCOL)."""
+    """Decode a datagram into fields as journald does (JOURNAL_NATIVE_PROTOCOL)."""
     found = {}
     while data:
         line, _, data = data.partition(b"\n")
@@ -71,7 +71,7 @@ def test_a_journal_that_is_not_there_or_does_not_read_is_not_waited_for(journald
             sent += 1
             assert sent < 100_000
         assert sent
-        assert not to.send("x" * (1 << 20), 6, {})  # more than a datagram can have
+        assert not to.send("x" * (1 << 20), 6, {})  # more than a datagram can carry
         journald.close()
         assert not to.send("x", 6, {})
         Path(journal.ADDRESS).unlink()

@@ -1,4 +1,4 @@
-"""What is known of workloads, and what a silent pod counts as."""
+"""Learned kinds of workloads, and the kind of a silent pod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def test_nothing_is_known_of_a_new_workload() -> None:
     kinds = Kinds()
     assert not kinds.is_silent("default/job")
     assert not kinds.is_silent(None)
-    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH  # where nothing is certain, silence counts
+    assert kinds.of_silent("default/job", 0.0) is Workload.BATCH  # while no kind is certain, silence means batch
 
 
 def test_silence_makes_batch_with_care_where_other_pods_can_be_paused() -> None:
@@ -38,7 +38,7 @@ def test_a_workload_that_listened_once_stays_a_service() -> None:
     kinds.was_silent("default/web", FIRM_S)
     kinds.ended("default/web")
     assert not kinds.is_silent("default/web")
-    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH  # nothing is certain any more
+    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH  # no kind is certain any more
 
 
 def test_a_thousand_workloads_are_remembered_the_oldest_go_first() -> None:

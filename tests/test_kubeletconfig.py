@@ -1,4 +1,4 @@
-"""kubelet's hard eviction threshold: what a node's configuration may look like, and what nobody should rely on."""
+"""kubelet's hard eviction threshold: valid forms in a node's configuration, and malformed ones that count as none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB, GIB = 1 << 20, 1 << 30
 DEFAULT = EvictionHard(size_bytes=100 * MIB)
 NONE = EvictionHard()
 
-# As `kubeadm init` 1.32 writes it, with an evictionHard added; in its own order of keys.
+# Written by `kubeadm init` 1.32 in its own order of keys, plus an evictionHard.
 KUBEADM = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
 authentication:
@@ -151,7 +151,7 @@ def test_a_kubelet_configuration_in_json(
     ],
 )
 def test_a_threshold_is_a_quantity_or_a_percentage(value: str, expected: EvictionHard) -> None:
-    """By the grammar of resource.Quantity; kubelet ignores 0% and 100%."""
+    """The text follows the grammar of resource.Quantity; kubelet ignores 0% and 100%."""
     for text in (f"evictionHard:\n  memory.available: {value}\n", f'evictionHard: {{memory.available: "{value}"}}'):
         found = parse_eviction_hard(text)
         assert found.size_bytes == expected.size_bytes

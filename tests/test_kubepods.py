@@ -1,4 +1,4 @@
-"""Names of cgroups, as kubelet and the runtimes make them, and everything else in the tree."""
+"""Names of cgroups as kubelet and the runtimes make them, and other entries in the tree."""
 
 from __future__ import annotations
 

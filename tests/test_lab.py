@@ -164,11 +164,11 @@ def test_a_run_is_shown_while_it_goes_on(terminal: bool, capsys: pytest.CaptureF
         assert "5/30" in shown
     else:
         lines = shown.splitlines()
-        assert [line.split(":")[1].split(", ")[1].strip() for line in lines] == ["0 s", "6 s"]  # not one a tick
+        assert [line.split(":")[1].split(", ")[1].strip() for line in lines] == ["0 s", "6 s"]  # not a line per tick
 
 
 def make_result() -> Result:
-    """A demo in which all claims hold."""
+    """Return a demo result that confirms all claims."""
     arm = Arm(30, 60.0, 26, 26, 12.5, 10.0, 20.0, Restored(30))
     return Result(
         plan=Plan(),
@@ -243,7 +243,7 @@ def test_the_worker_stays_below_its_limit_and_comes_near_it(worker: Path, limit_
 
     assert int(said["rss_bytes"]) <= limit
     assert limit // 2 < int(said["peak_bytes"]) <= limit - MIB
-    # 60 random points in the volatile half: one of them is in its upper tenth but once in 500 seeds.
+    # 60 random points in the volatile half: only 1 in 500 seeds has none in the upper tenth.
     assert int(said["peak_bytes"]) > limit // 2 + 0.9 * (limit // 2 - MIB)
 
 
@@ -278,7 +278,7 @@ def test_the_worker_refuses_arguments_it_cannot_keep(worker: Path, arguments: li
 def test_sigterm_ends_the_worker(worker: Path) -> None:
     child = subprocess.Popen([worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1"])
     try:
-        # Until its handler is in place, SIGTERM ends it as well, but as a signal.
+        # Before its handler is in place, SIGTERM ends the worker as a signal.
         child.terminate()
         assert child.wait(timeout=30) in (128 + 15, -15)
     finally:

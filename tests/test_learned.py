@@ -1,4 +1,4 @@
-"""The file of what was learned: what was written is read back, and nothing else is believed."""
+"""The file of learned peaks and kinds: it reads back as written, and invalid content is rejected."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_who_may_not_read_it_is_told_who_may(path: str, monkeypatch: pytest.Monk
         read(path)
 
 
-# What the daemon makes of it
+# The daemon's use of it
 
 
 @given(st.dictionaries(_NAMES, st.sampled_from([True, False, None]), max_size=9))

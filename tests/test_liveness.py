@@ -1,4 +1,4 @@
-"""The pure parts of what a held pod answers, and its report."""
+"""The pure parts of the measurement of a paused pod's answers, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts of what a held pod's locks cost others, and its report."""
+"""The pure parts of the measurement of waits for a paused pod's locks, and its report."""
 
 from __future__ import annotations
 

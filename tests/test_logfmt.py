@@ -1,4 +1,4 @@
-"""Log lines: whatever is in a name, one event stays one line, and writing it never fails."""
+"""Log lines: with any name in it, one event stays one line, and writing it never fails."""
 
 from __future__ import annotations
 
@@ -139,14 +139,14 @@ def test_debug_lines_appear_only_when_asked_for(
 ) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     set_up(verbose=verbose)
-    set_up(verbose=verbose)  # twice is not two handlers
+    set_up(verbose=verbose)  # the second call adds no second handler
     logging.getLogger("x").debug("a")
     logging.getLogger("x").info("b")
     assert capsys.readouterr().err.splitlines() == shown
 
 
 def test_a_reader_that_does_not_read_costs_lines_but_never_time() -> None:
-    """A write to a full pipe would wait for as long as journald does."""
+    """A write to a full pipe would block until journald reads."""
     program = (
         "import logging, sys; from cgpause.kernel.logfmt import set_up; set_up(verbose=False)\n"
         "log = logging.getLogger()\n"
@@ -163,7 +163,7 @@ def test_a_reader_that_does_not_read_costs_lines_but_never_time() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline() == b"done\n"  # nobody has read any of the 60 KiB and more until now
+        assert process.stdout.readline() == b"done\n"  # the pipe is unread so far, and gets more than 60 KiB
         said = b""
         while select.select([process.stderr], [], [], 0)[0]:
             said += os.read(process.stderr.fileno(), 1 << 20)

@@ -35,7 +35,7 @@ WEB = make_pod("0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "web")
 OTHER_WEB = make_pod("0f9d1a2c-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "web", "prod")
 STATIC = make_pod("b1f4499cb83e8ce3e7de136e9e81cb0d", "etcd-node1", "kube-system")
 NAMELESS = make_pod("deadbeef-0000-4000-8000-000000000001", None)
-# Names may look like anything else that means a pod.
+# A name may look like another kind of pod reference.
 LIKE_A_PREFIX = make_pod("11111111-0000-4000-8000-000000000001", "deadbeef")
 LIKE_A_UID = make_pod("22222222-0000-4000-8000-000000000001", "b1f4499cb83e8ce3e7de136e9e81cb0d")
 PODS = (WEB, OTHER_WEB, STATIC, NAMELESS, LIKE_A_PREFIX)

@@ -1,4 +1,4 @@
-"""The manual pages say what the code says, and read well."""
+"""The manual pages agree with the code and render well."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = {"cgpause.1": manual.command_page, "cgpause.toml.5": manual.options_page
 
 
 def shown(page: str) -> str:
-    """A page as it is read, without bold and with all blanks alike."""
+    """Return a rendered page as plain text, without bold and with single blanks."""
     assert shutil.which("mandoc"), "mandoc is missing (scripts/test installs it)"
     text = subprocess.run(["mandoc", "-Tutf8", MAN / page], capture_output=True, text=True, check=True).stdout
     return " ".join(re.sub(r".\x08", "", text).split())
@@ -46,7 +46,7 @@ def test_mandoc_finds_nothing(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_roff_takes_it(page: str) -> None:
-    """ASCII, and every hyphen one that can be pasted into a terminal."""
+    """Only ASCII, and each hyphen can be pasted into a terminal."""
     text = (MAN / page).read_text(encoding="utf-8")
 
     assert text.isascii()

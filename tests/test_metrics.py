@@ -1,4 +1,4 @@
-"""No metric's name or label breaks Prometheus' conventions."""
+"""Every metric's name and labels follow Prometheus' conventions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Family, Kind
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_a_name_follows_the_conventions(family: Family) -> None:
-    """Those that promtool does not check (https://prometheus.io/docs/practices/naming); tests/vm has promtool's."""
+    """Conventions promtool does not check (https://prometheus.io/docs/practices/naming); tests/vm runs promtool."""
     assert re.fullmatch(r"cgpause_[a-z]+(_[a-z]+)*", family.name)
     assert family.name.endswith("_total") == (family.kind is Kind.COUNTER)
     assert bool(family.buckets) == (family.kind is Kind.HISTOGRAM)

@@ -1,4 +1,4 @@
-"""The lab's mixed loads: the same jobs on a kernel and simulated, and a page that hides nothing."""
+"""The lab's mixed loads: the same jobs on a kernel and simulated, and a page that shows every result."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_became_of_the_jobs_is_told_by_section() -> None:
 
 
 def trial(arm: str, **otherwise: object) -> dict[str, Any]:
-    """A trial of services-and-batch in which all was well."""
+    """Return the values of a successful trial of services-and-batch; `otherwise` changes its services."""
     job = {"name": "batch", "kind": "jobs", "priority": 0, "pods": 14, "finished": 14, "finished_mean_s": 20.0}
     service = {"name": "service", "kind": "services", "priority": 0, "pods": 3, "probe_kills": 0}
     common = {"restarts": 0, "pauses": 2, "paused_s": 3.0, "longest_pause_s": 1.8, "probes_missed": 1}

@@ -1,4 +1,4 @@
-"""Workloads of more than jobs alone: services, DaemonSets and priorities on simulated nodes."""
+"""Workloads of services, DaemonSets and priorities beside jobs, on simulated nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_service_that_is_there_for_a_time_leaves_its_room_to_the_jobs() -> Non
     load = load_of(
         WorkloadOptions(nodes=NODES, jobs=(JobsOptions("job", 2, 180, rounds=1, unit_cpu_s=0.1),), services=(web,))
     )
-    # A job requests 120 MiB, and only 84 are left beside the service: the queue waits for its end.
+    # A job requests 120 MiB and the service leaves only 84, so the queue waits for the service's end.
     outcome = simulate(load, None, seed=1)
     assert outcome.finished == 2
     assert outcome.waiting_max_s == pytest.approx(30, abs=0.5)
@@ -157,7 +157,7 @@ def test_a_surge_never_takes_more_than_it_is_and_time_always_passes(
 
 
 def test_a_surge_without_rest_repeats_itself_as_the_labs_service_does() -> None:
-    """service.c: 1 MiB more each STEP_MS, until it has SWING; then it gives them back, which takes a step as well."""
+    """service.c adds 1 MiB each STEP_MS until it has SWING; then it frees all of them, which takes a step as well."""
     steps = surging(Surge(16 * MIB, 24 * MIB, 2.4, 0, 1e-6), "any")()
     first = next(steps)
     assert (first.grow_bytes, first.sleep_s) == (16 * MIB, 0)

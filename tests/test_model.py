@@ -1,4 +1,4 @@
-"""The values' own arithmetic."""
+"""Arithmetic of the model's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped for Prometheus and Grafana is built on the metrics there are; tests/vm asks Prometheus itself."""
+"""The shipped rules and dashboard use only existing metrics; tests/vm asks Prometheus itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIXES = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
 
 
 def exported() -> dict[str, tuple[str, ...]]:
-    """Name of every series, as it is scraped, and its labels."""
+    """Return the name and labels of every series, as Prometheus scrapes it."""
     found = {}
     for family in FAMILIES:
         for suffix in SUFFIXES.get(family.kind, ("",)):
@@ -44,7 +44,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions() -> list[str]:
-    """All PromQL of the dashboard."""
+    """Return all PromQL expressions of the dashboard."""
     return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
 
 
@@ -72,7 +72,7 @@ def test_rules_tests_dashboard_and_manual_name_only_what_is_exported() -> None:
 
 
 def test_every_metric_has_its_place_on_the_dashboard() -> None:
-    """What nobody looks at need not be exported; what is about the scrape itself is for alerts."""
+    """A metric without a panel need not be exported; the snapshot's time is for alerts."""
     shown = set(NAME.findall(" ".join(expressions())))
     families = {
         family.name for family in FAMILIES if any(name in shown for name in (family.name, f"{family.name}_bucket"))
@@ -103,7 +103,7 @@ def test_every_alert_is_in_the_manual_and_tested() -> None:
 
 
 def test_the_dashboard_is_one_that_grafana_imports() -> None:
-    """As far as that can be said without one: ids, places, data sources and variables."""
+    """Checked without Grafana: ids, places, data sources and variables."""
     found = dashboard()
     panels = found["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)

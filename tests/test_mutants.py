@@ -1,4 +1,4 @@
-"""Mutants of a module, as the bench makes, names and reports them."""
+"""Mutants of a module: how the bench makes, names and reports them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ except LabError as e:
 
 
 def test_tests_run_on_a_copy_for_a_bounded_time(tmp_path: Path) -> None:
-    """In a process that has not imported cgpause, as the bench is."""
+    """Use a process that has not imported cgpause, like the bench."""
     module = REPO / "cgpause/core" / "durations.py"
     original = module.read_text()
     done = subprocess.run(

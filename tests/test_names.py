@@ -1,4 +1,4 @@
-"""Names from the kubelet's log folders."""
+"""Pod names from kubelet's log folders."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_missing_folders_give_no_names(tmp_path: Path) -> None:
 
 
 def test_of_two_folders_for_one_pod_neither_names_it(tmp_path: Path) -> None:
-    """kubelet makes one. Whoever can write there could otherwise give a pod another's protection, or take its own."""
+    """kubelet makes one. A process with write access could otherwise fake a pod's protection or remove its own."""
     uid, other = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b", "1f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
     for entry in (f"kube-system_dns_{uid}", f"default_mine_{uid}", f"default_web_{other}"):
         (tmp_path / "pods" / entry).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""sd_notify: what systemd hears, and that nothing systemd does can hurt."""
+"""sd_notify: the messages to systemd, and that no behaviour of systemd harms the daemon."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_socket_that_is_gone_is_no_error(listener: socket.socket, notifier: No
 
 
 def test_a_full_socket_never_blocks_the_loop(listener: socket.socket, notifier: Notifier) -> None:
-    """systemd may be stopped or slow; pods have to be resumed all the same."""
+    """systemd may be stopped or slow; the daemon must still resume pods."""
 
     def flood() -> None:
         for number in range(5000):
@@ -106,7 +106,7 @@ def test_a_full_socket_never_blocks_the_loop(listener: socket.socket, notifier: 
     flooding.start()
     flooding.join(timeout=10)
     blocked = flooding.is_alive()
-    listener.close()  # lets a blocked one go
+    listener.close()  # unblocks a blocked thread
     flooding.join(timeout=10)
     assert not blocked
 
@@ -131,7 +131,7 @@ def test_the_watchdog_is_fed_twice_as_often_as_asked(
         monkeypatch.setenv("WATCHDOG_USEC", usec)
     if pid is not None:
         monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "ours" else pid)
-    del listener  # what matters is that somebody listens
+    del listener  # the fixture only has to listen
     notifier = Notifier()
     assert notifier._socket is not None
     notifier._socket.close()

@@ -1,4 +1,4 @@
-"""What people read: one pod per line into a pipe, nothing that a terminal would obey, never a crash."""
+"""Output for operators: one pod per line in a pipe, no terminal control sequence, never a crash."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_mebibytes(count: int | None, expected: str) -> None:
 
 @pytest.mark.parametrize("state", DaemonState)
 def test_the_status_says_whether_a_daemon_runs(state: DaemonState, capsys: Capture) -> None:
-    """Without one every pod may be running for want of anybody who pauses."""
+    """Without a daemon, all pods may run only because nothing pauses them."""
     line = shown(status_values(daemon={"state": state, "pid": None}), capsys)[1]
 
     assert line.startswith("daemon    ")
@@ -286,7 +286,7 @@ def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Captu
     label = printable(f"{pod['namespace']}/{pod['name']}")
     assert lines[4].startswith(f"{label} ")
     for text in (pod["error"], pod["protected"], (pod["paused"] or {}).get("reason")):
-        # Told apart from a cell that was cut with an ellipsis.
+        # Fails for a cell that was cut with an ellipsis.
         assert printable(text or "").rstrip() in lines[4]
 
 

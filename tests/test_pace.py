@@ -1,4 +1,4 @@
-"""When to look again."""
+"""The time of the next sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgpause.policy.schedule import OWN_SHARE, PRIOR_FILL_S, FillRate, fast_ns, 
 
 SAMPLING = SamplingConfig(fast_ms=50, slow_s=2)
 TOTAL = 10**10
-"""10 GB, so the rate to expect without any experience is 1 GB/s."""
+"""Memory in bytes (10 GB); the prior fill rate is then 1 GB/s."""
 FAST, SLOW = 50_000_000, 2 * S
 
 

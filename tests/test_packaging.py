@@ -1,4 +1,4 @@
-"""Wheel and sdist: that they build, what is in them, and that one can be made from the other."""
+"""Wheel and sdist: both build, have the expected files, and the wheel can be built from the sdist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARED = {
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `python -m build` makes: the sdist, and from that the wheel."""
+    """Return the folder with the sdist, and the wheel that `python -m build` makes from it."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, REPO)
     return folder
@@ -75,14 +75,14 @@ def test_the_sdist_has_all_that_is_needed_to_go_on_from_it(dist: Path) -> None:
 
 
 def run(*argv: str | Path, **env: str) -> str:
-    # Not in the checkout, whose modules would stand before those that are installed.
+    # Run outside the checkout, because its modules would hide the installed ones.
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env or None, cwd="/")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_an_installed_wheel_runs_and_has_everything_in_its_place(wheel: Path, tmp_path: Path) -> None:
-    """As pipx does it: an environment, and pip. No network: what it depends on is in ours."""
+    """Install as pipx does, with an environment and pip; without network, dependencies come from this environment."""
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env/bin/python"
     run(

@@ -1,4 +1,4 @@
-"""The paper's experiment, simulated: what is summed up, what is watched, and that the page says what was found."""
+"""The paper's experiment, simulated: its totals, its time series, and a page that matches the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def published() -> dict[str, Any]:
 
 
 def made(restarts: dict[Arm, float]) -> dict[str, Any]:
-    """Results in which the jobs of 2 GB at 150 % restart so often, and nobody else; all in 100 s, watermark in 94 s."""
+    """Return results with these restarts per arm for 2 GB jobs at 150 % and none elsewhere; 100 s, watermark 94 s."""
     run = published()["runs"][0]
     for cell in run["cells"]:
         count = restarts[Arm(cell["policy"])] if cell["load"] == "paper-2g-150" else 0
@@ -76,7 +76,7 @@ def test_whoever_watches_a_node_changes_nothing() -> None:
     for node in watched["nodes"]:
         assert len(node["used_pct"]) == int(outcome.total_s / paper.STEP_S) + 1
         assert all(0 <= used <= 100 for used in node["used_pct"])
-        # Memory was full, or all but what was just given back, when somebody was killed.
+        # At each kill memory was full, except for memory freed just before.
         assert all(node["used_pct"][int(kill_s / paper.STEP_S)] > 90 for kill_s in node["kills_s"])
 
 

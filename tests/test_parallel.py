@@ -1,4 +1,4 @@
-"""Work spread over processes: what comes back, in which order, and what is said of a process that was killed."""
+"""Work spread over processes: results, their order, and the error after a process was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel text: what a real node wrote (expected values typed in by hand), and what no kernel writes."""
+"""Kernel text: files of a real node (expected values entered by hand), and malformed text."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_a_process_without_a_start_is_malformed(data: bytes) -> None:
         parse_start_ticks(data)
 
 
-# What 6.18 wrote for a process of its own network namespace that listens and is connected to itself.
+# Written by 6.18 for a process in its own network namespace that listens and is connected to itself.
 SOCKSTAT = b"""sockets: used 4
 TCP: inuse 3 orphan 0 tw 0 alloc 3 mem 0
 UDP: inuse 0 mem 0
@@ -467,7 +467,7 @@ def test_cpu_stat_that_the_kernel_never_writes_is_malformed(data: bytes) -> None
         parse_cpu_stat(data)
 
 
-# As 6.18 wrote it, with a waiter added as Documentation/filesystems/locks describes one.
+# Written by 6.18, plus a waiter as described in Documentation/filesystems/locks.
 LOCKS = b"""\
 1: FLOCK  ADVISORY  WRITE 15898 fe:00:2230202 0 EOF
 1: -> FLOCK  ADVISORY  WRITE 4711 fe:00:2230202 0 EOF

@@ -1,4 +1,4 @@
-"""The pictures of docs/policies.md show what was recorded, and what the policy decides."""
+"""The pictures of docs/policies.md show the recorded data and the policy's decisions."""
 
 from __future__ import annotations
 

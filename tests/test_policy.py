@@ -1,4 +1,4 @@
-"""What holds for every decision, on random nodes with random histories; and that `explain` tells the same story."""
+"""Invariants of every decision, on random nodes with random histories; `explain` agrees with `decide`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ configs = st.builds(
 
 @dataclass(frozen=True)
 class Turn:
-    """One wake-up: an early one (PSI, inotify) or the timer's, the memory found, and what else happened."""
+    """One wake-up, early (PSI, inotify) or by the timer: the memory found, and an outside event before it."""
 
     after_ms: int
     used_pct: float
@@ -90,7 +90,7 @@ def nodes(draw: st.DrawFn) -> Node:
 
 
 def happen(node: Node, turn: Turn) -> None:
-    """Let an outsider do something; what makes no sense now does not happen."""
+    """Apply a turn's outside event to the node; ignore an event that does not fit the pod's state."""
     found = node.pods.get(turn.name)
     if found is None:
         if turn.event == "appear":
@@ -113,7 +113,7 @@ def happen(node: Node, turn: Turn) -> None:
 
 
 def check_decision(node: Node, decision: Decision) -> None:
-    """What must be true of one decision, seen from the node before it is carried out."""
+    """Check the invariants of one decision, on the node as it was before."""
     touched = [action.pod.uid for action in decision.actions]
     assert len(touched) == len(set(touched)), "one pod, one action"
     for action in decision.actions:
@@ -148,7 +148,7 @@ def check_decision(node: Node, decision: Decision) -> None:
 
 
 def play(node: Node, history: list[Turn]) -> None:
-    """Run a history; the timer wakes in time, events wake earlier."""
+    """Run a history; the node wakes for the decision's next sample at the latest, or earlier by an event."""
     for turn in history:
         happen(node, turn)
         decision = decide(node.state, node.sample(turn.used_pct), node.config)
@@ -177,7 +177,7 @@ def test_each_pause_is_followed_by_exactly_one_restore(node: Node, history: list
 
 
 def quiet(history: list[Turn]) -> list[Turn]:
-    """The same without operators, whose pauses may last for ever."""
+    """Return the history without operators' events, because their pauses may last for ever."""
     return [replace(turn, event="" if turn.event.startswith("operator") else turn.event) for turn in history]
 
 
@@ -187,7 +187,7 @@ def holds_by_daemon(node: Node) -> list[list[tuple[int, int]]]:
 
 @st.composite
 def fresh_nodes(draw: st.DrawFn) -> Node:
-    """Plain pods only: nothing inherited from before the first decision."""
+    """Return a node of plain pods only, with no pause from before the first decision."""
     node = Node(draw(configs))
     for name in NAMES:
         node.add(pod(name), draw(st.integers(1, 5)) << 20)
@@ -304,7 +304,7 @@ def test_a_new_pod_is_left_alone_until_it_has_settled() -> None:
     ],
 )
 def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:
-    """Above the upper mark, with nobody else to pause, the next look comes when the first pod becomes a candidate."""
+    """Above the upper mark with no other pod to pause, the next sample comes when the pod becomes a candidate."""
     node = Node(replace(WATERMARK, hold=HOLD, sampling=SamplingConfig(fast_ms=50, slow_s=60)))
     node.add(blocked)
     while not names(node.step(99).actions, Pause):
@@ -361,7 +361,7 @@ def test_no_pod_is_paused_for_longer_than_allowed(
     policy: Policy, workload: Workload, held_s: float, resumed: list[str]
 ) -> None:
     node = Node(Config(policy=policy, hold=replace(HOLD, batch_max_pause_s=600)))
-    # Its limit leaves it much, and without any headroom another one goes first.
+    # Its claim is large, so without any headroom another pod goes first.
     held = replace(pod("a", workload=workload), memory_max_bytes=500 << 20)
     node.add(replace(held, paused=record(START_NS - int(held_s * S))))
     node.add(replace(pod("b", paused=record(START_NS), workload=Workload.BATCH), memory_max_bytes=400 << 20))

@@ -1,4 +1,4 @@
-"""The bed of the default policy: its loads repeat themselves, and its page says what was found."""
+"""The bed of the default policy: its loads are reproducible, and its page reports the results."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PORT = "18643"
 
 
 def take_all(probes: Probes, verdicts: str) -> list[bool]:
-    """`a` for answered, `m` for missed."""
+    """Feed verdicts (`a` answered, `m` missed) to the probes; return the results of `take`."""
     return [probes.take("answered 900" if verdict == "a" else "missed 1000100") for verdict in verdicts]
 
 

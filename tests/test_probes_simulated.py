@@ -1,6 +1,6 @@
-"""Hours of simulated pressure: what answers probes is never restarted by a pause, and batch is not OOM-killed.
+"""Hours of simulated pressure: no pause restarts a pod that answers probes, and no batch pod is OOM-killed.
 
-Each claim stands beside a control in which the same node without the safeguard does see the kills.
+Each claim has a control: the same node without the safeguard sees the kills.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 
 HOUR_S = 3600.0
 LOOK = SamplingConfig(fast_ms=500)
-"""Seldom, so that an hour is simulated in seconds; how long anybody is held does not depend on it."""
+"""A long sampling interval, so that an hour simulates in seconds; the length of pauses does not depend on it."""
 
 
 def node_with_services(config: Config | None) -> SimNode:
-    """Services beside batch pods that are ranked above them, so that services have to be held all the time."""
+    """Return a node of services and higher-ranked batch pods, so that services must be paused all the time."""
     services = [
         SimPod(
             f"service{number}",
@@ -56,7 +56,7 @@ def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanis
         assert pod.worst_missed_in_a_row < 3
         assert pod.probe_kills == 0
         assert pod.answered > HOUR_S / 10 / 3, "of three probes in a row at least one finds it running"
-    # It was pressure indeed: services were held often, up to the bound, and probes did fall into it.
+    # The pressure was real: services were paused often, up to the bound, and probes were missed.
     assert all(len(pod.holds) > 20 and pod.missed > 20 for pod in services)
 
 
@@ -68,7 +68,7 @@ def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
 
 
 def papers_node(config: Config | None, seed: int) -> SimNode:
-    """The paper's jobs, at most 18 at once: together their limits are 150 % of what there is."""
+    """Run the paper's jobs on a node, at most 18 at once: their limits add up to 150 % of capacity."""
     jobs = [
         SimPod(
             f"job{number}",
@@ -97,7 +97,7 @@ def test_the_papers_jobs_are_hardly_ever_oom_killed_under_reserve_and_are_withou
 
 
 def test_a_node_that_fits_is_left_alone() -> None:
-    """No false alarm: the same jobs where all limits fit are neither killed nor held."""
+    """No false alarm: if all limits fit, no job is killed or paused."""
     jobs = [SimPod(f"job{number}", worker(512 * MIB, seed=number), limit_bytes=512 * MIB) for number in range(12)]
     node = SimNode(jobs, config=Config(), kubepods_max_bytes=12 * 512 * MIB * 105 // 100)
     node.run(HOUR_S)

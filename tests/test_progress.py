@@ -1,4 +1,4 @@
-"""Bars of progress: on a terminal alone, with what is done, of how much, and with what time is left."""
+"""Progress bars: only on a terminal, with the number done, the total, and the time left."""
 
 from __future__ import annotations
 

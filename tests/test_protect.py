@@ -1,4 +1,4 @@
-"""What the rules say about a pod: which one wins, for protection, class and priority."""
+"""Rules for pods: the rule that wins for protection, class and priority."""
 
 from __future__ import annotations
 

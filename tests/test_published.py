@@ -1,4 +1,4 @@
-"""The file between the daemon and `cgpause metrics`: it comes whole or not at all, and is not believed blindly."""
+"""The file between the daemon and `cgpause metrics`: readers see all of it or none, and check its content."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_what_is_older_than_three_intervals_and_ten_seconds_is_old(age_s: float,
 
 
 def test_everybody_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
-    """The daemon's unit has UMask=0077, and who reads it is nobody."""
+    """The daemon's unit has UMask=0077, and the exporter reads the file as the user `nobody`."""
     before = os.umask(0o077)
     try:
         replace(str(tmp_path / "file"), b"x")
@@ -224,7 +224,7 @@ def test_a_disk_that_fills_up_leaves_the_old_one_and_nothing_else(
 
 
 def test_a_reader_sees_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every step of a write."""
+    """This holds at every step of a write."""
     path = str(tmp_path / "file")
     replace(path, b"old")
     seen = set()

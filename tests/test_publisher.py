@@ -1,4 +1,4 @@
-"""When figures are published, and that whatever goes wrong with that costs figures and nothing else."""
+"""Publishing of metrics: its times, and that an error costs metrics and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON = MetricsConfig(publish=True)
 
 
 class Bench:
-    """A tree, and all that the daemon has besides."""
+    """A tree, and all other parts of the daemon that the publisher reads."""
 
     def __init__(self, folder: Path, watch: Watch, epoll: select.epoll) -> None:
         self.fake = FakeTree(folder)
@@ -63,7 +63,7 @@ class Bench:
             return None
 
     def turn(self, at_s: int) -> None:
-        """A turn of the loop, and what the thread makes of it."""
+        """Run one turn of the loop and wait for the publisher's thread to finish its work."""
         self.publisher.turn(at_s * S)
         thread = self.publisher._thread
         assert thread is not None
@@ -152,7 +152,7 @@ def test_pods_are_counted_one_by_one_only_while_somebody_reads_it(
     assert asked == [0, 100, 3, 0]
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EACCES])

@@ -1,4 +1,4 @@
-"""The record's bytes: what later versions, operators and a crashed writer may leave there."""
+"""The record's bytes: forms that later versions, operators and a crashed writer may leave."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXT = {
 
 
 def test_record_is_this_json() -> None:
-    """Pinned: records outlive the version that wrote them."""
+    """Pinned, because records outlive the version that wrote them."""
     assert json.loads(encode_record(RECORD)) == TEXT
     assert decode_record(json.dumps(TEXT).encode()) == RECORD
 

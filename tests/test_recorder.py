@@ -1,4 +1,4 @@
-"""Events on their way to the history: nobody waits for a disk, and what is wrong with it is said once."""
+"""Events on their way to the history: the daemon never waits for a disk, and logs each disk error once."""
 
 from __future__ import annotations
 

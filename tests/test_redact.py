@@ -1,4 +1,4 @@
-"""What goes to strangers has no name in it, and stays readable."""
+"""Redacted reports for strangers: no name remains, and the text stays readable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alike(text: str) -> str:
 
 
 def survives(name: str, text: str) -> bool:
-    """Whether a name stands somewhere as a word, in either spelling."""
+    """Return True if a name occurs in the text as a word, in either spelling."""
     return re.search(rf"(?<![a-z0-9]){re.escape(alike(name))}(?![a-z0-9])", alike(text)) is not None
 
 
@@ -42,7 +42,7 @@ def nodes(draw: st.DrawFn) -> tuple[list[tuple[str, str, str]], Names]:
 
 
 def lines_about(namespace: str, name: str, uid: str) -> list[str]:
-    """Where a pod is named: log lines, cgroups of both drivers, folders, sentences."""
+    """Return texts that name a pod: log lines, cgroups of both drivers, folders, sentences."""
     slice_ = f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
     return [
         f"paused {fields(pod=f'{namespace}/{name}', uid=uid, reason='needs 12.0 MiB')}",
@@ -63,7 +63,7 @@ def lines_about(namespace: str, name: str, uid: str) -> list[str]:
 def test_no_name_survives(node: tuple[list[tuple[str, str, str]], Names], before: str, after: str) -> None:
     pods, names = node
     text = "\n".join(before + line + after for pod in pods for line in lines_about(*pod))
-    # What stands around a name may join it into another word: that is no name of this node's any more.
+    # Text directly beside a name may join it into another word, which is not a name of this node.
     shown = redact(text, names, SALT)
 
     for namespace, name, uid in pods:

@@ -1,4 +1,4 @@
-"""A replay decides what the policy decided, and says of kills what the record shows."""
+"""A replay repeats the policy's decisions and reports kills as recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def saved(path: Path, moments: Sequence[Moment], quantum_bytes: int = 1) -> Trac
 
 
 def simulated(config: Config, *, limit_mib: int, seed: int = 1) -> tuple[list[Moment], list[Decision], SimNode]:
-    """What the simulated daemon saw and decided."""
+    """Return the simulated daemon's samples with kill counts, its decisions, and the node."""
     moments: list[Moment] = []
     decisions: list[Decision] = []
 
@@ -72,7 +72,7 @@ def test_it_decides_as_the_daemon_did_until_somebody_was_held(config: Config, se
     first = next(number for number, decision in enumerate(decisions) if decision.actions)
     held = {uid for what, uid in done(decisions[first]) if what == "Pause"}
     assert held, "somebody was held, or this shows nothing"
-    # To the decision itself: what came later was read from a node on which they were held.
+    # Replay only up to the decision: later samples come from a node on which these pods were paused.
     outcome = replay(saved(tmp_path / "x", moments[: first + 1]), config)
 
     assert {hold.pod.removeprefix("default/") for hold in outcome.holds} == held
@@ -101,7 +101,7 @@ def test_the_same_trace_gives_the_same_outcome(config: Config, tmp_path: Path) -
 
 
 def test_a_node_that_nobody_watched_is_replayed_under_each_policy(tmp_path: Path) -> None:
-    """The daemon's policy of the recording holds nobody: its thresholds are out of reach."""
+    """The recording daemon pauses no pod, because its thresholds are out of reach."""
     nobody = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=100, lower_pct=99, interval_s=60))
     moments, _, node = simulated(nobody, limit_mib=1500)
     assert node.oom_kills > 0, "the load is too much for the node"
@@ -141,7 +141,7 @@ MARKS = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=80, 
 
 
 def filling(kill: bool = True) -> list[Moment]:  # noqa: FBT001, FBT002 - a switch of this test alone
-    """One stands at 300 MiB, two grows by 50 MiB a second from 400 MiB on; at 8 s two is killed."""
+    """Return moments: one stays at 300 MiB, two grows from 400 MiB by 50 MiB/s, and is killed at 8 s if `kill`."""
     found = [moment(t, {ONE: 300, TWO: 400 + 50 * t}) for t in range(8)]
     if kill:
         found += [moment(t, {ONE: 300, TWO: 10}, oom_kills={TWO.cgroup: 1}) for t in range(8, 12)]
@@ -153,7 +153,7 @@ def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
 
     (kill,) = outcome.kills
     assert (kill.at_s, kill.pod, kill.count, kill.own_limit) == (T0 + 8, "default/p2", 1, False)
-    # 80 % are reached at 2 s (800 MiB): the smaller one is held then, and after three intervals the other.
+    # Use reaches 80 % (800 MiB) at 2 s: the policy pauses the smaller pod then, and the other after three intervals.
     assert (kill.lead_s, kill.held) == (6.0, 2)
     assert (kill.grew, kill.grew_bytes) == ("default/p2", 350 * MIB)
     assert kill.grew_held_s == kill.held_s == pytest.approx(3.0)
@@ -210,14 +210,14 @@ def test_an_estimate_lets_held_pods_stand_still(tmp_path: Path) -> None:
     frozen = replace(MARKS, mechanism=HowPaused.FREEZE)
     guess = estimate(saved(tmp_path / "x", filling()), frozen)
 
-    # Held at 5 s with 650 MiB, it does not take the 100 MiB that the record has until 7 s.
+    # Frozen at 5 s with 650 MiB, it does not take the 100 MiB by which it grows in the record until 7 s.
     assert guess.last_bytes - guess.recorded_last_bytes == 100 * MIB
     assert (guess.until_s, guess.ends_with_kill) == (T0 + 8, True)
     assert [hold.pod for hold in guess.holds] == ["default/p1", "default/p2"]
 
 
 def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
-    """It gives back later what the record has it give back."""
+    """The estimate frees the pod's memory later than the record does."""
     grows = [moment(t, {ONE: 300, TWO: 400 + 50 * t}) for t in range(8)]
     ends = [moment(t, {ONE: 300}) for t in range(8, 20)]
     guess = estimate(saved(tmp_path / "x", [*grows, *ends]), MARKS)
@@ -229,7 +229,7 @@ def test_a_pod_that_stood_still_is_there_for_longer(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.sampled_from([0.0, 0.01, 1.0])), min_size=1))
 def test_of_a_record_what_lies_behind_its_pod_is_not_kept(steps: list[tuple[int, int, float]]) -> None:
-    """Each step: seconds that pass, what the pod holds then, and how much of itself it was given meanwhile."""
+    """Each step: seconds that pass, the pod's use after them, and the share of its full speed that it had meanwhile."""
     one, track, at_ns = pod(1), Track(), 0
     whole: list[tuple[int, PodUsage]] = []
     for passed_s, amount, share in steps:

@@ -62,7 +62,7 @@ CONFIG = Config(
     sampling=SamplingConfig(fast_ms=50, slow_s=2),
     hold=HoldConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
 )
-"""A reaction takes 0.1 s; the margin is 10 MiB, and a surge that matters is larger than 5 MiB."""
+"""Settings with a reaction time of 0.1 s, a margin of 10 MiB, and a relevant surge above 5 MiB."""
 SACRIFICE = replace(CONFIG, reserve=ReserveConfig(sacrifice=True))
 IDLE = Terms(NOW, TOTAL, 0.1, 1, 1.0)
 BUSY = replace(IDLE, idle_share=0.0)
@@ -90,7 +90,7 @@ class Node:
         known: Mapping[str, object] | None = None,
         **facts: object,
     ) -> Node:
-        """A pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `held_s` ago."""
+        """Add a pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `held_s` ago."""
         made: Pod = replace(
             pod(name, workload=workload, paused=None if held_s is None else record(NOW - int(held_s * S))),
             cgroup=CgroupId(f"kubepods/pod{name}", len(self.pods) + 1),
@@ -110,23 +110,23 @@ class Node:
         return Sample(NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus)
 
     def state(self) -> State:
-        """So short before the sample that no rate changes with it."""
+        """Return the state 5 ms before the sample: too short a time to change any rate."""
         return State(reserve=replace(self.memory, growths=Growths(self.growths, NOW - 5 * MS, NOW - S)))
 
     def decide(self) -> Decision:
         return decide(self.state(), self.sample(), self.config)
 
     def does(self) -> dict[str, str]:
-        """What is decided for which pod."""
+        """Return the name of the action that is decided for each pod."""
         return {action.pod.uid: type(action).__name__.lower() for action in self.decide().actions}
 
     def says(self, name: str) -> str:
-        """What explain says of a pod."""
+        """Return explain's text for a pod."""
         _, verdicts = explain(self.state(), self.sample(), self.config)
         return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
 
     def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> Step:
-        """The policy's own part of a decision."""
+        """Run the policy's own part of a decision."""
         sample = self.sample()
         looked = look(self.state().reserve, sample)
         return step(
@@ -144,7 +144,7 @@ class Node:
         )
 
 
-# What is left if every pod takes all it may
+# Headroom if every pod takes its claim
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
 
 @pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
 def test_what_a_pod_can_take_decides_whether_pods_are_looked_at_one_by_one(free: float, paused: bool) -> None:  # noqa: FBT001 - a table
-    """Where exactly nothing is left they are, and all run."""
+    """With exactly 0 bytes left, the policy examines the pods one by one, and all run."""
     node = Node(free=free).add("a", 300, claim=40, rate=900).add("b", 200, claim=100, rate=1000)
     assert node.does() == ({"b": "pause"} if paused else {})
     assert (node.decide().state.reserve.nearest is not None) is True
@@ -190,7 +190,7 @@ def test_all_pods_run_while_all_worst_demands_fit() -> None:
 
 
 def test_the_worst_demand_of_the_first_is_reserved_and_pods_whose_need_does_not_fit_are_paused() -> None:
-    # 90 - 10 margin - 65 for a = 15: b's 10 fit, c's 10 do not fit into the 5 that are left
+    # 90 - 10 margin - 65 for a = 15: b's 10 fit, c's 10 do not fit into the remaining 5
     node = Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)
     node.add("c", 100, claim=100, rate=100)
     assert node.does() == {"c": "pause"}
@@ -255,7 +255,7 @@ def test_a_need_within_noise_is_never_worth_a_pause() -> None:
 
 @pytest.mark.parametrize("cpus", [2, 8, 64])
 def test_idle_pods_are_never_paused_and_none_of_them_goes_first(cpus: int) -> None:
-    """For hours, on a full node, whatever the charge batches of their CPUs do."""
+    """This holds for hours, on a full node, with any changes of its CPUs' charge batches."""
     pods = [replace(pod(f"pod{number}", workload=Workload.BATCH), memory_max_bytes=400 * MIB) for number in range(20)]
     state = State()
     for number in range(2000):
@@ -291,7 +291,7 @@ def test_page_cache_is_room_and_no_size() -> None:
     ],
 )
 def test_priority_before_size(facts: tuple[dict[str, object], dict[str, object]], paused: str) -> None:
-    # A third one goes first, so that a and b stand beside each other.
+    # A third pod goes first, so that a and b compete with each other.
     node = Node(free=35).add("first", 500, claim=10, rate=100, priority=9)
     node.add("a", 200, claim=100, rate=100, **facts[0]).add("b", 100, claim=100, rate=100, **facts[1])  # type: ignore[arg-type]
     assert node.does() == {paused: "pause"}
@@ -312,7 +312,7 @@ def test_with_services_alone_one_of_them_goes_first() -> None:
     assert node.does() == {"b": "pause"}
 
 
-# Pods that run whatever is decided
+# Pods that run regardless of decisions
 
 
 def test_what_cannot_be_paused_is_reserved_for_before_all_others() -> None:
@@ -386,7 +386,7 @@ def test_where_cpus_are_busy_a_paused_pod_waits_for_its_worst_demand() -> None:
 
 
 def test_what_the_first_gives_back_at_its_peak_is_there_for_the_next() -> None:
-    # At a's peak: 40 for a, and of b's 60 what it takes in the same time, 24; later a has given back 64.
+    # At a's peak: 40 for a and 24 of b's 60, which b takes in the same time; later a has freed 64.
     for free, resumed in ((74.1, True), (73.9, False)):
         node = Node(free=free).add("a", 300, claim=40, rate=100, known={"base": 260 * MIB})
         node.add("b", 200, claim=100, held_s=1)
@@ -415,7 +415,7 @@ def test_quiet_nodes_admit_all() -> None:
 
 
 def test_newcomers_begin_one_after_the_other_also_where_they_take_their_time() -> None:
-    """No worst demand fits beside another, so that only one of three may begin."""
+    """No worst demand fits beside another, so only one of three newcomers may begin."""
     new = [
         replace(
             pod(f"new{number}", workload=Workload.BATCH),
@@ -452,7 +452,7 @@ def test_the_only_pod_that_wants_memory_is_never_paused_for_it(held_s: float | N
 def waiting(
     cost_s: float, *, claim: float = 100, free: float = 109.9, ran_s: float = 0.0, idle_cpus: float = 1.0
 ) -> Node:
-    """A first pod that runs, and a paused one that waits for it."""
+    """Return a node with a first pod that runs, and a paused pod that waits for it."""
     node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": 500 * S})
     node.add("b", 200, claim=claim, held_s=1, known={"ran_ns": int(ran_s * S)})
     node.memory = replace(node.memory, cost_s=cost_s)
@@ -563,7 +563,7 @@ def test_what_an_operator_paused_stays_paused() -> None:
     assert node.does() == {}
 
 
-# What is learned at each sample
+# Learning at each sample
 
 
 def test_idle_cpus_are_averaged_over_about_a_second() -> None:
@@ -618,7 +618,7 @@ def test_a_node_without_growth_forgets_what_was_decided() -> None:
 
 
 def test_at_the_first_sample_no_pod_is_paused_for_what_is_not_known_of_it() -> None:
-    """All pods of a node at once, among them some that cannot be paused and have no limit."""
+    """All pods of the node are new at once; some of them cannot be paused and have no limit."""
     node = Node(free=500)
     for number in range(5):
         node.add(f"system{number}", 10, protected="namespace kube-system")
@@ -638,7 +638,7 @@ def test_the_first_decision_costs_nothing_and_later_ones_the_time_since() -> Non
     assert decide(unsampled, node.sample(), CONFIG).state.reserve.cost_s == 7
 
 
-# Turns, closeness, quiet
+# Turns, tight memory, quiet
 
 
 def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
@@ -646,7 +646,7 @@ def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
     for number, name in enumerate("abc"):
         node.add(name, 100, claim=100, rate=100, held_s=700 + number)
     resumed = [action for action in node.decide().actions if "it is its turn" in action.reason]
-    assert [action.pod.uid for action in resumed] == ["c"]  # held longest
+    assert [action.pod.uid for action in resumed] == ["c"]  # paused longest
 
 
 def test_closeness_and_the_next_sample() -> None:
@@ -694,7 +694,7 @@ def test_after_an_action_nothing_is_quiet() -> None:
 
 
 def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
-    """Its worst demand does not fit, and it goes on: the others are read once the headroom has moved, or a second."""
+    """The first pod's worst demand does not fit, but it runs; the others are read after a change of headroom or 1 s."""
     node = Node(free=50).add("a", 300, claim=200, rate=100).add("b", 200)
     decision = node.decide()
     assert decision.actions == ()
@@ -728,7 +728,7 @@ def want(
     paused_s: float | None = None,
     **facts: object,
 ) -> Demand:
-    """An active demand, in MiB, that is expected as it is at worst."""
+    """Return an active demand with amounts in MiB; `expected` defaults to `worst`."""
     expected = worst if expected is None else expected
     made = replace(pod(name), paused=None if paused_s is None else record(NOW - int(paused_s * S)))
     still = Demand(
@@ -763,7 +763,7 @@ def served(
 
 
 def running(left: float, *demands: Demand, terms: Terms = IDLE) -> str:
-    """The names of the pods that run; the first one's in capitals."""
+    """Return the names of the pods that run, with the first pod's name in capitals."""
     places = served(left, *demands, terms=terms).places
     assert [place.usage.pod.uid for place in places] == [one.usage.pod.uid for one in demands], "in their order"
     return "".join(
@@ -772,7 +772,7 @@ def running(left: float, *demands: Demand, terms: Terms = IDLE) -> str:
 
 
 def first(left: float, *demands: Demand, nearest: Demand | None = None) -> tuple[str | None, bool]:
-    """The first pod, and whether it is unsafe."""
+    """Return the name of the first pod, and whether it is unsafe."""
     found = served(left, *demands, nearest=nearest)
     names = [place.usage.pod.uid for place in found.places if place.first]
     cgroups = [place.usage.pod.cgroup for place in found.places if place.first]
@@ -836,7 +836,7 @@ def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_
 
 def test_of_many_growing_pods_not_all_grow_at_their_fastest() -> None:
     demands = [want(name, 500, need=10) for name in "abcd"]
-    # The first needs its own, two more 10 MiB each, the next a quarter.
+    # The first pod needs 1 MiB, the next two 10 MiB each, and the others a quarter of that each.
     small = want("f", 1)
     assert running(1 + 10 + 10 + 2.5 + 2.5, small, *demands) == "Fabcd"
     assert running(1 + 10 + 10 + 2.5 + 2.4, small, *demands) == "Fabc"
@@ -867,7 +867,7 @@ def test_pods_that_begin_are_gated(begins: dict[str, Any], left: float, runs: st
 
 
 def test_the_need_of_a_pod_that_begins_has_to_fit_too() -> None:
-    """Between peaks the forecast has much, but now there is little."""
+    """Between the peaks the forecast shows much headroom, but now there is little."""
     assert running(50, want("a", 30, time_s=1.0, returns=100), want("b", 90, 30, need=20, paused_s=1)) == "Ab"
     assert running(50, want("a", 30, time_s=1.0, returns=100), want("b", 90, 30, need=20.1, paused_s=1)) == "A"
 
@@ -997,9 +997,9 @@ fluids = st.builds(
 
 
 def highest(demands: list[Demand]) -> float:
-    """The largest sum of all uses, by simulation in steps of half a second.
+    """Return the largest sum of all uses, by simulation in steps of half a second.
 
-    Each pod takes its demand evenly until its peak, and gives back just after it.
+    Each pod takes its demand evenly until its peak, and frees `returns` just after it.
     """
     found = float("-inf")
     for half_s in range(41):

@@ -1,4 +1,4 @@
-"""What holds for every decision of the reserve policy: on random single decisions, and on random nodes over minutes."""
+"""Invariants of the reserve policy's decisions: random single decisions, and random nodes over minutes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, 
 CAPACITY = 1000 * MIB
 DECISIONS = settings(max_examples=100, deadline=None, derandomize=True)
 HISTORIES = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
-"""Without shrinking: minutes of simulated time are minutes of shrinking."""
+"""Settings without shrinking, because minutes of simulated time would take minutes to shrink."""
 
 # Single decisions
 
 
 @dataclass(frozen=True)
 class Moment:
-    """All that one decision depends on: what was seen before, and what is seen now."""
+    """All inputs of one decision: the state before it, the sample and the configuration."""
 
     state: State
     sample: Sample
@@ -59,12 +59,12 @@ class Moment:
         return decide(self.state, self.sample, self.config)
 
     def places(self) -> list[Place]:
-        """The walk, in its order."""
+        """Return the pods' places, in the order of service by the policy."""
         _, verdicts = explain(self.state, self.sample, self.config)
         return [verdict.place for verdict in verdicts if verdict.place is not None]
 
     def held(self) -> set[str]:
-        """The pods that the daemon pauses once the decision is carried out."""
+        """Return the pods that are paused by the daemon after the decision."""
         held = {pod.uid for _, pod in self.sample.pods if pod.paused is not None and pod.paused.owner is Owner.DAEMON}
         for action in self.decide().actions:
             match action:
@@ -75,7 +75,7 @@ class Moment:
         return held
 
     def after(self, decision: Decision) -> tuple[PodUsage, ...]:
-        """The pods once a decision is carried out."""
+        """Return the pods as they are after the decision."""
         changed = {action.pod.uid: action for action in decision.actions}
         pods = []
         for current, pod in self.sample.pods:
@@ -92,13 +92,13 @@ class Moment:
 
 @dataclass(frozen=True)
 class Past:
-    """A pod now, and what was seen of it before."""
+    """A pod now, and its growth before."""
 
     usage: PodUsage
     grown: int
     """Bytes taken within the last second."""
     dropped: int
-    """Bytes given back before."""
+    """Bytes freed before."""
     is_new: bool
 
 
@@ -111,7 +111,7 @@ def pasts(draw: st.DrawFn, number: int) -> Past:
             [*["runs"] * 6, *["held"] * 4, "newcomer", "manual", "protected", "new", "spared", "distressed"]
         )
     )
-    # All different, or the order of the sample would decide whose turn it is.
+    # All times differ, otherwise the order in the sample would decide the turns.
     since_ns = START_NS - draw(st.integers(0, 90)) * S - number
     paused = {"held": record(since_ns), "manual": record(since_ns, Owner.MANUAL), "distressed": record(since_ns)}
     pod = Pod(
@@ -139,7 +139,7 @@ def pasts(draw: st.DrawFn, number: int) -> Past:
 
 @st.composite
 def moments(draw: st.DrawFn) -> Moment:
-    """A node of a few pods that has been watched for a while."""
+    """Return a moment of a node with a few pods and with earlier samples."""
     drawn = [draw(pasts(number)) for number in range(draw(st.integers(1, 7)))]
     room = draw(st.sampled_from([-20, 0, 5, 10, 20, 40, 80, 200])) * MIB
     node_is_tighter = draw(st.integers(0, 3)) == 0
@@ -158,7 +158,7 @@ def moments(draw: st.DrawFn) -> Moment:
     state = State()
     idle_cpus = draw(st.sampled_from([0.0, 0.4, 1.0, 8.0]))
     plenty = replace(headroom, node_available_bytes=2 * CAPACITY, kubepods_used_bytes=0)
-    # No pod was paused while this was seen, for a paused pod shows nothing of how it grows.
+    # No pod was paused in these samples, because a paused pod does not show its growth.
     before = [one for one in drawn if not one.is_new]
     for ago_ns in (*range(21 * S, 0, -2 * S), 1):
         pods = []
@@ -228,7 +228,7 @@ def test_the_order_of_the_sample_does_not_matter(moment: Moment, random: Random)
 @DECISIONS
 @given(moments())
 def test_while_a_pod_that_wants_memory_is_paused_for_it_another_one_goes_first_and_runs(moment: Moment) -> None:
-    """Or none could ever finish and give memory back."""
+    """Otherwise no pod could ever finish and free memory."""
     held = moment.held()
     stoppable = [place for place in moment.places() if place.stoppable]
     first = [place.usage.pod.uid for place in stoppable if place.first]
@@ -239,7 +239,7 @@ def test_while_a_pod_that_wants_memory_is_paused_for_it_another_one_goes_first_a
 
 
 def is_active(moment: Moment, place: Place) -> bool:
-    """Whether a pod wants memory that matters on this node; see `Demand.active`."""
+    """Return True if the pod's demand is large enough to matter on this node; see `Demand.active`."""
     _, pod = place.usage
     reserve_state = look(moment.state.reserve, moment.sample)
     peaks = reserve_state.growths.peaks.get(pod.controller or "", ())
@@ -250,7 +250,7 @@ def is_active(moment: Moment, place: Place) -> bool:
 @DECISIONS
 @given(moments())
 def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment) -> None:
-    """All other pods together may take no more, until they could be stopped, than is left beside it; see `noise`."""
+    """Before they can be paused, the other pods together may take only the headroom beside the first; see `noise`."""
     memory = moment.state.reserve
     without_excuse = replace(moment, state=replace(moment.state, reserve=replace(memory, cost_s=0.0, nearest=None)))
     places = without_excuse.places()
@@ -266,14 +266,14 @@ def test_the_worst_demand_of_the_first_stays_reserved(moment: Moment) -> None:
 
 
 def begins(place: Place) -> bool:
-    """Whether `need` is the whole expected demand, of which only a little is taken at once."""
+    """Return True if `need` is the whole expected demand, although the pod takes only little of it at once."""
     return place.basis is not Basis.NOTHING
 
 
 @DECISIONS
 @given(moments())
 def test_a_decision_is_the_walk_over_all_pods(moment: Moment) -> None:
-    """Also where it was made without those that stand still."""
+    """This also holds if the decision skipped the pods that do not grow."""
     held = moment.held()
     killed = {action.pod.uid for action in moment.decide().actions if isinstance(action, Sacrifice)}
     for place in moment.places():
@@ -292,7 +292,7 @@ def test_where_no_demand_fits_the_pod_that_goes_on_alone_stays_the_same_one(mome
     if nearest is not None and decision.state.reserve.unsafe_since_ns is not None:
         current = next(usage for usage in sample.pods if usage.pod.cgroup == nearest)
         assert current.pod.paused is None
-        # A pod that shows no growth wants nothing, also if it has only just been resumed.
+        # A pod that shows no growth has no demand, even if it was resumed just before.
         if decision.state.reserve.growths.pods[nearest].rate * ACTIVE_S > CAPACITY * 2 / 100:
             assert again.state.reserve.nearest == nearest
 
@@ -380,7 +380,7 @@ def sim_nodes(draw: st.DrawFn) -> SimNode:
     limits = sum(pod.limit_bytes or 300 * MIB for pod in pods)
     return SimNode(
         pods,
-        # Looking seldom is quick to simulate, and hard on the bounds.
+        # A long sampling interval simulates quickly and tests the bounds hard.
         config=Config(
             mechanism=draw(st.sampled_from(HowPaused)),
             hold=HOLD,
@@ -393,11 +393,11 @@ def sim_nodes(draw: st.DrawFn) -> SimNode:
 
 
 TICK_S = 1.1
-"""While anybody is held the daemon looks once a second at least; it may be a little late, and so may its writes."""
+"""Longest time in seconds between two samples while a pod is paused: one second, plus delays of daemon and writes."""
 
 
 def stretches(node: SimNode, pod: SimPod) -> list[list[tuple[float, float]]]:
-    """A pod's holds, put together where it ran for less than `min_run_s` between them."""
+    """Return a pod's pauses in groups; within a group the pod ran for less than `min_run_s` between pauses."""
     found: list[list[tuple[float, float]]] = []
     for span in node.hold_spans(pod):
         if found and span[0] - found[-1][-1][1] < MIN_RUN_S - 0.01:
@@ -415,7 +415,7 @@ def test_each_pause_is_followed_by_exactly_one_restore(node: SimNode) -> None:
     for pod in node.all_pods:
         spans = node.hold_spans(pod)
         assert all(one[0] <= one[1] <= other[0] for one, other in pairwise(spans))
-        # Every hold but one under way has its end.
+        # Every pause has an end, except the current one.
         assert [end_s is None for _, end_s in pod.holds].count(True) == (pod.mechanism is not None)
 
 
@@ -443,7 +443,7 @@ def test_services_are_held_no_longer_than_the_bound_and_probes_find_them(node: S
 @HISTORIES
 @given(sim_nodes())
 def test_no_batch_pod_starves(node: SimNode) -> None:
-    """Those that have been held for long enough take turns, one at a time, so the bound grows with their number."""
+    """Batch pods at the end of their longest pause take turns, one at a time, so the bound grows with their number."""
     node.run(600)
     bound_s = BATCH_MAX_PAUSE_S + len(node.all_pods) * (MIN_RUN_S + TICK_S)
     for pod in node.all_pods:
@@ -454,7 +454,7 @@ def test_no_batch_pod_starves(node: SimNode) -> None:
 @HISTORIES
 @given(sim_nodes())
 def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
-    """Together, none of them stoppable, they would fill the node at once."""
+    """If these pods ran together, none of them stoppable, they would fill the node at once."""
     daemon = node.daemon
     assert daemon is not None
 
@@ -470,7 +470,7 @@ def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
             and verdict.usage.pod.protected is None
             and verdict.usage.pod.paused is None
             and verdict.usage.pod.settled_at_ns <= sample.at_ns
-            and verdict.usage.pod.uid not in killed  # which has to run through its restart, whoever else does
+            and verdict.usage.pod.uid not in killed  # a killed pod runs through its restart beside any other
         ]
         assert len(turns) <= 1
 

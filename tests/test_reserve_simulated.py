@@ -1,4 +1,4 @@
-"""The reserve policy on a simulated node, with kinds of pods that the paper's experiment has not, beside controls."""
+"""The reserve policy on a simulated node: kinds of pods missing in the paper's experiment, beside controls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPACITY = 1000 * MIB
 
 
 def slow(base_bytes: int, peak_bytes: int, *, bytes_per_s: float, rounds: int = 2) -> Behaviour:
-    """Grow slowly from base to peak, then give all of it back; with an end."""
+    """Return a container that grows slowly from base to peak and frees the growth, `rounds` times, and then ends."""
 
     def run() -> Iterator[Step]:
         yield fill(base_bytes)
@@ -38,7 +38,7 @@ def node_of_slow_growers(config: Config | None) -> SimNode:
 
 
 def test_slow_growers_are_killed_less_often_than_without_control() -> None:
-    """Each would fit alone, and each grows for 20 minutes: docs/policies.md names this limit."""
+    """Each pod would fit alone, and each grows for 20 minutes; docs/policies.md names this limit."""
     uncontrolled, controlled = node_of_slow_growers(None), node_of_slow_growers(FREEZE)
     uncontrolled.run(3600)
     controlled.run(3600)
@@ -47,7 +47,7 @@ def test_slow_growers_are_killed_less_often_than_without_control() -> None:
 
 
 def test_page_cache_that_grows_is_no_reason_to_hold_anybody() -> None:
-    """Files are read at 400 MiB/s in a pod without a limit, on a node close to the point where somebody is held."""
+    """A pod without a limit reads files at 400 MiB/s, on a node just short of the point at which pods are paused."""
     pods = [
         SimPod("reader", cache_reader(50 * MIB, cache_bytes=400 * MIB), start_s=20),
         SimPod("base", idle(600 * MIB), limit_bytes=601 * MIB),
@@ -66,10 +66,10 @@ def test_page_cache_that_grows_is_no_reason_to_hold_anybody() -> None:
 
 @pytest.mark.parametrize("limited", [True, False], ids=["limits", "no-limits"])
 def test_volatile_pods_with_and_without_limits_are_killed_no_more_often(limited: bool) -> None:  # noqa: FBT001 - a table
-    """Mixed sizes. Without limits, what a pod has shown is all there is to go by.
+    """Sizes are mixed. Without limits, the policy knows only a pod's past use.
 
-    They come while those before them are still new, and what a newcomer takes in its first tenth of a second cannot be
-    stopped, so that an arrival can end in a kill (docs/policies.md). Of one set of seeds chance decides.
+    Pods arrive while earlier pods are still new, and use in the first tenth of a second cannot be stopped, so an
+    arrival can end in a kill (docs/policies.md). With a single set of seeds chance would decide.
     """
 
     def node(config: Config | None, seeds: int) -> SimNode:

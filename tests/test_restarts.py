@@ -38,7 +38,7 @@ def test_restarts_before_the_first_look_are_not_ours_and_those_after_it_are(tmp_
 
 
 def test_containers_that_follow_each_other_are_no_restarts(tmp_path: Path, restarts: Restarts) -> None:
-    """Init containers, sidecars, ephemeral ones."""
+    """For example init containers, sidecars and ephemeral containers."""
     look(restarts)
     for container in ("init-1", "init-2", "app"):
         log(tmp_path, WEB, container, 0)
@@ -46,7 +46,7 @@ def test_containers_that_follow_each_other_are_no_restarts(tmp_path: Path, resta
 
 
 def test_a_pod_that_came_later_counts_from_its_beginning(tmp_path: Path, restarts: Restarts) -> None:
-    """It may have crashed before it was looked at."""
+    """The pod may have crashed before the first check."""
     look(restarts)
     log(tmp_path, JOB, "app", 0)
     log(tmp_path, JOB, "app", 1)

@@ -1,4 +1,4 @@
-"""What is said of container runtimes is what was measured of them."""
+"""The statements about container runtimes match the measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pod is sacrificed where pausing cannot help, and which never is."""
+"""The pod that is sacrificed when pausing cannot help, and the pods that never are."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_pod_that_holds_next_to_nothing_is_not_sacrificed_and_services_are_las
 
 
 def tight(*, killed: dict[CgroupId, int] | None = None) -> Node:
-    """A node on which no demand has fitted for a while; "a" goes on alone and has used most CPU time."""
+    """Return a node on which no demand has fitted for 5 s; "a" runs alone and has used the most CPU time."""
     node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
     node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S, killed=killed or {})
     return node
@@ -145,12 +145,12 @@ def test_that_it_helped_is_seen_while_there_is_room_too_and_a_pod_that_went_is_f
 
 
 class Held(NamedTuple):
-    """What a pod holds, in MiB."""
+    """Memory of a pod by kind, in MiB."""
 
     tmpfs: int
     anon: int
     stuck: int
-    """Neither is shown by memory.stat nor ends with the containers."""
+    """Memory that memory.stat does not show and that outlives the containers."""
 
 
 @given(
@@ -158,7 +158,7 @@ class Held(NamedTuple):
     st.lists(st.integers(0, 50), min_size=20, max_size=20),
 )
 def test_each_kill_of_a_pod_follows_one_that_freed_memory(pods: list[Held], regrown: list[int]) -> None:
-    """Whatever pods hold, and however much their containers take again."""
+    """This holds for any memory of the pods, and any growth of their restarted containers."""
     killed: dict[CgroupId, int] = {}
     useless: set[CgroupId] = set()
     for round_, taken in enumerate(regrown):

@@ -54,7 +54,7 @@ MIB = 1 << 20
     ("config", "memory_max", "expected"),
     [
         pytest.param("evictionHard:\n  memory.available: 300Mi\n", str(4 << 30), 300 * MIB, id="bytes"),
-        # kubelet takes it of the node's capacity, not of the limit of kubepods.
+        # kubelet takes the percentage of the node's capacity, not of the limit of kubepods.
         pytest.param("evictionHard: {memory.available: '25%'}\n", str(4 << 30), 2 << 30, id="percent"),
         pytest.param("evictionHard: {}\n", str(4 << 30), 0, id="none"),
         pytest.param("kind: KubeletConfiguration\n", str(4 << 30), 100 * MIB, id="kubelets-default"),
@@ -173,7 +173,7 @@ def test_a_pod_that_comes_or_goes_is_seen_at_once(
 
 
 def test_more_reclaimable_than_used_is_no_use(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
-    """Both files are read one after the other, so the difference can be negative for a moment."""
+    """The two files are read one after the other, so the difference may be negative for a moment."""
     tree.refresh(0)
     fake.set_used(0, reclaimable_bytes=500)
     (fake.kubepods / "memory.current").write_text("100\n")
@@ -243,7 +243,7 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: P
 
 
 def test_a_missing_file_leaks_no_descriptor_however_often_it_is_missed(fake: FakeTree, tree: PodTree) -> None:
-    """The daemon tries again every second, so one descriptor a time would end it within minutes."""
+    """The daemon retries every second, so one descriptor per try would end it within minutes."""
     tree.refresh(0)
     (fake.kubepods / "memory.stat").unlink()
     with Sampler(tree) as sampler:

@@ -1,4 +1,4 @@
-"""When what was learned is saved: after a change, a minute apart, and never by the loop itself."""
+"""Saving of learned data: after a change, a minute apart, and never in the loop itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOB, WEB = {"default/job": (5,)}, {"default/job": (5,), "default/web": (7,)}
 
 
 class Hand:
-    """A thread whose jobs are done when the test says so."""
+    """A thread that does its jobs when the test calls `work`."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []

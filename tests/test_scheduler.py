@@ -1,4 +1,4 @@
-"""The scheduler of the simulation: where pods fit, which node they get, and in which order they come."""
+"""The scheduler of the simulation: where pods fit, the chosen node, and the order of the pods."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_container_without_requests_is_scored_as_upstream_does() -> None:
 
 
 def run(scoring: Scoring, pods: list[SimPod], nodes: int) -> list[SimNode]:
-    """Each node is of 100 MiB."""
+    """Run the pods on nodes of 100 MiB each; return the nodes."""
     made = [SimNode([], config=None, cpus=8) for _ in range(nodes)]
     Cluster([Place(node, 100 * MIB, 8000) for node in made], pods, scoring=scoring).run(START_S + 3600)
     return made

@@ -19,7 +19,7 @@ from cgpause.offline.simulate.scoring import (
 
 PACKING = (Point(0, 0), Point(100, 10))
 WEIGHTS = {"intel.com/foo": 5, "memory": 1, "cpu": 3}
-"""Of the documentation's example; the pod requests 2 foo, 256 MB, 2 CPUs."""
+"""Weights of the documentation's example; its pod requests 2 foo, 256 MB, 2 CPUs."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The simulation: its jobs are those of the experiment, its kubelet is the experiment's, and it repeats itself."""
+"""The simulation: its jobs and its kubelet match the experiment's, and runs are reproducible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SMALL = Load(
 
 
 def test_splitmix64_gives_the_published_numbers() -> None:
-    """As the reference implementation does (Vigna, splitmix64.c) from the seed 1234567."""
+    """The reference implementation (Vigna, splitmix64.c) gives these numbers for the seed 1234567."""
     assert list(islice(splitmix64(1234567), 5)) == [
         6457827717110365317,
         3203168211198807973,
@@ -118,7 +118,7 @@ def test_nobody_is_hurried_or_killed_where_limits_fit() -> None:
     load = replace(SMALL, oversubscription=1.0)
     outcome = simulate(load, None, seed=1)
     assert (outcome.finished, outcome.restarts, outcome.lost_cpu_s) == (17, 0, 0)
-    # One CPU, and kubelet needs it for each container.
+    # One CPU, and kubelet uses it for each container.
     assert outcome.total_s == pytest.approx(outcome.cpu_s + 17 * 0.01, abs=1e-6)
 
 
@@ -189,12 +189,12 @@ def test_the_daemon_does_not_import_the_simulation() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
 def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.Signals, tmp_path: Path) -> None:
-    """However it ends: nobody is left behind who would compute for minutes."""
+    """The command leaves no process that would compute for minutes, however it ends."""
     workload = tmp_path / "long.toml"
     workload.write_text(
         "[nodes]\ncpus = 2\noversubscription_pct = 150\n[[jobs]]\nname = 'j'\ncount = 9000\nlimit_mib = 2048\n"
     )
-    # Where tests run in the background, nobody hears SIGINT.
+    # A shell starts background jobs with SIGINT ignored.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     interruptible = f"{listen}; from cgpause.cli.main import main; main()"
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the soak calls growth, and that its report hides nothing."""
+"""The soak's definition of growth, and a report that shows every problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLAT = [Sample(40 + number % 3, 17 + number % 5, 17000 + number % 100) for numbe
 
 
 def grow(**by: int) -> list[Sample]:
-    """Samples that grow by so much each."""
+    """Return samples that grow by these amounts from each to the next."""
     return [
         Sample(**{name: getattr(one, name) + number * by.get(name, 0) for name in Sample._fields})
         for number, one in enumerate(FLAT)

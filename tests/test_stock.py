@@ -1,4 +1,4 @@
-"""The loads of the stock bed are what its page says, and the page reports what went wrong."""
+"""The loads of the stock bed match its page, and the page reports each problem."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_programs_have_an_image_of_their_own() -> None:
 
 
 def run(arm: str, **otherwise: object) -> dict[str, Any]:
-    """A run in which all was well."""
+    """Return the values of a run without problems."""
     values = {"load": "idle", "arm": arm, "seed": 1, "jobs": 3, "finished": 3, "total_s": 30.0, "restarts": 2}
     values |= {"oom_kills": 2, "service_restarts": 0, "probe_restarts": 0, "pauses": 1, "longest_pause_s": 4.0}
     return values | otherwise

@@ -1,4 +1,4 @@
-"""The stock configuration, simulated beside no control: small parts of `scripts/bench policy`, and random loads."""
+"""The stock configuration, simulated and compared with no control: parts of `scripts/bench policy`, random loads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cgpause.offline.simulate.run import Outcome, simulate
 
 SEED = 41
 SEEDS = (41, 42, 43)
-"""Single runs differ by chance: which pod is killed first decides how long the last one takes."""
+"""Single runs differ by chance: the pod that is killed first decides the duration of the last one."""
 PATIENCE_S = 30.0
-"""What a pause may cost beyond the time without control, whatever the load: three times a restart's first back-off."""
+"""Most seconds that a pause may cost beyond the time without control: three times a restart's first back-off."""
 
 
 @cache
@@ -54,14 +54,14 @@ def test_loads_made_to_let_it_lose_end_no_worse_than_without_control(name: str) 
     assert sum(one.kills for one in reserve) <= sum(one.kills for one in none)
     for without, with_it in zip(none, reserve, strict=True):
         assert set(without.finished_names) <= set(with_it.finished_names)
-    # Of all seeds together: of `keepers` one run takes 35 s and the next 135 s, throttled and frozen.
+    # Summed over all seeds: one run of `keepers` takes 35 s and the next 135 s, throttled and frozen.
     allowed_s = sum(1.5 * one.total_s + PATIENCE_S for one in none)
     assert sum(one.total_s for one in reserve) <= allowed_s
 
 
 @pytest.mark.parametrize("name", [name for name in ADVERSARIES if name != "idle"])
 def test_without_control_these_loads_overfill_the_node(name: str) -> None:
-    """Else the test above would say nothing. (The pods of `idle` make a policy that claims limits wait for ever.)"""
+    """Otherwise the test above would prove nothing. (With `idle`, a policy that claims limits waits for ever.)"""
     assert run(ADVERSARIES[name].node(SEED), None, SEED).kills > 0
 
 
@@ -79,7 +79,7 @@ def test_services_that_start_slowly_are_not_killed_by_their_probes(cpus: int) ->
     assert none.services == reserve.services == 8
     assert reserve.longest_pause_s > 0
     assert none.probe_kills == 0
-    # Before a job has ended nothing is known to be batch, and a service that starts then may wait for too long.
+    # Before a job has ended, no workload is known to be batch, and a service that starts then may wait for too long.
     assert reserve.probe_kills < reserve.services / 2
 
 
@@ -100,7 +100,7 @@ JOBS = st.lists(
 )
 
 
-# Shrinking a failure takes minutes, for each example is a simulation.
+# No shrinking: it would take minutes, because each example is a simulation.
 @settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(JOBS, st.sampled_from([2, 4, 8, 16]), st.integers(0, 100))
 def test_random_loads_take_little_longer_than_without_control(

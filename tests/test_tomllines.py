@@ -1,4 +1,4 @@
-"""Which line a key stands on. In the texts here each number says on which line it stands, so tomllib is the oracle."""
+"""Line numbers of TOML keys. Each number in these texts is its own line number, so tomllib is the oracle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cgpause.config.tomllines import key_lines, line_of
 
 
 def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], int]]:
-    """All numbers in a document, with their paths."""
+    """Return all numbers in a document, with their paths."""
     if isinstance(value, Mapping):
         return [leaf for key, inner in value.items() for leaf in leaves(inner, (*path, key))]
     if isinstance(value, list):
@@ -22,7 +22,7 @@ def leaves(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[
 
 
 def assert_every_number_is_its_own_line(text: str) -> None:
-    """The check of the next tests: in their texts each number says on which line it stands."""
+    """Assert that each number in the text is the line number that `key_lines` finds for its key."""
     lines = key_lines(text)
     numbers = leaves(tomllib.loads(text))
 
@@ -70,7 +70,7 @@ TRICKY = ["a = 1", "[x]", "[[x]]", "#", "'", '"', "''", '""', "\\", "\\\\", "{",
 
 @st.composite
 def strings(draw: st.DrawFn, *, multi_line: bool = True) -> str:
-    """A TOML string of any kind, full of what looks like structure."""
+    """Return a TOML string of any kind, full of text that looks like structure."""
     kind = draw(st.sampled_from(["'", '"', "'''", '"""'] if multi_line else ["'", '"']))
     body = "".join(draw(st.lists(st.sampled_from([*TRICKY, "\n", "\r\n"] if len(kind) == 3 else TRICKY))))
     if kind == '"':
@@ -87,13 +87,13 @@ def strings(draw: st.DrawFn, *, multi_line: bool = True) -> str:
 
 @st.composite
 def keys(draw: st.DrawFn) -> str:
-    """A key, bare or quoted, that no other in the document shares, once a number is put in."""
+    """Return a bare or quoted key with a place for a number, which makes the key unique in the document."""
     return draw(st.sampled_from(["k%d", "'k.%d'", '"k [%d]"', '"\\u0041 = %d"', "k%d.x", 'k%d . "y z"', "'#'.k%d"]))
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """A valid TOML text in which every number is the number of the line it stands on."""
+    """Return a valid TOML text; every number in it is its own line number."""
     text = ""
 
     def add(piece: str) -> None:

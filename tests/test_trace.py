@@ -1,4 +1,4 @@
-"""A trace's format: what is written is read back, also when it was cut off, and nothing in it can harm its reader."""
+"""A trace's format: it reads back as written, also after truncation, and no content harms its reader."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def decoded(lines: Sequence[str]) -> list[Moment]:
 
 
 def as_read(moment: Moment) -> Moment:
-    """A moment as a trace has it: known by QoS class and UID, CPU time in the facts, times in µs."""
+    """Return a moment as a trace stores it: pods by QoS class and UID, CPU time in the facts, times in µs."""
     sample = moment.sample
     pods = tuple(PodUsage(amount, replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None)) for amount, pod in sample.pods)
     named = {pod.cgroup: pod_id(pod) for _, pod in sample.pods}
@@ -99,7 +99,7 @@ def pods(draw: st.DrawFn, number: int) -> Pod:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Moment]:
-    """Some samples of up to four pods, which come, go, come back and change."""
+    """Return some samples of up to four pods, which appear, vanish, return and change."""
     at_ns, found = draw(times), []
     for _ in range(draw(st.integers(1, 6))):
         at_ns += draw(st.integers(0, 10**8)) * 1000
@@ -136,11 +136,11 @@ def test_what_is_written_is_read_back(moments: list[Moment]) -> None:
     expected = [as_read(moment) for moment in moments]
     known: dict[CgroupId, int] = {}
     for index, moment in enumerate(expected):
-        # A count stays until it is another one; a pod that goes takes its own with it.
+        # A count stays until it changes; a pod that vanishes takes its count with it.
         there = [pod.cgroup for _, pod in moment.sample.pods]
         known = {key: count for key, count in known.items() if key in there} | dict(moment.oom_kills)
         expected[index] = replace(moment, oom_kills=dict(known), own_ooms=dict(known))
-    # In which order the pods of a sample come is theirs who were there first.
+    # Earlier pods come first in a sample that was read, so the order of the pods may differ.
     assert [as_set(moment) for moment in expected] == [as_set(moment) for moment in found]
     assert found[0].begins
 
@@ -309,7 +309,7 @@ def test_what_is_no_file_is_said(path: str, said: str, tmp_path: Path) -> None:
 
 
 def test_a_trace_is_one_by_any_of_its_files(tmp_path: Path) -> None:
-    """The newest is empty where the disk was full when it was begun."""
+    """The newest file is empty if the disk was full when it was begun."""
     path = str(tmp_path / "x")
     assert not is_trace(path)
     Path(path).touch()
@@ -370,7 +370,7 @@ def changed(line: str, **changes: object) -> str:
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(lines: list[str], said: str, tmp_path: Path) -> None:
-    # What follows shows that it was not only cut off.
+    # The line that follows shows that the trace was not only cut off.
     with pytest.raises(TraceError, match=said):
         load(tmp_path, [*lines, *([FIRST] if lines and lines != [HEAD] else [])])
 
@@ -412,7 +412,7 @@ values = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> list[str]:
-    """Lines of a trace of which some have other values, are missing, doubled or in another order."""
+    """Return the lines of a trace with some values changed, and some lines missing, doubled or swapped."""
     lines = written(
         [make_moment(i * S, {make_pod(j): (i + 1) * (j + 1) * 300 * MIB for j in range(3)}) for i in range(6)]
     )

@@ -1,4 +1,4 @@
-"""The daemon's trace: what its loop hands over is written, and whatever goes wrong costs the trace and nothing else."""
+"""The daemon's trace: samples from the loop are written, and an error costs the trace and nothing else."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_disk_that_hangs_holds_nobody_up(bench: Bench, monkeypatch: pytest.Mon
     bench.tracer.configure(ON)
     bench.turns(1, 200)
     go_on.set()
-    # What was dropped is a gap; what follows it does not need it.
+    # The dropped samples are a gap; later samples do not depend on them.
     writer = bench.tracer._writer
     assert writer is not None
     wait_until(writer._jobs.empty, "all is written that there was room for")

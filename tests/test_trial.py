@@ -1,4 +1,4 @@
-"""A trial's pure parts: its load, its arms' configurations, and what it reports."""
+"""A trial's pure parts: its load, its arms' configurations, and its report."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_nohangs_patience_is_scaled_and_nothing_else() -> None:
     packaged = "max_sleep = 3\nmax_soft_exit_time = 10\npost_soft_action_delay = 3\n"
 
     assert nohang_config(packaged, 0.05) == "max_sleep = 3\nmax_soft_exit_time = 0.5\npost_soft_action_delay = 0.15\n"
-    assert "post_soft_action_delay = 0.1\n" in nohang_config(packaged, 0.01)  # nohang takes no less
+    assert "post_soft_action_delay = 0.1\n" in nohang_config(packaged, 0.01)  # nohang's smallest value
     with pytest.raises(LabError, match="post_soft_action_delay"):
         nohang_config("max_soft_exit_time = 10\n", 0.05)
 

@@ -1,4 +1,4 @@
-"""Unit file and shell scripts, as far as they can be checked without starting them (tests/vm/test_systemd.py does)."""
+"""Unit files and shell scripts, checked without starting them (tests/vm/test_systemd.py starts them)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OPTIONS = "$CGPAUSE_OPTIONS"
 
 
 def module_arguments(command: str, module: str, options: str = "") -> list[str]:
-    """Arguments that a `python ... -m MODULE` line gives to the module, `options` being CGPAUSE_OPTIONS."""
+    """Return the arguments that a `python ... -m MODULE` line gives to the module, with these CGPAUSE_OPTIONS."""
     words = shlex.split(command.replace(OPTIONS, options))
     assert words[0] == f"{PREFIX}/bin/python"
     at = words.index("-m")
@@ -61,7 +61,7 @@ def module_arguments(command: str, module: str, options: str = "") -> list[str]:
 
 @pytest.fixture(params=UNITS, ids=lambda unit: unit.name)
 def unit_here(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A unit with commands that exist on this machine."""
+    """Return a unit with its commands replaced by commands that exist on this machine."""
     unit: Path = request.param
     text = unit.read_text()
     for command in ("python", "cgpause"):
@@ -79,12 +79,12 @@ def analyze(*argv: str | Path) -> str:
 
 
 def test_systemd_finds_nothing_to_complain_about(unit_here: Path) -> None:
-    # Its manual pages are installed with it.
+    # The manual pages are installed together with the unit.
     assert analyze("verify", "--man=no", unit_here) == ""
 
 
 def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
-    # What remains is the job (root, cgroup files, /proc) and is explained in the unit. systemd 252 says 1.7.
+    # The job needs the remaining exposure (root, cgroup files, /proc); the unit explains it. systemd 252 says 1.7.
     said = analyze("security", "--offline=yes", "--no-pager", "--threshold=20", unit_here)
 
     assert "OK" in said
@@ -92,7 +92,7 @@ def test_exposure_is_as_low_as_the_job_allows(unit_here: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_every_directive_has_its_reason(unit: Path) -> None:
-    """A comment comes right before it, or before the run of lines with the same key it belongs to."""
+    """A comment comes right before the directive, or before its run of lines with the same key."""
     unexplained = []
     previous, explained = "", False
     for line in unit.read_text().splitlines():
@@ -197,7 +197,7 @@ def test_the_metrics_come_from_nobody_and_go_no_further_than_the_loopback() -> N
 
 
 def launcher_arguments(options: str = "") -> list[str]:
-    """Arguments that ExecStopPost= gives to `cgpause.restore`, `options` being CGPAUSE_OPTIONS."""
+    """Return the arguments that ExecStopPost= gives to `cgpause.restore`, with these CGPAUSE_OPTIONS."""
     [command] = values("ExecStopPost")
     words = shlex.split(command.replace(OPTIONS, options))
     assert words[:2] == ["/bin/sh", f"{PREFIX}/share/cgpause/restore.sh"]
@@ -214,7 +214,7 @@ def test_exec_stop_post_resumes_what_the_daemon_left(tmp_path: Path, capsys: pyt
 
 
 def daemons_options(folder: Path) -> list[str]:
-    """Every option of the daemon; one that takes a path has it in `folder`."""
+    """Return every option of the daemon; an option that takes a path gets one in `folder`."""
     options = []
     for action in daemon_parser("test", "test")._actions:
         name = action.option_strings[-1]
@@ -228,7 +228,7 @@ def daemons_options(folder: Path) -> list[str]:
 def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else a daemon that starts with it would leave pods paused, and could not be reloaded."""
+    """Otherwise a daemon with such an option would leave pods paused, and systemd could not reload it."""
     assert values("Environment") == ["CGPAUSE_OPTIONS="], "unset, systemd complains at each start"
     (tree := tmp_path / "cgroup-root").mkdir()
     (tmp_path / "config").touch()
@@ -244,7 +244,7 @@ def test_every_option_of_the_daemon_reaches_the_check_and_the_clean_up_too(
 
 
 def test_no_option_of_the_daemon_has_abbreviations(capsys: pytest.CaptureFixture[str]) -> None:
-    """--d would be one of --dry-run for the daemon, and of --daemon-only too for the clean-up."""
+    """--d would mean --dry-run for the daemon, but could mean --daemon-only for the clean-up."""
     for main in (parse_options, reload.main, restore.main):
         with pytest.raises(SystemExit, match="2"):
             main(["--d"])
@@ -270,7 +270,7 @@ def test_reload_checks_the_file_the_daemon_runs_with_and_then_signals(
 
 
 def test_daemon_imports_nothing_heavy() -> None:
-    """Nor does what runs after its end: both have to be small."""
+    """The daemon and the programs that run beside it or after its end must stay small."""
     heavy = {
         "typer",
         "rich",
@@ -286,7 +286,7 @@ def test_daemon_imports_nothing_heavy() -> None:
         "cgpause.cli.main",
     }
     for module in ("cgpause.daemon", "cgpause.daemon.reload", "cgpause.restore"):
-        # -S: site-packages may come with a .pth file that imports something itself.
+        # -S: site-packages may contain a .pth file that imports modules itself.
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; import {module}; print(*sorted({heavy!r} & sys.modules.keys()))"
         )

@@ -1,4 +1,4 @@
-"""The simulation beside the experiment: what it is held to, and that the page hides nothing."""
+"""The simulation against the experiment: the bar for its errors, and a page that shows each of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def trial_of(arm: str, share: int, oversubscription: float, seed: int) -> Trial:
 
 
 def as_measured(trial: Trial, costs: validate.Costs) -> Result:
-    """A trial on a machine that is as the simulation has it."""
+    """Return a trial's result on a machine that behaves exactly as the simulation."""
     blank = Result(trial, 1, {})
     outcome = validate.simulated(blank, costs)
     figures = {name: getattr(outcome, name) for name in (*validate.FIGURES, "cpu_s", "used_mean_pct")}

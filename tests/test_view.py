@@ -1,4 +1,4 @@
-"""`cgpause status --json`: a public contract, so keys and values are written out here by hand."""
+"""`cgpause status --json`: a public contract, so keys and values are written here by hand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PAUSED_KEYS = [
 
 @pytest.fixture(autouse=True)
 def node(monkeypatch: Patch) -> None:
-    """A node with 8 GiB of which 6 are available, and no pressure file."""
+    """Fake a node with 8 GiB, 6 of them available, and without a pressure file."""
     monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
     set_pressure(monkeypatch, None)
 
@@ -122,7 +122,7 @@ def pause_pod(tree: FakeTree, pod: Path, mechanism: Mechanism, expires_ns: int |
 
 
 def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
-    """Every key, in order, and every value, worked out by hand."""
+    """Check every key, in order, and every value, computed by hand."""
     set_pressure(
         monkeypatch,
         b"some avg10=1.25 avg60=0.10 avg300=0.00 total=62\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=41\n",
@@ -407,7 +407,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", ["memory.current", "memory.max", "cpu.max"])
 def test_a_bad_file_is_that_pods_error_and_nobody_elses(file: str, damage: str, tree: FakeTree) -> None:
-    """A pod that cannot be read is what an operator looks for, so it is shown, with what is wrong."""
+    """An operator looks for the pod that cannot be read, so the output has the pod with its error."""
     tree.add_pod("good", 5 * MIB, memory_max=str(9 * MIB))
     bad = tree.add_pod("bad", 4 * MIB)
     DAMAGES[damage](bad / file)

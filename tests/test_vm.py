@@ -1,4 +1,4 @@
-"""The test bed's pure parts. That a VM boots and runs commands is shown by every test in tests/vm."""
+"""The test bed's pure parts; every test in tests/vm shows that a VM boots and runs commands."""
 
 import contextlib
 import io
@@ -281,7 +281,7 @@ def test_payload_is_a_tar_owned_by_root_with_the_wheel_beside_the_source(tmp_pat
     assert [member.name for member in members] == ["src/run", f"wheels/{wheel.name}"]
     assert {member.uid for member in members} == {0}
     assert members[0].mode == 0o755
-    assert len(out.getvalue()) % 512 == 0  # or it would not be a disk
+    assert len(out.getvalue()) % 512 == 0  # the size of a disk is a multiple of 512 bytes
 
 
 def test_only_files_that_can_change_the_wheel_ask_for_a_new_one() -> None:

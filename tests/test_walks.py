@@ -1,4 +1,4 @@
-"""When the tree is walked next: tables at the boundaries. Times are seconds here."""
+"""The time of the next refresh of the pod tree: tables at the boundaries, with times in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""inotify: which event means what, on ordinary directories, and what happens when there is no watch left."""
+"""inotify: the meaning of each event on plain directories, and the behaviour without free watches."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def kubepods(tmp_path: Path, tier: Path) -> Iterator[Cgroup]:
 
 
 def test_of_the_root_only_memory_high_is_told(watch: Watch, tier: Path, kubepods: Cgroup) -> None:
-    """Its memory.events changes all the time, whenever any pod is at its own limit."""
+    """The root's memory.events changes whenever any pod is at its own limit."""
     watch_tier(watch, tier)
     watch.add_high(kubepods)
 
@@ -185,7 +185,7 @@ def test_a_removed_pod_takes_its_watch_along(watch: Watch, tier: Path, pod: Cgro
     watch.add_pod(pod, paused=True)
     descriptor = watch._descriptors[pod.id]
     shutil.rmtree(tier / "pod")
-    pod.close()  # an ordinary directory lives on, and so does its watch, as long as it is held
+    pod.close()  # a plain directory and its watch stay alive while a descriptor is open
     assert watch.read().gone
     watch.drop_pod(pod.id)
     assert descriptor not in watch._pods
@@ -231,14 +231,14 @@ def test_an_overflowed_queue_asks_for_everything(
     assert changes.tree
     assert changes.high
     assert changes.pods.keys() == {pod.id}
-    # All but one: guessing that containers changed would resume every paused pod.
+    # All changes but one: a guess that containers changed would resume every paused pod.
     assert changes.pods[pod.id] == ~PodChange.CONTAINERS
 
 
 def test_what_was_told_before_the_queue_overflowed_is_not_forgotten(
     watch: Watch, pod: Cgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The overflow comes last, after thousands of events: a container that starts in a paused pod is among them."""
+    """The overflow comes last, after thousands of events; one may be the start of a container in a paused pod."""
     watch.add_pod(pod, paused=True)
     (descriptor,) = watch._pods
     started = Event(wd=descriptor, mask=flags.CREATE | flags.ISDIR, cookie=0, name="cri-containerd-1.scope")

@@ -21,7 +21,7 @@ def running(*currents: int) -> list[PodUsage]:
 
 
 def held(*ages_s: float) -> list[PodUsage]:
-    """Pods paused that long ago, oldest first."""
+    """Return pods paused that long ago, oldest first."""
     return [PodUsage(TOTAL_BYTES, pod(f"p{n}", paused=record(NOW - int(age * S)))) for n, age in enumerate(ages_s)]
 
 
@@ -35,7 +35,7 @@ def run(
     rules: WatermarkConfig = RULES,
     at_ns: int = NOW,
 ) -> tuple[WatermarkState, dict[str, list[str]]]:
-    """One step; the actions as names of pods by kind."""
+    """Run one step; return the new state, and the names of pods by kind of action."""
     after, actions = step(
         state,
         sample(at_ns, used_pct),
@@ -97,7 +97,7 @@ def test_of_pods_that_use_the_same_the_first_in_the_sample_are_paused() -> None:
 
 @pytest.mark.parametrize("all_paused", [False, True])
 def test_an_empty_c_pauses_nobody_and_kills_nobody(all_paused: bool) -> None:  # noqa: FBT001 - a table
-    """Without a single pause of ours there is nothing that could be sacrificed."""
+    """Without a pause by the daemon there is no pod to sacrifice."""
     _, done = run(WatermarkState(), 99, [], [], all_paused=all_paused)
     assert done == {}
 
@@ -168,7 +168,7 @@ def test_only_falling_use_is_an_improvement(used_pct: float, intervals: int) -> 
 
 
 def test_improvement_is_measured_from_one_interval_to_the_next() -> None:
-    """Not from the best or the first value: falling once and rising again counts from one."""
+    """The best and the first value do not count: a fall and then a rise count as one interval."""
     state, _ = run(looked(95, 2), 85, running(1), held(3))
     assert state.intervals == 0
     state, _ = run(state, 86, running(1), held(3), at_ns=NOW + S)
@@ -240,7 +240,7 @@ def test_a_sacrifice_says_why() -> None:
     assert actions[0].reason == ("memory use 95.0 %, no improvement for 3 intervals of 1 s, and every pod is paused")
 
 
-# What the paper does not know: predecessors, operators, pods that vanish
+# Beyond the paper: predecessors, operators, pods that vanish
 
 
 def test_an_adopted_pause_gets_a_whole_interval_first() -> None:
@@ -258,7 +258,7 @@ def test_when_the_paused_pods_vanish_algorithm_1_watches_again() -> None:
 
 
 def test_a_whole_story_follows_the_paper() -> None:
-    """Five pods, use that never falls: R, T intervals, R more, T intervals, the last, T intervals, two are killed."""
+    """Five pods, use that never falls: pause R, T intervals, R more, T intervals, the last, T intervals, kill two."""
     node = Node(CONFIG)
     for number in range(5):
         node.add(pod(f"c{number}"), TOTAL_BYTES + number)

@@ -1,4 +1,4 @@
-"""Who listens in a pod: which process is asked, what is read of it, and what no answer means."""
+"""Listening pods: the process that is asked, the tables read of it, and the meaning of no answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD, CONTAINER = "cri-containerd-" + "a" * 64 + ".scope", "cri-containerd-" + "
 
 
 class Node:
-    """A pod's cgroup and a /proc, both in ordinary directories."""
+    """A pod's cgroup and a /proc, both in plain directories."""
 
     def __init__(self, folder: Path) -> None:
         self.proc = folder / "proc"
@@ -34,7 +34,7 @@ class Node:
         (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
     def add_process(self, pid: int, *, ipv4: bytes | None = b"", ipv6: bytes | None = b"") -> Path:
-        """A process with the first socket of each table: none if empty, no such file if None."""
+        """Add a process with the first socket of each table (empty: none; None: absent); return its net folder."""
         net = self.proc / str(pid) / "net"
         net.mkdir(parents=True)
         for table, count, key, first in (("tcp", "sockstat", b"TCP", ipv4), ("tcp6", "sockstat6", b"TCP6", ipv6)):
@@ -84,7 +84,7 @@ def test_one_process_answers_for_its_network_namespace(
 
 
 def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -> None:
-    """Reading it costs a hundred times as much."""
+    """Reading the table costs a hundred times as much."""
     node.add_cgroup(GOOD, 10)
     net = node.add_process(10)
     for table in ("tcp", "tcp6"):
@@ -107,7 +107,7 @@ def test_processes_of_crun_are_one_level_further_down(node: Node) -> None:
 
 
 def test_the_container_is_asked_before_what_it_nests(node: Node) -> None:
-    """A container in a container has a network namespace of its own."""
+    """A nested container has a network namespace of its own."""
     for name, pid in ((GOOD, 10), (CONTAINER, 11)):
         node.add_cgroup(name)
         node.add_cgroup(f"{name}/nested", pid)

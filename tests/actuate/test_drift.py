@@ -1,4 +1,4 @@
-"""Foreign writes to a pod that is held."""
+"""Foreign writes to a paused pod."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_second_controller_is_answered_ten_times_and_then_left_alone(bench: Be
 def test_trouble_while_answering_a_drift_is_never_raised(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, trouble: str, answered: int
 ) -> None:
-    """It happens outside of any decision, so it would end the daemon."""
+    """The answer runs outside of any decision, so an exception would end the daemon."""
     bench.pause("b")
     tracked = bench.tracked("b")
     for _ in range(answered):
@@ -105,7 +105,7 @@ def test_daemon_reload_every_ten_minutes_never_ends_a_pause(
 
 
 def test_event_of_the_tenth_answer_itself_does_not_end_the_pause(bench: Bench) -> None:
-    """inotify tells of what we write, too."""
+    """inotify reports the daemon's own writes, too."""
     bench.pause("b")
     drift(bench, 10)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)

@@ -1,4 +1,4 @@
-"""A dry run says everything and writes nothing."""
+"""A dry run logs every action and writes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cgpause.ledger.ledger import PauseRequest
 
 
 def whole_tree(root: Path) -> dict[str, object]:
-    """Everything in a tree: names, texts, modes, times of change, xattrs."""
+    """Return the names, texts, modes, change times and xattrs of a whole tree."""
     found: dict[str, object] = {}
     for base, folders, files in os.walk(root):
         for name in (".", *folders, *files):

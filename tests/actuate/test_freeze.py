@@ -1,4 +1,4 @@
-"""Throttled pods that are frozen, and those that cannot be."""
+"""Throttled pods that the actuator freezes, and pods that it cannot freeze."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_second_step_of_an_ordinary_pause_is_no_event_and_its_time_counts_as
     assert paused is not None
     bench.apply(Freeze(bench.tracked("b").pod, paused.reason))
     assert (bench.frozen(), bench.tracked("b").pod.paused) == (["b"], replace(paused, mechanism=Mechanism.FREEZE))
-    time.sleep(0.01)  # times are counted to the millisecond
+    time.sleep(0.01)  # times have a resolution of one millisecond
     bench.resume("b")
     assert [line.split()[0] for line in lines(caplog)] == ["paused", "resumed"]
     assert "mechanism=freeze" in lines(caplog, "resumed")[0]
@@ -72,7 +72,7 @@ def test_a_pod_that_cannot_be_frozen_stays_throttled_is_told_once_and_stops_nobo
             bench.freeze("a", "b", "c")
     assert (bench.frozen(), bench.held(), bench.actuator.counts.freezes) == (["a", "c"], ["a", "b", "c"], 2)
     assert len(lines(caplog, "could not freeze")) == (code != errno.ENODEV)
-    assert bench.tracked("b").pod.protected is None  # set aside, it would run again
+    assert bench.tracked("b").pod.protected is None  # a protected pod would run again
     bench.resume("a", "b", "c")
     assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])
 

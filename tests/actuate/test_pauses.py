@@ -1,4 +1,4 @@
-"""Actions carried out on ordinary trees: one bad pod stops nobody, troubles are told once, dry runs write nothing."""
+"""Actions on plain trees: one bad pod does not stop the others, troubles are logged once, dry runs write nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
 
 
 def test_all_pods_are_paused_before_any_is_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal may keep the daemon waiting."""
+    """The journal may block the daemon."""
     seen: list[list[str]] = []
     monkeypatch.setattr(bench, "keep", lambda _: seen.append(bench.cpu_max()))
     bench.pause("a", "b", "c")
@@ -186,7 +186,7 @@ def test_a_busy_pod_is_left_for_the_next_tick(bench: Bench) -> None:
 
 
 def test_a_pod_that_stays_busy_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """A stopped process that holds the lock would else write twenty lines a second."""
+    """Otherwise a stopped process that holds the lock would cause twenty log lines a second."""
     with locked(bench, "b"):
         for _ in range(3):
             bench.pause("b")
@@ -268,7 +268,7 @@ def thrash(folder: Path) -> Callable[[], None]:
 def test_only_paused_pods_wake_us_with_every_write(
     tmp_path: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    """A pod that thrashes at its own memory.max would wake us a hundred times a second."""
+    """A pod that thrashes at its own memory.max would wake the daemon a hundred times a second."""
     bench = Bench(tmp_path, watch)
     write = thrash(bench.folders["b"])
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Records that others wrote, damaged or took away."""
+"""Records that other processes wrote, damaged or removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, capl
 def test_a_pod_whose_record_is_lost_is_resumed_by_what_the_daemon_remembers(
     bench: Bench, caplog: pytest.LogCaptureFixture, damage: str, mechanism: Mechanism
 ) -> None:
-    """Nobody else could: there is no systemd here that knows the original."""
+    """No other source could resume it: this test has no systemd that knows the original."""
     bench.pause("b", mechanism=mechanism)
     if damage == "removed":
         os.removexattr(bench.folders["b"], "user.cgpause")

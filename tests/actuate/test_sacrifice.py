@@ -1,4 +1,4 @@
-"""Containers are killed, never the sandbox, and never what an operator holds."""
+"""A sacrifice kills containers, never the sandbox, and never a pod that an operator paused."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_on_a_kernel_without_cgroup_kill_a_sacrifice_is_told(bench: Bench, caplo
 
 
 def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
-    """Its id is newer than the last reading of the log folders (kubelet before 1.28: no memory.oom.group either)."""
+    """The new container's id is newer than the last reading of the log folders (before 1.28: no memory.oom.group)."""
     folder = bench.folders["b"]
     old = container_of(folder)
     logs = bench.fake.log_dir / "containers"
@@ -93,7 +93,7 @@ def test_a_restarted_container_is_killed_too(bench: Bench) -> None:
 
 
 def test_a_sacrificed_pod_that_could_not_be_resumed_is_resumed_by_the_next_decision(bench: Bench) -> None:
-    """Nothing can be started in a paused pod, and what was killed in it dies slowly."""
+    """A paused pod cannot start a process, and its killed processes end slowly."""
     bench.pause("b")
     with locked(bench, "b"):
         bench.sacrifice("b")

@@ -1,4 +1,4 @@
-"""Records that come, go or cannot be read under the daemon's hands, and how long trouble lasts."""
+"""Records that appear, vanish or become unreadable while the daemon works, and the duration of trouble."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_an_operator_has_taken_over_counts_as_resumed_and_stays_held(bench:
     paused = bench.tracked("a").pod.paused
     assert paused is not None
     assert paused.owner is Owner.MANUAL
-    # An operator's own is ended as theirs, once the daemon knows of it.
+    # The daemon resumes an operator's expired pause once it knows the new owner.
     assert bench.actuator.resume(bench.tracked("a"), "pause expired", Result.EXPIRED)
     assert bench.held() == []
 
@@ -218,7 +218,7 @@ def test_trouble_that_comes_back_after_a_resume_is_said_again(bench: Bench, monk
 
 
 def test_a_second_controller_on_an_operators_pause_is_no_longer_watched(bench: Bench, caplog: Log) -> None:
-    """The daemon must not end it; but each foreign write would wake us."""
+    """The daemon must not end the pause, but each foreign write would wake it."""
     by_hand(bench, "b")
     bench.actuator.read_record(bench.tracked("b"))
     drift(bench, 12)

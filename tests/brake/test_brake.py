@@ -1,4 +1,4 @@
-"""The brake that keeps memory.high where it belongs, on an ordinary tree; tests/vm has a kernel that brakes."""
+"""The brake, which keeps memory.high at the right level, on a plain tree; tests/vm has a kernel that enforces it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nobody_is_stalled_for_long(brake: Brake, fake: FakeTree) -> None:
     apply(brake, fake, 90, tight=True)
     apply(brake, fake, 99, tight=True, at_s=10)
     assert in_force(fake) == AIRBAG
-    apply(brake, fake, 98.4, tight=True, at_s=11)  # let go by itself: counted anew
+    apply(brake, fake, 98.4, tight=True, at_s=11)  # use fell by itself: the time counts anew
     apply(brake, fake, 98.6, tight=True, at_s=12)
     assert in_force(fake) == AIRBAG
 
@@ -109,7 +109,7 @@ def test_a_lifted_airbag_gives_way_to_the_tripwire(brake: Brake, fake: FakeTree)
 
 
 def test_a_tripwire_that_is_reached_again_and_again_rests(brake: Brake, fake: FakeTree) -> None:
-    """A pod whose use goes back and forth across it would stall all others each time."""
+    """Otherwise use that goes back and forth across it would stall all other pods each time."""
     reached = 0
     trips: list[int] = []
     for at_s in range(120):
@@ -125,7 +125,7 @@ def test_a_tripwire_that_is_reached_again_and_again_rests(brake: Brake, fake: Fa
 
 
 def test_a_tripwire_that_pods_do_not_reach_never_rests(brake: Brake, fake: FakeTree) -> None:
-    """The node can fill up beside kubepods; and what is counted at the airbag is no trip."""
+    """The node can fill up beside kubepods, and an event at the airbag is no trip."""
     events = fake.kubepods / "memory.events.local"
     events.write_text("low 0\nhigh 7\nmax 0\n")
     for at_s in range(1, 20, 2):
@@ -147,7 +147,7 @@ def test_a_trip_that_is_over_when_the_daemon_looks_counts(brake: Brake, fake: Fa
 
 
 def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -> None:
-    """The kernel reclaims within the write, and the daemon has no time for gigabytes."""
+    """The kernel reclaims within the write, so a step of gigabytes would take too long."""
     headroom = limited(80)
     current = 100 * GIB
     levels = []
@@ -186,7 +186,7 @@ def test_nobody_sleeps_without_a_tripwire(brake: Brake, fake: FakeTree, watch: W
     assert brake.sleep_ns(limited(10)) is None
     assert brake.sleep_ns(apply(brake, fake, 80, tight=True)) is None
     assert brake.sleep_ns(apply(brake, fake, 10)) == 30 * S
-    watch.missed()  # nobody would tell that it was taken away
+    watch.missed()  # inotify would not report a removed tripwire
     assert brake.sleep_ns(limited(10)) is None
 
 
@@ -211,7 +211,7 @@ def test_dry_run_writes_nothing_and_says_what_it_would(
 def test_a_predecessors_value_is_not_taken_for_the_original(
     tree: PodTree, brake: Brake, watch: Watch, fake: FakeTree
 ) -> None:
-    apply(brake, fake, 10)  # and is killed
+    apply(brake, fake, 10)  # the first daemon arms the tripwire and is killed
 
     successor = Brake(tree, watch, dry_run=False)
     successor.follow()
@@ -252,7 +252,7 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
 
 
 def test_memory_high_that_kubelet_gave_a_container_stays(brake: Brake, tree: PodTree, fake: FakeTree) -> None:
-    """MemoryQoS (KEP-2570) writes memory.high of containers; the daemon writes that of the kubepods root alone."""
+    """MemoryQoS (KEP-2570) writes memory.high of containers; the daemon writes only that of the kubepods root."""
     pod = fake.add_pod("web")
     containers = [scope / "memory.high" for scope in pod.glob("*.scope")]
     for high_file in containers:
@@ -394,7 +394,7 @@ def test_a_daemon_reload_now_and_then_is_no_second_writer(brake: Brake, fake: Fa
 
 
 def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -> None:
-    """`cgpause resume --all` beside a running daemon: it goes on with its work, as it does with pods."""
+    """After `cgpause resume --all`, a running daemon continues its work, as it does with pods."""
     apply(brake, fake, 10)
     os.removexattr(fake.kubepods, high.XATTR)
     (fake.kubepods / "memory.high").write_text("max\n")
@@ -405,7 +405,7 @@ def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
 def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake, fake: FakeTree, damage: str) -> None:
-    """Else our own value would be taken for the original, and stay when we are gone."""
+    """Otherwise the brake would take its own value for the original and leave it after the daemon's end."""
     apply(brake, fake, 10)
     if damage == "removed":
         os.removexattr(fake.kubepods, high.XATTR)

@@ -1,4 +1,4 @@
-"""The brake's bounds: how long it waits, how often it answers, and what it forgets with another kubepods."""
+"""The brake's bounds: its waits, the number of its answers, and the state it drops with another kubepods root."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def lifted(now: Level | None, node_available_gib: float = 200) -> int:
     return choose(headroom, used, tight=True, care_bytes=25 * GIB, airbag_pct=97.5, now=now, lifted=True).high_bytes
 
 
-# --- where it is put -----------------------------------------------------------------------------------------------
+# --- level ---------------------------------------------------------------------------------------------------------
 
 
 def test_lifted_it_stands_at_the_limit_and_is_never_lowered() -> None:
     assert lifted(None) == 100 * GIB
     assert lifted(Level(99 * GIB, tripwire=False)) == 100 * GIB
-    # The node has less left now, and whoever is stalled would be stalled again.
+    # The node has less headroom now; a lower level would stall the same pods again.
     assert lifted(Level(100 * GIB, tripwire=False), node_available_gib=1) == 100 * GIB
 
 
@@ -70,7 +70,7 @@ def test_a_level_is_never_lowered_closer_than_a_little_to_what_is_in_use() -> No
 
 
 def test_a_lifted_airbag_moves_by_as_little_as_it_takes(brake: Brake, fake: FakeTree) -> None:
-    """Armed nearly at the limit already: lifted it goes all the way, although that is only a little."""
+    """The airbag is armed near the limit; lifting moves it to the limit, although the difference is small."""
     apply(brake, 99.2, tight=True, at_s=1)
     assert in_force(fake) == str(int(99.7 * GIB) // PAGE * PAGE)
     apply(brake, 99.6, tight=True, at_s=2)
@@ -80,7 +80,7 @@ def test_a_lifted_airbag_moves_by_as_little_as_it_takes(brake: Brake, fake: Fake
 
 def test_the_airbag_stands_for_a_second_and_not_longer(brake: Brake, fake: FakeTree) -> None:
     apply(brake, 90, tight=True)
-    apply(brake, 98.5, tight=True, at_s=10)  # a little below it: that is where growth stops
+    apply(brake, 98.5, tight=True, at_s=10)  # a little below the airbag, because growth stops there
     apply(brake, 98.5, tight=True, at_s=10.9)
     assert in_force(fake) == AIRBAG
     apply(brake, 98.5, tight=True, at_s=11)
@@ -152,7 +152,7 @@ def test_a_watch_that_was_lost_is_set_again(brake: Brake, fake: FakeTree, watch:
 def test_what_is_in_force_and_cannot_be_moved_is_tried_again_after_a_second(
     brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Left from before it may stand in everybody's way; a minute, as for a first write, would be too long."""
+    """A level from before may stall every pod; a minute's wait, as for a first write, would be too long."""
     apply(brake, 10)
     with monkeypatch.context() as patch:
         patch.setattr(Cgroup, "locked", refuse)

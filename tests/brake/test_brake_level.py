@@ -1,4 +1,4 @@
-"""Where memory.high is put: a tripwire while the daemon sleeps, an airbag while it is awake."""
+"""The level of memory.high: a tripwire while the daemon sleeps, an airbag while it is awake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the tripwire may be armed."""
+"""Limits on how often the brake may arm the tripwire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = 1_000_000_000
 
 
 def tripped(*at_s: int) -> Trips:
-    """A tripwire that was reached at these times."""
+    """Return the trips of a tripwire that was reached at these times."""
     trips = Trips()
     for at in at_s:
         trips = trips.follow(at * S, armed=True, tripped=True)

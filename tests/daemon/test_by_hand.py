@@ -1,4 +1,4 @@
-"""What operators and other controllers do to pods meanwhile, and how the daemon answers."""
+"""Acts of operators and other controllers on pods of a running daemon, and the daemon's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends the pause of a pod before its time."""
+"""Reasons that end a pod's pause early."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, s
     (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
-    # A pod that appears makes the daemon walk and decide again.
+    # A new pod makes the daemon refresh and decide again.
     tree.add_pod("witness")
     daemon.wait_for_log("pod appeared pod=default/witness")
     assert daemon.log.count(" paused pod=default/web") == 1

@@ -1,4 +1,4 @@
-"""Trees and pods that come and go under a running daemon."""
+"""Kubepods trees and pods that come and go while the daemon runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(tree: FakeTree, start: 
 
 
 def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start: Start) -> None:
-    """Nothing tells of it: only the tree that is in use is watched."""
+    """No event reports it, because the daemon watches only the tree in use."""
     other = tree.root / "kubepods"
     shutil.copytree(tree.kubepods, other)
     for tier in ("burstable", "besteffort"):
@@ -73,9 +73,9 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
     first = tree.add_pod("large", GIB // 2)
-    pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it may take no more
+    pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it can take no more
     start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=WALK_OFTEN)
-    time.sleep(1)  # older than the facts may be now, and the daemon does not walk again for ten minutes
+    time.sleep(1)  # older than the facts may be when memory is tight; the next regular refresh is ten minutes away
     rewrite(pod / "memory.max", f"{GIB}\n")
     tree.set_used(HIGH)
 
@@ -89,7 +89,7 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
 
 
 def other_tree(tree: FakeTree, *, populated: bool) -> Path:
-    """The tree of the other cgroup driver, without pods."""
+    """Make the tree of the other cgroup driver, without pods; return its root."""
     other = tree.root / "kubepods"
     shutil.copytree(tree.kubepods, other, ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()])
     (other / "burstable").mkdir()
@@ -114,7 +114,7 @@ def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: 
 
 
 def test_what_is_paused_in_another_tree_is_resumed_at_the_end(tree: FakeTree, start: Start) -> None:
-    """By a predecessor, or under a tree that was left: the daemon asks every tree before it goes."""
+    """A predecessor paused the pod, or kubelet left its tree: at its end the daemon resumes the pods of every tree."""
     other = other_tree(tree, populated=False)
     tree.add_pod("web")
     elsewhere = FakeTree(tree.folder / "elsewhere")
@@ -145,7 +145,7 @@ def test_dry_run_resumes_nobody_in_another_tree(tree: FakeTree, start: Start) ->
 
 
 def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, start: Start) -> None:
-    """kubelet with the cgroupfs driver, on a node where the systemd driver was used before."""
+    """For example kubelet with the cgroupfs driver, on a node that used the systemd driver before."""
     other = other_tree(tree, populated=True)
     for name in ("cgroup.events", "memory.high"):
         (tree.kubepods / name).write_text("populated 0\n" if name == "cgroup.events" else "max\n")
@@ -154,7 +154,7 @@ def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, st
     daemon.wait_for_log("armed memory.high cgroup=kubepods ")
 
     rewrite(other / "cgroup.events", "populated 0\nfrozen 0\n")
-    (tree.root / "kubepods" / "burstable" / "x").mkdir()  # the daemon walks
+    (tree.root / "kubepods" / "burstable" / "x").mkdir()  # triggers a refresh
     time.sleep(2)
 
     assert (tree.kubepods / "memory.high").read_text() == "max\n"

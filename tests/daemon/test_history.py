@@ -1,4 +1,4 @@
-"""What the daemon did is noted, and noting it costs nothing else."""
+"""A running daemon records its events in the history; errors there change nothing else."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_pod_that_goes_while_it_is_paused_is_noted(tree: FakeTree, start: Star
     daemon = start(NO_SACRIFICE, "--state-dir", str(state))
     daemon.wait_for_log(" paused pod=default/web")
 
-    pod.rename(tree.folder / "gone")  # at once: file by file it would be one whose containers change, and resumed
+    pod.rename(tree.folder / "gone")  # in one step: if its containers went first, the daemon would resume it
 
     wait_until(lambda: ("gone", "default/web", "gone") in noted(state), "the end to be noted")
 

@@ -1,4 +1,4 @@
-"""What the daemon has learned of workloads outlives it, and keeping it costs nothing else."""
+"""Learned data about workloads outlives the daemon, and errors in saving it change nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_ONCE = "loop.saver._EVERY_NS = 0"
 ONLY_ONCE = "loop.saver._EVERY_NS = 10**18"
 NAME = "job-x7k2p"
 TIGHT = 800 * MIB
-"""Of the 1 GiB that kubepods has."""
+"""Use in bytes, with a limit of 1 GiB on kubepods."""
 KNOWN = Learned({"default/job": (300 * MIB,)}, {"default/job": False})
 
 
@@ -40,7 +40,7 @@ def save(state: Path, what: Learned = KNOWN) -> None:
 
 
 def surged(pod: Path, state: Path) -> bool:
-    """Let a pod take memory or give it back; whether that is saved as a peak by now."""
+    """Let a pod take or free memory in turn; return True once a peak is saved."""
     is_high = int((pod / "memory.current").read_text()) > 100 * MIB
     rewrite(pod / "memory.current", f"{(10 if is_high else 300) * MIB:09}\n")
     return "default/job" in known(state).peaks
@@ -48,7 +48,7 @@ def surged(pod: Path, state: Path) -> bool:
 
 def test_a_peak_is_saved_and_outlives_a_daemon_that_is_killed(tree: FakeTree, start: Start, state: Path) -> None:
     pod = tree.add_pod(NAME, 10 * MIB)
-    tree.set_used(TIGHT)  # far from the limit, pods are read once a minute
+    tree.set_used(TIGHT)  # memory is not tight, so the daemon reads pods once a minute
     first = start(RESERVE, "--state-dir", str(state), before=AT_ONCE)
     wait_until(lambda: surged(pod, state), "a peak to be saved")
     first.stop(signal.SIGKILL)

@@ -14,7 +14,7 @@ from trees import FakeTree, wait_until
 
 @pytest.fixture
 def braked(tree: FakeTree) -> Path:
-    """memory.high of a tree that has one, as real ones do."""
+    """Give the tree a memory.high, as real trees have; return the file."""
     path = tree.kubepods / "memory.high"
     path.write_text("max\n")
     return path

@@ -1,4 +1,4 @@
-"""What the daemon does is published, and publishing it costs nothing else."""
+"""A running daemon publishes metrics; errors in publishing change nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_dir(tree: FakeTree) -> Path:
 
 
 def figures(run_dir: Path) -> dict[tuple[str, ...], float]:
-    """What is published now; nothing where nothing is."""
+    """Return the published values; an empty dict if there are none."""
     try:
         values = published.read(published.path_in(str(run_dir))).values
     except PublishedError:
@@ -70,7 +70,7 @@ def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
 
 
 def test_a_dry_run_publishes_nothing(tree: FakeTree, start: Start, run_dir: Path) -> None:
-    """It may look on while a daemon that does something publishes."""
+    """A dry run may run beside a daemon that publishes."""
     tree.add_pod("web")
     tree.set_used(HIGH)
     daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir), "--dry-run")
@@ -100,7 +100,7 @@ def test_figures_that_cannot_be_published_cost_nothing_else(
     wait_until(lambda: all(cpu_max(pod) == PAUSED for pod in pods), "the pauses")
     tree.set_used(0)
     wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
-    if trouble == "fifo":  # it is in nobody's way
+    if trouble == "fifo":  # a fifo there does not block the daemon
         wait_until(lambda: bool(figures(run_dir)), "the figures")
 
     assert daemon.stop() == 0
@@ -111,7 +111,7 @@ def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Star
     pod = tree.add_pod("web", cpu_max="50000 100000")
     broken = "from cgpause.daemon import publisher; from cgpause.telemetry import counts; "
     broken += "gone = lambda *_: 1 // 0; publisher.gather = gone"
-    # Running, and not `start`, which takes a traceback for a failure: here there is one, in the log.
+    # Not with `start`, which treats a traceback as a failure: here the log has one.
     daemon = Running(
         tree,
         NO_SACRIFICE + METRICS,

@@ -1,4 +1,4 @@
-"""Who is paused and who is not, and that everybody gets back what was theirs."""
+"""Pods that the daemon pauses and pods that it does not; each pod gets its original values back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_pods_are_paused_in_ascending_order_and_restored_to_their_own_values(tre
     daemon = start()
 
     tree.set_used(HIGH)
-    daemon.wait_for_log(" paused pod=default/large")  # said once it is done, after the write
+    daemon.wait_for_log(" paused pod=default/large")  # logged after the write
     assert cpu_max(large) == PAUSED
 
     paused = [line.split("pod=")[1].split()[0] for line in daemon.log.splitlines() if " paused pod=" in line]
@@ -34,7 +34,7 @@ def test_page_cache_is_no_reason_to_pause(tree: FakeTree, start: Start) -> None:
     tree.set_used(int(0.1 * GIB), reclaimable_bytes=int(0.9 * GIB))
     daemon = start()
 
-    # Two walks' worth of decisions, provoked by pods that come and go.
+    # Pods that come and go trigger refreshes, and so several decisions.
     for number in range(3):
         other = tree.add_pod(f"other-{number}")
         daemon.wait_for_log(f"pod appeared pod=default/other-{number}")

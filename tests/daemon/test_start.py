@@ -1,4 +1,4 @@
-"""With what it starts, what it says then, and what a reload takes."""
+"""The daemon's start: its settings and its first messages, and the settings that a reload takes."""
 
 from __future__ import annotations
 

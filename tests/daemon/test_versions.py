@@ -1,4 +1,4 @@
-"""Records of a newer version of cgpause on a node that went back to this one: kept and reported, never lost."""
+"""Records of a newer version, after a downgrade of cgpause: kept and reported, never lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIGH_XATTR = "user.cgpause.high"
 
 
 def make_newer(folder: Path, xattr: str) -> bytes:
-    """Turn a record into one of the next schema; returns what it was."""
+    """Turn a record into one of the next schema; return the record before."""
     before = os.getxattr(folder, xattr)
     os.setxattr(folder, xattr, json.dumps({**json.loads(before), "schema": 2, "more": []}).encode())
     return before
@@ -43,7 +43,7 @@ def test_pause_of_a_newer_version_stays_is_reported_and_ends_once_that_version_i
     assert restore.main(["--cgroup-root", str(tree.root)]) == 6
     assert (cpu_max(pod), os.getxattr(pod, XATTR)) == (PAUSED, newer)
 
-    os.setxattr(pod, XATTR, before)  # with the version that reads it, it is as any other
+    os.setxattr(pod, XATTR, before)  # the version that can read the record restores it
     assert restore.main(["--cgroup-root", str(tree.root)]) == 0
     assert cpu_max(pod) == "50000 100000\n"
 

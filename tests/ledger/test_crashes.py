@@ -1,4 +1,4 @@
-"""Whoever dies at any step leaves what a resume puts right."""
+"""A process that dies at any step leaves a state that a resume restores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_whoever_dies_before_any_step_leaves_a_pod_that_resume_puts_right(
 def test_whoever_dies_inside_any_write_leaves_a_pod_that_resume_puts_right(
     pausable_cgroup: PausableCgroup, scenario: Scenario
 ) -> None:
-    """An ordinary file is empty between its truncation and its write; a kernel file never is."""
+    """A plain file is empty between its truncation and its write; a kernel file never is."""
     check_every_crash(pausable_cgroup, scenario, torn=True)
 
 

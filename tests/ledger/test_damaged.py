@@ -1,4 +1,4 @@
-"""Records that cannot be read, or cannot be true."""
+"""Records that are unreadable or contradict themselves."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_sound_record_needs_no_second_source(pausable_cgroup: PausableCgroup, 
 def test_a_record_of_an_impossible_pause_is_never_taken_for_a_finished_resume(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup
 ) -> None:
-    """A throttle record that does not say what was written must not be dropped while the quota stays."""
+    """A throttle record without the written value must not be dropped while the throttle's quota stays."""
     pausable_cgroup.set("50000 100000")
     ledger.pause(cgroup, request())
     fields = json.loads(os.getxattr(pausable_cgroup.folder, XATTR))

@@ -1,4 +1,4 @@
-"""Others who freeze, thaw or write in the middle of a take-over, a resume or a remembered pause."""
+"""Foreign freezes, thaws and writes during a take-over, a resume or a remembered pause."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record_of(pod: PausableCgroup) -> PauseRecord:
 
 
 def test_a_throttled_pod_that_somebody_froze_is_not_taken_over_to_be_frozen(pausable_cgroup: PausableCgroup) -> None:
-    """A resume would thaw it, and who froze it does not want that."""
+    """A resume would thaw it, against the intention of the process that froze it."""
     pausable_cgroup.set("50000 100000", 20000)
     hold(pausable_cgroup, "throttle")
     pausable_cgroup.write("cgroup.freeze", "1")
@@ -153,7 +153,7 @@ def test_a_pause_whose_record_was_removed_is_undone_from_memory(pausable_cgroup:
 
 
 def test_a_remembered_pause_that_changed_nothing_is_over(pausable_cgroup: PausableCgroup) -> None:
-    """The pod's own quota was tighter than ours: that it is there proves no pause."""
+    """The pod's own quota is tighter than the throttle's, so its presence proves no pause."""
     pausable_cgroup.set("500 100000")
     hold(pausable_cgroup, "throttle")
     known = record_of(pausable_cgroup)
@@ -205,7 +205,7 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pausable_cgroup: Paus
     assert pausable_cgroup.state() == CgroupState("", "0", "0", None)
 
 
-# --- who waits -----------------------------------------------------------------------------------------------------
+# --- waits for the lock --------------------------------------------------------------------------------------------
 
 
 OPERATIONS: dict[str, Callable[[Cgroup, float], object]] = {
@@ -244,4 +244,4 @@ def test_a_pod_that_vanishes_while_it_is_frozen_is_gone(pausable_cgroup: Pausabl
         pytest.raises(CgroupGoneError),
     ):
         freeze(cgroup)
-    assert steps[-1] == "write cgroup.freeze"  # and nothing is undone on what is not there
+    assert steps[-1] == "write cgroup.freeze"  # the ledger restores nothing in a cgroup that is gone

@@ -1,4 +1,4 @@
-"""A throttled pod is frozen on top, and resumed from both."""
+"""A throttled pod that is frozen as well, and resumed from both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_throttled_pod_is_frozen_on_top_and_resume_undoes_both(
 
 
 def test_a_freeze_is_recorded_first_leaves_the_quota_alone_and_is_undone_first(pausable_cgroup: PausableCgroup) -> None:
-    """A write of the quota would refill the pool of the very pod that grows."""
+    """A write of the quota would refill the CPU pool of the pod that grows."""
     pausable_cgroup.set("50000 100000", 20000)
     hold(pausable_cgroup, "throttle")
     steps: list[str] = []

@@ -1,4 +1,4 @@
-"""Of two at one pod, one waits."""
+"""Two processes at one pod: the second waits for the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A resize in the very moment of a pause: its value is what a resume leaves."""
+"""A resize at the moment of a pause: the resume restores the resized value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign writes that are answered while the pause is wanted."""
+"""Foreign writes during a pause, after which the ledger asserts the pause again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THROTTLED, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 def test_the_original_written_again_is_answered_and_stays_the_original(
     pausable_cgroup: PausableCgroup, cgroup: Cgroup
 ) -> None:
-    """systemd after daemon-reload."""
+    """systemd writes the original again after a daemon-reload."""
     pausable_cgroup.set("50000 100000", 20000)
     before, _ = ledger.pause(cgroup, request())
     pausable_cgroup.write("cpu.max", "50000 100000")
@@ -28,7 +28,7 @@ def test_the_original_written_again_is_answered_and_stays_the_original(
 
 
 def test_another_value_becomes_the_original(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
-    """A resize."""
+    """For example a resize."""
     pausable_cgroup.set("50000 100000", 20000)
     ledger.pause(cgroup, request())
     pausable_cgroup.write("cpu.max", "30000 50000")

@@ -21,7 +21,7 @@ ERRNOS = [errno.EINVAL, errno.EBUSY, errno.EACCES, errno.ENOSPC, errno.EROFS, er
 
 
 class Refusal:
-    """Refuses one step, once or from then on."""
+    """A hook that refuses one writing step, once or from then on."""
 
     def __init__(self, number: int, code: int, *, persistent: bool) -> None:
         self._left = number
@@ -65,7 +65,7 @@ def test_no_refused_write_leaves_a_pod_paused_without_a_record(
             except (KernelWriteError, RestoreError):
                 pass
             else:
-                # A burst the newer quota leaves no room for is the one refusal that is no failure.
+                # A newer quota too small for the burst is the only refusal that is no failure.
                 assert code == errno.EINVAL
                 assert pausable_cgroup.state().record is None
                 continue
@@ -94,7 +94,7 @@ def test_a_pause_refused_once_undoes_itself_and_takes_its_record_along(
 
 
 def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pausable_cgroup: PausableCgroup) -> None:
-    """The worst case has a name and an exit code (6) of its own, and the record stays."""
+    """The worst case has its own error class and its own exit code (6), and the record stays."""
     pausable_cgroup.set("50000 100000", 20000)
 
     def refuse(cgroup: SteppedCgroup, step: str, name: str) -> None:
@@ -113,7 +113,7 @@ def test_a_pause_that_cannot_be_undone_says_so_as_a_restore_error(pausable_cgrou
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EROFS, errno.ENOSPC], ids=lambda code: errno.errorcode[code])
 def test_without_a_record_nothing_is_written_at_all(pausable_cgroup: PausableCgroup, code: int) -> None:
-    """On a file system without xattrs (or a read-only one) both setting and removing them fail."""
+    """On a file system without xattrs, or a read-only one, both setting and removing them fail."""
     pausable_cgroup.set("1000 100000")
     written: list[str] = []
 
@@ -140,7 +140,7 @@ def test_another_writer_in_the_same_moment_is_an_error_and_wins(pausable_cgroup:
         nonlocal reads
         if (step, name) == ("read", "cpu.max"):
             reads += 1
-            if reads == 3:  # to plan, before the write, and back
+            if reads == 3:  # to plan, before the write, and to check
                 pausable_cgroup.write("cpu.max", "70000 100000")
 
     with (
@@ -176,7 +176,7 @@ def test_a_pod_without_a_cpu_controller_is_an_error_that_says_so(
 def test_a_cgroup_that_vanishes_before_any_step_is_gone_and_nothing_else(
     pausable_cgroup: PausableCgroup, scenario: Scenario
 ) -> None:
-    for number in range(len(count_steps(pausable_cgroup, scenario)) - 1):  # the last one only unlocks
+    for number in range(len(count_steps(pausable_cgroup, scenario)) - 1):  # the last step only unlocks
         scenario.set_up(pausable_cgroup)
         left = number
 

@@ -1,4 +1,4 @@
-"""A resume puts back what was there, and leaves what others wrote."""
+"""A resume restores the original values and leaves foreign values."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_pausing_a_paused_pod_changes_nothing(
 
 @pytest.mark.parametrize("cpu_max", ["max 100000", "1000 100000"])
 def test_resuming_a_running_pod_changes_nothing(pausable_cgroup: PausableCgroup, cgroup: Cgroup, cpu_max: str) -> None:
-    """Also one whose quota happens to be ours: only the record proves a pause."""
+    """This includes a pod with the throttle's quota as its own: only the record proves a pause."""
     pausable_cgroup.set(cpu_max)
     before = pausable_cgroup.state()
     assert ledger.resume(cgroup) is None

@@ -1,4 +1,4 @@
-"""A pause of the daemon's that becomes an operator's, and what others wish meanwhile."""
+"""A pause of the daemon that an operator takes over, with resizes and other changes meanwhile."""
 
 from __future__ import annotations
 

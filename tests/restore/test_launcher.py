@@ -1,4 +1,4 @@
-"""systemd/restore.sh: which Python resumes where that of the installation no longer works."""
+"""systemd/restore.sh: the Python that resumes pods if the installation's own Python no longer works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE_PYTHON = subprocess.run(
 
 
 class Installation:
-    """What looks like a virtual environment with cgpause in it."""
+    """A folder that looks like a virtual environment with cgpause in it."""
 
     def __init__(self, folder: Path) -> None:
         self.python = folder / "bin/python"
@@ -33,7 +33,7 @@ class Installation:
         shutil.copy(LAUNCHER, self.launcher)
 
     def runs(self, script: str) -> None:
-        """Give it this as its Python."""
+        """Make this shell script the installation's Python."""
         self.python.write_text(f"#!/bin/sh\n{script}\n")
         self.python.chmod(0o755)
 
@@ -94,7 +94,7 @@ def test_without_modules_it_fails_and_says_why(installation: Installation) -> No
 
 
 def test_it_needs_the_standard_library_only() -> None:
-    """-S: no site-packages."""
+    """-S: without site-packages."""
     code = f"import sys; sys.path.append({str(Path(cgpause.__file__).parents[1])!r}); import cgpause.restore"
 
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)

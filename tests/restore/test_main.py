@@ -1,4 +1,4 @@
-"""`python -m cgpause.restore`: what it says, notes and exits with."""
+"""`python -m cgpause.restore`: its messages, its history events and its exit codes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_daemon_only_leaves_what_an_operator_takes_over_in_the_same_moment(
 
 @pytest.mark.parametrize(("ended", "resumed"), [(-1, True), (3600, False)], ids=["expired", "still-wanted"])
 def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ended: int, resumed: bool) -> None:  # noqa: FBT001 - a table
-    """The daemon does that while it runs; a stopped one must not leave it held for ever."""
+    """The daemon ends such a pause while it runs; a stopped daemon must not leave the pod paused for ever."""
     pod = tree.add_pod("web", cpu_max="50000 100000")
     at_ns = now_ns()
     request = PauseRequest(
@@ -122,7 +122,7 @@ def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ende
 
 @contextlib.contextmanager
 def daemon_at_work(tree: FakeTree) -> Iterator[None]:
-    """Another process that has the lock of this tree's daemon."""
+    """Run another process that has the lock of this tree's daemon."""
     (tree.root / DAEMON_FILE).touch()
     code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
     command = [sys.executable, "-I", "-c", code, str(tree.root / DAEMON_FILE)]
@@ -139,7 +139,7 @@ def test_daemon_only_leaves_what_another_daemon_at_work_holds(
     pod = tree.add_pod("web")
     pause_pod(tree.root, pod)
     brake(tree.kubepods)
-    monkeypatch.setattr(restore, "_cgroup_of", lambda pid: str(pid).encode())  # each process has its own
+    monkeypatch.setattr(restore, "_cgroup_of", lambda pid: str(pid).encode())  # each process has its own cgroup
     command = ["--cgroup-root", str(tree.root), "--daemon-only"]
 
     with daemon_at_work(tree):
@@ -155,7 +155,7 @@ def test_daemon_only_leaves_what_another_daemon_at_work_holds(
 
 
 def test_daemon_only_resumes_what_the_daemon_of_its_own_unit_holds(tree: FakeTree) -> None:
-    """The preStop hook where that hangs, and ExecStopPost= where a disk that hangs does not let it end."""
+    """This helps a preStop hook if the daemon hangs, and ExecStopPost= if a hanging disk keeps the daemon alive."""
     pause_pod(tree.root, tree.add_pod("web"))
 
     with daemon_at_work(tree):
@@ -185,7 +185,7 @@ def test_no_daemon_begins_to_pause_what_is_being_resumed(tree: FakeTree, monkeyp
 
 
 def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: Capture) -> None:
-    """With --daemon-only it is the daemon that ran dry: what one before it left is resumed."""
+    """With --daemon-only, the option is the daemon's: pauses of an earlier daemon are still resumed."""
     pod = tree.add_pod("web")
     pause_pod(tree.root, pod)
 
@@ -201,7 +201,7 @@ def test_a_dry_run_is_refused_where_it_would_not_be_one(tree: FakeTree, capsys: 
 def test_those_that_take_long_come_last_and_their_time_is_bounded(
     tree: FakeTree, no_systemd: None, monkeypatch: Patch
 ) -> None:
-    """systemd ends ExecStopPost= after 30 s; a dozen of locked pods must not use them up for all the others."""
+    """systemd ends ExecStopPost= after 30 s; a dozen locked pods must not take that time from all others."""
     pods = [tree.add_pod(f"pod-{n}", cpu_max="50000 100000") for n in range(6)]
     for pod in pods:
         pause_pod(tree.root, pod)
@@ -232,12 +232,12 @@ def test_those_that_take_long_come_last_and_their_time_is_bounded(
     assert done == [str(path.relative_to(tree.root)) for path in (*pods[4:], tree.kubepods)]
     assert failed == [str(path.relative_to(tree.root)) for path in pods[:4]]
     assert [outcome.path for outcome in outcomes] == done + failed
-    # The damaged one and the first that is locked are waited for, 10 s each; then patience is at its end.
+    # The damaged pod and the first locked pod wait 10 s each; then the time for waiting is used up.
     assert waits == [0] * 6 + [LOCK_WAIT_S] * 2 + [0] * 2
 
 
 def test_daemon_only_takes_a_damaged_record_for_the_daemons(tree: FakeTree, no_systemd: None) -> None:
-    """Nobody can tell whose it was, and left paused is worse than resumed: so it is tried, and the failure is loud."""
+    """The record's owner is unknown, and a paused pod is worse than a resumed one, so the attempt must fail loudly."""
     pod = tree.add_pod("web")
     damage(pod)
 
@@ -284,7 +284,7 @@ def test_main_exits_1_without_cgroup_v2(monkeypatch: Patch, capsys: Capture) -> 
 
 
 def test_main_exits_1_without_its_cgroup_root(tmp_path: Path, capsys: Capture) -> None:
-    """As its docstring and `cgpause resume --all` have it."""
+    """The function's docstring and `cgpause resume --all` promise this."""
     assert restore.main(["--cgroup-root", str(tmp_path / "absent")]) == 1
     assert str(tmp_path / "absent") in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""memory.high comes back with the pods."""
+"""Restoring pods also restores memory.high."""
 
 from __future__ import annotations
 

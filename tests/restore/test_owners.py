@@ -1,4 +1,4 @@
-"""Whose pauses are undone: an owner's, those whose time is over, and those nobody can tell."""
+"""Pauses that are resumed: pauses of the given owner, expired pauses, and pauses of unknown owner."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_memory_high_is_never_the_operators(
     assert [outcome.path for outcome in outcomes] == [tree.kubepods.name] * released
 
 
-# --- what cannot be looked at --------------------------------------------------------------------------------------
+# --- unreadable cgroups --------------------------------------------------------------------------------------------
 
 
 def refusing(path: Path, error: Exception, method: str) -> Callable[..., object]:
@@ -196,7 +196,7 @@ def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: Fake
     assert resume_all(str(tree.root)) == [Outcome(str(pod.relative_to(tree.root)), None, error)]
 
 
-# --- what is said --------------------------------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------------------------
 
 
 def test_a_root_that_cannot_be_read_is_exit_code_6(tree: FakeTree, monkeypatch: Patch, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""Every pause is undone with nothing but the tree, and one that fails stops nobody."""
+"""The tree alone is enough to resume every paused pod, and one failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_captured_tree_gets_everything_back(driver: str, tmp_path: Path) -> No
 
 
 def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
-    """An old kubelet, or another driver, leaves a second tree behind; its pods may be paused too."""
+    """An old kubelet or another driver leaves a second tree behind, and its pods may be paused too."""
     first = tree.add_pod("first", cpu_max="50000 100000")
     places = ("kubepods/burstable", "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice")
     others = []
@@ -114,7 +114,7 @@ def test_one_that_fails_never_stops_the_others(bad: int, tree: FakeTree, no_syst
 
 @pytest.mark.parametrize("method", ["__init__", "get_xattr"])
 def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: FakeTree, monkeypatch: Patch) -> None:
-    """The kernel may refuse one directory (EACCES, EIO); it may hold a record, so it is a failure, not a detail."""
+    """The kernel may refuse one directory (EACCES, EIO); a record may be in it, so this is a failure, not a detail."""
     bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
     pause_pod(tree.root, good)
     real = getattr(Cgroup, method)
@@ -134,7 +134,7 @@ def test_one_that_cannot_be_looked_at_never_stops_the_others(method: str, tree: 
 
 @pytest.mark.parametrize("place", ["kubepods.slice", "kubepods-burstable.slice"])
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree: FakeTree, monkeypatch: Patch) -> None:
-    """Saying "nothing is paused" of a folder nobody could look into would be a guess."""
+    """The message "nothing is paused" about an unreadable folder would be a guess."""
     pause_pod(tree.root, tree.add_pod("hidden"))
     real = Cgroup.children
 
@@ -160,7 +160,7 @@ def test_a_pod_that_vanishes_while_its_folder_is_listed_does_not_hide_its_neighb
     real = os.scandir
 
     class Racing:
-        """Lists the folder, and only then does the pod vanish."""
+        """An iterator that lists the folder and then removes the pod."""
 
         def __init__(self, fd: int) -> None:
             self._entries = real(fd)

@@ -1,4 +1,4 @@
-"""A damaged record is replaced by what systemd knows."""
+"""systemd's settings replace a damaged record."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_systemd_knows_the_original_of_a_slice(shown: bytes, expected: CpuMax | 
 
 
 def test_a_systemctl_that_fails_knows_nothing(systemctl: Path) -> None:
-    # `cat` of a file that is not there exits with 1.
+    # `cat` of a missing file exits with 1.
     assert original_from_systemd(SLICE) is None
     assert (systemctl.parent / "called").exists()
 

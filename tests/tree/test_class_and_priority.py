@@ -1,4 +1,4 @@
-"""What a pod is, and when its turn comes."""
+"""A pod's class (service or batch) and its priority."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ S = 1_000_000_000
 
 
 class Asked:
-    """Stands for `listens`: answers as set for each pod, and counts who was asked."""
+    """A replacement for `listens` that gives the answer set for each pod and counts the questions."""
 
     def __init__(self) -> None:
         self.answers: dict[str, bool | None] = {}
@@ -70,7 +70,7 @@ def test_rules_come_before_what_the_kernel_shows(fake: FakeTree, tree: PodTree, 
     tree.refresh(0)
     found = {t.pod.name: (t.pod.workload, t.pod.priority) for t in tree.pods.values()}
     assert found == {"a": (Workload.SERVICE, 3), "b": (Workload.BATCH, 0), "c": (Workload.BATCH, -3)}
-    assert len(asked.pods) == 1  # whose class a rule decides is not asked
+    assert len(asked.pods) == 1  # a pod with a class by rule is not asked
 
     tree.config = Config()
     tree.refresh(S)
@@ -93,7 +93,7 @@ def test_a_batch_pod_is_asked_again_after_10_s_and_a_service_never(fake: FakeTre
 
 
 def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
-    """One that takes its time would otherwise be held for minutes before it ever listens, as often as it starts."""
+    """Otherwise a slow container would be paused for minutes before it listens, at each of its starts."""
     slow, known = str(fake.add_pod("slow")), str(fake.add_pod("known"))
     asked.answers = {slow: False, known: True}
     tree.refresh(0)
@@ -109,7 +109,7 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
 
 
 def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
-    """Of a Job's pods the first takes `starting_s` to be known as batch, and all others are known with it."""
+    """The first pod of a Job takes `starting_s` to be known as batch; then all its other pods are batch at once."""
     first, second = str(fake.add_pod("job-0")), str(fake.add_pod("job-1"))
     asked.answers = {first: False, second: False}
     tree.refresh(0)
@@ -119,7 +119,7 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     assert workloads(tree) == {"job-0": Workload.STARTING, "job-1": Workload.STARTING}
     tree.refresh(int(tree.config.hold.starting_s * S))
     assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
-    tree.starts(other, 20 * S)  # its container again
+    tree.starts(other, 20 * S)  # its container starts again
     assert workloads(tree)["job-1"] is Workload.BATCH
 
 
@@ -158,7 +158,7 @@ def test_a_new_pod_is_asked_at_once_and_known_ones_in_turns(fake: FakeTree, tree
     tree.read_details(10 * S)
     assert len(asked.pods) == 16
     tree.read_details(11 * S)
-    assert set(asked.pods) == paths  # the four that had to wait; nobody twice
+    assert set(asked.pods) == paths  # the four pods that had to wait, and no pod twice
     assert len(asked.pods) == 20
 
 

@@ -1,4 +1,4 @@
-"""What is read of each pod once memory is short."""
+"""Details of each pod that the tree reads when memory is tight."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
         (0, -(1 << 15), 7),
         (1 << 17, 1 << 14, 1 << 17),
         ((1 << 17) + 1, 0, (1 << 17) + 1),
-        ((1 << 17) + 1, 1, 7),  # so much page cache could turn into anonymous memory behind a steady figure
+        ((1 << 17) + 1, 1, 7),  # so much page cache could turn into anonymous memory at the same memory.current
     ],
 )
 def test_memory_stat_is_read_again_where_something_may_have_changed(
@@ -79,7 +79,7 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
     tree.read_details(2 * S)
     assert details(tree)["web"][0] == seen
     tree.read_details(12 * S)
-    assert details(tree)["web"][0] == 7  # at the latest
+    assert details(tree)["web"][0] == 7  # the longest time without a new reading
 
 
 def test_a_container_that_ended_no_longer_counts_and_a_new_one_does(fake: FakeTree, tree: PodTree) -> None:
@@ -89,7 +89,7 @@ def test_a_container_that_ended_no_longer_counts_and_a_new_one_does(fake: FakeTr
     tree.read_details(0)
     shutil.rmtree(next(path for path in pod.iterdir() if path.is_dir() and "1000" in (path / "cpu.stat").read_text()))
     tree.read_details(S)
-    assert details(tree) == {"web": (0, 1020)}  # what was read last; it is listed again next time
+    assert details(tree) == {"web": (0, 1020)}  # the last reading; the containers are listed again next time
     tree.read_details(2 * S)
     assert details(tree) == {"web": (0, 20)}
     (pod / ("crio-" + "c" * 64 + ".scope")).mkdir()
@@ -138,7 +138,7 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
 def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
     fake: FakeTree, ruled: PodClass, becomes: Workload
 ) -> None:
-    """An exec probe is a probe, although nothing listens."""
+    """An exec probe needs a running pod too, although no process listens."""
     fake.add_pod("web")
     config = Config(pods=(PodRule("*/*", class_=ruled),))
     tree = PodTree(str(fake.root), str(fake.log_dir), config)
@@ -154,7 +154,7 @@ def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
 
 
 def test_a_pod_is_left_alone_for_the_longest_of_its_reasons(fake: FakeTree, tree: PodTree) -> None:
-    """A sidecar that ends during a pod's grace period does not cut it short."""
+    """A sidecar that ends during a pod's grace period does not shorten that period."""
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
     tracked.spare(10 * S)
@@ -172,7 +172,7 @@ def test_a_new_pod_is_spared_for_the_first_part_of_its_settling(
 ) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.settled_at_ns == 0  # it was there before us
+    assert tracked.pod.settled_at_ns == 0  # the pod existed before the daemon
     tracked.settle(S, HoldConfig(settle_s=settle_s))
     assert tracked.pod.spared_until_ns == S + int(spared_s * S)
     assert tracked.pod.settled_at_ns == S + int(settle_s * S)

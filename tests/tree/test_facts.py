@@ -1,4 +1,4 @@
-"""What is read of each pod now and then: its name, its limit, what protects it."""
+"""Facts about each pod that the tree reads now and then: its name, its limit, its protection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_marks_of_systemd_oomd_protect(
     os.setxattr(fake.add_pod("web"), xattr, value)
     (tracked,) = tree.refresh(0)[0]
     assert (tracked.pod.protected is not None) is protects
-    monkeypatch.setattr(Cgroup, "owned_by_root", lambda _: False)  # anybody else may not opt out
+    monkeypatch.setattr(Cgroup, "owned_by_root", lambda _: False)  # another user's mark does not protect the pod
     tree.refresh(1)
     assert tracked.pod.protected is None
 
@@ -65,7 +65,7 @@ def test_the_pod_we_run_in_is_protected(
     place: str,
     protects: bool,  # noqa: FBT001 - a table
 ) -> None:
-    """By process id: seen from a container, the path of our cgroup is "/"."""
+    """The pod is found by process id: inside a container, the path of the own cgroup is "/"."""
     folder = fake.add_pod("web") / place
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
@@ -76,7 +76,7 @@ def test_the_pod_we_run_in_is_protected(
 
 
 def test_the_pod_we_run_in_is_protected_also_where_the_first_walk_missed_it(fake: FakeTree, tree: PodTree) -> None:
-    """A walk finds nothing where a tree is only just being made, or another one looks as if it were in use."""
+    """A refresh finds no pod if the tree is just being made, or if another tree looks as if it were in use."""
     aside = fake.kubepods.rename(fake.folder / "aside")
     fake.kubepods.mkdir()
     tree.refresh(0)
@@ -120,7 +120,7 @@ def test_a_pod_whose_processes_cannot_be_listed_is_protected_until_they_can(
     refused: int,
     protects: bool,  # noqa: FBT001 - a table
 ) -> None:
-    """Not for a threaded cgroup (EOPNOTSUPP): a container may make one, and gains nothing by it."""
+    """A threaded cgroup (EOPNOTSUPP) is not protected: a container can make one, and must gain nothing by it."""
     fake.add_pod("web")
     tree = PodTree(str(fake.root), str(fake.log_dir), ALLOW_ALL)
     read = Cgroup.read

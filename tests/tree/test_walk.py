@@ -1,4 +1,4 @@
-"""The walk: both drivers as captured, everything strange beside them, and trees that come and go."""
+"""Discovery of pods: captured trees of both drivers, foreign entries, and trees that come and go."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_pod_that_cannot_be_read_is_left_alone_and_told_once(
     protected = {tracked.pod.label for tracked in tree.pods.values() if tracked.pod.protected is not None}
     assert [labels(tree), protected] == [{"default/good", "default/bad"}, {"default/bad"}]
     assert [record.getMessage().partition(" uid=")[0] for record in caplog.records] == ["pod left alone"]
-    # kubepods, and two for each pod, but for a memory.current that cannot be opened
+    # kubepods and two files for each pod, except a memory.current that cannot be opened
     assert open_descriptors() == before + 5 - (file == "memory.current")
 
 
@@ -134,7 +134,7 @@ def test_pods_that_appear_and_vanish_are_told_apart(fake: FakeTree, tree: PodTre
 def test_a_pod_made_again_under_its_path_is_another_one(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     tree.refresh(0)
-    shutil.copytree(pod, pod.with_name("copy"))  # its own inode, as the kernel would give it
+    shutil.copytree(pod, pod.with_name("copy"))  # with its own inode, as the kernel would make it
     pod.rename(fake.folder / "old")
     pod.with_name("copy").rename(pod)
     appeared, gone = tree.refresh(1)
@@ -204,7 +204,7 @@ def test_a_tier_that_vanishes_during_the_walk_is_empty(
 def test_a_tier_that_cannot_be_read_is_not_taken_for_empty(
     fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EMFILE for a moment must not drop pods that are paused: nobody would resume them at the end."""
+    """A moment of EMFILE must not drop paused pods, because the daemon would not resume them at its end."""
     fake.add_pod("web")
     fake.add_pod("idle", tier="besteffort")
     tree.refresh(0)
@@ -244,7 +244,7 @@ def test_closing_gives_every_descriptor_back(fake: FakeTree) -> None:
 
 
 def other_tree(fake: FakeTree, *, populated: bool) -> Path:
-    """The tree of the other cgroup driver, without pods."""
+    """Make the tree of the other cgroup driver, without pods; return its root."""
     other = fake.root / "kubepods"
     (other / "burstable").mkdir(parents=True, exist_ok=True)
     (other / "cgroup.events").write_text(f"populated {int(populated)}\n")
@@ -300,7 +300,7 @@ def test_pause_in_a_tree_that_is_not_used_is_known_from_the_start(fake: FakeTree
 
 
 def test_an_empty_tree_beside_the_one_in_use_is_never_taken_for_it(fake: FakeTree, tree: PodTree) -> None:
-    """The systemd driver's name goes first where nothing else tells two trees apart."""
+    """If nothing else distinguishes two trees, the systemd driver's name comes first."""
     other = other_tree(fake, populated=True)
     fake.kubepods.rename(fake.folder / "away")
     tree.refresh(0)

@@ -1,4 +1,4 @@
-"""Fixtures on a real kernel: a node of its own for each test, removed afterwards however it ends."""
+"""Fixtures on a real kernel: each test has its own node, which is removed even if the test fails."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, REPO,
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Probes have timeouts by the clock: they come last, when the other VMs of scripts/test are mostly through."""
+    """Move the probe tests to the end: their timeouts use wall time, and most VMs of scripts/test are done then."""
     items.sort(key=lambda item: item.path.name == "test_probe_kernel.py")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
-    """A sandbox keeps the daemon from writing byte code, and without it each start would compile every module again."""
+    """Compile the package once; the sandbox forbids writing byte code, so each daemon would compile every module."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", str(REPO / "cgpause")], check=True)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Not in /tmp, which the sandbox takes away."""
+    """Make a test folder outside /tmp, because the sandbox hides /tmp."""
     path = Path("/run/cgpause-test")
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
@@ -53,7 +53,7 @@ def node(folder: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """The one folder on a disk that the shipped unit may write to."""
+    """Make the only folder on a disk that the shipped unit may write to."""
     path = Path("/var/lib/cgpause")
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)
@@ -77,7 +77,7 @@ def start(node: Node) -> Iterator[Start]:
         command = [sys.executable, "-m", "cgpause.daemon", "--config", str(node.folder / "config.toml"), "--verbose"]
         command += ["--cgroup-root", str(root), "--log-dir", str(node.kubepods.log_dir), *options]
         if cgroup is not None:
-            # $$$$: systemd makes one $ of two.
+            # $$$$: systemd turns $$ into $.
             command = ["/bin/sh", "-c", 'echo $$$$ > "$0/cgroup.procs" && exec "$@"', str(cgroup), *command]
         unit = f"cgpause-test-{uuid.uuid4().hex[:8]}.service"
         run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", f"--unit={unit}", *sandbox()]

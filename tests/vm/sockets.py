@@ -1,4 +1,4 @@
-"""A process with the sockets its first argument names; makes the file its second argument names once it has them."""
+"""A process that opens the sockets named by its first argument, then creates the file named by its second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _IFF_UP = 1
 
 
 def open_sockets(kind: str) -> list[socket.socket]:
-    """Sockets of a kind of pod, all of them on an address of this network namespace."""
+    """Return the sockets of a kind of pod, all on an address of this network namespace."""
     if kind == "none":
         return []
     if kind == "udp":
@@ -39,13 +39,13 @@ def open_sockets(kind: str) -> list[socket.socket]:
 
 
 def bring_loopback_up() -> None:
-    """A new network namespace has its loopback down."""
+    """Bring the loopback up, which is down in a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
 def main() -> None:
-    """Hold the sockets until killed."""
+    """Open the sockets, create the file, and keep the sockets until killed."""
     bring_loopback_up()
     held = open_sockets(sys.argv[1])
     Path(sys.argv[2]).touch()

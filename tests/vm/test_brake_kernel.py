@@ -1,4 +1,4 @@
-"""memory.high of kubepods on a real kernel: it wakes a daemon that sleeps, and it always comes back."""
+"""memory.high of kubepods on a real kernel: it wakes a sleeping daemon, and it is always restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cgpause.policy.decide import CARE_PCT
 ASLEEP = "[sampling]\nslow_s = 1\n[memory_high]\nsleep_s = 600\n[hold]\nmax_pause_s = 3600\n"
 LIMIT = LIMIT_MIB * MIB
 EVICTION = eviction_bytes(None, node_total_bytes=LIMIT, capacity_bytes=LIMIT)
-"""What counts where no kubelet has a configuration."""
+"""Eviction threshold in bytes on a node without a kubelet configuration."""
 TRIPWIRE = LIMIT - EVICTION - LIMIT * (1.0 + CARE_PCT) / 100  # reserve.margin_pct is 1
 AIRBAG = LIMIT - EVICTION - LIMIT / 100
 LITTLE = LIMIT / 200
@@ -51,7 +51,7 @@ def wake_ups(daemon: Daemon) -> int:
 
 @pytest.fixture
 def calm(node: Node) -> Node:
-    """A node with plenty of room, and pods of which one may be paused."""
+    """Return a node with much headroom and with two pods; one of them may be paused."""
     node.add("web", 20)
     node.add("filler", 10, namespace="kube-system")
     return node
@@ -60,18 +60,18 @@ def calm(node: Node) -> Node:
 def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Node, start: Start) -> None:
     daemon = start(ASLEEP)
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
-    time.sleep(5)  # a pressure event of the start would keep it looking for a while
+    time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
 
     before = wake_ups(daemon)
     time.sleep(20)
-    assert wake_ups(daemon) - before < 10  # awake it would look 20 times at least
+    assert wake_ups(daemon) - before < 10  # awake, the daemon would sample at least 20 times
 
-    # Ten minutes of sleep are left, and nothing but the kernel can end it.
+    # Ten minutes of sleep are left, and only the kernel can end it.
     calm.resize("filler", LIMIT_MIB - 80)
     wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)
     daemon.wait_for_log(f"pressure path={calm.root}/kubepods.slice/memory.pressure")
 
-    # With room again it goes back to sleep, and on its way out it leaves nothing behind.
+    # With headroom the daemon goes back to sleep, and at its end it restores memory.high.
     calm.resize("filler", 10)
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire again", 120)
     assert daemon.stop() == 0
@@ -81,7 +81,7 @@ def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Nod
 
 @pytest.mark.long
 def test_a_pod_that_goes_back_and_forth_across_the_tripwire_meets_it_seldom(calm: Node, start: Start) -> None:
-    """Each time it stalls every pod that takes memory."""
+    """Each trip stalls every pod that takes memory."""
     daemon = start(ASLEEP)
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
     began, stalled_us = time.monotonic(), stall_us(calm)
@@ -90,7 +90,7 @@ def test_a_pod_that_goes_back_and_forth_across_the_tripwire_meets_it_seldom(calm
         for mib in (LIMIT_MIB - 80, 10):
             calm.resize("filler", mib)
             calm.wait_held("filler", mib)
-        time.sleep(2)  # the daemon looks once a second
+        time.sleep(2)  # the daemon samples once a second
 
     took_s = time.monotonic() - began
     armed = daemon.log.count("level=tripwire")
@@ -99,7 +99,7 @@ def test_a_pod_that_goes_back_and_forth_across_the_tripwire_meets_it_seldom(calm
 
 
 def stall_us(node: Node) -> int:
-    """How long any task of the pods has waited for memory."""
+    """Return how long any task of the pods has waited for memory, in µs."""
     return parse_pressure((node.kubepods.root / "memory.pressure").read_bytes()).some_total_us
 
 
@@ -108,18 +108,18 @@ def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Star
         calm.add(f"small-{number}", 1)
     daemon = start(ASLEEP.replace("sleep_s = 600", "sleep_s = 1"))
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
-    time.sleep(5)  # a pressure event of the start would keep it looking for a while
+    time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
 
     before = reads_of(daemon)
     time.sleep(15)
-    assert reads_of(daemon) - before < 15 * 10  # a look at each pod every second would be that many, and the node's
+    assert reads_of(daemon) - before < 15 * 10  # reading each pod and the node every second would take that many
 
     calm.resize("filler", LIMIT_MIB - 140)
     wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)
 
 
 def reads_of(daemon: Daemon) -> int:
-    """Its read system calls."""
+    """Return the number of the daemon's read system calls."""
     return int(Path(f"/proc/{daemon.pid}/io").read_text().split("syscr: ")[1].split()[0])
 
 
@@ -161,7 +161,7 @@ def test_an_operators_tighter_value_is_respected(calm: Node, start: Start) -> No
 
 
 def test_a_nested_tree_is_braked_and_restored(calm: Node) -> None:
-    """As in kind: the tree lies below another cgroup, and the root is named from further up."""
+    """The tree lies below another cgroup, as in kind, and the daemon gets a root further up."""
     assert calm.root.parent == CGROUP_ROOT
     (calm.folder / "config.toml").write_text(ASLEEP)
     command = [sys.executable, "-m", "cgpause.daemon", "--config", str(calm.folder / "config.toml")]

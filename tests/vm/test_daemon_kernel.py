@@ -35,7 +35,7 @@ from cgpause.daemon import learned
 
 
 def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000") -> tuple[Path, Daemon]:
-    """A pod default/web that a daemon has just paused; "filler" holds the memory it is paused for."""
+    """Start a daemon that pauses pod default/web because "filler" takes memory; return both."""
     pod = node.add("web", 10, cpu_max=cpu_max)
     node.add("filler", 10, namespace="kube-system")
     daemon = start(*config)
@@ -45,7 +45,7 @@ def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000"
 
 
 def exit_code(pid: int) -> int:
-    """Wait for a child's end."""
+    """Wait for a child's end and return its exit code."""
     statuses: list[int] = []
 
     def has_ended() -> bool:
@@ -79,7 +79,7 @@ def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_eac
 
 
 def test_a_psi_trigger_wakes_the_daemon_but_pressure_alone_pauses_nobody(node: Node, start: Start) -> None:
-    """A pod that stalls at a limit of its own makes real pressure while most of the node is free."""
+    """A pod that stalls at a limit of its own causes real pressure while most of the node is free."""
     pod = node.add("web", 10)
     stalled = node.add("stalled", 10)
     daemon = start()
@@ -97,7 +97,7 @@ def test_a_psi_trigger_at_the_limit_leads_to_a_pause(node: Node, start: Start) -
     node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
     daemon = start()
-    # The kernel brakes at memory.high and counts it as a stall: PSI fires exactly there.
+    # The kernel throttles at memory.high and counts that as a stall, so PSI fires exactly there.
     (node.kubepods.root / "memory.high").write_text(str((FULL_MIB - 5) * MIB))
 
     node.resize("filler", FULL_MIB - 10)
@@ -169,10 +169,10 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, star
 def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
     pod, daemon = hold_web(node, start)
 
-    # A limit below what it holds: at its next page the kernel kills, and counts in memory.events.
+    # The limit is below the pod's use: at its next page the kernel kills, and counts that in memory.events.
     (pod / "memory.max").write_text("1M")
 
-    # Killing it also removes nothing by itself, so the event is what tells.
+    # The kill removes no cgroup, so only the event reports it.
     wait_until(lambda: "oom_kill 0" not in (pod / "memory.events").read_text(), "the OOM kill", 120)
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
@@ -189,7 +189,7 @@ def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3], ids=str)
 def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, start: Start, number: int) -> None:
-    """The signals are those of nginx, httpd and systemd."""
+    """The stop signals of nginx, httpd and systemd."""
     _, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
 
     os.kill(node.containers["web"].pid, number)
@@ -200,7 +200,7 @@ def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, star
 
 @pytest.mark.every_kernel
 def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_seen(node: Node, start: Start) -> None:
-    """Throttled it would take the signal, be idle no more, and take minutes for its last seconds of work."""
+    """A throttled pod would take the signal, leave the idle state, and need minutes for its last seconds of work."""
     pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + BATCH, cpu_max="50000 100000")
     wait_until(lambda: frozen(pod), "the freeze", 120)
 
@@ -226,7 +226,7 @@ def test_a_service_stays_throttled(node: Node, start: Start) -> None:
 
 
 def escape(node: Node, start: Start, kind: str) -> tuple[Path, Daemon]:
-    """A pod default/web, paused, with a process from a runtime that tries to get it resumed."""
+    """Start a daemon that pauses pod default/web, with a process in the pod that tries to escape; return both."""
     pod = node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
     argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
@@ -248,7 +248,7 @@ def escape(node: Node, start: Start, kind: str) -> tuple[Path, Daemon]:
 def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
     node: Node, start: Start, kind: str, reason: str
 ) -> None:
-    """It is believed three times in ten minutes; frozen, it can do no more, and what is started in it is believed."""
+    """The daemon believes it three times in ten minutes; frozen, it can do no more, and real visitors are believed."""
     pod, daemon = escape(node, start, kind)
     wait_until(lambda: daemon.log.count(reason) == 3, "the daemon to have believed it three times", 400)
 
@@ -257,7 +257,7 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
         wait_until(lambda: not frozen(pod), "a resume", 10)
     assert daemon.log.count(reason) == 3
 
-    # An exec probe is still answered, for nothing in a frozen pod can have started it.
+    # An exec probe still resumes the pod, because no process in a frozen pod can have started it.
     visits = daemon.log.count('reason="a process was started in it from outside"')
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "1"])
     wait_until(
@@ -271,7 +271,7 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
 def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
     node: Node, start: Start, mechanism: Mechanism
 ) -> None:
-    """An exec probe, a preStop hook, kubectl exec: held, nobody would answer it."""
+    """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod."""
     _, daemon = hold_web(node, start, f'mechanism = "{mechanism}"\n{QUICK}{NOT_HELD_LONG}')
 
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "10"])
@@ -283,7 +283,7 @@ def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
 def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: Start, damage: str) -> None:
-    """From the daemon's memory: systemd does not know these pods."""
+    """The daemon remembers the original; systemd does not know these pods."""
     pod, daemon = hold_web(node, start, cpu_max="50000 100000")
 
     if damage == "removed":
@@ -294,7 +294,7 @@ def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: St
     daemon.wait_for_log(" resumed pod=default/web ")
     resumed = next(line for line in daemon.log.splitlines() if " resumed pod=default/web " in line)
     assert 'cpu_max_to="50000 100000"' in resumed
-    # The node is as short of memory as before, so the pod may be paused again by now; and that has its original, too.
+    # Memory is still tight, so the pod may be paused again by now; that pause has its original, too.
     node.resize("filler", 10)
     wait_until(lambda: os.listxattr(pod) == [], "it to be resumed for good", 120)
     assert cpu_max(pod) == "50000 100000"
@@ -342,7 +342,7 @@ def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start:
 
 @pytest.fixture
 def kubelet_evicts() -> Iterator[None]:
-    """A kubelet's configuration, by which nothing is left long before the limit is reached."""
+    """Write a kubelet configuration with which no headroom is left long before the limit is reached."""
     config = Path("/var/lib/kubelet/config.yaml")
     config.parent.mkdir(exist_ok=True)
     config.write_text("evictionHard:\n  memory.available: 60Mi\n")
@@ -367,7 +367,7 @@ def test_a_pod_whose_memory_is_in_tmpfs_is_not_sacrificed_for_it(
         wait_until(lambda: read_keyed(path / "memory.stat")["shmem"] >= 100 * MIB, "the tmpfs to be filled", 120)
         daemon = start(config + NOT_HELD_LONG + rules)
         node.resize("filler", FULL_MIB - 180)
-        node.resize("plain", 80)  # one that wants more
+        node.resize("plain", 80)  # a pod with a demand
 
         daemon.wait_for_log("sacrificed pod=default/plain")
 
@@ -444,7 +444,7 @@ def test_a_second_daemon_on_a_tree_is_turned_away_until_the_first_is_gone(node: 
 
 @pytest.mark.parametrize("policy", ["watermark", "reserve"])
 def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: str) -> None:
-    """Where the kernel cannot keep it away, or it looks from further up: nobody may lose an original by it."""
+    """The lock cannot separate them on an old kernel or with a root further up; then no pod may lose its original."""
     pod = node.add("web", 60, cpu_max="50000 100000")
     node.add("filler", 10, namespace="kube-system")
     (node.kubepods.root / "memory.high").write_text("max")
@@ -515,11 +515,11 @@ def test_a_manual_pause_is_left_alone_until_it_expires(node: Node, start: Start)
 
 @pytest.mark.long
 def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Node, start: Start, state: Path) -> None:
-    """A job without a limit that has peaked once is expected to do it again, whatever became of the daemon."""
+    """A job without a limit that has peaked once is expected to peak again, even after the daemon was killed."""
     config = "[memory_high]\nenabled = false\n[sampling]\nslow_s = 1\n"
     options = ["--state-dir", str(state)]
     node.add("job-x7k2p", 10)
-    node.add("filler", 230, namespace="kube-system")  # far from the limit the daemon reads pods once a minute
+    node.add("filler", 230, namespace="kube-system")  # with much headroom the daemon reads pods once a minute
     first = start(config, options=options)
     wait_until(lambda: _surged(node, "job-x7k2p", state), "a peak to be saved", 600)
     first.end(signal.SIGKILL)
@@ -527,7 +527,7 @@ def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Nod
     second = start(config, options=options)
     with _explain(node, options) as explain:
         mib = 10
-        while explain.poll() is None:  # what stands still has no demand
+        while explain.poll() is None:  # a pod that does not grow has no demand
             mib = mib + 3 if mib < 110 else 10
             node.resize("job-x7k2p", mib)
             time.sleep(0.5)
@@ -541,7 +541,7 @@ def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Nod
 
 
 def _surged(node: Node, name: str, state: Path) -> bool:
-    """Make a pod take memory and give it back; returns whether that was learned and saved by now."""
+    """Make a pod take memory and free it; return True if the peak is saved by now."""
     for mib in (100, 10):
         node.resize(name, mib)
         node.wait_held(name, mib)

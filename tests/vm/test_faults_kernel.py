@@ -1,4 +1,4 @@
-"""The crash matrix and the soak in small: `scripts/bench` ends the daemon far more often, and goes on far longer."""
+"""Small runs of the crash matrix and the soak; `scripts/bench` ends the daemon far more often and runs far longer."""
 
 from __future__ import annotations
 

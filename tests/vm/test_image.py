@@ -1,4 +1,4 @@
-"""The container image on a real kernel: podman runs it as docs/deploy/daemonset.yaml says, in a pod of its own tree.
+"""The container image on a real kernel: podman runs it as in docs/deploy/daemonset.yaml, in a pod of its own tree.
 
 One story: start, pressure, a stop, and each way to die.
 """
@@ -24,7 +24,7 @@ SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
 POD = KUBEPODS / "kubepods-burstable.slice" / SLICE
 FOLDERS = {"config": "/run/test-image/config", "run": "/run/test-image/run"}
 LIMIT = "400M"
-"""Of kubepods: the daemon is in it, too."""
+"""Memory limit of kubepods, which includes the daemon's own pod."""
 SYS_RESOURCE, IPC_LOCK = 24, 14
 SCMP_FILTER = "2"
 
@@ -84,7 +84,7 @@ def node(image: str) -> Iterator[Node]:
     for path in (STATE, Path("/var/log/containers")):
         path.mkdir(exist_ok=True)
     (Path(FOLDERS["config"]) / "config.toml").write_text(CONFIG_TEXT + "[metrics]\npublish = true\n")
-    # Of the namespace default: that it runs in kube-system would be another reason to leave it alone.
+    # In the namespace default, because the namespace kube-system would protect the pod for another reason.
     (POD_LOGS / f"default_cgpause_{UID}").mkdir(parents=True)
     with node_of_slices() as node:
         run("systemctl", "set-property", "--runtime", "kubepods.slice", f"MemoryMax={LIMIT}")
@@ -97,10 +97,10 @@ def node(image: str) -> Iterator[Node]:
 
 @pytest.fixture
 def container(node: Node, image: str) -> Iterator[Container]:
-    """Runs, and knows its pod by the kernel alone: the manifest's CGPAUSE_POD_UID is empty."""
+    """Start the container with an empty CGPAUSE_POD_UID, so that it finds its own pod only through the kernel."""
     node.wait_as_before()
     container = Container("cgpause", image)
-    # As kubelet does, and only that makes systemd hand the cpu controller down.
+    # kubelet sets a weight as well; without it, systemd does not enable the cpu controller here.
     run("systemctl", "set-property", "--runtime", SLICE, "CPUWeight=10")
     container.wait_for_log("started ")
     yield container
@@ -109,7 +109,7 @@ def container(node: Node, image: str) -> Iterator[Container]:
 
 
 def own() -> tuple[str, bool]:
-    """cpu.max of the own pod, and whether there is a record on it."""
+    """Return cpu.max of the daemon's own pod, and whether the pod has a record."""
     return (POD / "cpu.max").read_text(), XATTR in os.listxattr(POD)
 
 

@@ -1,4 +1,4 @@
-"""The lab on a real kernel: its tree, its kubelet, and a demo that is interrupted. Its worker comes in build/."""
+"""The lab on a real kernel: its tree, its kubelet, and an interrupted demo. Its worker comes in build/."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_tree_is_as_kubelet_makes_it_and_cgpause_reads_it(parent: Path, tmp_
 
 
 def test_a_tree_of_paused_pods_is_removed_at_once(parent: Path, tmp_path: Path, worker: str) -> None:
-    """What the daemon may have left when both were killed: throttled to 1 %, or frozen."""
+    """A daemon and lab that are both killed may leave such pods: throttled to 1 %, or frozen."""
     with Kubepods(parent, tmp_path, 128 * MIB, (worker, "pause")) as tree:
         for number, (name, value) in enumerate((("cpu.max", "1000 100000"), ("cgroup.freeze", "1"))):
             spec = PodSpec(f"job-{number}", make_uid(number), 8 * MIB)
@@ -133,7 +133,7 @@ def test_a_worker_never_reaches_its_own_limit(parent: Path, tmp_path: Path, work
 def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
     parent: Path, tmp_path: Path, worker: str
 ) -> None:
-    """Two jobs that together do not fit: whoever is killed waits 0.1, 0.2, 0.4 s …, and both finish in the end."""
+    """Two jobs do not fit together: a killed job waits 0.1, 0.2, 0.4 s …, and both finish in the end."""
     events: list[Event] = []
     argv = (worker, str(32 * MIB), str(4 * MIB), "8", "300000")
     with Kubepods(parent, tmp_path, 40 * MIB, (worker, "pause")) as tree:
@@ -151,7 +151,7 @@ def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
             if event.kind is EventKind.KILLED and event.job.name == name:
                 again = next(e for e in events[number:] if e.kind is EventKind.STARTED and e.job.name == name)
                 waits.append(again.at_s - event.at_s)
-        # No run lasts 6 s (ten minutes, scaled) before it is killed, so nothing resets the back-off.
+        # No run lasts 6 s (ten minutes, scaled) before its kill, so nothing resets the back-off.
         for times, wait_s in enumerate(waits):
             assert wait_s >= min(10 * 2**times, 300) * 0.01
 
@@ -169,7 +169,7 @@ def test_jobs_out_of_time_are_counted_as_far_as_they_came(parent: Path, tmp_path
 
 
 def test_a_job_that_is_told_to_stop_is_restarted(parent: Path, tmp_path: Path, worker: str) -> None:
-    """As whoever watches memory may do first: earlyoom and nohang send SIGTERM."""
+    """Other memory daemons may stop jobs first: earlyoom and nohang send SIGTERM."""
     stopped: list[str] = []
     with Kubepods(parent, tmp_path, 16 * MIB, (worker, "pause")) as tree:
 
@@ -178,7 +178,7 @@ def test_a_job_that_is_told_to_stop_is_restarted(parent: Path, tmp_path: Path, w
                 pids = (scope / "cgroup.procs").read_text().split()
                 if not stopped and pids and (scope / "memory.oom.group").read_text() == "1\n":
                     argv = Path(f"/proc/{pids[0]}/cmdline").read_bytes().split(b"\0")
-                    if argv[0] == worker.encode():  # no longer the shell that becomes it
+                    if argv[0] == worker.encode():  # no longer the shell that execs it
                         os.kill(int(pids[0]), signal.SIGTERM)
                         stopped.append(pids[0])
 
@@ -210,7 +210,7 @@ def test_jobs_are_what_the_kernel_kills_first(parent: Path, tmp_path: Path, work
 
 
 def run_trial(arm: str, work: int) -> dict[str, Any]:
-    """One short trial, as `scripts/bench experiment` asks for it."""
+    """Run one short trial as `scripts/bench experiment` does; return its result."""
     words = ["--setting", "kubepods", "--share", "4", "--oversub", "1.5", "--seed", "1", "--rounds", "1"]
     words += ["--capacity-mib", "64", "--backoff-scale", "0.01", "--arm", arm, "--work", str(work)]
     command = [sys.executable, "-m", "lab.bed.trial", "run", *words]
@@ -255,13 +255,13 @@ def test_a_peer_runs_only_while_it_is_wanted(place: Place, name: str) -> None:
         assert Path(f"/proc/{running.pid}/oom_score_adj").read_text() == "-999\n"
     assert systemctl("show", "-p", "ActiveState", "--value", unit) == "inactive"
 
-    systemctl("start", unit)  # its condition is not met
+    systemctl("start", unit)  # the unit's condition is not met
     assert systemctl("show", "-p", "ActiveState", "--value", unit) == "inactive"
 
 
 def test_systemd_oomd_watches_the_slice_while_it_is_asked_to(place: Place) -> None:
     with peer("systemd-oomd", place):
-        # systemd tells it of the slice in its own time.
+        # systemd tells systemd-oomd about the slice after some time.
         wait_until(lambda: f"Path: /{TRIAL_SLICE}" in oomctl(), "the slice among those watched", 60)
         assert "Default Memory Pressure Duration: 1s" in oomctl()
     assert place.kubepods.exists()
@@ -288,7 +288,7 @@ def leftovers() -> list[str]:
 
 
 def start_demo(*arguments: str) -> subprocess.Popen[str]:
-    """A demo with less to do."""
+    """Start a demo with less work."""
     code = (
         "import sys; from lab.demo.main import main; from lab.demo.report import Plan; "
         "sys.exit(main(sys.argv[1:], Plan(jobs=20, rounds=1)))"
@@ -298,7 +298,7 @@ def start_demo(*arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for_run(demo: subprocess.Popen[str], which: str) -> None:
-    """Wait until one of the demo's runs is under way."""
+    """Wait until one of the demo's runs has begun."""
     assert demo.stderr is not None
     told: list[str] = []
     for line in demo.stderr:
@@ -348,7 +348,7 @@ def test_what_a_killed_demo_left_is_removed_by_the_next(worker: str) -> None:
     assert again.returncode == 0, told
     shown = json.loads(printed)
 
-    # So short a run may see no restart at all; but what was held when the daemon stopped is restored in any case.
+    # So short a run may have no restart, but the pods paused at the daemon's stop are restored in any case.
     assert shown["daemon"]["held_at_stop"] > 0
     assert shown["daemon"]["exit_code"] == 0
     assert (shown["daemon"]["after_stop"]["wrong"], shown["with"]["ended"]["wrong"]) == ([], [])

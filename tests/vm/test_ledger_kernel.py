@@ -1,4 +1,4 @@
-"""The pause protocol on a real kernel: every crash of tests/ledger, and the kernel's own rules it stands on."""
+"""The pause protocol on a real kernel: every crash of tests/ledger, and the kernel rules on which it relies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from cgpause.ledger.record import XATTR
 @pytest.fixture
 def pausable_cgroup() -> Iterator[PausableCgroup]:
     root = find_cgroup_root()
-    # The kernel gives children the cpu files only when their parent hands the controller on.
+    # The kernel gives children the cpu files only if their parent enables the controller.
     Path(root, "cgroup.subtree_control").write_text("+cpu +memory\n")
     path = f"cgpause-test-{os.getpid()}"
     Path(root, path).mkdir()
@@ -49,7 +49,7 @@ def pausable_cgroup() -> Iterator[PausableCgroup]:
             Path(root, path, "cgroup.kill").write_text("1\n")
             Path(root, path).rmdir()
         except OSError as e:
-            if e.errno != errno.EBUSY or time.monotonic() > deadline:  # killed processes take a moment to go
+            if e.errno != errno.EBUSY or time.monotonic() > deadline:  # killed processes take a moment to exit
                 raise
             time.sleep(0.05)
 
@@ -164,7 +164,7 @@ def test_a_held_process_stands_still_and_goes_on(
             pausable_cgroup.write("cgroup.procs", str(busy.pid))
             assert usage_in(1, cgroup) > 200_000
             ledger.pause(cgroup, request(mechanism))
-            time.sleep(0.5)  # freezing takes a moment, and the running period is paid off first
+            time.sleep(0.5)  # freezing takes a moment, and the current period is completed first
             assert usage_in(2, cgroup) < 100_000  # 1 % of 2 s is 20 ms
             ledger.resume(cgroup)
             assert usage_in(1, cgroup) > 200_000
@@ -173,7 +173,7 @@ def test_a_held_process_stands_still_and_goes_on(
 
 
 def test_more_processes_than_one_read_gives_are_all_listed(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
-    """The kernel gives out cgroup.procs by the page."""
+    """The kernel returns cgroup.procs in pages."""
     code = "import os, signal; input(); [os.fork() or signal.pause() for _ in range(1500)]; print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         try:
@@ -192,7 +192,7 @@ def test_more_processes_than_one_read_gives_are_all_listed(pausable_cgroup: Paus
 
 
 def usage_in(seconds: float, cgroup: Cgroup) -> int:
-    """CPU time in µs used during some seconds."""
+    """Return the CPU time in µs that the cgroup uses during some seconds."""
 
     def usage() -> int:
         return int(cgroup.read("cpu.stat").split()[1])
@@ -204,7 +204,7 @@ def usage_in(seconds: float, cgroup: Cgroup) -> int:
 
 @pytest.fixture
 def growing(node: Node) -> PausableCgroup:
-    """A throttled pod whose process still wants 190 MiB."""
+    """Return a throttled pod with a process that still has to take 190 MiB."""
     folder = node.add("web", 10, cpu_max="50000 100000")
     (folder / "cpu.max.burst").write_text("20000\n")
     pod = PausableCgroup(str(node.root), str(folder.relative_to(node.root)))
@@ -261,7 +261,7 @@ def test_a_removed_cgroup_is_gone_for_whoever_holds_it(
     pausable_cgroup.set("50000 100000")
     ledger.pause(cgroup, request(mechanism))
     pausable_cgroup.folder.rmdir()
-    pausable_cgroup.folder.mkdir()  # made again under the same path: another cgroup
+    pausable_cgroup.folder.mkdir()  # made again under the same path, it is another cgroup
     assert not cgroup.exists()
     with pytest.raises(CgroupGoneError):
         ledger.resume(cgroup)

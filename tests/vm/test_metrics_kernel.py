@@ -1,4 +1,4 @@
-"""Debian's Prometheus scrapes the metrics of a daemon at work, in the sandboxes of both units, on a real kernel."""
+"""Debian's Prometheus scrapes the metrics of a running daemon, in the sandboxes of both units, on a real kernel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ scrape_configs:
 
 
 def promtool(*arguments: str | Path, text: bytes = b"") -> str:
-    """Run it, expecting it to be content; returns what it says."""
+    """Run promtool and assert success; return its output."""
     done = subprocess.run(
         ["promtool", *arguments], input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
@@ -64,7 +64,7 @@ def ask(path: str, **parameters: str) -> Any:  # noqa: ANN401 - whatever Prometh
 
 
 def query(expression: str) -> list[tuple[dict[str, str], float]]:
-    """Labels and value of every series an expression gives now."""
+    """Return the labels and value of every series that an expression gives now."""
     return [(found["metric"], float(found["value"][1])) for found in ask("query", query=expression)["result"]]
 
 
@@ -75,13 +75,13 @@ def value(expression: str) -> float | None:
 
 
 def wait_for(expression: str) -> None:
-    """Wait for a comparison to hold."""
+    """Wait until a PromQL comparison holds."""
     wait_until(lambda: bool(query(expression)), expression, 180)
 
 
 @pytest.fixture
 def run_dir() -> Iterator[Path]:
-    """As systemd-tmpfiles makes it."""
+    """Make the folder as systemd-tmpfiles does."""
     subprocess.run(["systemd-tmpfiles", "--create", str(REPO / "systemd/cgpause.tmpfiles")], check=True)
     yield Path("/run/cgpause")
     shutil.rmtree("/run/cgpause")
@@ -89,7 +89,7 @@ def run_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def exporter(run_dir: Path) -> Iterator[str]:
-    """`cgpause metrics` in the sandbox of its unit; where it serves."""
+    """Run `cgpause metrics` in the sandbox of its unit; return its URL."""
     unit = "cgpause-test-metrics.service"
     command = ["systemd-run", "--quiet", "--collect", f"--unit={unit}", *sandbox("cgpause-metrics.service")]
     command += [f"--setenv=PYTHONPATH={os.environ['PYTHONPATH']}", sys.executable, "-P", "-m", "cgpause"]
@@ -109,7 +109,7 @@ def exporter(run_dir: Path) -> Iterator[str]:
 
 @pytest.fixture
 def prometheus() -> Iterator[None]:
-    """Debian's, with the alert rules; its data on the disk, not in the memory this is about."""
+    """Run Debian's Prometheus with the alert rules; its data is on disk, because the tests are about memory."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     (folder / "prometheus.yml").write_text(CONFIG)
     command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
@@ -133,7 +133,7 @@ def prometheus() -> Iterator[None]:
 
 
 def hold_web(node: Node, start: Start) -> tuple[Path, Daemon]:
-    """A pod default/web that a daemon which publishes has just paused; "filler" holds the memory it is paused for."""
+    """Start a daemon that publishes and pauses pod default/web, because "filler" takes memory; return both."""
     pod = node.add("web", 10, cpu_max="50000 100000")
     node.add("filler", 10, namespace="kube-system")
     daemon = start(METRICS, options=["--run-dir", "/run/cgpause"])
@@ -145,7 +145,7 @@ def hold_web(node: Node, start: Start) -> tuple[Path, Daemon]:
 def test_a_real_prometheus_scrapes_what_happens_on_the_node(
     node: Node, start: Start, exporter: str, prometheus: None
 ) -> None:
-    wait_for("cgpause_up == 0")  # nobody publishes yet
+    wait_for("cgpause_up == 0")  # no daemon publishes yet
     web, daemon = hold_web(node, start)
 
     wait_for("cgpause_up == 1")
@@ -160,12 +160,12 @@ def test_a_real_prometheus_scrapes_what_happens_on_the_node(
     assert value("sum(cgpause_degraded)") == 0
     promtool("check", "metrics", text=fetch(exporter))
 
-    # An OOM kill at a limit of its own: it is counted, and nobody is to be woken for it.
+    # An OOM kill at the pod's own limit is counted, but must not alert an operator.
     (web / "memory.max").write_text("1M")
     wait_for("cgpause_kubepods_oom_kills_total >= 1")
     wait_for('cgpause_resumes_total{cause="distress"} == 1')
     assert value("cgpause_kubepods_limit_ooms_total") == 0
-    # And one at the limit of kubepods.
+    # This one is at the limit of kubepods.
     (node.kubepods.root / "memory.max").write_text(str(100 * MIB))
     wait_for("cgpause_kubepods_limit_ooms_total >= 1")
     wait_until(lambda: "CgpauseOOMKills" in firing(), "the alert", 180)
@@ -183,7 +183,7 @@ def test_a_real_prometheus_scrapes_what_happens_on_the_node(
 
 
 def firing() -> set[str]:
-    """Alerts that fire; what people read of them is whole."""
+    """Return the names of the firing alerts; assert that their texts have no template errors."""
     found = [alert for alert in ask("alerts")["alerts"] if alert["state"] == "firing"]
     for alert in found:
         assert not re.search(r"<error|<no value>|%!", json.dumps(alert["annotations"])), alert
@@ -191,7 +191,7 @@ def firing() -> set[str]:
 
 
 def test_slow_clients_keep_no_scrape_out(exporter: str) -> None:
-    """In the unit's sandbox, which allows 16 threads: all of them were taken by as many clients that never end."""
+    """The unit's sandbox allows 16 threads; more clients connect and never finish their requests."""
     host, _, port = DEFAULT_LISTEN.rpartition(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(40)]
     try:
@@ -199,7 +199,7 @@ def test_slow_clients_keep_no_scrape_out(exporter: str) -> None:
             client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         for _ in range(5):
             for client in slow:
-                with contextlib.suppress(OSError):  # ended already
+                with contextlib.suppress(OSError):  # the server has closed it
                     client.sendall(b"x")
             assert b"\ncgpause_up 0.0\n" in fetch(exporter)
     finally:
@@ -208,7 +208,7 @@ def test_slow_clients_keep_no_scrape_out(exporter: str) -> None:
 
 
 def test_promtool_is_content_with_every_metric_there_is(exporter: str, run_dir: Path) -> None:
-    """And with names that nobody should have."""
+    """This includes names with special characters."""
     values: Values = {}
     for family in FAMILIES:
         counts = (1,) * (len(family.buckets) + 1) if family.buckets else ()

@@ -1,4 +1,4 @@
-"""Odd machines on a real kernel: whatever is scarce, moves or jumps, no pod stays paused and none is lost."""
+"""Odd machines on a real kernel: with scarce resources, moving trees or clock jumps, no pod stays paused or is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORIGINAL = "50000 100000"
 
 
 def paused_web(node: Node, start: Start, *properties: str) -> tuple[Path, Daemon]:
-    """A pod default/web that a daemon has just paused; "filler" holds the memory it is paused for."""
+    """Start a daemon that pauses pod default/web, because "filler" takes memory; return both."""
     pod = node.add("web", 10, cpu_max=ORIGINAL)
     node.add("filler", 10, namespace="kube-system")
     daemon = start(properties=properties)
@@ -42,7 +42,7 @@ def cgpause(node: Node, *arguments: str) -> str:
 
 
 def add_empty_pods(node: Node, count: int) -> list[str]:
-    """Make pods as kubelet does before their sandbox starts; returns their UIDs."""
+    """Make pods as kubelet does before their sandbox starts; return their UIDs."""
     specs = [PodSpec(f"empty-{number}", make_uid("empty", number), None) for number in range(count)]
     for spec in specs:
         node.kubepods.pod_path(spec).mkdir()
@@ -93,14 +93,14 @@ def test_kubepods_that_goes_and_returns_is_followed(node: Node, start: Start) ->
 
 
 def end_all(node: Node) -> None:
-    """End every process in the tree; its cgroups stay. Before any is throttled: throttled, they die slowly."""
+    """End every process in the tree and keep its cgroups. Call it before a pause: throttled processes die slowly."""
     for scope in node.kubepods.root.glob("*/*/*.scope"):
         (scope / "cgroup.kill").write_text("1")
     wait_until(lambda: "populated 0" in (node.kubepods.root / "cgroup.events").read_text(), "them to die", 120)
 
 
 def move(node: Node) -> None:
-    """Let kubelet use the tree of the other cgroup driver: a process runs there."""
+    """Make the tree of the other cgroup driver the one in use, with a process in it."""
     other = node.root / "kubepods"
     pod = other / "burstable" / f"pod{make_uid('moved')}"
     for cgroup in (other, other / "burstable", pod):
@@ -118,7 +118,7 @@ def test_pause_by_hand_in_a_tree_that_kubelet_left_still_ends_at_its_time(node: 
     end_all(node)
     cgpause(node, "pause", "default/web", "--for", "90s")
     move(node)
-    os.kill(daemon.pid, signal.SIGHUP)  # with which the daemon walks the tree
+    os.kill(daemon.pid, signal.SIGHUP)  # the signal makes the daemon refresh the tree
 
     daemon.wait_for_log(f"pod appeared pod={make_uid('moved')}")
     assert cpu_max(pod) == PAUSED
@@ -225,19 +225,19 @@ def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, s
 
 
 def test_pause_by_hand_is_asserted_ten_times_an_hour_and_then_said_not_to_be_in_force(node: Node, start: Start) -> None:
-    """What systemd does at each daemon-reload: the pod's own value is written again."""
+    """The test writes the pod's own value again, as systemd does at each daemon-reload."""
     pod = node.add("web", 10, cpu_max=ORIGINAL)
     daemon = start()
     cgpause(node, "pause", "default/web")
     os.kill(daemon.pid, signal.SIGHUP)
     daemon.wait_for_log("configuration reloaded")
-    os.kill(daemon.pid, signal.SIGHUP)  # by the second reload it has taken in the pause
+    os.kill(daemon.pid, signal.SIGHUP)  # by the second reload the daemon has read the pause
     wait_until(lambda: daemon.log.count("configuration reloaded") == 2, "the second reload", 120)
     for number in range(1, 11):
         (pod / "cpu.max").write_text(ORIGINAL)
         daemon.wait_for_log(f"times={number} ")
         wait_until(lambda: cpu_max(pod) == PAUSED, "the pause to be asserted again", 120)
-    time.sleep(2)  # the event of the tenth answer itself
+    time.sleep(2)  # time for the event of the tenth answer itself
     assert "pause given up" not in daemon.log
     assert "paused (throttle to 10m, by hand)" in cgpause(node, "status")
 

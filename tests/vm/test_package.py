@@ -1,4 +1,4 @@
-"""The Debian package under dpkg and systemd, and after it what docs/operations.md says about pipx.
+"""The Debian package under dpkg and systemd, and then pipx as in docs/operations.md.
 
 One story, as in test_systemd: install, pressure, upgrade, remove, purge.
 """
@@ -57,20 +57,20 @@ SHARED = [
     Path("/usr/share/man/man5/cgpause.toml.5.gz"),
     Path("/usr/share/zsh/vendor-completions/_cgpause"),
 ]
-# Of the root's own file system: what is being tested with, and what every installation writes to.
+# Folders of the root file system that hold the test itself or that every installation writes to.
 NOT_LISTED = ("/opt", "/root", "/tmp", "/var/cache", "/var/lib/dpkg", "/var/log", "/var/tmp")
-# The image does without pages and documents; what the package has of them is to be there.
+# The image has no manual pages and documents; the package's own must be installed.
 DPKG = ("dpkg", "--path-include=/usr/share/doc/cgpause/*", "--path-include=/usr/share/man/*")
 
 
 def files() -> set[str]:
-    """Everything on the disk."""
+    """Return every path on the disk, except below NOT_LISTED."""
     pruned = " -o ".join(f"-path {path}" for path in NOT_LISTED)
     return set(run("find", "/", "-xdev", "(", *pruned.split(), ")", "-prune", "-o", "-print").splitlines())
 
 
 def deb_of(version: str, folder: Path) -> Path:
-    """The same package, later."""
+    """Build the same package with a later version; return its path."""
     unpacked = folder / "unpacked"
     run("dpkg-deb", "-R", DEB, unpacked)
     control = unpacked / "DEBIAN/control"
@@ -81,7 +81,7 @@ def deb_of(version: str, folder: Path) -> Path:
 
 
 def status() -> str:
-    """dpkg's word for the package; empty when it knows nothing of it."""
+    """Return dpkg's status of the package; empty if dpkg does not know it."""
     return run("sh", "-c", "dpkg-query -W -f '${db:Status-Status} ${Version}' cgpause 2>/dev/null || true").strip()
 
 
@@ -185,7 +185,7 @@ def test_pressure_pauses_and_recovery_resumes(calm: Node) -> None:
 
 
 def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
-    """But for apt-get: the image has what it would install."""
+    """The test runs all commands except apt-get, because the image already has the packages."""
     section = (REPO / "docs/metrics.md").read_text().partition("### With the Debian package")[2].partition("\n### ")[0]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block
@@ -205,7 +205,7 @@ def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
 
 
 def test_a_bug_report_has_unit_and_journal_and_no_name(calm: Node, tmp_path: Path) -> None:
-    """After a pause: the log has names."""
+    """The report is made after a pause, so that the log contains names."""
     run("cgpause", "bug-report", tmp_path / "report.tar.gz")
 
     run("tar", "-xzf", tmp_path / "report.tar.gz", "-C", tmp_path)
@@ -266,7 +266,7 @@ def test_an_upgrade_that_refuses_the_configuration_leaves_the_daemon_at_work(cal
 
 
 def test_it_is_not_removed_while_a_pod_cannot_be_resumed(calm: Node) -> None:
-    # Beside the tree in use, and unknown to systemd, so that there is no second source for what was damaged.
+    # Outside the tree in use, and unknown to systemd, so that the damaged record has no second source.
     damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
     damaged.mkdir(parents=True)
     os.setxattr(damaged, XATTR, b"damaged")
@@ -310,7 +310,7 @@ def test_purge_leaves_nothing(before: set[str], node: Node) -> None:
 
 
 def pipx_commands() -> list[str]:
-    """What docs/operations.md tells those who use pipx."""
+    """Return the commands in docs/operations.md for pipx."""
     section = (REPO / "docs/operations.md").read_text().partition("### With pipx")[2].partition("\n### ")[0]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block
@@ -318,9 +318,9 @@ def pipx_commands() -> list[str]:
 
 
 def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> None:
-    """pipx is not in the image; what it does is a virtual environment, pip, and a link to the command.
+    """Install as pipx does: a virtual environment, pip, and a link to the command; the image has no pipx.
 
-    Without what only the command needs: pip takes minutes for it here.
+    Dependencies that only the command needs are left out: pip takes minutes for them here.
     """
     environment = "/opt/pipx/venvs/cgpause"
     pipx = [

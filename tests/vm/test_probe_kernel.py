@@ -1,4 +1,4 @@
-"""Services with liveness probes on a real kernel under real memory pressure: no pause may cost one its container."""
+"""Services with liveness probes on a real kernel under real memory pressure: no pause may cost a pod its container."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trees import wait_until
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
-# Long enough for a service to be paused, released and paused again. The prober waits for 1 s, as on a node: how long an
-# emulated service takes for its answer does not scale.
+# Long enough for a service to be paused, resumed and paused again. The prober waits for 1 s, as on a node: the time an
+# emulated service takes to answer does not scale.
 SHORT = Plan(seconds=35, scale=0.4, timeout=2.5)
 LONG = Plan(seconds=80, scale=1.0, timeout=2.5)
 
@@ -35,7 +35,7 @@ def parent() -> Iterator[Path]:
 
 
 def run_undisturbed(*, hold_services: bool) -> Result:
-    """Run, and once more with longer times if the machine itself stalled: that proves nothing about pauses."""
+    """Run, and repeat with longer times if the machine itself stalled, because a stall proves nothing about pauses."""
     result = run(replace(SHORT, hold_services=hold_services))
     if result.control.missed:
         result = run(replace(LONG, hold_services=hold_services))
@@ -57,23 +57,23 @@ def test_batch_is_paused_and_services_answer_their_probes() -> None:
     kinds = {name: name.partition("-")[0] for name in result.classified}
     assert len(kinds) == SHORT.services + SHORT.jobs
     assert result.classified == kinds
-    assert result.batch.pauses > 0  # so there was need
+    assert result.batch.pauses > 0  # so memory was tight
     assert result.service.paused_s < result.batch.paused_s
     assert_no_service_died(result)
 
 
 def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row() -> None:
-    """Nobody else may be paused, and a frozen service answers nothing: only the bounds of [hold] save it."""
+    """No other pod may be paused, and a frozen service does not answer: only the bounds of [hold] protect it."""
     result = run_undisturbed(hold_services=True)
 
     assert result.batch.pauses == 0
     assert result.service.pauses > 0
-    assert result.probes.missed > 0  # the pauses were felt
+    assert result.probes.missed > 0  # probes did meet pauses
     assert_no_service_died(result)
 
 
 def test_what_a_frozen_pod_answers() -> None:
-    """To HTTP and exec nothing; to TCP, for which the kernel answers, as ever. Afterwards it answers again."""
+    """A frozen pod answers no HTTP and no exec probe; the kernel answers TCP. After the thaw the pod answers again."""
     states = [state for state in STATES if state.name in ("running", "frozen")]
     asked = {(one.state, one.kind): one for one in run_liveness(3, states)}
 
@@ -84,7 +84,7 @@ def test_what_a_frozen_pod_answers() -> None:
 
 
 def test_a_service_that_never_answers_again_is_killed_and_restarted(parent: Path, tmp_path: Path) -> None:
-    """The count itself: a prober that could not see a dead service would prove nothing above."""
+    """A check of the count itself: a prober that misses a dead service would make the tests above worthless."""
     plan = Plan(services=1, period=10, timeout=1, scale=0.05)
     sandbox = Namespaces.sandbox(ensure_program("worker"))
     with (

@@ -1,6 +1,6 @@
-"""The daemon under its stock configuration beside no daemon, on a real kernel: never more kills, never much slower.
+"""The daemon with its stock configuration against no daemon, on a real kernel: never more kills, never much slower.
 
-The loads are those of `lab.measure.stock`, shortened. Times are compared only with each other, because a busy host
+The loads come from `lab.measure.stock`, shortened. The tests compare times only with each other, because a busy host
 slows both arms down.
 """
 
@@ -17,9 +17,9 @@ from lab.vm.build import ensure_program
 UNIT_CPU_MS = 50
 PATIENCE_S = 120.0
 SLOWER = 2.0
-"""Largest allowed ratio of the two times: what it guards against is a stall of minutes ..."""
+"""Largest allowed ratio of the two times; it guards against stalls of minutes."""
 SLACK_S = 30.0
-"""... and time that a busy host may take away from one arm only."""
+"""Extra time in seconds, because a busy host may slow down one arm only."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def tools() -> Tools:
 def run_both(
     name: str, seed: int, load: Load, tools: Tools, slower: float = 2 * SLOWER
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run both arms; the one with the daemon is given up after `slower` times what the other took."""
+    """Run both arms; the arm with the daemon stops after `slower` times the time of the other plus SLACK_S."""
     none = run_alone(name, NONE, seed, load, tools.worker, PATIENCE_S)
     assert none["all_finished"], "the bed is too slow for this load, whatever the daemon does"
     return none, run_alone(name, STOCK, seed, load, tools.worker, slower * none["total_s"] + SLACK_S)
@@ -42,7 +42,7 @@ def test_idle_pods_do_not_stop_large_jobs(tools: Tools, seed: int) -> None:
     none, with_daemon = run_both("idle", seed, idle(seed, tools), tools, SLOWER)
 
     assert with_daemon["all_finished"], with_daemon
-    assert with_daemon["oom_kills"] <= none["oom_kills"] + 1  # one run each, which chance decides
+    assert with_daemon["oom_kills"] <= none["oom_kills"] + 1  # one run each, and single runs differ by chance
     assert with_daemon["probe_restarts"] <= none["probe_restarts"]
     assert with_daemon["total_s"] <= SLOWER * none["total_s"] + SLACK_S
 
@@ -53,7 +53,7 @@ def test_pods_without_a_limit_restart_no_more_often_than_without_a_daemon(tools:
     none, with_daemon = run_both("nolimit", seed, nolimit(seed, tools, generations=2), tools)
 
     assert with_daemon["all_finished"], with_daemon
-    # One run each, and the same load without a daemon differs by one from run to run.
+    # One run each, and the same load without a daemon differs by one restart from run to run.
     assert with_daemon["restarts"] <= none["restarts"] + 1
 
 

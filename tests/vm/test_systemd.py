@@ -1,4 +1,4 @@
-"""Unit and installer under a real systemd, on pods made the way kubelet makes them: slices with scopes in them.
+"""Unit and installer under a real systemd, on pods made as kubelet makes them: slices with scopes in them.
 
 The tests are one story and build on each other: install, pressure, every way for a daemon to end, uninstall. They
 assert order and outcome, never speed; the guest may be ten times slower than a node.
@@ -65,13 +65,13 @@ def install(*options: str, status: int = 0) -> str:
 
 
 def pauses(*options: str) -> list[dict[str, object]]:
-    """What `cgpause history` knows."""
+    """Return the pauses that `cgpause history` prints."""
     found: list[dict[str, object]] = json.loads(run(COMMAND, "history", "--json", *options))["pauses"]
     return found
 
 
 def last_pause(name: str, state: str) -> dict[str, object]:
-    """The last pause of a pod, once it is noted: that comes after the kernel's write, which is what tests wait for."""
+    """Return a pod's last pause once the history has it in this state; that is after the write tests wait for."""
     found: dict[str, object] = {}
 
     def is_noted() -> bool:
@@ -84,13 +84,13 @@ def last_pause(name: str, state: str) -> dict[str, object]:
 
 
 def systemd_is_up_to_date(*units: str) -> bool:
-    """Whether systemctl does not ask for a daemon-reload; it would, at each call."""
+    """Return True if systemctl needs no daemon-reload; otherwise it would ask for one at each call."""
     return {show("NeedDaemonReload", unit) for unit in ("cgpause", *units)} == {"no"}
 
 
 @contextlib.contextmanager
 def unit_options(options: str) -> Iterator[None]:
-    """The drop-in of docs/operations.md, with these options; the unit runs without them afterwards."""
+    """Set these options by the drop-in of docs/operations.md; afterwards restart the unit without them."""
     path = Path(f"{UNIT}.d/override.conf")
     path.parent.mkdir()
     path.write_text(f'[Service]\nEnvironment="CGPAUSE_OPTIONS={options}"\n')
@@ -105,7 +105,7 @@ def unit_options(options: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def python_upgraded(how: str) -> Iterator[None]:
-    """The virtual environment after an upgrade of the distribution: its Python is gone, or a later one has its name."""
+    """Break the virtual environment as a distribution upgrade does: its Python is gone, or is a later version."""
     current = (PREFIX / "current").resolve()
     [lib] = current.glob("lib/python3.*")
     target = os.readlink(current / "bin/python")
@@ -125,7 +125,7 @@ def python_upgraded(how: str) -> Iterator[None]:
 
 
 def entries(*matches: str) -> list[dict[str, str]]:
-    """The unit's entries in the journal that match, with their fields."""
+    """Return the unit's matching journal entries, with their fields."""
     run("journalctl", "--sync")
     return [json.loads(line) for line in run("journalctl", "-q", "-o", "json", "--unit=cgpause", *matches).splitlines()]
 
@@ -137,8 +137,8 @@ def node() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
-def installed(node: Node) -> str:  # pods first: one that appears later is left alone for a while
-    """What the installer said on a node that never had cgpause."""
+def installed(node: Node) -> str:  # pods first, because the daemon does not pause a new pod for a while
+    """Install on a node that never had cgpause; return the installer's output."""
     said = install("--wheels", WHEELS)
     assert CONFIG.read_bytes() == (REPO / "systemd/config.toml").read_bytes()
     return said
@@ -252,7 +252,7 @@ def test_reload_takes_a_good_configuration_and_keeps_the_old_one_over_a_bad_one(
         journal = Journal()
         run("systemctl", "reload", "cgpause", status=1)
         journal.wait_for(f"{CONFIG}:1: policy: found")
-        # Also when the signal comes without systemctl's check before it.
+        # The same holds for a signal without systemctl's check before it.
         run("systemctl", "kill", "--kill-who=main", "--signal=HUP", "cgpause")
         journal.wait_for(f"the old one stays: {CONFIG}:1: policy: found")
     finally:
@@ -292,7 +292,7 @@ def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Nod
     calm.tighten()
     calm.wait_paused()
     old, before = (PREFIX / "current").resolve(), main_pid()
-    # What tells the installer that this is another version.
+    # Another fingerprint makes the installer take this for another version.
     (old / "fingerprint").write_text("of the version before\n")
 
     install("--wheels", WHEELS)
@@ -334,7 +334,7 @@ def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(ca
 
 def test_what_an_operator_pauses_is_in_both_as_well(calm: Node) -> None:
     by_hand = ("CGPAUSE_POD=default/small", "CGPAUSE_OWNER=manual", "CGPAUSE_WHAT=resumed")
-    before = len(entries(*by_hand))  # of tests on this machine before
+    before = len(entries(*by_hand))  # from earlier tests on this machine
     run(COMMAND, "pause", "default/small")
     run(COMMAND, "resume", "default/small")
 
@@ -377,7 +377,7 @@ def test_a_full_or_read_only_disk_costs_the_history_and_nothing_else(calm: Node)
 
 @pytest.mark.parametrize("in_its_place", ["nothing", "a file"])
 def test_without_its_folder_the_unit_pauses_and_resumes_all_the_same(calm: Node, in_its_place: str) -> None:
-    """What cannot be made, as on a full or read-only /var, must not keep ExecStopPost= from running."""
+    """A missing folder, as on a full or read-only /var, must not keep ExecStopPost= from running."""
     run("systemctl", "stop", "cgpause")
     kept = STATE.rename(STATE.with_name("kept"))
     if in_its_place == "a file":
@@ -423,7 +423,7 @@ def test_pause_is_asserted_again_after_daemon_reload(calm: Node) -> None:
     calm.wait_paused()
     journal = Journal()
 
-    # systemd writes its units' own quotas when, after a daemon-reload, any sibling is realized.
+    # After a daemon-reload, systemd writes its units' own quotas when any sibling is realized.
     run("systemctl", "daemon-reload")
     run("systemctl", "set-property", "--runtime", calm.filler.slice, "CPUWeight=50")
 
@@ -437,7 +437,7 @@ def test_killed_daemon_leaves_nobody_paused_and_comes_back(calm: Node) -> None:
     calm.tighten()
     calm.wait_paused()
     pid = main_pid()
-    # Held first, so that it cannot be the daemon itself that resumes.
+    # Stop the daemon with SIGSTOP first, so that it cannot resume the pods itself.
     os.kill(pid, signal.SIGSTOP)
     calm.relax()
     assert calm.all_paused()
@@ -506,7 +506,7 @@ def test_stop_resumes_the_daemons_pauses_and_a_manual_pause_outlives_it(calm: No
 
 
 def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None:
-    """ExecStopPost= asks systemctl, from within the unit's sandbox."""
+    """ExecStopPost= asks systemctl from within the unit's sandbox."""
     os.setxattr(calm.medium.path, XATTR, b"damaged")
     (calm.medium.path / "cpu.max").write_text(PAUSED)
 
@@ -518,11 +518,11 @@ def test_damaged_record_is_put_right_from_what_systemd_knows(calm: Node) -> None
 
 
 def kill_while_pods_are_held(node: Node) -> str:
-    """Kill the daemon so that only ExecStopPost= can resume its pods; returns what the unit said until they are."""
+    """Kill the daemon so that only ExecStopPost= can resume its pods; return the journal until all are resumed."""
     node.tighten()
     node.wait_paused()
     pid = main_pid()
-    # Held first, so that it cannot be the daemon itself that resumes.
+    # Stop the daemon with SIGSTOP first, so that it cannot resume the pods itself.
     os.kill(pid, signal.SIGSTOP)
     node.relax()
     assert node.all_paused()
@@ -591,7 +591,7 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
         assert CLEANED_UP not in journal.text()
     finally:
         run("systemctl", "kill", "--signal=KILL", "cgpause-first")
-    # Nobody cleans up after the first one: the unit's next try takes over.
+    # Nothing cleans up after the first daemon: the unit's next try takes over.
     wait_until(lambda: show("ActiveState") == "active", "the unit to take over", 180)
     assert calm.all_paused()
     calm.relax()
@@ -600,7 +600,7 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
 
 @contextlib.contextmanager
 def drop_in(number: int) -> Iterator[None]:
-    """The metrics' unit with the drop-in that the manual shows."""
+    """Install the manual's drop-in for the metrics unit during the block."""
     text = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)[number]
     path = Path("/etc/systemd/system/cgpause-metrics.service.d/override.conf")
     path.parent.mkdir()
@@ -678,7 +678,7 @@ def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_un
 @pytest.mark.parametrize("python", [None, "gone", "another"])
 def test_uninstall_refuses_while_a_pod_cannot_be_resumed(calm: Node, python: str | None) -> None:
     run(COMMAND, "pause", "default/large")
-    # Beside the tree in use, and unknown to systemd, so that there is no second source for what was damaged.
+    # Outside the tree in use, and unknown to systemd, so that the damaged record has no second source.
     damaged = CGROUP / f"kubepods/burstable/pod{make_uid(9)}"
     damaged.mkdir(parents=True)
     os.setxattr(damaged, XATTR, b"damaged")

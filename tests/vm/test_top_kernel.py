@@ -1,4 +1,4 @@
-"""The dashboard on a real kernel: real pods under real pressure, held and let go by its keys, and its own cost."""
+"""The dashboard on a real kernel: real pods under real pressure, paused and resumed by its keys, and its own cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu
 from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
 
 DOWN = "\x1b[B"
-PATIENCE_S = 240  # an emulated CPU, and pressure on it
+PATIENCE_S = 240  # for an emulated CPU under pressure
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_under_pressure_it_shows_what_the_daemon_does(node: Node, start: Start, 
     line = top.wait_for(lambda _: " paused " in top.line_with("default/web"), PATIENCE_S)
     assert "kube-system/filler" in line
     top.wait_for(lambda _: "memory use" in top.line_with("  paused   default/web"), PATIENCE_S)
-    # Throttled to 1 % of a CPU: whatever its process wants more is held back, and counted by the kernel.
+    # Throttled to 1 % of a CPU: the kernel throttles any further use and counts it.
     assert cpu_max(web) == PAUSED
 
     node.resize("filler", 10)
@@ -107,7 +107,7 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
 
 
 def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: Start) -> None:
-    """Asked all the time, also in the instant in which the daemon starts."""
+    """The lock is queried all the time, also at the moment when the daemon starts."""
     root = str(node.root)
     assert find_daemon(root) == Daemon(DaemonState.STOPPED)
     done = threading.Event()
@@ -120,7 +120,7 @@ def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: St
     looking = threading.Thread(target=look_on)
     looking.start()
     try:
-        daemon = start()  # it waits until the daemon is at work
+        daemon = start()  # returns when the daemon has started
     finally:
         done.set()
         looking.join()

@@ -1,4 +1,4 @@
-"""A trace on a real kernel: real pods grow until the kernel kills, and the record tells a policy in time."""
+"""A trace on a real kernel: pods grow until the kernel kills, and a replay of the trace pauses pods before the kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services and batch told apart on a real kernel, by a process that may do no more than the unit's daemon may."""
+"""Services and batch distinguished on a real kernel, by a process with the rights of the unit's daemon."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Pods:
         return self._start(min(path for path in pod.iterdir() if path.is_dir()), argv)
 
     def look(self) -> dict[str, Any]:
-        """What a PodTree finds under the unit's sandbox: class, CPU time and reclaimable memory of each pod."""
+        """Return class, CPU time and reclaimable memory of each pod, as a PodTree in the unit's sandbox finds them."""
         unit = (REPO / "systemd" / "cgpause.service").read_text()
         sandbox = unit.partition("# --- What it may not do ---")[2].partition("[Install]")[0]
         options = [f"--property={line}" for line in sandbox.splitlines() if line and not line.startswith("#")]
@@ -157,7 +157,7 @@ with socket.socket() as client:
 
 
 def test_a_connection_that_is_refused_is_counted_also_while_the_pod_is_frozen(pods: Pods) -> None:
-    """So a probe is seen of a service that starts, although nothing in it runs."""
+    """The daemon thus sees a probe of a starting service, although no process in the pod runs."""
     pod = pods.add("starting", "none")
     cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
     before = refused_connections(cgroup)
@@ -174,7 +174,7 @@ def test_a_pod_whose_program_runs_is_not_being_made(pods: Pods, tmp_path: Path) 
     pod = pods.add("made", "none")
     cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
     assert not is_being_made(cgroup)
-    runtime = tmp_path / "runc:[2:INIT]"  # what runc calls itself until it starts the container's program
+    runtime = tmp_path / "runc:[2:INIT]"  # runc has this name until it starts the container's program
     shutil.copy("/bin/sleep", runtime)
     pid = pods.start_in(pod, [str(runtime), "infinity"])
     wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime", 60)

@@ -1,4 +1,4 @@
-"""A kernel booted with psi=0: everything works from headroom alone, and says so. Needs a boot of its own."""
+"""A kernel booted with psi=0: the daemon works from headroom alone and says so. This needs a boot of its own."""
 
 from __future__ import annotations
 
