@@ -84,10 +84,6 @@ class Engine:
         """What the pods held, times how long, when it was last brought up to date."""
         self.has_cache = False
         """Whether any pod has ever had page cache."""
-        self.touched: dict[SimPod, None] = {}
-        """Pods whose memory has changed since the daemon last emptied this, in order."""
-        self.departed: list[SimPod] = []
-        """Who has gone since then."""
         self._departures = 0
         self._kernel = kernel
         self.cpus = cpus
@@ -152,7 +148,6 @@ class Engine:
     def drop(self, pod: SimPod) -> None:
         """Take a pod's memory away, and let it compute no longer."""
         self._stop(pod)
-        self.touched[pod] = None
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
         # Summed up anew, now and then, so that rounding does not add up.
         self._used = sum(map(self.held, self.pods))
@@ -162,8 +157,6 @@ class Engine:
         """Forget a pod."""
         self.drop(pod)
         self.pods.remove(pod)
-        self.touched.pop(pod, None)
-        self.departed.append(pod)
         self._departures += 1
 
     def _got_s(self, pod: SimPod) -> float:
@@ -273,7 +266,6 @@ class Engine:
             pod.step = step
             if step.free_bytes:
                 self._catch_up()
-                self.touched[pod] = None
                 freed = min(step.free_bytes, pod.held_bytes)
                 pod.held_bytes -= freed
                 self._used -= freed
@@ -304,8 +296,6 @@ class Engine:
         pod.to_limit = pod.limit_bytes is not None and pod.held_bytes + pod.growth * left_cpu_s > pod.limit_bytes - 1
         if pod.to_limit and pod.growth and pod.limit_bytes is not None:
             left_cpu_s = max(pod.limit_bytes - pod.held_bytes, 0.0) / pod.growth
-        if pod.growth:
-            self.touched[pod] = None
         pod.group = group
         pod.since = group.clock
         pod.turn += 1
