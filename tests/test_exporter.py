@@ -25,6 +25,7 @@ from trees import wait_until
 from cgpause.core import wholefile
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError
+from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry import published
 from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
 from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Figure, Values
@@ -59,7 +60,7 @@ def parsed(text: bytes) -> Samples:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return published.path_in(str(tmp_path))
+    return str(tmp_path / METRICS_FILE)
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ hostile = st.text(max_size=12) | st.sampled_from(
 def test_no_name_breaks_the_exposition_or_passes_for_another(names: list[tuple[str, str]]) -> None:
     figures = [Figure((namespace, pod, "throttle"), number) for number, (namespace, pod) in enumerate(names)]
     with tempfile.TemporaryDirectory() as folder:
-        path = published.path_in(folder)
+        path = os.path.join(folder, METRICS_FILE)
         wholefile.replace(path, published.encode(snapshot({"cgpause_pod_pauses_total": figures})))
         text = Source(path).text()
 

@@ -16,6 +16,7 @@ from trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, MetricsConfig, PsiConfig
 from cgpause.core import wholefile
+from cgpause.core.paths import METRICS_FILE
 from cgpause.daemon import gauges, publisher
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.gauges import Sources
@@ -53,7 +54,7 @@ class Bench:
         )
         self.folder = folder / "run"
         self.folder.mkdir()
-        self.path = published.path_in(str(self.folder))
+        self.path = str(self.folder / METRICS_FILE)
         self.publisher = Publisher(self.path, str(self.fake.log_dir), self.sources)
 
     def published(self) -> Snapshot | None:

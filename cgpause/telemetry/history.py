@@ -22,7 +22,6 @@ from datetime import datetime
 from types import NoneType
 
 from cgpause.core.errors import CgpauseError, printable
-from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry.events import LATEST, NAMES, Event, iso
 
 MAX_TEXT = 500
@@ -81,11 +80,6 @@ def _is_kind(name: str, value: object) -> bool:
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
-
-
-def path_in(state_dir: str) -> str:
-    """Return the path of the history in a state directory."""
-    return os.path.join(state_dir, HISTORY_FILE)
 
 
 def append(path: str, event: Event, max_bytes: int) -> None:

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from cgpause.core import wholefile
 from cgpause.core.errors import CgpauseError, printable
-from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry.metrics import BY_NAME, Family, Figure, Kind, Values
 
 _SCHEMA = 1
@@ -132,11 +130,6 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
-
-
-def path_in(run_dir: str) -> str:
-    """Return the path of the file in a run directory."""
-    return os.path.join(run_dir, METRICS_FILE)
 
 
 def read(path: str) -> Snapshot:

@@ -28,7 +28,7 @@ def state(tree: FakeTree) -> Path:
 
 
 def noted(state: Path) -> list[tuple[str, str, str | None]]:
-    found = history.read(history.path_in(str(state)))
+    found = history.read(str(state / HISTORY_FILE))
     return [(event.what, event.pod, event.result) for event in found]
 
 
@@ -46,7 +46,7 @@ def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start
 
     what = [("paused", None), ("resumed", "room")]
     assert noted(state) == [(word, "default/web", result) for word, result in what]
-    (pause_found,) = account.pauses(history.read(history.path_in(str(state))))
+    (pause_found,) = account.pauses(history.read(str(state / HISTORY_FILE)))
     assert pause_found.held_s is not None
     assert pause_found.held_s >= 0
 

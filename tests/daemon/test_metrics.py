@@ -27,7 +27,7 @@ def run_dir(tree: FakeTree) -> Path:
 def figures(run_dir: Path) -> dict[tuple[str, ...], float]:
     """Return the published values; an empty dict if there are none."""
     try:
-        values = published.read(published.path_in(str(run_dir))).values
+        values = published.read(str(run_dir / METRICS_FILE)).values
     except PublishedError:
         return {}
     return {(name, *figure.labels): figure.value for name, listed in values.items() for figure in listed}

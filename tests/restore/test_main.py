@@ -20,6 +20,7 @@ from cgpause import restore
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import AtWorkError
 from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.ledger import high
 from cgpause.ledger.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
@@ -61,7 +62,7 @@ def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[
 
     assert restore.main([*place, *options]) == 0
 
-    found = list(history.read(history.path_in(str(state))))
+    found = list(history.read(str(state / HISTORY_FILE)))
     assert {event.pod.removeprefix("default/"): event.result for event in found} == owners
     assert all(event.held_s is not None and event.held_s >= 10 for event in found)
     assert {event.pause_reason for event in found} == {"test"}

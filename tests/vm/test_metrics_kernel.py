@@ -25,10 +25,10 @@ from trees import wait_until
 from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, cpu_max, sandbox
 
 from cgpause.core.clock import now_ns
-from cgpause.core.paths import DEFAULT_LISTEN
+from cgpause.core.paths import DEFAULT_LISTEN, METRICS_FILE
 from cgpause.core.wholefile import replace
 from cgpause.telemetry.metrics import FAMILIES, Figure, Values
-from cgpause.telemetry.published import Snapshot, encode, path_in
+from cgpause.telemetry.published import Snapshot, encode
 
 METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\ninterval_s = 1\n"
 MONITORING = REPO / "docs/monitoring"
@@ -214,7 +214,7 @@ def test_promtool_is_content_with_every_metric_there_is(exporter: str, run_dir: 
         counts = (1,) * (len(family.buckets) + 1) if family.buckets else ()
         labels = [("x",) * len(family.labels), ('"\n\\} 1\n# TYPE cgpause_up counter\n\u2028é',) * len(family.labels)]
         values[family.name] = [Figure(each, 1, counts) for each in dict.fromkeys(labels)]
-    replace(path_in(str(run_dir)), encode(Snapshot(now_ns(), 1.0, 60.0, values)))
+    replace(str(run_dir / METRICS_FILE), encode(Snapshot(now_ns(), 1.0, 60.0, values)))
 
     text = fetch(exporter)
 
