@@ -8,9 +8,9 @@ safe      One pod has its whole worst demand reserved: the pod with the smallest
 gated     A pod that is new, or paused, or (where CPUs are busy) has just given back begins to take memory only if the
           forecast stays within the headroom: each running pod takes its expected demand at its own pace, and gives
           back at its peak. A pod paused half-way keeps its memory; a pod that has not begun leaves it to others.
-bounded   A pause costs the idle CPU time that the pod could have used. Once this cost is FACTOR times the cost of the
-          cheapest restart, the pod that is nearest to its peak runs even without headroom, until it gives back (the
-          ski-rental rule, Karlin et al. 1988).
+bounded   A pause costs time only if idle CPUs could run the pod. Once this cost is the cost of a restart, the pod that
+          is nearest to its peak runs even without headroom, until it gives back (the ski-rental rule, Karlin et al.
+          1988). The headroom of the other pods does not shrink by this.
 
 If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from cgpause.config.settings import Config
 from cgpause.core.memory_units import mib
@@ -45,12 +46,9 @@ MARGIN_PCT = 1.0
 REACTION_SAMPLES = 2
 """Samples from a pod's growth to its pause: the next sample shows the growth, and the pause comes before the second."""
 BACKOFF_S = 10.0
-"""kubelet's first back-off: the cost of every restart besides the lost work."""
-FACTOR = 3.0
-"""A pod is excused once pauses have cost this many times the cheapest restart, if its expected demand fits. At 1 some
-loads have avoidable restarts (docs/measurements/policy-bed.md)."""
-PATIENCE = 8.0
-"""The same factor if the expected demand does not fit."""
+"""kubelet's first back-off: a restart costs this time besides the lost work, which is a pod's mean running time."""
+PATIENCE = 2.0
+"""A pod whose expected demand does not fit is excused once pauses have cost this many restarts instead of one."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
@@ -67,7 +65,7 @@ class ReserveState:
     idle_cpus: float = 0.0
     """Idle CPUs, averaged over about a second."""
     cost_s: float = 0.0
-    """Idle CPU time that pauses have cost since the last pod was excused."""
+    """Time that pauses have cost since the last pod was excused: seconds of pods that idle CPUs could have run."""
     unsafe_since_ns: int | None = None
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
     """Bytes that each sacrificed pod could have freed, without the pods that use less since then."""
@@ -179,7 +177,9 @@ def step(
     places += served.places
     resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
     waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
-    cost_s = state.cost_s + min(state.idle_cpus, len(waiting)) * elapsed_s if waiting else 0.0
+    running = sum(one.active for one in demands) - len(waiting)
+    runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
+    cost_s = state.cost_s + runnable * elapsed_s if waiting else 0.0
     excused = _excuse(demands, waiting, growths, cost_s, room)
     if excused is not None:
         cost_s = 0.0
@@ -208,6 +208,16 @@ def step(
     return Step(after, tuple(actions), walk)
 
 
+def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> float:
+    """Return how many of `paused` pods the idle CPUs could run, if each needs as much CPU as a running pod does.
+
+    A pod that mostly waits needs little CPU, so idle CPUs could run many such pods and a pause costs each of them its
+    time. A pod is taken to need at most one CPU, and exactly one if no pod runs.
+    """
+    needed_cpus = min(max(cpus - idle_cpus, 0.0) / running, 1.0) if running else 1.0
+    return float(paused) if idle_cpus >= needed_cpus * paused else idle_cpus / needed_cpus
+
+
 def _may_grow(walk: Walk) -> bool:
     """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
     others = (place for place in walk.places if place.stoppable and not place.first)
@@ -227,7 +237,7 @@ def _actions(walk: Walk, growths: Growths, capacity_bytes: int, config: Config) 
             if not runs:
                 actions.append(Pause(pod, current, config.mechanism.first, why))
         elif runs and place.stoppable:
-            why = "pauses have cost more idle CPU time than a restart would" if place.excused else why
+            why = "pauses have cost more time than a restart would" if place.excused else why
             actions.append(Resume(pod, why))
         elif not runs and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
             grown = grown_bytes(growths.pods[pod.cgroup])
@@ -243,8 +253,9 @@ def _excuse(
     """Return the pod that runs from now on even without headroom, or None (the ski-rental rule)."""
     if not waiting or cost_s < BACKOFF_S:
         return None
-    saving_s = BACKOFF_S + min(growths.pods[one.usage.pod.cgroup].ran_ns for one in demands if one.active) / NS_PER_S
-    if cost_s < FACTOR * saving_s:
+    ran_s = [growths.pods[one.usage.pod.cgroup].ran_ns / NS_PER_S for one in demands if one.active]
+    saving_s = BACKOFF_S + fmean(ran_s)
+    if cost_s < saving_s:
         return None
     one = min(waiting, key=lambda one: (-one.group[0], one.expected))
     return one if one.expected <= room or cost_s >= PATIENCE * saving_s else None

@@ -84,8 +84,9 @@ def serve(
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
         if runs and one is not first:
-            plan.take(one)
-            slack -= max(one.expected, need) if one.excused else need
+            if not one.excused:
+                plan.take(one)
+            slack -= need
             growing += need > 0
     return Served(places, slack, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
 
