@@ -103,13 +103,13 @@ def make_results(trials: list[Trial], change: Change = lambda _: {}, *, code: st
     return results
 
 
-RESTARTS = {"none": 10, "watermark": 6, "memory-high": 5, "reserve-nobrake": 1}
-TIMES = {"none": 100.0, "unlimited": 70.0, "reserve-freeze": 75.0, "reserve-throttle": 75.0}
+RESTARTS = {"none": 10, "watermark": 6, "memory-high": 5}
+TIMES = {"none": 100.0, "unlimited": 70.0, "stock": 75.0}
 
 
 def well(trial: Trial) -> dict[str, Any]:
     """Return changes that confirm every claim: restarts only above 120 % oversubscription, and none with our arms."""
     if trial.cell.oversubscription <= 1.2:
         return {}
-    ours = trial.arm in ("reserve-freeze", "reserve-throttle", "unlimited")
+    ours = trial.arm in ("stock", "unlimited")
     return {"restarts": 0 if ours else RESTARTS.get(trial.arm, 8), "total_s": TIMES.get(trial.arm, 90.0)}

@@ -19,7 +19,7 @@ from lab.pages.experiment_report import render
 from lab.vm.host import LabError
 
 CELL = Cell("kubepods", 16, 1.5)
-SMALL = Wanted(("kubepods",), (16, 8), (1.5,), ("none", "reserve-freeze"), (1,))
+SMALL = Wanted(("kubepods",), (16, 8), (1.5,), ("none", "stock"), (1,))
 
 
 def drive(
@@ -113,14 +113,14 @@ def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
 
 def test_what_nobody_has_measured_comes_first(path: Path) -> None:
     drive(FakeBed(), path)
-    wider = replace(SMALL, arms=("none", "reserve-freeze", "watermark"))
+    wider = replace(SMALL, arms=("none", "stock", "watermark"))
     bed = FakeBed()
 
     drive(bed, path, wider, code="other")
 
     arms = [trial.arm for _, trial in bed.ran]
     assert arms[:2] == ["watermark"] * 2
-    assert sorted(arms[2:]) == ["none"] * 2 + ["reserve-freeze"] * 2
+    assert sorted(arms[2:]) == ["none"] * 2 + ["stock"] * 2
 
 
 def test_each_trial_is_on_disk_when_the_next_begins(path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_killed_run_goes_on_where_it_was(path: Path) -> None:
 
 def test_a_failed_trial_is_tried_once_more_on_a_fresh_boot(path: Path) -> None:
     bed = FakeBed()
-    bed.failing = lambda trial: trial == Trial(CELL, 1, "reserve-freeze") and len(bed.boots) == 1
+    bed.failing = lambda trial: trial == Trial(CELL, 1, "stock") and len(bed.boots) == 1
 
     assert drive(bed, path)
 
@@ -161,7 +161,7 @@ def test_a_failed_trial_is_tried_once_more_on_a_fresh_boot(path: Path) -> None:
     assert bed.boots == ["kubepods", "kubepods"]
     boots = {str(result.trial): result.boot for result in results.measured()}
     assert boots["kubepods 1/16 150 % seed 1 none"] == 1
-    assert boots["kubepods 1/16 150 % seed 1 reserve-freeze"] == 2
+    assert boots["kubepods 1/16 150 % seed 1 stock"] == 2
 
 
 def test_a_trial_that_fails_twice_is_kept_as_an_error_and_the_rest_is_run(path: Path) -> None:
@@ -188,9 +188,9 @@ def test_an_error_is_tried_again_by_the_next_run(path: Path) -> None:
 
 
 def test_an_answer_about_another_trial_is_a_failure(path: Path) -> None:
-    drive(FakeBed(lambda trial: {"arm": "none"} if trial.arm == "reserve-freeze" else {}), path)
+    drive(FakeBed(lambda trial: {"arm": "none"} if trial.arm == "stock" else {}), path)
 
-    assert {error.trial.arm for error in load(path).errors()} == {"reserve-freeze"}
+    assert {error.trial.arm for error in load(path).errors()} == {"stock"}
 
 
 def test_a_boot_that_fails_once_is_forgiven(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from experiments import EVERYTHING, make_results, well
 from lab.measure.experiment_results import Cell, Results, Trial
-from lab.pages.experiment_claims import Evidence, Verdict, every_cell, judge, judge_brake, savings
+from lab.pages.experiment_claims import Evidence, Verdict, every_cell, judge, savings
 from lab.pages.experiment_report import render
 
 CELL = Cell("kubepods", 16, 1.5)
@@ -17,7 +17,7 @@ CELL = Cell("kubepods", 16, 1.5)
 
 def verdicts(change: Callable[[Trial], dict[str, Any]], trials: list[Trial] = EVERYTHING) -> dict[str, Verdict]:
     evidence = Evidence(make_results(trials, change))
-    return {claim.text: claim.judgements["reserve-freeze"].verdict for claim in judge(evidence)}
+    return {claim.text: claim.judgements["stock"].verdict for claim in judge(evidence)}
 
 
 def one(found: dict[str, Verdict], words: str) -> Verdict:
@@ -31,7 +31,6 @@ def test_everything_holds_where_it_does() -> None:
 
 def test_nothing_measured_is_no_verdict() -> None:
     assert set(verdicts(well, []).values()) == {Verdict.UNKNOWN}
-    assert {found.verdict for _, found in judge_brake(Evidence(Results()))} == {Verdict.UNKNOWN}
     assert savings(Evidence(Results()), "watermark") is None
 
 
@@ -64,7 +63,7 @@ def test_a_part_of_the_seeds_holds_only_so_far() -> None:
 )
 def test_a_claim_that_does_not_hold_is_seen(words: str, where: tuple[float, str], otherwise: dict[str, object]) -> None:
     def change(trial: Trial) -> dict[str, Any]:
-        here = trial.arm == "reserve-freeze" and (trial.cell.oversubscription, trial.cell.setting) == where
+        here = trial.arm == "stock" and (trial.cell.oversubscription, trial.cell.setting) == where
         return {**well(trial), **(otherwise if here else {})}
 
     assert one(verdicts(change), words) is Verdict.FAILS
@@ -85,14 +84,14 @@ def test_a_claim_that_does_not_hold_is_seen(words: str, where: tuple[float, str]
 )
 def test_a_claim_holds_up_to_its_bound(words: str, where: tuple[float, str], otherwise: dict[str, object]) -> None:
     def change(trial: Trial) -> dict[str, Any]:
-        here = trial.arm == "reserve-freeze" and (trial.cell.oversubscription, trial.cell.setting) == where
+        here = trial.arm == "stock" and (trial.cell.oversubscription, trial.cell.setting) == where
         return {**well(trial), **(otherwise if here else {})}
 
     assert one(verdicts(change), words) is Verdict.HOLDS
 
 
 def test_who_prevents_restarts_is_asked_only_where_there_are_any() -> None:
-    ours = ("none", "reserve-freeze", "reserve-throttle", "reserve-nobrake")
+    ours = ("none", "stock")
     part = [trial for trial in EVERYTHING if trial.cell.oversubscription > 1.3 or trial.arm in ours]
 
     def change(trial: Trial) -> dict[str, Any]:
@@ -107,10 +106,10 @@ def test_who_prevents_restarts_is_asked_only_where_there_are_any() -> None:
 
 
 def test_loads_that_speak_against_a_claim_are_named() -> None:
-    bad = Trial(Cell("node", 8, 1.3), 2, "reserve-freeze")
+    bad = Trial(Cell("node", 8, 1.3), 2, "stock")
     results = make_results(EVERYTHING, lambda trial: {**well(trial), **({"restarts": 1} if trial == bad else {})})
 
-    assert "not so with reserve-freeze: node 1/8 130 %: 1 over all seeds." in render(results)
+    assert "not so with stock: node 1/8 130 %: 1 over all seeds." in render(results)
 
 
 def test_an_arm_is_compared_on_the_seeds_both_have() -> None:
@@ -131,8 +130,6 @@ def test_an_arm_is_compared_on_the_seeds_both_have() -> None:
         pytest.param(("none", "watermark"), {"bed": 2}, False, id="another bed"),
         pytest.param(("none", "watermark"), {"machine": "two CPUs"}, False, id="another machine"),
         pytest.param(("none", "watermark"), {"kernel": "7.0"}, False, id="another kernel"),
-        pytest.param(("reserve-freeze", "reserve-nobrake"), {"code": "other"}, False, id="variants, of other code"),
-        pytest.param(("reserve-freeze", "reserve-nobrake"), {"date": "2025-01-01"}, True, id="variants, another day"),
     ],
 )
 def test_what_can_be_compared(arms: tuple[str, str], changes: dict[str, Any], compared: bool) -> None:  # noqa: FBT001 - a table
@@ -157,12 +154,5 @@ def test_savings_are_the_papers_figures() -> None:
     assert saved.time == pytest.approx((0.1, 0.2))
 
 
-def test_the_brake_is_judged_against_the_same_policy_without() -> None:
-    assert {found.verdict for _, found in judge_brake(Evidence(make_results(EVERYTHING, well)))} == {Verdict.HOLDS}
-    worse = make_results(EVERYTHING, lambda trial: {"restarts": int(trial.arm == "reserve-freeze")})
-    summed, somewhere, time = (found.verdict for _, found in judge_brake(Evidence(worse)))
-    assert (summed, somewhere, time) == (Verdict.FAILS, Verdict.FAILS, Verdict.HOLDS)
-
-
 def test_unlimited_is_no_arm_of_the_setting_without_a_limit() -> None:
-    assert {cell.setting for cell in every_cell(("reserve-freeze", "unlimited"))} == {"kubepods"}
+    assert {cell.setting for cell in every_cell(("stock", "unlimited"))} == {"kubepods"}

@@ -53,7 +53,7 @@ def test_the_bed_is_the_same_as_none_shows_that_was_run_again() -> None:
 
 def test_rows_of_several_places_name_theirs() -> None:
     results = make_results([Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")])
-    later = make_results([Trial(CELL, 1, "reserve-freeze")])
+    later = make_results([Trial(CELL, 1, "stock")])
     results.boots[2] = replace(later.boots[1], number=2, date="2024-02-03")
     results.add(replace(later.measured()[0], boot=2))
     text = render(results)
@@ -63,7 +63,7 @@ def test_rows_of_several_places_name_theirs() -> None:
     assert [line.split("|")[2].strip() + line.rsplit("|", 2)[1].strip() for line in rows[:3]] == [
         "none1",
         "watermark1",
-        "reserve-freeze2",
+        "stock2",
     ]
 
 
@@ -92,7 +92,7 @@ def test_what_watching_costs_is_told_apart_from_what_holding_costs() -> None:
         if trial.cell.oversubscription == 1.5:  # excluded from the comparison, because it has restarts
             return {"restarts": 1, "total_s": 500.0}
         holds = trial.cell.share == 4
-        if trial.arm == "reserve-freeze":
+        if trial.arm == "stock":
             return {"daemon_cpu_s": 4.0, "pauses": int(holds), "total_s": 130.0 if holds else 102.0}
         return {}
 

@@ -15,7 +15,7 @@ from lab.bed.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, 
 from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import HowPaused, Policy
+from cgpause.config.settings import Config, HowPaused, Policy
 from cgpause.offline.simulate.kubelet import oom_score_adj
 
 PLAN = Plan(
@@ -30,12 +30,7 @@ PLAN = Plan(
     backoff_scale=0.05,
     timeout_s=180,
 )
-OURS = {
-    "watermark": (Policy.WATERMARK, HowPaused.THROTTLE, False),
-    "reserve-throttle": (Policy.RESERVE, HowPaused.THROTTLE, True),
-    "reserve-freeze": (Policy.RESERVE, HowPaused.FREEZE, True),
-    "reserve-nobrake": (Policy.RESERVE, HowPaused.FREEZE, False),
-}
+OURS = ("watermark", "stock")
 
 
 @pytest.mark.parametrize("share", list(JOBS))
@@ -82,19 +77,19 @@ def test_a_machine_that_does_not_fit_is_refused(changes: dict[str, object], avai
         capacity_bytes(replace(PLAN, **changes), available_mib * MIB)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("arm", list(OURS))
-def test_our_arms_configurations_are_valid(arm: str) -> None:
-    config = parse_config(cgpause_config(arm), arm)
-
-    assert (config.policy, config.mechanism, config.memory_high.enabled) == OURS[arm]
-    assert config.hold.settle_s == 0.25
-    assert config.hold.min_run_s == 0
+def test_the_stock_arm_has_the_defaults() -> None:
+    assert parse_config(cgpause_config("stock"), "stock") == Config()
 
 
 def test_the_watermark_arm_has_the_papers_parameters() -> None:
     config = parse_config(cgpause_config("watermark"), "watermark")
     marks = config.watermark
 
+    assert (config.policy, config.mechanism, config.memory_high.enabled) == (
+        Policy.WATERMARK,
+        HowPaused.THROTTLE,
+        False,
+    )
     assert (marks.upper_pct, marks.lower_pct, marks.interval_s, marks.patience, marks.batch) == (90, 80, 1, 3, 2)
     assert config.throttle.quota_us * 100 == config.throttle.period_us
 

@@ -49,14 +49,14 @@ def test_costs_of_no_trials_are_refused() -> None:
 
 
 def test_where_the_simulation_is_right_there_is_no_error() -> None:
-    trials = [trial_of(arm, 8, 1.5, seed) for arm in ("none", "watermark", "reserve-freeze") for seed in (1, 2)]
+    trials = [trial_of(arm, 8, 1.5, seed) for arm in ("none", "watermark", "stock") for seed in (1, 2)]
     cells = validate.compare(results_of(trials).measured(), COSTS)
-    assert [cell["arm"] for cell in cells] == ["none", "reserve-freeze", "watermark"]
+    assert [cell["arm"] for cell in cells] == ["none", "stock", "watermark"]
     for cell in cells:
         assert cell["measured"] == cell["simulated"]
         assert set(cell["absolute_error"].values()) == {0}
     restarts = {cell["arm"]: cell["measured"]["restarts"] for cell in cells}
-    assert restarts["none"] > restarts["reserve-freeze"] == 0
+    assert restarts["none"] > restarts["stock"] == 0
     assert restarts["watermark"] > 0
 
 
@@ -78,7 +78,7 @@ def test_the_published_simulation_is_within_the_bar() -> None:
     [
         ("none", "restarts", "restarts of the arm none"),
         ("watermark", "restarts", "restarts of the arm watermark"),
-        ("reserve-freeze", "total_s", "total time of the arm reserve-freeze"),
+        ("stock", "total_s", "total time of the arm stock"),
     ],
 )
 def test_what_is_beyond_the_bar_is_said_first(arm: str, name: str, said: str) -> None:

@@ -221,7 +221,7 @@ def run_trial(arm: str, work: int) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("arm", ["none", "watermark", "reserve-freeze"])
+@pytest.mark.parametrize("arm", ["none", "watermark", "stock"])
 def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None:
     result = run_trial(arm, calibrate(Path(worker), 10))
 
@@ -231,7 +231,7 @@ def test_a_trial_runs_all_jobs_and_leaves_nothing(worker: str, arm: str) -> None
     assert result["cpu_s"] > result["lost_cpu_s"] >= 0
     assert 0 < result["used_mean_pct"] <= 100
     assert (result["daemon_cpu_s"] > 0) is (arm != "none")
-    if arm == "reserve-freeze":
+    if arm == "stock":
         assert result["restarts"] == 0
     assert not (CGROUP_ROOT / TRIAL_SLICE).exists()
     assert not TRIAL_FOLDER.exists()

@@ -23,7 +23,7 @@ from typing import Protocol
 from cgpause.config.settings import MemoryHighConfig
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
 from lab.bed.kubepods import MIB, read_keyed, write
-from lab.vm.host import LabError
+from lab.vm.host import REPO, LabError
 from lab.vm.image import PEERS_WANTED
 
 SLICE = "cgpauselab.slice"
@@ -99,44 +99,25 @@ period_us = 100000
 [memory_high]
 enabled = false
 """
-_RESERVE = """\
-policy = "reserve"
-mechanism = "{mechanism}"
-[memory_high]
-enabled = {brake}
-"""
-# The jobs answer no probes, and seconds stand for minutes at this scale: limits on pauses would only blur the policies.
+# The paper knows neither limits on pauses nor services, and pods are made here in 0.15 s instead of seconds.
 _HOLD = """\
 [hold]
 max_pause_s = 86400
 batch_max_pause_s = 86400
 min_run_s = 0
-settle_s = {settle_s:g}
+settle_s = 0.25
 [[pods]]
 match = "*/*"
 class = "batch"
 """
-SETTLE_S = 0.25
-"""Seconds for which cgpause leaves a new pod alone; its default is 5 s because kubelet and the runtime take seconds to
-start a pod. The lab takes 0.15 s.
-"""
-_HOLD_NOTE = (
-    f"limits on how long pods are held are off, and all are batch by rule; settle_s = {SETTLE_S:g} s, for pods are "
-    "made here in 0.15 s, not in seconds"
-)
-
-
-def cgpause_policy(arm: str) -> str:
-    """Return the beginning of an own arm's configuration: its policy, mechanism and memory.high."""
-    if arm == "watermark":
-        return _WATERMARK
-    mechanism = "throttle" if arm == "reserve-throttle" else "freeze"
-    return _RESERVE.format(mechanism=mechanism, brake=str(arm != "reserve-nobrake").lower())
+STOCK = "stock"
+CONFIG = REPO / "systemd" / "config.toml"
+"""The shipped configuration file, which sets no option."""
 
 
 def cgpause_config(arm: str) -> str:
-    """Return the whole configuration of one of cgpause's own arms."""
-    return cgpause_policy(arm) + _HOLD.format(settle_s=SETTLE_S)
+    """Return the configuration of an arm that runs cgpause: the shipped file, or that of the paper's policy."""
+    return CONFIG.read_text() if arm == STOCK else _WATERMARK + _HOLD
 
 
 @contextlib.contextmanager
@@ -365,10 +346,8 @@ _PEER_NOTES = ("packaged unit and configuration", "oom_score_adj -999, like ours
 ARMS: dict[str, Arm] = {
     "none": Arm(_nobody),
     "unlimited": Arm(_nobody, frozenset({Setting.KUBEPODS}), ("kubepods has no memory.max, and the node enough",)),
-    "watermark": Arm(_cgpause, notes=("Table 3 of the paper; no memory.high", _HOLD_NOTE)),
-    "reserve-throttle": Arm(_cgpause, notes=(_HOLD_NOTE,)),
-    "reserve-freeze": Arm(_cgpause, notes=(_HOLD_NOTE,)),
-    "reserve-nobrake": Arm(_cgpause, notes=("reserve-freeze without memory.high", _HOLD_NOTE)),
+    "watermark": Arm(_cgpause, notes=("Table 3 of the paper", "no limit on pauses, no memory.high, all pods batch")),
+    STOCK: Arm(_cgpause, notes=("the shipped configuration file, which sets no option",)),
     "memory-high": Arm(_memory_high, notes=(f"memory.high of kubepods is {HIGH_PCT:g} % of the capacity, no daemon",)),
     "earlyoom": Arm(peer, notes=_PEER_NOTES),
     "nohang": Arm(peer, notes=(*_PEER_NOTES, "but max_soft_exit_time (10 s) and post_soft_action_delay (3 s) scaled")),

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from lab.bed.arms import STOCK
 from lab.measure.experiment_progress import Reporter
 from lab.measure.experiment_results import (
     ALL_ARMS,
@@ -68,7 +69,7 @@ TRIES = 2
 """Boots that a trial, or a boot itself, may fail on."""
 
 QUICK_FOLDER = REPO / "build" / "quick"
-QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, "reserve-freeze")
+QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, STOCK)
 QUICK_MINUTES = 8.5
 QUICK_LABEL = (
     "**A quick look, no evaluation: one seed, one size of job, two loads, four arms.** "

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.bed.arms import STOCK
 from lab.vm.host import REPO, LabError
 
 SCHEMA = 3
@@ -39,8 +40,7 @@ SEEDS = (1, 2, 3)
 NONE = "none"
 UNLIMITED = "unlimited"
 WATERMARK = "watermark"
-RESERVES = ("reserve-throttle", "reserve-freeze", "reserve-nobrake")
-_OURS = (WATERMARK, *RESERVES)
+_OURS = (WATERMARK, STOCK)
 ARMS: Mapping[str, tuple[str, ...]] = {
     "kubepods": (NONE, UNLIMITED, *_OURS, "memory-high", "oomd", "systemd-oomd"),
     "node": (NONE, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd"),
@@ -49,7 +49,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 ALL_ARMS = (NONE, UNLIMITED, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd")
 _CALM = 1.2
 """Up to here nothing restarts without control, so that nobody has anything to prevent ..."""
-_CALM_ARMS = (NONE, "reserve-throttle", "reserve-freeze")
+_CALM_ARMS = (NONE, STOCK)
 """... and these are to show that control costs nothing."""
 
 COUNTS = ("jobs", "finished", "restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices")

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HoldConfig
+from cgpause.config.settings import Config
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import JobsOptions, NodesOptions, ServicesOptions, WorkloadOptions, make_load
-from lab.bed.arms import SETTLE_S, cgpause_policy
+from lab.bed.arms import STOCK, cgpause_config
 from lab.bed.services import Plan
 from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS
 from lab.measure.validate import Costs
 from lab.vm.host import REPO
 
 NONE: Final = "none"
-ARMS: Final = (NONE, "watermark", "reserve-throttle", "reserve-freeze")
+ARMS: Final = (NONE, "watermark", STOCK)
 SCALE: Final = BACKOFF_SCALE
-"""Of kubelet's back-off, of the probes, and of how long a pod may be held."""
+"""Factor of the back-off of killed jobs. The services' times are Kubernetes' own."""
 UNIT_CPU_MS: Final = 200
 TIMEOUT_S: Final = 300.0
 SERVICE_PAGE_S: Final = 8e-6
@@ -28,7 +28,7 @@ SERVICE_PAGE_S: Final = 8e-6
 
 SERVICES: Final = Plan(
     services=3,
-    scale=SCALE,
+    scale=1.0,
     capacity_mib=CAPACITY_MIB,
     service_hold_mib=8,
     service_swing_mib=24,
@@ -56,13 +56,13 @@ LOADS: Final = {
                 count=SERVICES.services,
                 base_mib=SERVICES.service_hold_mib,
                 surge_mib=SERVICES.service_swing_mib,
-                # service.c takes 1 MiB every half second, scaled, and does not rest.
-                surge_s=0.5 * SCALE * SERVICES.service_swing_mib,
+                # service.c takes 1 MiB every half second and does not rest.
+                surge_s=0.5 * SERVICES.service_swing_mib,
                 rest_s=0,
                 limit_mib=SERVICES.service_limit_mib,
                 request_mib=SERVICES.request_mib,
-                probe_period_s=SERVICES.period * SCALE,
-                probe_timeout_s=SERVICES.timeout * SCALE,
+                probe_period_s=SERVICES.period,
+                probe_timeout_s=SERVICES.timeout,
                 probe_failures=SERVICES.failures,
             ),
         ),
@@ -94,16 +94,12 @@ def load_of(name: str, costs: Costs) -> Load:
 
 
 def config_text(name: str, arm: str) -> str:
-    """What the daemon of an arm is told: the experiment's, but with [hold] as shipped, scaled, and who is who."""
-    hold = HoldConfig()
-    lines = [cgpause_policy(arm), "[hold]"]
-    lines += [f"{one.name} = {getattr(hold, one.name) * SCALE:g}" for one in fields(hold) if one.name != "settle_s"]
-    lines.append(f"settle_s = {SETTLE_S:g}")
+    """Return the configuration of an arm's daemon; with jobs of different priorities, also the operator's rules."""
     workload = LOADS[name]
-    for service in workload.services:
-        lines += ["[[pods]]", f'match = "demo/{service.name}-*"', 'class = "service"']
+    lines = [cgpause_config(arm)]
     for jobs in workload.jobs:
-        lines += ["[[pods]]", f'match = "demo/{jobs.name}-*"', 'class = "batch"', f"priority = {jobs.priority}"]
+        if jobs.priority:
+            lines += ["[[pods]]", f'match = "demo/{jobs.name}-*"', f"priority = {jobs.priority}"]
     return "\n".join([*lines, ""])
 
 

@@ -28,7 +28,7 @@ from cgpause.core.errors import CgpauseError
 from cgpause.kernel.cgroupfs import find_cgroup_root
 from cgpause.kernel.process import lock_memory
 from lab.bed import kubelet
-from lab.bed.arms import SLICE
+from lab.bed.arms import CONFIG, SLICE
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonProcess, read_holds
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
@@ -38,13 +38,12 @@ from lab.bed.trial import BACKOFF_SCALE
 from lab.measure import stock_loads
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools
 from lab.vm.build import ensure_program
-from lab.vm.host import REPO, LabError, end_by_signal, say
+from lab.vm.host import LabError, end_by_signal, say
 
 NONE: Final = "none"
 STOCK: Final = "stock"
 ARMS: Final = (NONE, STOCK)
 FOLDER: Final = Path("/run/cgpause-stock")
-CONFIG: Final = REPO / "systemd" / "config.toml"
 REAL_PROGRAMS: Final = "programs"
 COMMANDS: Final = ("gcc", "perl", "python3", "sort", "sqlite3", "xz", "zstd")
 SEEDS: Final = (1, 2, 3)

@@ -18,7 +18,7 @@ from typing import Any
 
 from cgpause.core.errors import CgpauseError
 from cgpause.kernel.cgroupfs import find_cgroup_root
-from lab.bed.arms import SLICE, Setting
+from lab.bed.arms import SLICE, STOCK, Setting
 from lab.bed.daemon_process import OOM_SCORE_ADJ
 from lab.bed.kubelet import Event
 from lab.bed.stage import calibrate, own_folder, own_slice
@@ -26,7 +26,7 @@ from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, FOLDER, ROUNDS, TIMEOUT_S
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, end_by_signal
 
-ARMS = ("none", "reserve-throttle")
+ARMS = ("none", STOCK)
 SHARE = 8
 OVERSUBSCRIPTION = 1.5
 SEED = 1

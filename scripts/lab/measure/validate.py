@@ -21,13 +21,13 @@ from cgpause.config.settings import Config
 from cgpause.offline.simulate.load import Jobs, Load, Machine
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.worker import PAGE, Work, job_seeds, volatile
-from lab.bed.arms import cgpause_config
+from lab.bed.arms import STOCK, cgpause_config
 from lab.bed.kubepods import MIB
 from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, JOBS, ROUNDS, UNITS
-from lab.measure.experiment_results import NONE, RESERVES, RESULTS, UNLIMITED, WATERMARK, Result, Results, load
+from lab.measure.experiment_results import NONE, RESULTS, UNLIMITED, WATERMARK, Result, Results, load
 from lab.vm.host import LabError, say
 
-ARMS = (UNLIMITED, NONE, WATERMARK, *RESERVES)
+ARMS = (UNLIMITED, NONE, WATERMARK, STOCK)
 SETTING = "kubepods"
 CAPACITY = CAPACITY_MIB * MIB
 FIGURES = ("restarts", "total_s", "lost_cpu_s", "pauses", "paused_s")

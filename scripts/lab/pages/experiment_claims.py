@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lab.bed.arms import STOCK
 from lab.measure.experiment_results import (
     ARMS,
     NONE,
     OVERSUBSCRIPTIONS,
-    RESERVES,
     SEEDS,
     SHARES,
     UNLIMITED,
@@ -27,9 +27,8 @@ from lab.measure.experiment_results import (
     percent,
 )
 
-JUDGED = ("reserve-freeze", "reserve-throttle")
+JUDGED = (STOCK,)
 """The arms that have to show it."""
-BRAKE, NO_BRAKE = "reserve-freeze", "reserve-nobrake"
 
 MAX_RESTARTS_LEFT = 0.02
 SAFE_OVERSUBSCRIPTION = 1.4
@@ -119,14 +118,9 @@ class Evidence:
         return Pair(cell, len(common), restarts, other_restarts, total / other_total)
 
     def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
-        """The trials of two arms on a load that can be compared: same seed, same bed; by seed.
-
-        Two variants of the reserve must be of the same code, or they differ by more than what they are named for.
-        """
+        """The trials of two arms on a load that can be compared: same seed, same bed; by seed."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
-        if arm in RESERVES and other in RESERVES:
-            both = [(mine, its) for mine, its in both if self._boot(mine).code == self._boot(its).code]
         return [(mine, its) for mine, its in both if self._boot(mine).ground == self._boot(its).ground]
 
     def is_calm(self, cell: Cell) -> bool:
@@ -176,37 +170,6 @@ def judge(evidence: Evidence) -> list[Claim]:
         ),
     ]
     return [Claim(text, {arm: judged(evidence, arm) for arm in JUDGED}) for text, judged in by_text]
-
-
-def judge_brake(evidence: Evidence) -> list[tuple[str, Judgement]]:
-    """What memory.high as tripwire and airbag adds to the same policy."""
-    cells = every_cell((BRAKE, NO_BRAKE))
-    pairs = evidence.pairs(BRAKE, NO_BRAKE, cells)
-    with_it = sum(pair.restarts for pair in pairs)
-    without = sum(pair.other_restarts for pair in pairs)
-    worse = tuple(f"{p.cell}: {_compared(p)}" for p in pairs if p.restarts > p.other_restarts)
-    ratio = _average(pair.time_ratio for pair in pairs)
-    return [
-        (
-            "no more restarts with the brake than without, summed over all loads",
-            _judgement(
-                _seeds(pairs), len(cells), holds=with_it <= without, figure=f"{with_it:.3g} against {without:.3g}"
-            ),
-        ),
-        (
-            "nowhere more restarts with the brake than without",
-            _judgement(_seeds(pairs), len(cells), holds=not worse, figure=f"more on {len(worse)} loads", against=worse),
-        ),
-        (
-            f"at most {percent(MAX_TIME_ADDED)} more total time with the brake, on average",
-            _judgement(
-                _seeds(pairs),
-                len(cells),
-                holds=ratio <= 1 + MAX_TIME_ADDED,
-                figure=f"{percent(ratio - 1, 1, sign=True)}",
-            ),
-        ),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +289,7 @@ def _beats(rival: str) -> Callable[[Evidence, str], Judgement]:
 
 def _rivals() -> list[str]:
     known = dict.fromkeys(arm for arms in ARMS.values() for arm in arms)
-    return [arm for arm in known if arm not in (NONE, UNLIMITED) and not arm.startswith("reserve-")]
+    return [arm for arm in known if arm not in (NONE, UNLIMITED) and arm != STOCK]
 
 
 def _fewer(pair: Pair) -> bool:

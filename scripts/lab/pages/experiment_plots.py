@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lab.bed.arms import STOCK
 from lab.measure.experiment_results import (
     ALL_ARMS,
     ARMS,
@@ -42,9 +43,7 @@ _STYLES = {
     NONE: _Style("#000000", "X"),
     UNLIMITED: _Style("#777777", "_", "--"),
     "watermark": _Style("#E69F00", "s"),
-    "reserve-throttle": _Style("#56B4E9", "o"),
-    "reserve-freeze": _Style("#0072B2", "o"),
-    "reserve-nobrake": _Style("#0072B2", "v", ":"),
+    STOCK: _Style("#0072B2", "o"),
     "memory-high": _Style("#CC79A7", "D"),
     "earlyoom": _Style("#D55E00", "^"),
     "nohang": _Style("#D55E00", "<", "--"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from lab.bed.arms import STOCK
 from lab.measure.experiment_results import (
     ALL_ARMS,
     ARMS,
@@ -25,16 +26,13 @@ from lab.measure.experiment_results import (
     percent,
 )
 from lab.pages.experiment_claims import (
-    BRAKE,
     JUDGED,
-    NO_BRAKE,
     PAPER_RESTARTS_SAVED,
     PAPER_TIME_SAVED,
     Evidence,
     Judgement,
     every_cell,
     judge,
-    judge_brake,
     savings,
 )
 from lab.pages.experiment_figures import CONTROL, JOB_TIMES, JOBS, row_of, titles_of, value_range
@@ -71,9 +69,7 @@ _ARMS = {
     NONE: "no control: the kernel's OOM killer and kubelet's restarts",
     UNLIMITED: "the same jobs, as many at a time, with memory for all: what control cannot beat",
     "watermark": "cgpause with the paper's Algorithms 1 and 2 and the paper's parameters",
-    "reserve-throttle": "cgpause's reserve policy, pausing by `cpu.max`",
-    "reserve-freeze": "the same, pausing by `cgroup.freeze`",
-    "reserve-nobrake": "reserve-freeze without `memory.high` as tripwire and airbag",
+    STOCK: "cgpause with the shipped configuration",
     "memory-high": "`memory.high` alone, no daemon",
     "earlyoom": "earlyoom",
     "nohang": "nohang",
@@ -186,7 +182,6 @@ class Report:
             for arm in JUDGED
             if claim.judgements[arm].against
         ]
-        brake = judge_brake(self._evidence)
         return [
             "## What it must show",
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
@@ -198,11 +193,6 @@ class Report:
             "Saved against no control, over the loads that have restarts without it, on average and at best.",
             self._beside_the_paper(),
             self._caption(self._measured),
-            "### Tripwire and airbag",
-            f"{BRAKE} against {NO_BRAKE}: the same policy with and without `memory.high` under it.",
-            _table(["claim", "verdict"], ([text, _judged(judgement)] for text, judgement in brake)),
-            self._caption([r for r in self._measured if r.trial.arm in (BRAKE, NO_BRAKE)]),
-            "\n".join(f"- {text}; not so: {'; '.join(found.against)}." for text, found in brake if found.against),
             "### What watching costs",
             _WATCHING.strip(),
             self._watching(),

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from cgpause.config.settings import HoldConfig
-from lab.measure.experiment_results import percent
+from lab.measure.experiment_results import WATERMARK, percent
 from lab.measure.mixed_loads import ARMS, NONE, SCALE, SERVICES
 from lab.pages.report import COUNTED_MACHINE, Report
 from lab.pages.simulation_report import error
@@ -24,7 +24,6 @@ _LOADS = {
     ),
     "priorities": "6 jobs of 48 MiB at priority 100, 10 of 24 MiB at 0 and 10 of 24 MiB at -100, shuffled; 160 %",
 }
-_RESERVE = "reserve"
 
 _INTRODUCTION = f"""\
 # Mixed sizes, services, DaemonSets and priorities
@@ -34,10 +33,10 @@ jobs of several sizes, services beside them that are probed, DaemonSets, and pri
 
 ## On a kernel, and simulated
 
-The bed is that of the experiment: the same capacity (384 MiB), jobs' program, kubelet's rules and machine. Every
-duration is a node's times {SCALE:g}: back-off, liveness probes (every {SERVICES.period * SCALE:g} s, \
-{SERVICES.timeout * SCALE:g} s, {SERVICES.failures} failures), and how long a pod may be
-held ({HoldConfig().max_pause_s * SCALE:g} s a service; in the experiment there is no such limit).
+The bed is that of the experiment: the same capacity (384 MiB), jobs' program, kubelet's rules and machine. `stock` is
+the shipped configuration; only in `priorities` it also has the operator's two rules, which name the priorities. The
+back-off of killed jobs is a node's times {SCALE:g}. All other times are those of a node: liveness probes come every
+{SERVICES.period:g} s (timeout {SERVICES.timeout:g} s, {SERVICES.failures} failures).
 
 Each cell is *measured / simulated*, over the same sets of jobs (seeds): sums, but the mean of the times at which jobs
 were done, and the longest of all pauses.
@@ -149,17 +148,14 @@ def _groups(runs: Runs) -> list[str]:
     return lines
 
 
-def badly(runs: Runs, scale: float = 1.0) -> list[str]:
-    """Where the reserve did not do what it is for, in words; a line each, from the figures alone.
-
-    `scale`: of how long a service may be held.
-    """
-    allowed_s = HoldConfig().max_pause_s * scale
+def badly(runs: Runs) -> list[str]:
+    """Return a sentence for each figure of the reserve policy that is worse than without a policy."""
+    allowed_s = HoldConfig().max_pause_s
     found = []
     for load, mine in groupby(runs, key=lambda run: run["load"]):
         arms = by_arm(list(mine))
         for arm, own in arms.items():
-            if not arm.startswith(_RESERVE):
+            if arm in (NONE, WATERMARK):
                 continue
             where = f"{load}, {arm}"
             for name, groups in by_group(own).items():
@@ -181,7 +177,7 @@ def badly(runs: Runs, scale: float = 1.0) -> list[str]:
 
 def worst(trials: Runs, presets: Runs) -> list[str]:
     """Return a list item for each run on the page, measured or simulated, in which the reserve did badly."""
-    measured = [f"- on the kernel, {line}" for line in badly(trials, SCALE)]
+    measured = [f"- on the kernel, {line}" for line in badly(trials)]
     simulated = [f"- simulated at true size, {line}" for line in badly(presets)]
     return measured + simulated or ["In no run on this page."]
 

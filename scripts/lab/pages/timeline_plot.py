@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from lab.bed.arms import STOCK
 from lab.bed.kubelet import EventKind
 from lab.pages.picture import save
 from lab.pages.report import COUNTED_MACHINE, dated
@@ -26,7 +27,7 @@ PICTURE = REPO / "docs/measurements" / "timeline.png"
 
 _MIB = 1 << 20
 _RUNS, _HELD, _WAITS, _KILLED = "#56B4E9", "#E69F00", "#dddddd", "#000000"
-_TITLES = {"none": "without cgpause", "reserve-throttle": "with cgpause (reserve, throttle)"}
+_TITLES = {"none": "without cgpause", STOCK: "with cgpause"}
 
 
 class Spans(NamedTuple):
