@@ -48,7 +48,7 @@ app = typer.Typer(
     # Plain text, as in man pages: with rich, typer shows a flag as <bool> and reads [words] of a help text as markup.
     rich_markup_mode=None,
 )
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
 
 
 def _print_version(value: bool) -> None:
@@ -62,7 +62,9 @@ def main_options(
     context: typer.Context,
     cgroup_root: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="cgroup v2 mount, or a tree laid out like it (default: found by itself)."),
+        typer.Option(
+            metavar="DIR", help="cgroup v2 mount, or a folder with the same layout (default: found automatically)."
+        ),
     ] = None,
     config: Annotated[
         str | None, typer.Option(metavar="FILE", help=f"Configuration (default: {DEFAULT_CONFIG}).")
@@ -79,14 +81,14 @@ def main_options(
         str | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where history and peaks are kept (default: {DEFAULT_STATE_DIR}, and nowhere with --cgroup-root).",
+            help=f"Folder of the history and the learnt peaks (default: {DEFAULT_STATE_DIR}; none with --cgroup-root).",
         ),
     ] = None,
     run_dir: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where the daemon publishes figures (default: {DEFAULT_RUN_DIR}, and nowhere with --cgroup-root).",
+            help=f"Folder of the published metrics (default: {DEFAULT_RUN_DIR}; none with --cgroup-root).",
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001 - acted on by its callback
@@ -112,7 +114,7 @@ def run(
     dry_run: DryRun = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log each event too.")] = False,
 ) -> None:
-    """Run the daemon in the foreground (what the systemd unit does)."""
+    """Run the daemon in the foreground, as the systemd unit does."""
     given: Globals = context.obj
     options = ["--log-dir", given.log_dir]
     if given.config_path is not None:
@@ -131,7 +133,7 @@ def run(
 
 @app.command(cls=Command)
 def check(context: typer.Context, as_json: Json = False) -> None:
-    """Say whether this node can do the job, and if not, what to do."""
+    """Check whether cgpause can work on this node; say how to mend each problem."""
     given: Globals = context.obj
     with exits():
         findings = run_checks(given.cgroup_root, given.log_dir, given.config())
@@ -145,9 +147,9 @@ def check(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command(cls=Command)
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show the node's memory, and every pod with limits and pauses.
+    """Show the node's memory, and each pod with its limits and pauses.
 
-    It also says which pods are protected, and why.
+    It also shows which pods are protected, and why.
     """
     given: Globals = context.obj
     with exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
@@ -170,11 +172,12 @@ def explain(
         ),
     ] = "1s",
 ) -> None:
-    """Show what would be done at this instant, to whom, and why. Pods come in the policy's order.
+    """Show which pods the policy would pause now, and why, in the policy's order.
 
-    Of one pod it tells all: whether it is held, would be, by which rule, how often it was, and its limits.
+    For one pod it shows everything: its state, the rule that applies, its earlier pauses and its limits.
 
-    Writes nothing. The reserve policy needs growth rates, so it watches first; the daemon has watched for longer.
+    It writes nothing. The reserve policy needs growth rates, so this command first watches the pods for a while; the
+    daemon has watched them for longer, so it may decide otherwise.
     """
     given: Globals = context.obj
     watch_s = seconds(watch, "--for") or 0
@@ -200,16 +203,16 @@ def show_history(
     context: typer.Context,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only what was held since then: 90s, 1h, 2d; 2026-11-22T10:00; today."),
+        typer.Option(metavar="TIME", help="Only pauses since then: 90s, 1h, 2d; 2026-11-22T10:00; today."),
     ] = None,
     pod: AnyPod = None,
     as_json: Json = False,
 ) -> None:
-    """Show what was paused, when, for how long, and why.
+    """Show each pause of a pod: when, for how long, and why.
 
-    Also how each pause ended, and how long each pod was held in all.
+    It also shows how each pause ended, and the total time for which each pod was paused.
 
-    Pods that are gone are in it too. How much is kept: max_mib in the configuration (section history).
+    Pods that no longer exist are included. The option max_mib (section history) limits the size of the history.
     """
     given: Globals = context.obj
     path = history_path(given.state_dir, given.cgroup_root)
@@ -299,9 +302,9 @@ def metrics(
     interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it (default: 15s).")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
 ) -> None:
-    """Serve what the daemon publishes to Prometheus.
+    """Serve the daemon's metrics to Prometheus until a signal ends the command.
 
-    It does so until it is told to end. The daemon publishes if the configuration says so (section metrics).
+    The daemon publishes metrics if the configuration says so (section metrics).
     """
     given: Globals = context.obj
     with exits():
@@ -341,17 +344,15 @@ def bug_report(
     context: typer.Context,
     file: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[FILE.tar.gz]", help="Where to write it, a file or a folder (default: a new file here)."
-        ),
+        typer.Argument(metavar="[FILE.tar.gz]", help="File or folder for it (default: a new file here)."),
     ] = None,
     keep_names: Annotated[bool, typer.Option("--keep-names", help="Leave names as they are.")] = False,
 ) -> None:
     """Write a file to attach to an issue.
 
-    It has how this node is set up, what cgpause did, and what its log says.
+    The file contains the setup of this node, the pauses, and the log of the daemon.
 
-    Names of pods, namespaces, users and the host become hashes. Look at what is in it before you post it.
+    Hashes replace the names of pods, namespaces, users and the host. Read the file before you post it.
     """
     with exits():
         from cgpause.cli import bugreport  # noqa: PLC0415 - no other command needs it
@@ -371,7 +372,7 @@ def pause(
     mechanism: Annotated[
         Mechanism | None,
         typer.Option(
-            metavar="|".join(Mechanism), help="How to hold the pods (default: as configured).", show_default=False
+            metavar="|".join(Mechanism), help="How to pause the pods (default: as configured).", show_default=False
         ),
     ] = None,
     duration: Annotated[
@@ -383,7 +384,7 @@ def pause(
 ) -> None:
     """Pause pods until they are resumed.
 
-    The daemon leaves them alone until then. What it has paused itself is taken over, and does not run in between.
+    The daemon leaves them alone until then. A pod that the daemon has paused stays paused without a gap.
     """
     given: Globals = context.obj
     for_s = seconds(duration, "--for")
@@ -396,12 +397,14 @@ def pause(
 def resume(
     context: typer.Context,
     refs: PausedPods = None,
-    everything: Annotated[bool, typer.Option("--all", help="Resume every paused pod, whoever paused it.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Resume every paused pod, also those that an operator paused.")
+    ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Resume pods: put back what was there before the pause.
+    """Resume pods: restore the values from before the pause.
 
-    The daemon may pause them again; whom it is to leave alone is said in the configuration (protect = true).
+    The daemon may pause them again, unless a rule in the configuration protects them (protect = true).
     """
     given: Globals = context.obj
     if everything == bool(refs):

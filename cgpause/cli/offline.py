@@ -74,8 +74,8 @@ def simulate(
 ) -> None:
     """Simulate workloads under each policy, without a node.
 
-    What comes out are restarts, times, memory use and pauses. It needs no cgroups and touches none. The policies are
-    the daemon's own, as the configuration has them.
+    It shows restarts, times, memory use and pauses. It needs no cgroups and changes none. The policies are those of the
+    daemon, with the options of the configuration.
     """
     from cgpause.cli import simulated as table  # noqa: PLC0415
     from cgpause.offline import parallel  # noqa: PLC0415 - no other command needs them
@@ -133,7 +133,7 @@ def record(
 ) -> None:
     """Record the memory of this node and its pods into a file.
 
-    It needs no daemon and writes nothing but that file, which cgpause replay reads.
+    It needs no daemon and writes only that file, which cgpause replay reads.
     """
     from cgpause.cli import trace as command  # noqa: PLC0415 - no other command needs it
 
@@ -173,10 +173,11 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what each policy would have done on a recorded node.
+    """Show the decisions that each policy would have made on a recorded node.
 
-    Whom it would have held, how long before each OOM kill, and by estimate what room that would have made. The
-    policies are the daemon's own, as the configuration has them. What a paused pod would have done nobody knows.
+    It shows the pods that a policy would have paused, how long before each OOM kill, and an estimate of the memory that
+    this would have saved. The policies are those of the daemon, with the options of the configuration. The growth of a
+    pod that a policy would have paused is unknown from then on.
     """
     from cgpause.cli import trace as command  # noqa: PLC0415 - no other command needs it
 

@@ -31,7 +31,7 @@ class ThrottleConfig:
         metadata=option(
             "CPU time a paused pod may use in each period. The kernel refuses less than 1000; below 1 % of the "
             "period a throttled task can stop inside the kernel holding locks (before kernel 6.18). The odd "
-            "microsecond tells our value from a limit of 10m, which is 1000: neither kubelet nor systemd writes 1001.",
+            "microsecond distinguishes this value from a CPU limit of 10m, which is 1000.",
             unit="µs",
             low=1000,
             high=1_000_000,
@@ -41,7 +41,7 @@ class ThrottleConfig:
     )
     period_us: int = field(
         default=100_000,
-        metadata=option("The period that the quota is for.", unit="µs", low=1000, high=1_000_000),
+        metadata=option("The period of the quota.", unit="µs", low=1000, high=1_000_000),
     )
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -66,8 +66,8 @@ class HoldConfig:
     max_pause_s: float = field(
         default=9.0,
         metadata=option(
-            "Longest time a service is held at a stretch. Less than the 10 s between two of Kubernetes' default "
-            "liveness probes, so that one is missed at most; three in a row kill (after 24 s, measured).",
+            "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
+            "that it misses at most one; after three in a row kubelet kills the container (after 24 s, measured).",
             unit="s",
             low=1,
             high=86400,
@@ -76,8 +76,8 @@ class HoldConfig:
     batch_max_pause_s: float = field(
         default=600.0,
         metadata=option(
-            "The same for batch: pods in which nothing listens on a TCP port, so that no HTTP, TCP or gRPC probe can "
-            "miss them. Those that are due take turns.",
+            "Longest pause of a batch pod: no process in it listens on a TCP port, so it has no HTTP, TCP or gRPC "
+            "probe to miss. If several pauses are due to end, the pods take turns.",
             unit="s",
             low=1,
             high=86400,
@@ -86,7 +86,7 @@ class HoldConfig:
     min_run_s: float = field(
         default=12.0,
         metadata=option(
-            "Then it runs at least this long before it may be paused again, so that a probe can succeed.",
+            "Shortest time from the end of such a pause to the next one, so that a probe can succeed.",
             unit="s",
             low=0,
             high=86400,
@@ -95,9 +95,8 @@ class HoldConfig:
     starting_s: float = field(
         default=10.0,
         metadata=option(
-            "This long after a pod appeared or its containers changed it is not known whether it is a service, and it "
-            "is paused for at most 18 s at a stretch: it may yet begin to listen. It ends at once for pods of a "
-            "workload that is known as batch.",
+            "For this time after a pod has appeared or its containers have changed, it may still begin to listen, so "
+            "a pause lasts at most 18 s. This does not apply to pods of a workload that is known as batch.",
             unit="s",
             low=0,
             high=3600,
@@ -106,8 +105,8 @@ class HoldConfig:
     settle_s: float = field(
         default=5.0,
         metadata=option(
-            "The watermark policy leaves a pod alone this long after its cgroup appeared or its containers changed: "
-            "kubelet and systemd write its cpu.max late. The reserve policy waits until the container runs.",
+            "For this time after a pod has appeared or its containers have changed, the watermark policy does not "
+            "pause it: kubelet and systemd write its cpu.max late. The reserve policy waits until the container runs.",
             unit="s",
             low=0,
             high=3600,

@@ -42,9 +42,7 @@ class ProtectConfig:
     guaranteed: bool = field(default=True, metadata=option("Protect pods of QoS class Guaranteed."))
     unnamed: bool = field(
         default=True,
-        metadata=option(
-            "Protect pods whose name cannot be found, while a namespace above or a rule below depends on names."
-        ),
+        metadata=option("Protect pods without a known name, if a namespace above or a rule below depends on names."),
     )
 
 
@@ -62,26 +60,26 @@ class PodRule:
 
     match: str = field(
         metadata=option(
-            "Which pods the rule is for.",
+            "The pods to which the rule applies.",
             pattern=_is_pod_glob,
             allowed=f'a glob on "namespace/name", with exactly one / ({_GLOB_CHARACTERS})',
         ),
     )
     protect: bool | None = field(
-        default=None, metadata=option("Whether they are protected (true) or may be paused (false).")
+        default=None, metadata=option("Whether these pods are protected (true) or may be paused (false).")
     )
     class_: PodClass | None = field(
         default=None,
         metadata=option(
-            "What they are: batch is paused before services and held longer. auto, which is also what no rule means, "
-            "takes for batch what has nothing that listens on TCP (docs/configuration.md)."
+            "The class of these pods. Batch pods are paused before services, and for longer. auto, which is also the "
+            "default, takes a pod for batch if no process in it listens on TCP (docs/configuration.md)."
         ),
     )
     priority: int | None = field(
         default=None,
         metadata=option(
-            "Of two pods the one with the higher priority is paused later, whatever else they are; 0 where no rule "
-            "says otherwise.",
+            "Of two pods, the one with the higher priority is paused later, regardless of class and size; 0 without a "
+            "rule.",
             low=-1000,
             high=1000,
         ),

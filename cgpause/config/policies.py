@@ -31,9 +31,9 @@ class ReserveConfig:
     sacrifice: bool = field(
         default=False,
         metadata=option(
-            "When everything that may be paused is paused and even the pod that goes first has no room left, kill the "
-            "containers of the pod that loses least: lowest priority first, then least CPU time used. kubelet restarts "
-            "them."
+            "If all pods that may be paused are paused, and even the first pod has no headroom left, kill the "
+            "containers of the pod that loses least: lowest priority first, then least CPU time used. kubelet "
+            "restarts them."
         ),
     )
 
@@ -79,8 +79,8 @@ class WatermarkConfig:
     sacrifice: bool = field(
         default=True,
         metadata=option(
-            "When everything that may be paused is paused and memory use stays at or above upper_pct, kill the "
-            "containers of the `batch` pods paused last; kubelet restarts them.",
+            "If all pods that may be paused are paused, and memory use stays at or above upper_pct, kill the "
+            "containers of the pods that were paused last, `batch` at a time; kubelet restarts them.",
             paper="removeContainer",
         ),
     )

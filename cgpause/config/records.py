@@ -12,7 +12,7 @@ class HistoryConfig:
     max_mib: int = field(
         default=16,
         metadata=option(
-            "Room on disk for the history, in two files of half of it each; 0 keeps none. A pause takes about 1 KiB.",
+            "Disk space for the history, in two files of half this size; 0: no history. A pause takes about 1 KiB.",
             unit="MiB",
             low=0,
             high=1024,
@@ -26,17 +26,17 @@ class MetricsConfig:
 
     publish: bool = field(
         default=False,
-        metadata=option("Whether the daemon publishes its figures in /run/cgpause, for `cgpause metrics` to read."),
+        metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
     )
     interval_s: float = field(
         default=5.0,
-        metadata=option("How often. Each scrape gets what was published last.", unit="s", low=1, high=60),
+        metadata=option("Time between two publications. A scrape gets the last one.", unit="s", low=1, high=60),
     )
     max_pods: int = field(
         default=100,
         metadata=option(
-            "Pods that have time series of their own, up to five each: those that were paused last. The totals of "
-            "namespaces count all pods.",
+            "Number of pods with time series of their own, up to five each: the pods that were paused last. The totals "
+            "of namespaces count all pods.",
             low=0,
             high=1000,
         ),
@@ -49,7 +49,7 @@ class TraceConfig:
 
     record: bool = field(
         default=False,
-        metadata=option("Whether the daemon records the node's and the pods' memory, for `cgpause replay`."),
+        metadata=option("Whether the daemon records the memory of the node and its pods, for `cgpause replay`."),
     )
     interval_s: float = field(
         default=1.0,
@@ -63,7 +63,7 @@ class TraceConfig:
     max_mib: int = field(
         default=64,
         metadata=option(
-            "Room on disk for the trace, in four files of a quarter of it each; then the oldest goes.",
+            "Disk space for the trace, in four files of a quarter of this size; the oldest is dropped first.",
             unit="MiB",
             low=1,
             high=65536,
@@ -71,5 +71,5 @@ class TraceConfig:
     )
     hash_names: bool = field(
         default=False,
-        metadata=option("Whether hashes stand for names and UIDs in it; other ones after each start."),
+        metadata=option("Whether hashes replace names and UIDs in it; the hashes differ after each start."),
     )

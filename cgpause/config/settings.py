@@ -44,26 +44,26 @@ class Config:
     mechanism: HowPaused = field(
         default=HowPaused.AUTO,
         metadata=option(
-            "How a pod is held: throttle lowers its cpu.max, so that it goes on at a crawl and can answer a patient "
-            "probe; freeze stops it completely (cgroup.freeze), so that its SIGTERM cannot be missed; auto throttles, "
-            "and freezes batch once it has been held for 1.5 s. `cgpause pause` takes auto for throttle."
+            "How a pod is paused. throttle lowers its cpu.max, so that it runs very slowly and can answer a patient "
+            "probe. freeze stops it completely (cgroup.freeze), so that the daemon cannot miss its SIGTERM. auto "
+            "throttles a pod and freezes it after 1.5 s if it is batch. `cgpause pause` takes auto for throttle."
         ),
     )
     reserve: ReserveConfig = field(
         default=ReserveConfig(),
         metadata=option(
-            "The reserve policy: pods run while what they can take before the next look still fits (docs/policies.md)."
+            "The reserve policy: pods run while the memory that they may take soon fits (docs/policies.md)."
         ),
     )
     watermark: WatermarkConfig = field(
         default=WatermarkConfig(),
         metadata=option("The watermark policy: Algorithms 1 and 2 of Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91)."),
     )
-    throttle: ThrottleConfig = field(
-        default=ThrottleConfig(), metadata=option("The cpu.max of a pod held by throttling.")
+    throttle: ThrottleConfig = field(default=ThrottleConfig(), metadata=option("The cpu.max of a throttled pod."))
+    hold: HoldConfig = field(default=HoldConfig(), metadata=option("Limits on the length of a pause."))
+    sampling: SamplingConfig = field(
+        default=SamplingConfig(), metadata=option("How often the daemon reads memory use.")
     )
-    hold: HoldConfig = field(default=HoldConfig(), metadata=option("How long pods are held."))
-    sampling: SamplingConfig = field(default=SamplingConfig(), metadata=option("How often memory use is read."))
     memory_high: MemoryHighConfig = field(
         default=MemoryHighConfig(),
         metadata=option(
@@ -74,22 +74,22 @@ class Config:
     psi: PsiConfig = field(
         default=PsiConfig(),
         metadata=option(
-            "Pressure stall information (PSI) wakes the daemon between samples. It never pauses anybody by itself."
+            "Pressure stall information (PSI) wakes the daemon between samples. It pauses no pod by itself."
         ),
     )
     history: HistoryConfig = field(
         default=HistoryConfig(),
-        metadata=option("What `cgpause history` shows, kept in /var/lib/cgpause (docs/operations.md)."),
+        metadata=option("The history, in /var/lib/cgpause, which `cgpause history` shows (docs/operations.md)."),
     )
     metrics: MetricsConfig = field(
-        default=MetricsConfig(), metadata=option("Figures for Prometheus (docs/metrics.md).")
+        default=MetricsConfig(), metadata=option("Metrics for Prometheus (docs/metrics.md).")
     )
     trace: TraceConfig = field(
         default=TraceConfig(),
-        metadata=option("A recording of the node, kept in /var/lib/cgpause (docs/trace.md)."),
+        metadata=option("A recording of the node, in /var/lib/cgpause (docs/trace.md)."),
     )
     protect: ProtectConfig = field(
-        default=ProtectConfig(), metadata=option("Pods that are never touched, unless a rule below allows it.")
+        default=ProtectConfig(), metadata=option("Pods that are never paused, unless a rule below allows it.")
     )
     pods: tuple[PodRule, ...] = field(
         default=(),

@@ -27,12 +27,12 @@ class MemoryHighConfig:
 
     enabled: bool = field(
         default=True,
-        metadata=option("Whether memory.high of kubepods is set while the daemon runs; its original is put back."),
+        metadata=option("Whether the daemon sets memory.high of kubepods while it runs; it restores the original."),
     )
     airbag_pct: float = field(
         default=99.0,
         metadata=option(
-            "Memory use at which the kernel slows pods down that grow faster than the daemon can act, in percent of "
+            "Memory use at which the kernel slows down pods that grow faster than the daemon can act, in percent of "
             "the capacity less kubelet's hard eviction threshold.",
             unit="%",
             low=80,
@@ -42,8 +42,8 @@ class MemoryHighConfig:
     sleep_s: float = field(
         default=30.0,
         metadata=option(
-            "Longest sampling interval while the kernel itself wakes the daemon: nothing is held, memory.high is the "
-            "tripwire, and PSI works. Instead of sampling.slow_s.",
+            "Longest sampling interval while the kernel wakes the daemon, instead of sampling.slow_s: no pod is "
+            "paused, memory.high is the tripwire, and PSI works.",
             unit="s",
             low=1,
             high=600,

@@ -78,32 +78,39 @@ _NAMESPACE = ("namespace", "mechanism")
 _G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 
 FAMILIES = (
-    Family("cgpause_up", _G, "Whether the daemon runs and publishes: 1 if what it published last is recent."),
-    Family("cgpause_snapshot_timestamp_seconds", _G, "When the daemon published these values."),
-    Family("cgpause_build_info", _G, "The daemon's version, and that of its Python; 1.", ("version", "python_version")),
-    Family("cgpause_config_info", _G, "What the daemon is configured to do; 1.", ("policy", "mechanism")),
-    Family("cgpause_process_start_time_seconds", _G, "When the daemon started."),
-    Family("cgpause_process_cpu_seconds_total", _C, "CPU time the daemon has used."),
-    Family("cgpause_process_resident_memory_bytes", _G, "Memory the daemon holds."),
+    Family("cgpause_up", _G, "1 if the daemon runs and has published recently, else 0."),
+    Family("cgpause_snapshot_timestamp_seconds", _G, "Time at which the daemon published these values."),
+    Family(
+        "cgpause_build_info",
+        _G,
+        "1; the labels have the versions of the daemon and of Python.",
+        ("version", "python_version"),
+    ),
+    Family(
+        "cgpause_config_info", _G, "1; the labels have the configured policy and mechanism.", ("policy", "mechanism")
+    ),
+    Family("cgpause_process_start_time_seconds", _G, "Start time of the daemon."),
+    Family("cgpause_process_cpu_seconds_total", _C, "CPU time that the daemon has used."),
+    Family("cgpause_process_resident_memory_bytes", _G, "Resident memory of the daemon."),
     # Memory
     Family(
         "cgpause_headroom_bytes",
         _G,
-        "What the pods can still take before somebody is killed: the tighter of node and kubepods.",
+        "Memory that pods can still take before the kernel kills a process: the tighter of node and kubepods.",
     ),
     Family(
         "cgpause_capacity_bytes",
         _G,
-        "The memory that can fill up: the node's, or the limit of kubepods where that is smaller.",
+        "Memory that pods share: the node's memory, or the limit of kubepods if that is smaller.",
     ),
-    Family("cgpause_eviction_threshold_bytes", _G, "kubelet evicts pods once less than this is available."),
+    Family("cgpause_eviction_threshold_bytes", _G, "kubelet evicts pods if less memory than this is available."),
     Family("cgpause_node_memory_bytes", _G, "The node's memory (MemTotal)."),
-    Family("cgpause_node_memory_available_bytes", _G, "What is available of it (MemAvailable)."),
-    Family("cgpause_kubepods_memory_limit_bytes", _G, "memory.max of kubepods; absent where that is max."),
+    Family("cgpause_node_memory_available_bytes", _G, "Available memory of the node (MemAvailable)."),
+    Family("cgpause_kubepods_memory_limit_bytes", _G, "memory.max of kubepods; absent if that is max."),
     Family(
         "cgpause_kubepods_memory_used_bytes",
         _G,
-        "memory.current of kubepods less what reclaim can take back: page cache and slab.",
+        "memory.current of kubepods less reclaimable memory: page cache and slab.",
     ),
     Family(
         "cgpause_node_memory_pressure_waiting_seconds_total",
@@ -118,98 +125,112 @@ FAMILIES = (
     Family(
         "cgpause_kubepods_memory_pressure_waiting_seconds_total",
         _C,
-        "Time in which some task of a pod waited for memory (PSI some); starts anew with kubepods.",
+        "Time in which some task of a pod waited for memory (PSI some); 0 again in a new kubepods.",
     ),
     Family(
         "cgpause_kubepods_memory_pressure_stalled_seconds_total",
         _C,
-        "Time in which all tasks of all pods waited for memory (PSI full); starts anew with kubepods.",
+        "Time in which all tasks of all pods waited for memory (PSI full); 0 again in a new kubepods.",
     ),
-    Family("cgpause_pressure_wakeups_total", _C, "How often the kernel woke the daemon because of pressure (PSI)."),
+    Family(
+        "cgpause_pressure_wakeups_total", _C, "Times that the kernel woke the daemon because of memory pressure (PSI)."
+    ),
     # Pods
     Family(
         "cgpause_pods",
         _G,
-        "Pods: running, paused (by whomever), or protected (by a rule or mark, or left alone after trouble).",
+        "Pods by state: running, paused (by the daemon or an operator), or protected (by rule, mark or trouble).",
         ("state",),
     ),
     Family(
         "cgpause_paused_pods",
         _G,
-        "Paused pods: who paused them (daemon; manual: cgpause pause), and how they are held.",
+        "Paused pods by owner (daemon; manual: cgpause pause) and mechanism.",
         ("owner", "mechanism"),
     ),
     Family(
         "cgpause_damaged_pods",
         _G,
-        "Pods whose record is damaged or was taken away, and which could not be resumed without.",
+        "Pods that cannot be resumed because their record is damaged or missing.",
     ),
     Family("cgpause_pauses_total", _C, "Pauses by the daemon.", _NAMESPACE),
-    Family("cgpause_paused_seconds_total", _C, "Time the daemon held pods, all pods together.", _NAMESPACE),
-    Family("cgpause_pod_pauses_total", _C, "Pauses by the daemon, of the pods it held last.", _POD),
-    Family("cgpause_pod_paused_seconds_total", _C, "Time the daemon held a pod, of the pods it held last.", _POD),
+    Family(
+        "cgpause_paused_seconds_total", _C, "Time for which the daemon paused pods, summed over all pods.", _NAMESPACE
+    ),
+    Family("cgpause_pod_pauses_total", _C, "Pauses by the daemon, for the pods that it paused last.", _POD),
+    Family(
+        "cgpause_pod_paused_seconds_total",
+        _C,
+        "Time for which the daemon paused a pod, for the pods that it paused last.",
+        _POD,
+    ),
     Family(
         "cgpause_pod_pause_start_time_seconds",
         _G,
-        "When a pause began, of the pods that are paused now; of the longest, as many as [metrics] max_pods.",
+        "Start of a pause, for pods that are paused now: the longest pauses, at most [metrics] max_pods.",
         ("namespace", "pod", "owner", "mechanism"),
     ),
     Family(
         "cgpause_resumes_total",
         _C,
-        "Pauses that ended while the daemon ran, by how (docs/cli.md has the words); operator: somebody else ended it.",
+        "Pauses that ended while the daemon ran, by cause (docs/cli.md explains them); operator: an operator ended it.",
         ("cause",),
     ),
     Family(
         "cgpause_pause_duration_seconds",
         _H,
-        "How long the daemon held a pod at a stretch, of pauses that are over.",
+        "Length of finished pauses by the daemon.",
         buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0),
     ),
-    Family("cgpause_freezes_total", _C, "Pods frozen because they grew although throttled."),
-    Family("cgpause_sacrifices_total", _C, "Pods whose containers the daemon killed to free memory."),
+    Family("cgpause_freezes_total", _C, "Throttled pods that the daemon froze because they still grew."),
+    Family("cgpause_sacrifices_total", _C, "Pods with containers that the daemon killed to free memory."),
     # Trouble
-    Family("cgpause_pause_failures_total", _C, "Times a pod could not be paused or frozen."),
-    Family("cgpause_resume_failures_total", _C, "Times a pod could not be resumed; it is tried again."),
-    Family("cgpause_drifts_total", _C, "Foreign writes to what the daemon had written, answered.", ("file",)),
+    Family("cgpause_pause_failures_total", _C, "Failed attempts to pause or freeze a pod."),
+    Family("cgpause_resume_failures_total", _C, "Failed attempts to resume a pod; the daemon tries again."),
+    Family(
+        "cgpause_drifts_total",
+        _C,
+        "Times that the daemon wrote its value again after another program had changed it.",
+        ("file",),
+    ),
     Family(
         "cgpause_drift_surrenders_total",
         _C,
-        "Times the daemon gave in to another writer that kept changing what it had written.",
+        "Times that the daemon gave up a file because another program kept changing it.",
         ("file",),
     ),
     Family(
         "cgpause_kubepods_oom_kills_total",
         _C,
-        "Processes of pods that the OOM killer killed, at whatever limit (memory.events); starts anew with kubepods.",
+        "Processes of pods that the OOM killer killed, at any limit (memory.events); 0 again in a new kubepods.",
     ),
     Family(
         "cgpause_kubepods_limit_ooms_total",
         _C,
-        "Times kubepods itself had reached its limit and could reclaim nothing (memory.events.local).",
+        "Times that kubepods reached its own limit and could reclaim nothing (memory.events.local).",
     ),
     Family(
         "cgpause_kubepods_container_restarts_total",
         _C,
-        "Containers kubelet started again in pods that were there, whatever the cause; absent where it keeps no logs.",
+        "Containers that kubelet restarted in existing pods, for any cause; absent if kubelet keeps no logs.",
     ),
     Family(
         "cgpause_degraded",
         _G,
-        "1 for what the daemon has to do without: inotify, PSI triggers, or reading the node's memory.",
+        "1 for a source that does not work now: inotify, PSI triggers, or the node's memory.",
         ("what",),
     ),
-    # How quick
+    # Speed
     Family(
         "cgpause_tick_duration_seconds",
         _H,
-        "From waking to having looked, decided and acted.",
+        "Time from waking to the end of the actions: sample, decide, act.",
         buckets=(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
     ),
     Family(
         "cgpause_reaction_latency_seconds",
         _H,
-        "From when a look at memory was due, or the kernel told of pressure, to a pause that was in force after it.",
+        "Time from the moment at which a sample was due, or the kernel reported pressure, to the end of a pause.",
         buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     ),
 )
