@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trees import FakeTree
+from helpers.trees import FakeTree
 
 from cgpause.core.clock import now_ns
 from cgpause.kernel.cgroupfs import Cgroup

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import psutil
 import pytest
-from trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 from typer.testing import CliRunner, Result
 
 from cgpause.cli.check import Finding, Level, run_checks

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from commandline import pause_as, place, process
-from trees import FakeTree
+from helpers.commandline import pause_as, place, process
+from helpers.trees import FakeTree
 from typer.main import get_command
 
 from cgpause.cli.main import app

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configs import only_message, problems
-from generated import current
+from helpers.configs import only_message, problems
+from helpers.generated import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import fnmatch
 import time
 
 import pytest
-from configs import all_problems, only_message, problems
+from helpers.configs import all_problems, only_message, problems
 from hypothesis import given
 from hypothesis import strategies as st
 

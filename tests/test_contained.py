@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from trees import FakeTree, records_left, wait_until
+from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause import contained
 from cgpause.kernel.cgroupfs import Cgroup

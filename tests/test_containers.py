@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.core.names import Names, read_names

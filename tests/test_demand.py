@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.nodes import MIB, START_NS, S, growth, pod, record
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes import MIB, START_NS, S, growth, pod, record
 
 from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.demand import (

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from nodes import ORIGINAL, S, pod, record
+from helpers.nodes import ORIGINAL, S, pod, record
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Result

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import EVERYTHING, FACTS, FakeBed, make_results, well
+from helpers.experiments import EVERYTHING, FACTS, FakeBed, make_results, well
 from lab.bed import arms
 from lab.measure import experiment
 from lab.measure.experiment import Driver, Wanted, brief, parse_arguments

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from experiments import EVERYTHING, make_results, well
+from helpers.experiments import EVERYTHING, make_results, well
 from lab.measure.experiment_results import Cell, Results, Trial
 from lab.pages.experiment_claims import Evidence, Verdict, every_cell, judge, savings
 from lab.pages.experiment_report import render

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import EVERYTHING, make_results, well
+from helpers.experiments import EVERYTHING, make_results, well
 from lab.measure.experiment import Wanted
 from lab.measure.experiment_results import RESULTS, Cell, Results, Trial, load
 from lab.pages.experiment_plots import ticks

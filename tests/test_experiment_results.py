@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiments import EVERYTHING, answer, make_results
+from helpers.experiments import EVERYTHING, answer, make_results
 from lab.measure.experiment_results import Cell, Trial, check_values, code_hash, load, only_writer
 from lab.vm.host import LabError, commit_of
 

@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from commandline import Patch, invoke
+from helpers.commandline import Patch, invoke
+from helpers.trees import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from trees import wait_until
 
 from cgpause.core import wholefile
 from cgpause.core.clock import now_ns

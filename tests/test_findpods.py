@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
+from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
 
 from cgpause.core.errors import CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.trees import FakeTree
 from inotify_simple import INotify
-from trees import FakeTree
 
 from cgpause.config.settings import Config
 from cgpause.kernel.cgroupfs import Cgroup

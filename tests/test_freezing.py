@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nodes import MS, START_NS, Node, S, pod, record, sample
+from helpers.nodes import MS, START_NS, Node, S, pod, record, sample
 
 from cgpause.config.settings import Config, HowPaused, Policy, SamplingConfig
 from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Resume, Workload

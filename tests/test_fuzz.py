@@ -1,9 +1,9 @@
-"""On any bytes, a parser either succeeds or reports them as malformed; see fuzz_targets.py."""
+"""On any bytes, a parser either succeeds or reports them as malformed; see helpers/fuzz_targets.py."""
 
 from __future__ import annotations
 
 import pytest
-from fuzz_targets import TARGETS, Target
+from helpers.fuzz_targets import TARGETS, Target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

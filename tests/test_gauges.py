@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trees import FakeTree
+from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, MetricsConfig, PsiConfig
 from cgpause.core.clock import now_ns

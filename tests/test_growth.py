@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodes import MIB, MS, START_NS, S, growth, pod, record
 
 from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, Sample
 from cgpause.policy.growth import (

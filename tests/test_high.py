@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from crashing import PausableCgroup, SteppedCgroup, kill_before_step
+from helpers.crashing import PausableCgroup, SteppedCgroup, kill_before_step
 
 from cgpause.core.errors import BusyError, CgpauseError, DamagedRecordError, KernelWriteError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup

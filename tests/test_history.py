@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import as_nobody
+from helpers.commandline import as_nobody
 from hypothesis import example, given
 from hypothesis import strategies as st
 

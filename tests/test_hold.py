@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from nodes import START_NS, S, pod, record
+from helpers.nodes import START_NS, S, pod, record
 
 from cgpause.config.settings import HoldConfig
 from cgpause.core.model import Owner, Pod, PodUsage, Result, Workload

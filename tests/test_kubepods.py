@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from helpers.trees import CAPTURES, load_capture
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import CAPTURES, load_capture
 
 from cgpause.core.kubepods import CgroupDriver, container_id, is_static_uid, pod_uid, root_driver, tier_class
 from cgpause.core.model import QosClass

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from generated import current
+from helpers.generated import current
 from release import manual
 from typer.main import get_command
 

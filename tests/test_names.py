@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trees import CAPTURES, lay_out_capture
+from helpers.trees import CAPTURES, lay_out_capture
 
 from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir, read_names
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from helpers.nodes import START_NS, S
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes import START_NS, S
 
 from cgpause.config.settings import SamplingConfig
 from cgpause.core.model import Headroom, Sample

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.trees import load_capture
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import load_capture
 
 from cgpause.core.errors import MalformedError
 from cgpause.core.model import CpuMax, Pressure

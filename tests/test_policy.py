@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
+from helpers.nodes import MS, START_NS, Node, S, names, pod, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodes import MS, START_NS, Node, S, names, pod, record
 
 from cgpause.config.settings import Config, HoldConfig, Policy, SamplingConfig, WatermarkConfig
 from cgpause.core.model import Owner, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Workload

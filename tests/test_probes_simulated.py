@@ -6,7 +6,7 @@ Each claim has a control: the same node without the safeguard sees the kills.
 from __future__ import annotations
 
 import pytest
-from simpods import service, worker
+from helpers.simpods import service, worker
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, SamplingConfig
 from cgpause.core.model import Workload

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trees import FakeTree, wait_until
+from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, MetricsConfig, PsiConfig
 from cgpause.core import wholefile

@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
+from helpers.trees import make_uid
 from hypothesis import example, given
 from hypothesis import strategies as st
-from trees import make_uid
 
 from cgpause.core.errors import printable
 from cgpause.core.redact import WELL_KNOWN, Names, hashed, names_in_labels, redact, redact_values, users_in

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.simpods import service, worker
 from hypothesis import given
 from hypothesis import strategies as st
-from simpods import service, worker
 
 from cgpause.config.settings import Config, HowPaused, Policy, WatermarkConfig
 from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from nodes import MIB, MS, START_NS, S, growth, pod, record
 
 from cgpause.config.settings import (
     Config,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
+from helpers.nodes import START_NS, S, record
+from helpers.simpods import cache_reader, idle, leaker, service, worker
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from nodes import START_NS, S, record
-from simpods import cache_reader, idle, leaker, service, worker
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig, SamplingConfig
 from cgpause.core.model import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from simpods import cache_reader, idle, leaker, worker
+from helpers.simpods import cache_reader, idle, leaker, worker
 
 from cgpause.config.settings import Config, HowPaused
 from cgpause.offline.simulate.node import SimNode

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from helpers.nodes import MIB, S, growth
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes import MIB, S, growth
 from test_reserve import CONFIG, NOW, SACRIFICE, TOTAL, Node
 
 from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Workload

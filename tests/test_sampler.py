@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, MalformedError

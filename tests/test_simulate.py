@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.simpods import service
+from helpers.trees import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab.bed import stage
-from simpods import service
-from trees import wait_until
 
 from cgpause.config.settings import Config, HowPaused, Policy, ThrottleConfig
 from cgpause.core.model import Sacrifice, Sample

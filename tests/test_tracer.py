@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trees import FakeTree, rewrite, wait_until
+from helpers.trees import FakeTree, rewrite, wait_until
 
 from cgpause.config.settings import Config, TraceConfig
 from cgpause.core.model import Headroom

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid
 from typer.testing import CliRunner
 
 from cgpause.cli.main import app

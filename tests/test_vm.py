@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.terminals import TerminalProgram
 from lab.vm import image as vm_image
 from lab.vm import machine as vm
 from lab.vm.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
@@ -18,7 +19,6 @@ from lab.vm.host import LabError, ToolError, building, cache_dir, run_tool
 from lab.vm.image import KERNEL, PACKAGES, READY, SUGGESTED, Image, packages_of, recipe_key
 from lab.vm.payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm.qemu import COUNTED, KVM, TCG, Machine, qemu_command
-from terminals import TerminalProgram
 
 IMAGE = Image(Path("/cache/image"), "6.1.0-1-amd64", "3.11")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
+from helpers.nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy, WatermarkConfig
 from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from actuating import Bench
+from helpers.actuating import Bench
 
 from cgpause.kernel.inotify import Watch
 

@@ -7,8 +7,8 @@ import os
 from contextlib import ExitStack
 
 import pytest
-from actuating import BY_HAND, CONFIG, Bench, drift, lines, locked
-from trees import records_left
+from helpers.actuating import BY_HAND, CONFIG, Bench, drift, lines, locked
+from helpers.trees import records_left
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelWriteError

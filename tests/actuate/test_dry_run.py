@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from actuating import CONFIG, THROTTLE, Bench, lines
+from helpers.actuating import CONFIG, THROTTLE, Bench, lines
 
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.inotify import Watch

@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from actuating import ORIGINALS, THROTTLE, Bench, drift, lines, locked, refuse
-from trees import records_left
+from helpers.actuating import ORIGINALS, THROTTLE, Bench, drift, lines, locked, refuse
+from helpers.trees import records_left
 
 from cgpause.core.model import Freeze, Mechanism, Owner
 from cgpause.ledger import ledger

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, locked, refuse, take_over
-from trees import records_left
+from helpers.actuating import CONFIG, ORIGINALS, SAMPLE, THROTTLE, Bench, drift, lines, locked, refuse, take_over
+from helpers.trees import records_left
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pause, Result

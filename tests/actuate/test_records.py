@@ -7,8 +7,8 @@ import os
 import resource
 
 import pytest
-from actuating import ORIGINALS, THROTTLE, Bench, lines, locked
-from trees import records_left
+from helpers.actuating import ORIGINALS, THROTTLE, Bench, lines, locked
+from helpers.trees import records_left
 
 from cgpause.core.model import Mechanism, Owner
 from cgpause.ledger import ledger

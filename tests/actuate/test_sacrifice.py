@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
+from helpers.actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Owner, Resume, Sacrifice

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 import pytest
-from actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
+from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift, lines, refuse, take_over
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelReadError

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headrooms import GIB
-from trees import FakeTree
+from helpers.headrooms import GIB
+from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config
 from cgpause.daemon.brake import Brake

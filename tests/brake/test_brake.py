@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
-from trees import FakeTree
+from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
+from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, MemoryHighConfig
 from cgpause.core.model import Headroom

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from headrooms import GIB, LITTLE, PAGE, limited
-from trees import FakeTree, open_descriptors
+from helpers.headrooms import GIB, LITTLE, PAGE, limited
+from helpers.trees import FakeTree, open_descriptors
 
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgroupGoneError, KernelReadError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from headrooms import GIB, LITTLE, PAGE, limited, unlimited
+from helpers.headrooms import GIB, LITTLE, PAGE, limited, unlimited
 
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Level, choose

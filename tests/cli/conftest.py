@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from commandline import ABSENT, GIB, Patch
-from trees import FakeTree
+from helpers.commandline import ABSENT, GIB, Patch
+from helpers.trees import FakeTree
 from typer.main import get_command
 
 from cgpause.cli.main import app

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
-from trees import FakeTree
+from helpers.commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
+from helpers.trees import FakeTree
 
 from cgpause import __version__
 from cgpause.cli import bugreport, evidence

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commandline import GIB, damage, pause_as, run, snapshot
-from trees import FakeTree
+from helpers.commandline import GIB, damage, pause_as, run, snapshot
+from helpers.trees import FakeTree
 
 from cgpause.core.model import Mechanism, Owner
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commandline import (
+from helpers.commandline import (
     NOBODY,
     THROTTLED,
     Patch,
@@ -23,7 +23,7 @@ from commandline import (
     run,
     snapshot,
 )
-from trees import FakeTree, make_uid, records_left
+from helpers.trees import FakeTree, make_uid, records_left
 
 from cgpause.cli.exits import Exit, exit_code, said
 from cgpause.core.errors import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from commandline import (
+from helpers.commandline import (
     HOSTILE,
     Patch,
     as_nobody,
@@ -23,7 +23,7 @@ from commandline import (
     run,
     with_config,
 )
-from trees import FakeTree, records_left
+from helpers.trees import FakeTree, records_left
 
 from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE

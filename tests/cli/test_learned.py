@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import MIB, as_nobody, invoke, pause_as, place, run, with_config
-from trees import FakeTree
+from helpers.commandline import MIB, as_nobody, invoke, pause_as, place, run, with_config
+from helpers.trees import FakeTree
 
 from cgpause.core.model import Owner
 from cgpause.core.paths import LEARNED_FILE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import (
+from helpers.commandline import (
     ABSENT,
     ESCAPED,
     GIB,
@@ -25,7 +25,7 @@ from commandline import (
     run,
     with_config,
 )
-from trees import FakeTree
+from helpers.trees import FakeTree
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused, Policy

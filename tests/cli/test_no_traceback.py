@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commandline import Patch, as_nobody, cpu_max, pause_as, run
-from trees import FakeTree, make_uid, records_left
+from helpers.commandline import Patch, as_nobody, cpu_max, pause_as, run
+from helpers.trees import FakeTree, make_uid, records_left
 
 from cgpause.core.model import Owner
 

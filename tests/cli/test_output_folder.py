@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commandline import ESCAPED, HOSTILE, invoke
+from helpers.commandline import ESCAPED, HOSTILE, invoke
 
 from cgpause.cli.exits import Exit
 

@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import THROTTLED, Patch, S, cpu_max, damage, frozen, invoke, record_of, run, snapshot, with_config
-from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
+from helpers.commandline import (
+    THROTTLED,
+    Patch,
+    S,
+    cpu_max,
+    damage,
+    frozen,
+    invoke,
+    record_of,
+    run,
+    snapshot,
+    with_config,
+)
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
 from cgpause.cli import byhand
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from commandline import THROTTLED, cpu_max, hostile_tree, pause_as, place, process, with_config
-from trees import FakeTree
+from helpers.commandline import THROTTLED, cpu_max, hostile_tree, pause_as, place, process, with_config
+from helpers.trees import FakeTree
 
 from cgpause import __version__
 from cgpause.cli.exits import Exit

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commandline import place, run, snapshot
-from trees import FakeTree, rewrite, wait_until
+from helpers.commandline import place, run, snapshot
+from helpers.trees import FakeTree, rewrite, wait_until
 
 from cgpause.telemetry.trace.read import load_trace
 from cgpause.telemetry.trace.write import TraceFiles

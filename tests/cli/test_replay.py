@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import ESCAPED, HOSTILE, invoke, run
-from trees import FakeTree
+from helpers.commandline import ESCAPED, HOSTILE, invoke, run
+from helpers.trees import FakeTree
 
 from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
 from cgpause.telemetry.trace.encode import Encoder

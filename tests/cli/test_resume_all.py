@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commandline import cpu_max, damage, frozen, invoke, pause_as, run, with_config
-from trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
+from helpers.commandline import cpu_max, damage, frozen, invoke, pause_as, run, with_config
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup

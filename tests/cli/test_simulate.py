@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import HOSTILE, invoke
+from helpers.commandline import HOSTILE, invoke
 
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.plot import picture

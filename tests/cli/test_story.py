@@ -9,8 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import GIB, HOSTILE, MIB, Patch, as_nobody, damage, hostile_tree, pause_as, record_of, run, with_config
-from trees import FakeTree, make_uid
+from helpers.commandline import (
+    GIB,
+    HOSTILE,
+    MIB,
+    Patch,
+    as_nobody,
+    damage,
+    hostile_tree,
+    pause_as,
+    record_of,
+    run,
+    with_config,
+)
+from helpers.trees import FakeTree, make_uid
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from commandline import THROTTLED, Patch, S, cpu_max, frozen, pause_as, record_of, run, snapshot
-from trees import FakeTree, records_left
+from helpers.commandline import THROTTLED, Patch, S, cpu_max, frozen, pause_as, record_of, run, snapshot
+from helpers.trees import FakeTree, records_left
 
 from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup

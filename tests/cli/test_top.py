@@ -6,8 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
-from trees import FakeTree
+from helpers.commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
+from helpers.trees import FakeTree
 
 from cgpause.cli.exits import Exit
 from cgpause.core.model import Owner

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemons import NO_SACRIFICE, Running
-from trees import FakeTree
+from helpers.daemons import NO_SACRIFICE, Running
+from helpers.trees import FakeTree
 
 
 @pytest.fixture

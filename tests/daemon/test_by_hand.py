@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
-from trees import FakeTree, records_left, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
+from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner

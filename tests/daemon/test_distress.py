@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
-from trees import FakeTree, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
+from helpers.trees import FakeTree, wait_until
 
 
 def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:

@@ -6,8 +6,8 @@ import shutil
 import time
 from pathlib import Path
 
-from daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
-from trees import FakeTree, records_left, rewrite, wait_until
+from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
+from helpers.trees import FakeTree, records_left, rewrite, wait_until
 
 from cgpause.core.model import Owner
 

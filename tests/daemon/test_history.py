@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
-from trees import FakeTree, records_left, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, Start, cpu_max
+from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import HostError

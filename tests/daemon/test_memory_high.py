@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from daemons import HIGH, NO_SACRIFICE, Start
-from trees import FakeTree, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, Start
+from helpers.trees import FakeTree, wait_until
 
 
 @pytest.fixture

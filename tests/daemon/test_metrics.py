@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, cpu_max
-from trees import FakeTree, records_left, wait_until
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, cpu_max
+from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry import published

@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
-from daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max, hold
-from trees import FakeTree, records_left, wait_until
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max, hold
+from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause.core.model import Owner
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemons import GIB, PAUSED, Running, Start, cpu_max
-from trees import FakeTree, make_uid, wait_until
+from helpers.daemons import GIB, PAUSED, Running, Start, cpu_max
+from helpers.trees import FakeTree, make_uid, wait_until
 
 
 @pytest.mark.parametrize(("named", "said"), [("web", "own_pod=default/web"), (None, "own pod not found")])

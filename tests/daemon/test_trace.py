@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from daemons import MIB, NO_SACRIFICE, Start, cpu_max
-from trees import FakeTree, wait_until
+from helpers.daemons import MIB, NO_SACRIFICE, Start, cpu_max
+from helpers.trees import FakeTree, wait_until
 
 from cgpause.telemetry.trace.read import load_trace
 

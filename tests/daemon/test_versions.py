@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from commandline import run
-from daemons import PAUSED, Start, cpu_max, hold
-from trees import FakeTree, wait_until
+from helpers.commandline import run
+from helpers.daemons import PAUSED, Start, cpu_max, hold
+from helpers.trees import FakeTree, wait_until
 
 from cgpause import restore
 from cgpause.core.model import Owner

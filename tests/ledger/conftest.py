@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crashing import PausableCgroup
-from ledgers import make_cgroup
+from helpers.crashing import PausableCgroup
+from helpers.ledgers import make_cgroup
 
 from cgpause.kernel.cgroupfs import Cgroup
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from crashing import (
+from helpers.crashing import (
     SCENARIOS,
     CgroupState,
     PausableCgroup,
@@ -15,7 +15,7 @@ from crashing import (
     freeze,
     kill_before_step,
 )
-from ledgers import hold, make_cgroup
+from helpers.ledgers import hold, make_cgroup
 
 from cgpause import restore
 

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from crashing import THROTTLE, CgroupState, PausableCgroup, freeze, request
+from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, freeze, request
 
 from cgpause.core.errors import DamagedRecordError, RestoreError
 from cgpause.core.model import CpuMax

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
-from ledgers import hold
+from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from helpers.ledgers import hold
 
 from cgpause.core.errors import (
     BusyError,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from crashing import HOLDS, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, throttle_and_freeze
-from ledgers import CHANGES, hold
+from helpers.crashing import HOLDS, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, throttle_and_freeze
+from helpers.ledgers import CHANGES, hold
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
 from cgpause.core.model import CpuMax, Mechanism, Owner

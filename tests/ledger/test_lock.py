@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from crashing import THROTTLE, PausableCgroup, request
+from helpers.crashing import THROTTLE, PausableCgroup, request
 
 from cgpause.core.errors import BusyError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup

@@ -6,7 +6,15 @@ import errno
 import os
 
 import pytest
-from crashing import RACES, CgroupState, PausableCgroup, Race, SteppedCgroup, check_every_crash_of_a_race, request
+from helpers.crashing import (
+    RACES,
+    CgroupState,
+    PausableCgroup,
+    Race,
+    SteppedCgroup,
+    check_every_crash_of_a_race,
+    request,
+)
 
 from cgpause.core.errors import CgpauseError, KernelReadError
 from cgpause.ledger import ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, request, throttle_and_freeze
+from helpers.crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, request, throttle_and_freeze
 
 from cgpause.core.model import CpuMax, Mechanism
 from cgpause.kernel.cgroupfs import Cgroup

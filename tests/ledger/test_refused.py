@@ -6,8 +6,8 @@ import errno
 import os
 
 import pytest
-from crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
-from ledgers import CHANGES
+from helpers.crashing import SCENARIOS, CgroupState, PausableCgroup, Scenario, SteppedCgroup, count_steps, request
+from helpers.ledgers import CHANGES
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelReadError, KernelWriteError, RestoreError
 from cgpause.core.model import Mechanism

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from crashing import CgroupState, PausableCgroup, SteppedCgroup, request
+from helpers.crashing import CgroupState, PausableCgroup, SteppedCgroup, request
 
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CpuMax, Mechanism, Owner

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from helpers.crashing import HOLDS, THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from helpers.ledgers import hold, make_cgroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledgers import hold, make_cgroup
 
 from cgpause.core.errors import HeldError, KernelWriteError
 from cgpause.core.model import Mechanism, Owner

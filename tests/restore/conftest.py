@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from restoring import Patch
-from trees import FakeTree
+from helpers.restoring import Patch
+from helpers.trees import FakeTree
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from restoring import cpu_max, damage, pause_pod
-from trees import FakeTree, records_left
+from helpers.restoring import cpu_max, damage, pause_pod
+from helpers.trees import FakeTree, records_left
 
 import cgpause
 

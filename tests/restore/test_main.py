@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
-from trees import FakeTree, records_left
+from helpers.restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
+from helpers.trees import FakeTree, records_left
 
 from cgpause import restore
 from cgpause.core.clock import now_ns

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from restoring import Capture, brake, cpu_max, pause_pod
-from trees import FakeTree
+from helpers.restoring import Capture, brake, cpu_max, pause_pod
+from helpers.trees import FakeTree
 
 from cgpause import restore
 from cgpause.core.model import Owner

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from restoring import ORIGINALS, Patch, cpu_max, damage, pause_pod
-from trees import CAPTURES, FakeTree, lay_out_capture, records_left
+from helpers.restoring import ORIGINALS, Patch, cpu_max, damage, pause_pod
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture, records_left
 
 from cgpause import restore
 from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError

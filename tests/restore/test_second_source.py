@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from restoring import SLICE, Patch, cpu_max, damage, pause_pod
-from trees import FakeTree, records_left
+from helpers.restoring import SLICE, Patch, cpu_max, damage, pause_pod
+from helpers.trees import FakeTree, records_left
 
 from cgpause.core.model import CpuMax, Mechanism
 from cgpause.kernel.systemd import original_from_systemd

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commandline import Patch, cpu_max, damage, pause_as
-from trees import FakeTree, records_left
+from helpers.commandline import Patch, cpu_max, damage, pause_as
+from helpers.trees import FakeTree, records_left
 
 from cgpause.cli.top.app import Load, act
 from cgpause.cli.top.reader import Reader

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commandline import cpu_max, frozen, pause_as, place, with_config
-from terminals import TerminalProgram
-from trees import FakeTree, records_left, wait_until
+from helpers.commandline import cpu_max, frozen, pause_as, place, with_config
+from helpers.terminals import TerminalProgram
+from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause.core.model import Owner
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
-from trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Ui, shown_pods

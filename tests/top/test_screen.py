@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dashboards import (
+from helpers.dashboards import (
     GIB,
     MIB,
     busy_snapshot,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
+from helpers.dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
 
 from cgpause.cli.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
 from cgpause.cli.top.values import PodState, SeenPod, Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trees import FakeTree
+from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, ReserveConfig
 from cgpause.pods.tree import PodTree

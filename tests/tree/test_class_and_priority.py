@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from trees import FakeTree
+from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload

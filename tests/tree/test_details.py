@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from trees import FakeTree, open_descriptors
+from helpers.trees import FakeTree, open_descriptors
 
 from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule
 from cgpause.core.model import Workload

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from trees import FakeTree
+from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.errors import CgroupGoneError, KernelReadError

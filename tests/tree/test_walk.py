@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
+from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
 
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.errors import CgroupGoneError, KernelReadError

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from helpers.trees import wait_until
 from lab.bed.kubepods import Container, Kubepods, PodSpec, Tier, make_uid
-from trees import wait_until
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 MIB = 1 << 20

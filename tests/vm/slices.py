@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trees import make_uid, wait_until
+from helpers.trees import make_uid, wait_until
 
 from cgpause.ledger.record import XATTR
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from trees import wait_until
+from helpers.trees import wait_until
 from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, Daemon, Node, Start
 
 from cgpause.core.parse import parse_pressure

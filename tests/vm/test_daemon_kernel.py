@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import PodSpec, Tier, make_uid, read_keyed, spawn_into
-from trees import records_left, wait_until
 from vm.realnode import (
     BATCH,
     CGROUP_ROOT,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.trees import make_uid, wait_until
 from release.manifest import arguments, container_of, podman_options
-from trees import make_uid, wait_until
 from vm.slices import CONFIG_TEXT, KUBEPODS, POD_LOGS, REPO, STATE, Node, node_of_slices, run
 
 from cgpause.ledger.record import XATTR

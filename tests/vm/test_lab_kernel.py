@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.terminals import TerminalProgram
+from helpers.trees import wait_until
 from lab.bed.arms import PEERS, Place, peer, systemctl
 from lab.bed.arms import SLICE as TRIAL_SLICE
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Policy, Progress
@@ -32,8 +34,6 @@ from lab.bed.stage import calibrate, own_slice
 from lab.bed.trial import FOLDER as TRIAL_FOLDER
 from lab.demo.main import FOLDER, SLICE
 from lab.vm.build import ensure_program
-from terminals import TerminalProgram
-from trees import wait_until
 
 from cgpause.config.settings import Config
 from cgpause.pods.tree import PodTree

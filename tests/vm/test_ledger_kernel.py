@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crashing import (
+from helpers.crashing import (
     RACES,
     SCENARIOS,
     CgroupState,
@@ -25,7 +25,7 @@ from crashing import (
     kill_before_step,
     request,
 )
-from trees import wait_until
+from helpers.trees import wait_until
 from vm.realnode import MIB, Node, frozen
 
 from cgpause.core.errors import CgroupGoneError, KernelWriteError, RestoreError

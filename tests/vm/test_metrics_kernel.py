@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.trees import wait_until
 from test_monitoring import alerts, expressions
-from trees import wait_until
 from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, cpu_max, sandbox
 
 from cgpause.core.clock import now_ns

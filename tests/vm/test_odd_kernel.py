@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.trees import records_left, wait_until
 from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, spawn_into
-from trees import records_left, wait_until
 from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max
 
 from cgpause.core.clock import now_ns

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.trees import wait_until
 from lab.bed.kubepods import MIB, Kubepods, enable_controllers, remove_tree, write
 from lab.bed.services import Namespaces, Plan, Services
 from lab.measure.liveness import STATES
@@ -14,7 +15,6 @@ from lab.measure.liveness import run as run_liveness
 from lab.measure.probe import Result, run
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError
-from trees import wait_until
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 

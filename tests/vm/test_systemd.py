@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trees import make_uid, wait_until
+from helpers.trees import make_uid, wait_until
 from vm.slices import (
     CGROUP,
     CONFIG,

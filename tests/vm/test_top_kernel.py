@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from terminals import TerminalProgram
-from trees import records_left, wait_until
+from helpers.terminals import TerminalProgram
+from helpers.trees import records_left, wait_until
 from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
 
 from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon

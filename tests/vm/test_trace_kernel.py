@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trees import wait_until
+from helpers.trees import wait_until
 from vm.realnode import LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Node, Start
 
 from cgpause.telemetry.trace.read import Trace, load_trace

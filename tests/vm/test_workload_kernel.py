@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.trees import wait_until
 from lab.bed.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_name, spawn_into
-from trees import wait_until
 from vm.realnode import Node
 
 from cgpause.kernel.cgroupfs import Cgroup

@@ -1,7 +1,7 @@
 """Drives every parser by coverage with atheris: `python -m lab.measure.fuzz [--seconds S] [TARGET...]`, prints JSON.
 
-The targets are those of tests/fuzz_targets.py, each in a process of its own for so long. Exit status 0 when none did
-anything but refuse, 3 when one did (the bytes are printed), 2 when one could not run.
+The targets are in tests/helpers/fuzz_targets.py; each runs in a process of its own for S seconds. Exit status: 0 if no
+parser broke, 3 if one did (with its input in the output), 2 if a target could not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHILD = """
 import sys
 import atheris
 with atheris.instrument_imports(include=["cgpause"]):
-    from fuzz_targets import TARGETS
+    from helpers.fuzz_targets import TARGETS
 run = TARGETS[sys.argv.pop(1)].run
 def once(data):
     run(data)
@@ -74,7 +74,7 @@ def fuzz(name: str, seeds: Sequence[bytes], seconds: float) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     sys.path.insert(0, str(REPO / "tests"))
-    from fuzz_targets import TARGETS  # noqa: PLC0415 - not on the path of every script
+    from helpers.fuzz_targets import TARGETS  # noqa: PLC0415 - not on the path of every script
 
     parser = argparse.ArgumentParser(description="Drive every parser by coverage.")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target (%(default)s)")

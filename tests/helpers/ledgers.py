@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crashing import HOLDS, PausableCgroup
+from helpers.crashing import HOLDS, PausableCgroup
 
 
 def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import IO
 
 import pytest
-from trees import FakeTree
 from typer.testing import CliRunner, Result
 
 from cgpause.cli.exits import Exit
@@ -23,6 +22,7 @@ from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest
+from helpers.trees import FakeTree
 
 GIB = 1 << 30
 MIB = 1 << 20

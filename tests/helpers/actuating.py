@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from trees import FakeTree
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
@@ -33,6 +32,7 @@ from cgpause.ledger.dryrun import DryLedger
 from cgpause.ledger.ledger import PauseRequest
 from cgpause.pods.tree import PodTree, TrackedPod
 from cgpause.telemetry.events import Event
+from helpers.trees import FakeTree
 
 CONFIG = Config()
 THROTTLE = CpuMax(1001, 100000)

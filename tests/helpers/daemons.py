@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from trees import FakeTree, wait_until
-
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger.ledger import PauseRequest, pause
+from helpers.trees import FakeTree, wait_until
 
 MIB, GIB = 1 << 20, 1 << 30
 S = 1_000_000_000

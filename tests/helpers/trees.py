@@ -12,7 +12,7 @@ from typing import Any
 
 from cgpause.core.model import QosClass
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 CAPTURES = ("systemd", "cgroupfs")
 # uid → namespace/name, QoS class, memory.max.
 CAPTURED = {

@@ -1,0 +1,1 @@
+"""Helpers of the tests: made trees, daemons, ledgers, nodes, command lines."""
