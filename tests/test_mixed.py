@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.bed.kubelet import Event, EventKind, JobTimes, Outcome
-from lab.bed.kubepods import MIB, PodSpec, make_uid
+from lab.bed.kubepods import MIB, PodSpec
 from lab.measure import mixed, mixed_loads
 from lab.measure.validate import Costs
 from lab.pages.mixed_report import REPORT, badly, render
 
-from cgpause.config.settings import PodClass
+from cgpause.config.settings import Config, Policy
 from cgpause.core.model import QosClass
 from cgpause.core.names import PodName
 from cgpause.offline.simulate.load import make_pods, make_services
 from cgpause.offline.simulate.workload import make_load
-from cgpause.policy.protect import pod_class, priority, protection
+from cgpause.policy.protect import priority
 
 COSTS = Costs(unit_s=0.2, page_s=50e-6, make_s=0.012, charged_bytes=200 * 1024)
 
@@ -50,25 +51,16 @@ def test_the_kernels_services_are_those_that_are_simulated() -> None:
     assert first.sleep_s == pytest.approx(0.5 * plan.scale)
 
 
-@pytest.mark.parametrize("arm", [arm for arm in mixed_loads.ARMS if arm != mixed_loads.NONE])
-def test_the_daemon_is_told_who_is_who(arm: str) -> None:
-    config = mixed_loads.config_of("priorities", arm)
+def test_the_daemon_gets_the_operators_priorities_and_nothing_else() -> None:
+    config = mixed_loads.config_of("priorities", "stock")
     assert config is not None
-    assert arm.startswith(config.policy)
-    assert config.hold.max_pause_s == pytest.approx(1.8)
-    assert config.hold.min_run_s == pytest.approx(2.4)
+    assert replace(config, pods=()) == Config()
     for name, expected in (("urgent-03", 100), ("normal-01", 0), ("spare-09", -100)):
-        pod = PodName("demo", name)
-        assert priority(QosClass.BURSTABLE, pod, config) == expected
-        assert pod_class(QosClass.BURSTABLE, pod, config) is PodClass.BATCH
-    config = mixed_loads.config_of("services-and-batch", arm)
-    assert config is not None
-    service = PodName("demo", "service-0")
-    assert pod_class(QosClass.BURSTABLE, service, config) is PodClass.SERVICE
-    said = protection(
-        uid=make_uid("x"), qos=QosClass.BURSTABLE, name=service, opt_outs=(), holds_us=False, config=config
-    )
-    assert said is None
+        assert priority(QosClass.BURSTABLE, PodName("demo", name), config) == expected
+    assert mixed_loads.config_of("services-and-batch", "stock") == Config()
+    watermark = mixed_loads.config_of("services-and-batch", "watermark")
+    assert watermark is not None
+    assert (watermark.policy, watermark.hold) == (Policy.WATERMARK, Config().hold)
 
 
 def test_what_became_of_the_jobs_is_told_by_section() -> None:

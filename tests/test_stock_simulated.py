@@ -27,15 +27,26 @@ def preset(name: str, cpus: int, arm: str, seed: int) -> Outcome:
     return simulate(load_of(task), config_of(arm), seed)
 
 
-@pytest.mark.parametrize("cpus", [2, 16])
-@pytest.mark.parametrize("name", ["paper-8g-150", "mixed-sizes", "priorities"])
-def test_presets_take_no_longer_and_hardly_ever_restart(name: str, cpus: int) -> None:
+PRESETS = ("paper-8g-150", "mixed-sizes", "priorities")
+PRESET_CPUS = (2, 16)
+
+
+@pytest.mark.parametrize("cpus", PRESET_CPUS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_take_no_longer(name: str, cpus: int) -> None:
     none, reserve = ([preset(name, cpus, arm, seed) for seed in SEEDS] for arm in (NONE, RESERVE))
-    restarts = sum(one.restarts for one in none)
-    assert restarts > 0
     assert all(one.finished == one.jobs for one in (*none, *reserve))
-    assert sum(one.restarts for one in reserve) <= 0.1 * restarts
     assert sum(one.total_s for one in reserve) <= 1.1 * sum(one.total_s for one in none)
+
+
+def test_presets_hardly_ever_restart() -> None:
+    """The sum over all presets: a preset has so few restarts that a single one is chance."""
+    none, reserve = (
+        sum(preset(name, cpus, arm, seed).restarts for name in PRESETS for cpus in PRESET_CPUS for seed in SEEDS)
+        for arm in (NONE, RESERVE)
+    )
+    assert none > 100
+    assert reserve <= 0.05 * none
 
 
 @pytest.mark.parametrize("cpus", [2, 16])

@@ -133,7 +133,10 @@ def run(
 
 @app.command(cls=Command)
 def check(context: typer.Context, as_json: Json = False) -> None:
-    """Check whether cgpause can work on this node; say how to mend each problem."""
+    """Check whether cgpause can work on this node.
+
+    Each problem comes with the way to mend it.
+    """
     given: Globals = context.obj
     with exits():
         findings = run_checks(given.cgroup_root, given.log_dir, given.config())
@@ -302,7 +305,9 @@ def metrics(
     interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it (default: 15s).")] = None,
     once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
 ) -> None:
-    """Serve the daemon's metrics to Prometheus until a signal ends the command.
+    """Serve the daemon's metrics to Prometheus.
+
+    The command runs until a signal ends it.
 
     The daemon publishes metrics if the configuration says so (section metrics).
     """

@@ -173,7 +173,7 @@ def replay(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the decisions that each policy would have made on a recorded node.
+    """Show what each policy would have decided on a recorded node.
 
     It shows the pods that a policy would have paused, how long before each OOM kill, and an estimate of the memory that
     this would have saved. The policies are those of the daemon, with the options of the configuration. The growth of a

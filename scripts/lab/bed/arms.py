@@ -83,7 +83,7 @@ class Nobody:
 
 
 # Kang & Yu's Table 3 [paper]: Mupper, Mlower, interval, T, R and CPUr equal cgpause's defaults; spelled out here.
-_WATERMARK = """\
+WATERMARK_CONFIG = """\
 policy = "watermark"
 mechanism = "throttle"
 [watermark]
@@ -117,7 +117,7 @@ CONFIG = REPO / "systemd" / "config.toml"
 
 def cgpause_config(arm: str) -> str:
     """Return the configuration of an arm that runs cgpause: the shipped file, or that of the paper's policy."""
-    return CONFIG.read_text() if arm == STOCK else _WATERMARK + _HOLD
+    return CONFIG.read_text() if arm == STOCK else WATERMARK_CONFIG + _HOLD
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from cgpause.config.settings import Config
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import JobsOptions, NodesOptions, ServicesOptions, WorkloadOptions, make_load
-from lab.bed.arms import STOCK, cgpause_config
+from lab.bed.arms import CONFIG, STOCK, WATERMARK_CONFIG
 from lab.bed.services import Plan
 from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS
 from lab.measure.validate import Costs
@@ -96,7 +96,7 @@ def load_of(name: str, costs: Costs) -> Load:
 def config_text(name: str, arm: str) -> str:
     """Return the configuration of an arm's daemon; with jobs of different priorities, also the operator's rules."""
     workload = LOADS[name]
-    lines = [cgpause_config(arm)]
+    lines = [CONFIG.read_text() if arm == STOCK else WATERMARK_CONFIG]
     for jobs in workload.jobs:
         if jobs.priority:
             lines += ["[[pods]]", f'match = "demo/{jobs.name}-*"', f"priority = {jobs.priority}"]
