@@ -150,7 +150,7 @@ def check(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command(cls=Command)
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show the node's memory, and each pod with its limits and pauses.
+    """Show the node's memory, limits and pauses, pod by pod.
 
     It also shows which pods are protected, and why.
     """
@@ -175,9 +175,9 @@ def explain(
         ),
     ] = "1s",
 ) -> None:
-    """Show which pods the policy would pause now, and why, in the policy's order.
+    """Show which pods the policy would pause now, and why.
 
-    For one pod it shows everything: its state, the rule that applies, its earlier pauses and its limits.
+    The pods come in the policy's order. For one pod it shows everything: its state, the rule that applies, its earlier pauses and its limits.
 
     It writes nothing. The reserve policy needs growth rates, so this command first watches the pods for a while; the
     daemon has watched them for longer, so it may decide otherwise.
