@@ -177,7 +177,8 @@ def explain(
 ) -> None:
     """Show which pods the policy would pause now, and why.
 
-    The pods come in the policy's order. For one pod it shows everything: its state, the rule that applies, its earlier pauses and its limits.
+    The pods come in the policy's order. For one pod it shows everything: its state, the rule that applies, its earlier
+    pauses and its limits.
 
     It writes nothing. The reserve policy needs growth rates, so this command first watches the pods for a while; the
     daemon has watched them for longer, so it may decide otherwise.
