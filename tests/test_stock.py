@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.bed.arms import CONFIG
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import make_uid
 from lab.measure import stock
@@ -54,7 +55,7 @@ def test_every_load_needs_more_than_there_is(seed: int) -> None:
 
 
 def test_no_pod_is_protected_by_the_stock_configuration() -> None:
-    config = parse_config(stock.CONFIG.read_text(), "config.toml")
+    config = parse_config(CONFIG.read_text(), "config.toml")
     assert config == Config()
     for load in all_loads(1).values():
         for job in pods(load):

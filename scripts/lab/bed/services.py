@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from cgpause.config.settings import Config, Policy
 from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
+from lab.bed.kubelet import Event, EventKind, Job
 from lab.bed.kubepods import MIB, NEW_NETWORK, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into
 from lab.vm.host import LabError, say
 
@@ -175,6 +176,24 @@ class Namespaces:
         (self._folder / pod.name).unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class InNamespaces:
+    """Puts each job into its pod's own network, as a runtime does: in the host's something listens."""
+
+    namespaces: Namespaces
+
+    def jobs(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs with command lines that enter their pods' networks."""
+        return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
+
+    def on_event(self, event: Event) -> None:
+        """Name a pod's network as soon as the pod is there, and forget that name when the pod has gone."""
+        if event.kind is EventKind.ADMITTED:
+            self.namespaces.link(event.pod)
+        elif event.kind is EventKind.REMOVED:
+            self.namespaces.unlink(event.pod)
+
+
 class Control:
     """The same service and prober beside the tree, where nothing is ever paused.
 
@@ -252,8 +271,6 @@ class Services:
     namespaces: Namespaces
     program: Path
     plan: Plan
-    sandbox: Sequence[str] = ()
-    """Command line of their pods' sandboxes; empty: the tree's."""
     _all: list[_Service] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -266,7 +283,7 @@ class Services:
                 oom_score_adj=oom_score_adj(self.plan.request_mib * MIB, self.plan.capacity_mib * MIB),
             )
             self._all.append(_Service(pod, Probes(self.plan.failures), Backoff(self.plan.scale)))
-            self.tree.add_pod(pod, self.sandbox)
+            self.tree.add_pod(pod)
             self.namespaces.link(pod)
         self.step()
         return self

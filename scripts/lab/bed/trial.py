@@ -35,6 +35,7 @@ from lab.bed.arms import ARMS, SLICE, Place, Setting
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog
 from lab.bed.kubelet import Event, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods
+from lab.bed.services import InNamespaces, Namespaces
 from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, end_by_signal, say
@@ -144,8 +145,9 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
     use: list[float] = []
     with contextlib.ExitStack() as stack:
         tree = stack.enter_context(
-            Kubepods(parent, folder / "log", capacity, (str(worker), "pause"), enforced=enforced)
+            Kubepods(parent, folder / "log", capacity, Namespaces.sandbox(worker), enforced=enforced)
         )
+        inside = InNamespaces(Namespaces(tree, folder / "netns"))
         place = Place(parent, tree.root, tree.log_dir, folder, capacity, plan.backoff_scale)
         watcher = stack.enter_context(arm.start(plan.arm, place))
         extra = meminfo_bytes("MemAvailable") - capacity - _SPARE_BYTES if plan.setting is Setting.NODE else 0
@@ -163,10 +165,15 @@ def run_trial(plan: Plan, parent: Path, folder: Path, worker: Path, observer: Ob
                 )
 
         policy = Policy(plan.oversubscription, plan.backoff_scale, tick_s=_TICK_S)
-        on_event = (lambda _: None) if observer is None else observer.on_event
+
+        def on_event(event: Event) -> None:
+            inside.on_event(event)
+            if observer is not None:
+                observer.on_event(event)
+
         kubelet = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=f"{plan.arm} {plan.seed}")
         cpu_before_s = watcher.cpu_s
-        outcome = kubelet.run(make_jobs(load, worker), timeout_s=plan.timeout_s)
+        outcome = kubelet.run(inside.jobs(make_jobs(load, worker)), timeout_s=plan.timeout_s)
         cpu_s = watcher.cpu_s - cpu_before_s
         watcher.stop()
         log = watcher.read_log()

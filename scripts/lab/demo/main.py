@@ -17,9 +17,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from cgpause.cli.top.app import why_not_live
@@ -27,9 +27,9 @@ from cgpause.core.errors import CgpauseError
 from cgpause.kernel.cgroupfs import find_cgroup_root
 from cgpause.ledger.record import XATTR
 from lab.bed.daemon_process import DaemonLog, DaemonProcess
-from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Policy, Progress
+from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec
-from lab.bed.services import Namespaces
+from lab.bed.services import InNamespaces, Namespaces
 from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
 from lab.demo.live import Look, for_picture, in_terminal
 from lab.demo.progress import Reporter
@@ -70,24 +70,6 @@ def demo_slice(mount: Path) -> AbstractContextManager[Path]:
 def demo_folder(path: Path = FOLDER) -> AbstractContextManager[Path]:
     """The demo's own folder."""
     return own_folder(path)
-
-
-@dataclass(frozen=True, slots=True)
-class InNamespaces:
-    """Puts each job into its pod's own network, as a runtime does: in the host's something listens."""
-
-    namespaces: Namespaces
-
-    def jobs(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs with command lines that enter their pods' networks."""
-        return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
-
-    def on_event(self, event: Event) -> None:
-        """Name a pod's network as soon as the pod is there, and forget that name when the pod has gone."""
-        if event.kind is EventKind.ADMITTED:
-            self.namespaces.link(event.pod)
-        elif event.kind is EventKind.REMOVED:
-            self.namespaces.unlink(event.pod)
 
 
 class Demo:

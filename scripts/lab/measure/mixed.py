@@ -37,7 +37,7 @@ from lab.bed.arms import SLICE
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonProcess, read_holds
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
 from lab.bed.kubepods import Kubepods
-from lab.bed.services import Control, Namespaces, Services
+from lab.bed.services import Control, InNamespaces, Namespaces, Services
 from lab.bed.stage import ORIGINALS, calibrate, own_folder, own_slice
 from lab.measure.mixed_loads import (
     ARMS,
@@ -150,8 +150,10 @@ def run_trial(name: str, arm: str, seed: int, work: int, parent: Path, folder: P
     use: list[float] = []
     with ExitStack() as stack:
         tree = stack.enter_context(
-            Kubepods(parent, folder / "log", load.machine.capacity_bytes, (str(worker), "pause"))
+            Kubepods(parent, folder / "log", load.machine.capacity_bytes, Namespaces.sandbox(worker))
         )
+        namespaces = Namespaces(tree, folder / "netns")
+        inside = InNamespaces(namespaces)
         daemon: DaemonProcess | None = None
         if arm != NONE:
             config = folder / "config.toml"
@@ -162,10 +164,13 @@ def run_trial(name: str, arm: str, seed: int, work: int, parent: Path, folder: P
         services: Services | None = None
         control: Control | None = None
         if load.lasting:
-            namespaces = Namespaces(tree, folder / "netns")
-            services = stack.enter_context(Services(tree, namespaces, program, SERVICES, Namespaces.sandbox(worker)))
+            services = stack.enter_context(Services(tree, namespaces, program, SERVICES))
             control = Control(parent, program, SERVICES)
             stack.callback(control.close)
+
+        def on_event(event: Event) -> None:
+            inside.on_event(event)
+            seen.on_event(event)
 
         def on_tick(progress: Progress) -> None:
             if services is not None and control is not None:
@@ -181,8 +186,8 @@ def run_trial(name: str, arm: str, seed: int, work: int, parent: Path, folder: P
             tick_s=_TICK_S,
             reserved_bytes=sum(one.request_bytes * (one.count or 1) for one in load.lasting),
         )
-        jobs = Kubelet(tree, policy, on_event=seen.on_event, on_tick=on_tick, run_id=f"{name} {arm} {seed}")
-        outcome = jobs.run(make_jobs(load, seed, worker, work), timeout_s=TIMEOUT_S)
+        jobs = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id=f"{name} {arm} {seed}")
+        outcome = jobs.run(inside.jobs(make_jobs(load, seed, worker, work)), timeout_s=TIMEOUT_S)
         if daemon is not None:
             daemon.stop()
         holds = list(read_holds(log.read_text(errors="replace").splitlines()))
