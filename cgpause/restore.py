@@ -31,6 +31,7 @@ from cgpause.core.errors import (
     HostError,
     printable,
 )
+from cgpause.core.exit_codes import Exit
 from cgpause.core.kubepods import pod_uid
 from cgpause.core.model import CgroupId, Owner, PauseRecord, Result
 from cgpause.core.names import PodName, read_names
@@ -241,10 +242,10 @@ def resume_elsewhere(root: str, log_dir: str, recorder: Recorder | None, followe
     try:
         outcomes = resume_all(root, owner=Owner.DAEMON, but=followed)
     except CgroupGoneError:
-        return 0  # the cgroup root is gone, and every pause with it
+        return Exit.DONE  # the cgroup root is gone, and every pause with it
     except CgpauseError as e:
         log.error("cannot look for pauses in other trees %s", fields(error=e))
-        return 1
+        return Exit.CHECK_FAILED
     for event in events(outcomes, log_dir, "cgpause stops", Result.STOPPED):
         tell(event, recorder)
     return log_outcomes(outcomes)
@@ -295,13 +296,13 @@ def main(argv: list[str] | None = None) -> int:
             outcomes = resume_all(root, owner=Owner.DAEMON if daemon_only else None)
     except AtWorkError as e:
         log.warning("nothing is resumed %s", fields(reason=e))
-        return 0
+        return Exit.DONE
     except HostError as e:
         log.error("%s", e)
-        return 1
+        return Exit.CHECK_FAILED
     except CgpauseError as e:
         log.error("%s", e)
-        return 6
+        return Exit.NOT_RESTORED
     reason, result = "everything is resumed", Result.OPERATOR
     if daemon_only:
         reason, result = "cgpause had ended without", Result.CRASHED
@@ -314,7 +315,7 @@ def main(argv: list[str] | None = None) -> int:
         keeper = Keeper(options.history_path, max_mib(options.config_path))
         for event in undone:
             keeper.keep(event)
-    return 6 if failed else 0
+    return Exit.NOT_RESTORED if failed else Exit.DONE
 
 
 def _parse(argv: list[str] | None) -> tuple[Options, bool]:

@@ -13,10 +13,10 @@ from release import manual
 from typer.main import get_command
 
 from cgpause import __version__
-from cgpause.cli.exits import Exit
 from cgpause.cli.main import app
 from cgpause.config.options import header, walk
 from cgpause.config.settings import Config
+from cgpause.core.exit_codes import Exit
 
 REPO = Path(__file__).parents[1]
 MAN = REPO / "docs/man"

@@ -9,9 +9,10 @@ import typer
 
 from cgpause.cli import byhand
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import Exit, exit_code, said
+from cgpause.cli.exits import exit_code, said
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, ProtectedError, printable
+from cgpause.core.exit_codes import Exit
 from cgpause.core.lookup import find_pod
 from cgpause.core.model import Mechanism, Result
 from cgpause.kernel.find_daemon import DaemonState, find_daemon

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cgpause.config.settings import Config
 from cgpause.core import durations
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import HeldError, ProtectedError, printable
 from cgpause.core.model import Mechanism, Owner, PauseRecord, Result
 from cgpause.kernel.cgroupfs import Cgroup
@@ -21,7 +21,6 @@ from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.tree import TrackedPod
 from cgpause.telemetry.events import Event, make_event, resumed_event
 
-_NS_PER_S = 1_000_000_000
 Note = Callable[[Event], None]
 """Callback that records an event."""
 
@@ -55,7 +54,7 @@ def pause(
         owner=Owner.MANUAL,
         reason=f"{command} by {user()}",
         since_ns=at_ns,
-        expires_ns=None if for_s is None else at_ns + for_s * _NS_PER_S,
+        expires_ns=None if for_s is None else at_ns + for_s * NS_PER_S,
     )
     if dry_run:
         return _rehearse(tracked.cgroup, request, mechanism)
@@ -134,7 +133,7 @@ def _describe_held(record: PauseRecord, at_ns: int) -> str:
     if record.owner is Owner.DAEMON:
         ends = ", which resumes it when there is room"
     elif record.expires_ns is not None:
-        ends = f", {durations.left((record.expires_ns - at_ns) / _NS_PER_S)}"
+        ends = f", {durations.left((record.expires_ns - at_ns) / NS_PER_S)}"
     else:
         ends = ""
     return f"already paused ({record.mechanism}) {record.owner.by}{ends}: {printable(record.reason)}"

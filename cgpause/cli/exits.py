@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from typing import NoReturn
 
 import typer
@@ -24,26 +23,16 @@ from cgpause.core.errors import (
     KernelLockError,
     KernelReadError,
     KernelWriteError,
+    LostOriginalError,
     MalformedError,
     PodLookupError,
     ProtectedError,
     RestoreError,
 )
+from cgpause.core.exit_codes import Exit
 
 _LONGEST_S = 100 * 365 * 86400
 """Longest accepted time: a pause record stores its end in nanoseconds, and a much later end does not fit."""
-
-
-class Exit(IntEnum):
-    """The exit codes; docs/cli.md documents them and a table test pins them."""
-
-    DONE = 0
-    CHECK_FAILED = 1
-    USAGE = 2
-    NO_SUCH_POD = 3
-    PROTECTED = 4
-    REFUSED = 5
-    NOT_RESTORED = 6
 
 
 _EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
@@ -80,7 +69,7 @@ def said(error: CgpauseError) -> str:
     text = str(error)
     if isinstance(error, KernelReadError | KernelWriteError | KernelLockError) and error.hint:
         return text
-    if isinstance(error, RestoreError) and "by hand" in text:
+    if isinstance(error, LostOriginalError):
         return text
     step = next((step for kind, step in _STEPS if isinstance(error, kind)), "")
     return f"{text}; {step}" if step else text

@@ -15,7 +15,7 @@ from cgpause.cli import acting, offline, output
 from cgpause.cli.check import Level, run_checks
 from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import Exit, exits, fail, seconds
+from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.explain import decide_now
 from cgpause.cli.story import read_story
 from cgpause.cli.storytext import print_story
@@ -25,6 +25,7 @@ from cgpause.config.load import render_config
 from cgpause.config.settings import Policy
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import printable
+from cgpause.core.exit_codes import Exit
 from cgpause.core.lookup import find_pod
 from cgpause.core.model import Mechanism
 from cgpause.core.paths import (

@@ -8,9 +8,10 @@ import typer
 
 from cgpause.cli import output
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import Exit, exits, fail, seconds
+from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.usage import Json
 from cgpause.config.settings import Policy
+from cgpause.core.exit_codes import Exit
 from cgpause.offline import folder
 from cgpause.offline.simulate import Arm
 

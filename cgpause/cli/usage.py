@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cgpause.cli.exits import Exit, fail
+from cgpause.cli.exits import fail
+from cgpause.core.exit_codes import Exit
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 

@@ -1,10 +1,12 @@
-"""The clock of all times that are kept: pauses, looks, figures."""
+"""The clock of every time that is kept: pauses, samples, metrics."""
 
 from __future__ import annotations
 
 import time
 
+NS_PER_S = 1_000_000_000
+
 
 def now_ns() -> int:
-    """Nanoseconds of CLOCK_BOOTTIME: goes on during suspend, and starts anew when the cgroups do."""
+    """Return the time in ns of CLOCK_BOOTTIME: it goes on during suspend and restarts at boot, as cgroups do."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

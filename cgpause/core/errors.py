@@ -101,6 +101,10 @@ class RestoreError(CgpauseError):
     """A pause could not be undone: the worst case, always reported, never swallowed."""
 
 
+class LostOriginalError(RestoreError):
+    """A damaged record lacks the original values; the message tells the operator how to restore them."""
+
+
 class PodLookupError(CgpauseError):
     """A pod reference matches no pod, or several."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.core.parse import parse_flat_keyed
@@ -17,7 +17,6 @@ from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
 from cgpause.kernel.processes import Call, Processes
 from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
-from cgpause.policy.hold import NS_PER_S
 
 _YOUNG_NS = 120 * NS_PER_S
 """Longest time from the start of a service until it listens."""

@@ -21,8 +21,9 @@ from cgpause import __version__
 from cgpause.config.arguments import Options, parse_options
 from cgpause.config.load import load_config
 from cgpause.config.settings import Policy
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner, Result, Sample
 from cgpause.daemon import saver, tracer
 from cgpause.daemon.actuate import Actuator, Ledger
@@ -45,7 +46,6 @@ from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import SPARED_S, PodTree
 from cgpause.policy import reserve
 from cgpause.policy.decide import Decision, Quiet, State, decide
-from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.schedule import OWN_SHARE, fast_ns
 from cgpause.restore import resume_elsewhere
@@ -136,7 +136,9 @@ class Daemon:
             log.exception("failed")
             failed = True
         left = self._shut_down(failed=failed)
-        return 6 if left else int(failed)
+        if left:
+            return Exit.NOT_RESTORED
+        return Exit.CHECK_FAILED if failed else Exit.DONE
 
     def _set_up(self) -> None:
         raise_descriptor_limit()
@@ -500,8 +502,8 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as e:
         for line in str(e).splitlines():
             log.error("%s", line)
-        return 2
+        return Exit.USAGE
     except HostError as e:
         log.error("%s", e)
-        return 1
+        return Exit.CHECK_FAILED
     return daemon.run()

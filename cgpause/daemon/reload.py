@@ -14,6 +14,7 @@ import sys
 from cgpause.config.arguments import parse_options
 from cgpause.config.load import load_config
 from cgpause.core.errors import ConfigError
+from cgpause.core.exit_codes import Exit
 from cgpause.kernel import logfmt
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as e:
         for problem in str(e).splitlines():
             log.error("%s", problem)
-        return 2
-    return 0
+        return Exit.USAGE
+    return Exit.DONE
 
 
 if __name__ == "__main__":

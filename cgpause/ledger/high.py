@@ -19,6 +19,7 @@ from cgpause.core.errors import (
     CgpauseError,
     CgroupGoneError,
     DamagedRecordError,
+    LostOriginalError,
     MalformedError,
     RestoreError,
     printable,
@@ -166,7 +167,7 @@ def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = 
     except (BusyError, CgroupGoneError):
         raise
     except DamagedRecordError as e:
-        raise RestoreError(
+        raise LostOriginalError(
             f"cannot restore {printable(cgroup.path)}: {e}; write {FILE} by hand (kubelet leaves it at max), then "
             f"'setfattr -x {XATTR}' on the directory"
         ) from e

@@ -23,6 +23,7 @@ from cgpause.core.errors import (
     DamagedRecordError,
     HeldError,
     KernelWriteError,
+    LostOriginalError,
     MalformedError,
     RestoreError,
     printable,
@@ -394,7 +395,7 @@ def _resume_damaged(
 ) -> Resumed:
     original = second_source(cgroup.path) if second_source is not None else None
     if original is None:
-        raise RestoreError(
+        raise LostOriginalError(
             f"cannot restore {printable(cgroup.path)}: {damage}; write the pod's cpu.max by hand, thaw it with "
             f"'echo 0 > cgroup.freeze', then 'setfattr -x {XATTR}' on the directory"
         ) from damage

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import Config, HoldConfig, PodClass
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
 from cgpause.core.model import CgroupId, Pod, PodUsage, Workload
@@ -36,7 +37,6 @@ SPARED_S = 0.1
 them: a container cannot be made in a paused pod."""
 _MAKING_S = 10.0
 """Longest such extension: the runtime is recognized by its process name, and a pod could use the same name."""
-_NS_PER_S = 1_000_000_000
 _ASK_INTERVAL_S = 10
 _ASK_AGAIN_S = 1
 """Interval of checks for a listening process while there was no answer: a new pod may have no process yet."""
@@ -45,7 +45,7 @@ _ASKED_AT_ONCE = 16
 _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _LEFT_BEHIND = "kubelet uses another kubepods tree now"
-_LEFT_BEHIND_NS = 60 * _NS_PER_S
+_LEFT_BEHIND_NS = 60 * NS_PER_S
 """Longest time for which such a pod stays protected after it appears in the tree in use."""
 _STAT_INTERVAL_S = 10
 """Longest use of one reading of memory.stat while memory.current stands still."""
@@ -113,7 +113,7 @@ class TrackedPod:
         """
         if at_ns >= self.list_at_ns:
             self.below = descendants(self.cgroup)
-            self.list_at_ns = at_ns + _LIST_INTERVAL_S * _NS_PER_S
+            self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
         return self.below
 
     def read_stat(self, at_ns: int) -> tuple[int, int]:
@@ -134,7 +134,7 @@ class TrackedPod:
         change = 0 if known[0] > current >> 3 else current >> 6
         if at_ns >= self.stat_at_ns or abs(current - self.stat_bytes) > change:
             known = _parse_stat(self.cgroup)
-            self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * _NS_PER_S
+            self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * NS_PER_S
         return known
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
@@ -143,8 +143,8 @@ class TrackedPod:
         A `settle_s` below SPARED_S shortens both.
         """
         spared_s = min(hold.settle_s, SPARED_S)
-        self.spare(at_ns + int(spared_s * _NS_PER_S))
-        self._settle_until(at_ns + int(hold.settle_s * _NS_PER_S))
+        self.spare(at_ns + int(spared_s * NS_PER_S))
+        self._settle_until(at_ns + int(hold.settle_s * NS_PER_S))
 
     def spare(self, until_ns: int) -> None:
         """Protect the pod from any pause until `until_ns`; a later time that is already set stays."""
@@ -293,7 +293,7 @@ class PodTree:
             return
         tracked.starting = not self.kinds.is_silent(tracked.pod.controller)
         tracked.listens = None if tracked.starting else False
-        tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * _NS_PER_S)
+        tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * NS_PER_S)
         self._classify(tracked, at_ns)
 
     def _classify(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -307,7 +307,7 @@ class PodTree:
         if tracked.listens or tracked.visited:
             self.kinds.listened(controller)
             return
-        silent_s = (at_ns - max(tracked.seen_ns, tracked.started_ns)) / _NS_PER_S
+        silent_s = (at_ns - max(tracked.seen_ns, tracked.started_ns)) / NS_PER_S
         if silent_s >= self.config.hold.starting_s:
             self.kinds.was_silent(controller, silent_s)
             self._tell_siblings(controller, at_ns)
@@ -326,9 +326,9 @@ class PodTree:
         That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/measurements/runtimes.md).
         """
         for tracked in self.pods.values():
-            is_new = tracked.started_ns and at_ns - tracked.started_ns < _MAKING_S * _NS_PER_S
+            is_new = tracked.started_ns and at_ns - tracked.started_ns < _MAKING_S * NS_PER_S
             if is_new and at_ns >= tracked.pod.spared_until_ns and is_being_made(tracked.cgroup):
-                tracked.spare(at_ns + int(SPARED_S * _NS_PER_S))
+                tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
@@ -396,7 +396,7 @@ class PodTree:
         for tracked in due[:at_once]:
             tracked.listens, tracked.starting = listens(tracked.cgroup), False
             wait_s = _ASK_AGAIN_S if tracked.listens is None else _ASK_INTERVAL_S
-            tracked.ask_at_ns = at_ns + wait_s * _NS_PER_S
+            tracked.ask_at_ns = at_ns + wait_s * NS_PER_S
             self._classify(tracked, at_ns)
             if tracked.listens is not None:
                 self._learn_kind(tracked, at_ns)
@@ -414,7 +414,7 @@ class PodTree:
             return Workload.STARTING
         if tracked.listens is None:
             return Workload.SERVICE  # unknown: the careful guess, because services are paused least
-        age_s = (at_ns - tracked.started_ns) / _NS_PER_S if tracked.started_ns else math.inf
+        age_s = (at_ns - tracked.started_ns) / NS_PER_S if tracked.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
     def _walk(self) -> list[Found]:

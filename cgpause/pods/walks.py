@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cgpause.policy.hold import NS_PER_S
+from cgpause.core.clock import NS_PER_S
 
 WALK_NS = 60 * NS_PER_S
 """Interval of refreshes even without inotify events; each also reads the pods' limits, names and marks again."""

@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from cgpause.config.settings import Config, Policy
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import (
     Action,
     CgroupId,
@@ -33,9 +34,9 @@ from cgpause.policy.reserve import Walk
 from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
-_PAUSED_LOOK_NS = hold.NS_PER_S
+_PAUSED_LOOK_NS = NS_PER_S
 """Longest sampling interval while a pod is paused: its termination does not wait for memory."""
-_FAR_LOOK_NS = 60 * hold.NS_PER_S
+_FAR_LOOK_NS = 60 * NS_PER_S
 """Longest time between two readings of all pods while memory is not tight."""
 _QUIET_PCT = 0.2
 """Smallest change of the headroom, in percent of the capacity, that is worth a reading of the pods."""
@@ -231,7 +232,7 @@ def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
 
 def _elapsed_s(state: reserve.ReserveState, at_ns: int) -> float:
     """Return the seconds since the last decision; 0 for the first."""
-    return 0.0 if state.sampled_at_ns is None else max(at_ns - state.sampled_at_ns, 0) / hold.NS_PER_S
+    return 0.0 if state.sampled_at_ns is None else max(at_ns - state.sampled_at_ns, 0) / NS_PER_S
 
 
 def _quiet(
@@ -324,7 +325,7 @@ def _next_ns(
 ) -> int:
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
-        return int(config.sampling.slow_s * hold.NS_PER_S)
+        return int(config.sampling.slow_s * NS_PER_S)
     if not paused:
         return pace.interval_ns(fill, sample, room, config.sampling)
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.memory_units import mib
 from cgpause.core.model import CgroupId, Mechanism, Pod, PodUsage, QosClass, Workload
 from cgpause.policy.growth import Growth, large_bytes, noise_bytes
-from cgpause.policy.hold import NS_PER_S
 
 HORIZON_S = 10.0
 """The growth of a pod that cannot be paused is reserved this far ahead, or until the pod can be paused."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Pod, PodUsage, Sample
-from cgpause.policy.hold import NS_PER_S
 
 HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cgpause.config.settings import HoldConfig, HowPaused
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result, Workload
 
-NS_PER_S = 1_000_000_000
 STARTING_PAUSE_S = 18.0
 """Longest pause of a pod while its kind is unknown. A service may take as long to start as its probe's initial delay
 allows. It has 20 s more: with Kubernetes' defaults, two probes 10 s apart may fail before the third kills."""

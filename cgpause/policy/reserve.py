@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from cgpause.config.settings import Config
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.memory_units import mib
 from cgpause.core.model import Action, CgroupId, Freeze, Pause, PodUsage, Resume, Sample
 from cgpause.policy.demand import (
@@ -36,7 +37,6 @@ from cgpause.policy.demand import (
     unbounded_bytes,
 )
 from cgpause.policy.growth import Growth, Growths, learn
-from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
 from cgpause.policy.schedule import fast_ns
 from cgpause.policy.serving import Place, place_of, serve

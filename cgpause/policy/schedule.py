@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cgpause.config.settings import SamplingConfig
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Headroom, Sample
-from cgpause.policy.hold import NS_PER_S
 
 PRIOR_FILL_S = 10.0
 """Time within which pods may fill the capacity, even before faster growth was seen: 6.4 GB/s on a node with 64 GB, the

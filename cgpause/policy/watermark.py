@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cgpause.config.settings import Config
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Action, Pause, PodUsage, Resume, Sacrifice, Sample
-from cgpause.policy.hold import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

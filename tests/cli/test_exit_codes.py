@@ -25,7 +25,7 @@ from helpers.commandline import (
 )
 from helpers.trees import FakeTree, make_uid, records_left
 
-from cgpause.cli.exits import Exit, exit_code, said
+from cgpause.cli.exits import exit_code, said
 from cgpause.core.errors import (
     BusyError,
     CgpauseError,
@@ -34,6 +34,7 @@ from cgpause.core.errors import (
     MalformedError,
     RestoreError,
 )
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.commandline import ESCAPED, HOSTILE, invoke
 
-from cgpause.cli.exits import Exit
+from cgpause.core.exit_codes import Exit
 
 PRESET = ["--preset", "paper-8g-150"]
 COMMANDS = pytest.mark.parametrize(

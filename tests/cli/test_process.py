@@ -13,7 +13,7 @@ from helpers.commandline import THROTTLED, cpu_max, hostile_tree, pause_as, plac
 from helpers.trees import FakeTree
 
 from cgpause import __version__
-from cgpause.cli.exits import Exit
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner
 
 

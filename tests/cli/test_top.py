@@ -9,7 +9,7 @@ import pytest
 from helpers.commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
 from helpers.trees import FakeTree
 
-from cgpause.cli.exits import Exit
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner
 
 

@@ -15,9 +15,9 @@ from typing import IO
 import pytest
 from typer.testing import CliRunner, Result
 
-from cgpause.cli.exits import Exit
 from cgpause.cli.main import app
 from cgpause.core.clock import now_ns
+from cgpause.core.exit_codes import Exit
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger

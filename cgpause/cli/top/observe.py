@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cgpause.cli.top.values import SeenEvent
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.model import CgroupId, PauseRecord, Pod
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.tree import PodTree
-from cgpause.policy.hold import NS_PER_S
 from cgpause.telemetry import history
 
 _EVENTS = 200

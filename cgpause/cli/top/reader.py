@@ -17,6 +17,7 @@ from cgpause.cli.top.observe import Kept, Observer, choose
 from cgpause.cli.top.values import Kubepods, Levels, Moment, PodDetail, PodState, SeenPod, Snapshot
 from cgpause.cli.view import read_weight
 from cgpause.config.settings import Config, Policy
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, printable
 from cgpause.core.model import Action, CgroupId, Pause, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
@@ -29,7 +30,6 @@ from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
 from cgpause.policy import reserve
 from cgpause.policy.decide import State, Verdict, explain
 from cgpause.policy.growth import learn
-from cgpause.policy.hold import NS_PER_S
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.watermark import WatermarkState
 

@@ -19,9 +19,9 @@ from cgpause.cli.top.parts import (
 )
 from cgpause.cli.top.values import PodState, SeenPod, Snapshot
 from cgpause.core import durations
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Mechanism, Owner, PauseRecord, QosClass
-from cgpause.policy.hold import NS_PER_S
 
 _SHORT_QOS = {QosClass.GUARANTEED: "G", QosClass.BURSTABLE: "B", QosClass.BEST_EFFORT: "BE"}
 _USE_WIDTH = 10

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cgpause.config.settings import Config
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Freeze, PodUsage
 from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, Killed, OnSample, quiet
 from cgpause.policy.decide import State, decide
-from cgpause.policy.hold import NS_PER_S
 from cgpause.telemetry.trace.read import Trace
 
 GREW_NS = 10 * NS_PER_S

@@ -28,7 +28,11 @@ GAP_NS = 60_000_000_000
 
 
 class BadLineError(ValueError):
-    """What is wrong with a line."""
+    """The mistake in a line."""
+
+
+class TornLineError(BadLineError):
+    """The line is no JSON; its writer may have died while it wrote it."""
 
 
 class Decoder:
@@ -238,7 +242,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     except BadLineError:
         raise
     except (ValueError, RecursionError) as e:
-        raise BadLineError(f"no JSON: found {_shown(line[:80].decode('utf-8', 'backslashreplace'))}") from e
+        raise TornLineError(f"no JSON: found {_shown(line[:80].decode('utf-8', 'backslashreplace'))}") from e
     if not isinstance(values, dict):
         raise BadLineError(f"found {_shown(values)}; allowed: a JSON object")
     return values

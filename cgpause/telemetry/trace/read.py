@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cgpause.core.errors import printable
-from cgpause.telemetry.trace.decode import BadLineError, Decoder
+from cgpause.telemetry.trace.decode import BadLineError, Decoder, TornLineError
 from cgpause.telemetry.trace.values import Header, Moment, TraceError
 
 SEGMENTS = 4
@@ -132,7 +132,7 @@ def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int],
             try:
                 moment = decoder.feed(line.text)
             except BadLineError as e:
-                if header is None or not str(e).startswith("no JSON"):
+                if header is None or not isinstance(e, TornLineError):
                     raise _error(files[number], line, e) from e
                 bad, torn = (line, e), torn + 1
                 continue
