@@ -45,7 +45,7 @@ from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.ledger.record import XATTR
 from cgpause.pods.discover import kubepods_roots, walk
 from cgpause.telemetry.events import Event, resumed_event
-from cgpause.telemetry.recorder import Keeper, Recorder, max_mib, tell
+from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ _PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Restored:
     """Result of a restore of one pod, or of memory.high of a kubepods root: either `resumed` or `error` is set."""
 
     path: str
@@ -97,7 +97,7 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
                     yield cgroup
 
 
-def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId] = ()) -> list[Outcome]:
+def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId] = ()) -> list[Restored]:
     """Resume every paused pod (of one owner, or of any), and return the outcomes; a failure never stops the others.
 
     memory.high of every kubepods root belongs to the daemon, and is restored with the daemon's pauses. Cgroups in `but`
@@ -106,7 +106,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[Restored] = []
     hard: list[str] = []
 
     def undo(cgroup: Cgroup, *, patiently: bool) -> Resumed | None:
@@ -125,7 +125,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
             return None  # an operator has taken the pause over meanwhile
 
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
-    for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Outcome(path, None, error))):
+    for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):
         if cgroup.id in but:
             continue
         outcome = _outcome(cgroup, partial(undo, patiently=False))
@@ -145,21 +145,21 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
         except CgroupGoneError:
             continue
         except CgpauseError as e:
-            outcome = Outcome(path, None, e)
+            outcome = Restored(path, None, e)
         if outcome is not None:
             outcomes.append(outcome)
     return outcomes
 
 
-def _outcome(cgroup: Cgroup, how: Callable[[Cgroup], Resumed | high.Released | None]) -> Outcome | None:
+def _outcome(cgroup: Cgroup, how: Callable[[Cgroup], Resumed | high.Released | None]) -> Restored | None:
     """Call `how` with a cgroup and return the outcome; None if there was nothing to undo or the cgroup is gone."""
     try:
         undone = how(cgroup)
     except CgroupGoneError:
         return None
     except CgpauseError as e:
-        return Outcome(cgroup.id.path, None, e)
-    return None if undone is None else Outcome(cgroup.id.path, undone, None)
+        return Restored(cgroup.id.path, None, e)
+    return None if undone is None else Restored(cgroup.id.path, undone, None)
 
 
 def braked_roots(root: str) -> Iterator[Cgroup]:
@@ -197,7 +197,7 @@ class _Named:
     label: str
 
 
-def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -> Iterator[Event]:
+def events(outcomes: list[Restored], log_dir: str, reason: str, result: Result) -> Iterator[Event]:
     """Yield an event for each resumed pod, for log and history; outcomes of memory.high and errors have none."""
     names: dict[str, PodName] = read_names(log_dir).pods if outcomes else {}
     for outcome in outcomes:
@@ -217,7 +217,7 @@ def events(outcomes: list[Outcome], log_dir: str, reason: str, result: Result) -
         )
 
 
-def log_outcomes(outcomes: list[Outcome]) -> int:
+def log_outcomes(outcomes: list[Restored]) -> int:
     """Log the outcomes that have no event: restored memory.high and failures; return the number of failures."""
     for outcome in outcomes:
         if isinstance(outcome.resumed, high.Released):
@@ -312,7 +312,7 @@ def main(argv: list[str] | None = None) -> int:
     failed = log_outcomes(outcomes)
     # The history comes last: failures must be logged even if the history's disk hangs.
     if options.history_path is not None:
-        keeper = Keeper(options.history_path, max_mib(options.config_path))
+        keeper = HistoryWriter(options.history_path, max_mib(options.config_path))
         for event in undone:
             keeper.keep(event)
     return Exit.NOT_RESTORED if failed else Exit.DONE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cgpause.core.errors import PodLookupError
 from cgpause.telemetry.events import Event, PauseKey
-from cgpause.telemetry.pauses import Pause, State, parse_since, pauses, select, totals, with_running
+from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_running
 
 S = 1_000_000_000
 BOOT = "b1"
@@ -45,7 +45,7 @@ def resumed(at: float, since_s: float | None, held_s: float | None, **more: str 
     return event("resumed", at, since_s, held_s, **{"result": "room", **more})
 
 
-def only(*events: Event) -> Pause:
+def only(*events: Event) -> PastPause:
     (found,) = pauses(events)
     return found
 
@@ -53,7 +53,7 @@ def only(*events: Event) -> Pause:
 def test_a_pause_and_its_end_are_one() -> None:
     found = only(paused(100, 5, reason="full", memory_current_bytes=7), resumed(109, 5, 9, reason="room"))
 
-    assert (found.start, found.end, found.held_s, found.state) == (100, 109, 9, State.ENDED)
+    assert (found.start, found.end, found.held_s, found.state) == (100, 109, 9, PauseState.ENDED)
     assert (found.pod, found.uid, found.mechanism, found.owner) == ("default/u1", "u1", "throttle", "daemon")
     assert (found.reason, found.result, found.end_reason) == ("full", "room", "room")
     assert (found.cpu_max, found.memory_current_bytes) == ("max 100000", 7)
@@ -75,7 +75,7 @@ def test_a_pause_that_was_taken_over_is_one_by_hand() -> None:
 def test_a_pause_without_an_end_has_no_times_but_its_begin() -> None:
     found = only(paused(100, 5), event("asserted again", 105, 5, 5.0))
 
-    assert (found.start, found.end, found.held_s, found.state) == (100, None, None, State.UNKNOWN)
+    assert (found.start, found.end, found.held_s, found.state) == (100, None, None, PauseState.UNKNOWN)
 
 
 def test_a_pause_of_before_a_crash_is_ended_by_whoever_cleaned_up() -> None:
@@ -99,14 +99,14 @@ def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> N
     *_, found = pauses([*before, *begin, resumed(130, None, None, result="lost")])
 
     if begun:
-        assert (found.start, found.end, found.held_s, found.state) == (100, 130, None, State.ENDED)
+        assert (found.start, found.end, found.held_s, found.state) == (100, 130, None, PauseState.ENDED)
     assert len(pauses([resumed(130, None, None)])) == 1
 
 
 def test_what_a_daemon_found_at_its_start_began_when_its_record_says() -> None:
     found = only(event("adopted", 150, 5, 50.0, reason="mine", owner="manual"))
 
-    assert (found.start, found.reason, found.owner, found.state) == (100, "mine", "manual", State.UNKNOWN)
+    assert (found.start, found.reason, found.owner, found.state) == (100, "mine", "manual", PauseState.UNKNOWN)
 
 
 def test_a_pod_that_went_ends_its_pause() -> None:
@@ -122,7 +122,7 @@ def test_pauses_of_two_boots_are_two_though_they_began_at_the_same_second_of_eac
 def test_a_wall_clock_set_back_changes_no_length() -> None:
     found = only(paused(100, 5), resumed(40, 5, 9))
 
-    assert (found.held_s, found.state) == (9, State.ENDED)
+    assert (found.held_s, found.state) == (9, PauseState.ENDED)
 
 
 def test_an_event_of_no_pause_makes_none() -> None:
@@ -132,17 +132,17 @@ def test_an_event_of_no_pause_makes_none() -> None:
 @pytest.mark.parametrize(
     ("held", "state"),
     [
-        ({PauseKey(BOOT, "u1", 5 * S)}, State.RUNNING),
-        ({PauseKey(BOOT, "u1", 6 * S)}, State.UNKNOWN),
-        ({PauseKey("b2", "u1", 5 * S)}, State.UNKNOWN),
-        (set(), State.UNKNOWN),
+        ({PauseKey(BOOT, "u1", 5 * S)}, PauseState.RUNNING),
+        ({PauseKey(BOOT, "u1", 6 * S)}, PauseState.UNKNOWN),
+        ({PauseKey("b2", "u1", 5 * S)}, PauseState.UNKNOWN),
+        (set(), PauseState.UNKNOWN),
     ],
 )
-def test_a_pause_runs_only_where_its_cgroup_says_so(held: set[PauseKey], state: State) -> None:
+def test_a_pause_runs_only_where_its_cgroup_says_so(held: set[PauseKey], state: PauseState) -> None:
     (found,) = with_running(pauses([paused(100, 5)]), held, 12 * S)
 
-    assert (found.state, found.held_s) == (state, 7.0 if state is State.RUNNING else None)
-    assert found.may_run(BOOT) is (state is State.UNKNOWN)
+    assert (found.state, found.held_s) == (state, 7.0 if state is PauseState.RUNNING else None)
+    assert found.may_run(BOOT) is (state is PauseState.UNKNOWN)
 
 
 def test_an_ended_pause_does_not_run_again() -> None:
@@ -172,7 +172,7 @@ def test_no_time_is_invented_whatever_was_noted(noted: list[Event], seed: int) -
         assert all(pause.end in {None, *(one.at for one in events)} for pause in found)
         begins = {one.at for one in events} | {one.at - one.held_s for one in events if one.held_s is not None}
         assert all(pause.start in {None, *begins} for pause in found)
-        assert all((pause.end is not None) is (pause.state is State.ENDED) for pause in found)
+        assert all((pause.end is not None) is (pause.state is PauseState.ENDED) for pause in found)
         keys = {one.pause for one in events if one.pause is not None}
         assert {pause.key for pause in found if pause.key is not None} == keys
         assert sum(total.pauses for total in totals(found)) == len(found)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.model import Mechanism, Result
-from cgpause.telemetry.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, Counts, Held, Histogram, pod_label
+from cgpause.telemetry.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, CountedPause, Counts, Histogram, pod_label
 from cgpause.telemetry.events import Event
 from cgpause.telemetry.metrics import BY_NAME, Values
 
@@ -48,8 +48,8 @@ def event(
     )
 
 
-def held(pod: str = "default/web", since_s: float = 1000, mechanism: str = THROTTLE) -> Held:
-    return Held(pod, pod, mechanism, int(since_s * S))
+def held(pod: str = "default/web", since_s: float = 1000, mechanism: str = THROTTLE) -> CountedPause:
+    return CountedPause(pod, pod, mechanism, int(since_s * S))
 
 
 def counts(*events: Event, max_pods: int = 10) -> Counts:
@@ -293,7 +293,7 @@ def test_how_often_is_looked_changes_no_total(pauses: list[tuple[str, int, int]]
     """The counted time equals the time paused, for any times of sampling."""
     made = counts()
     now_s, expected = 1000, dict.fromkeys("xyz", 0)
-    running: dict[str, Held] = {}
+    running: dict[str, CountedPause] = {}
 
     def look_until(end_s: int) -> None:
         for at_s in range(now_s, end_s + 1):

@@ -29,7 +29,7 @@ from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry import published
 from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
 from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Figure, Values
-from cgpause.telemetry.published import Snapshot
+from cgpause.telemetry.published import PublishedMetrics
 
 REPO = Path(__file__).parents[1]
 S = 1_000_000_000
@@ -43,8 +43,8 @@ VALUES: Values = {
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def snapshot(values: Values = VALUES, age_s: float = 0) -> Snapshot:
-    return Snapshot(now_ns() - int(age_s * S), 1795000000.0, 5.0, values)
+def snapshot(values: Values = VALUES, age_s: float = 0) -> PublishedMetrics:
+    return PublishedMetrics(now_ns() - int(age_s * S), 1795000000.0, 5.0, values)
 
 
 def parsed(text: bytes) -> Samples:
@@ -64,11 +64,11 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def publish(path: str) -> Callable[[Snapshot], None]:
+def publish(path: str) -> Callable[[PublishedMetrics], None]:
     return lambda made: wholefile.replace(path, published.encode(made))
 
 
-Publish = Callable[[Snapshot], None]
+Publish = Callable[[PublishedMetrics], None]
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

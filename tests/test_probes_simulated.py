@@ -10,7 +10,7 @@ from helpers.simpods import service, worker
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, SamplingConfig
 from cgpause.core.model import Workload
-from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.cluster import Cluster, NodeSlot
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.kubelet import request_bytes
 from cgpause.offline.simulate.node import SimNode
@@ -79,7 +79,7 @@ def papers_node(config: Config | None, seed: int) -> SimNode:
         for number in range(36)
     ]
     node = SimNode([], config=config, kubepods_max_bytes=12 * 512 * MIB, seed=seed)
-    Cluster([Place(node, 12 * 512 * MIB)], jobs).run(START_S + HOUR_S)
+    Cluster([NodeSlot(node, 12 * 512 * MIB)], jobs).run(START_S + HOUR_S)
     return node
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from cgpause.core.wholefile import replace
 from cgpause.telemetry import published
 from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind
-from cgpause.telemetry.published import PublishedError, Snapshot, decode, encode, read
+from cgpause.telemetry.published import PublishedError, PublishedMetrics, decode, encode, read
 
 S = 1_000_000_000
-SNAPSHOT = Snapshot(
+SNAPSHOT = PublishedMetrics(
     at_ns=5 * S,
     time=1795000000.5,
     interval_s=5.0,
@@ -61,7 +61,7 @@ def figures(draw: st.DrawFn, family: Family) -> list[Figure]:
 @given(st.data(), st.sets(st.sampled_from(FAMILIES)))
 def test_any_figures_come_back_as_they_were(data: st.DataObject, families: set[Family]) -> None:
     values = {family.name: data.draw(figures(family)) for family in families}
-    snapshot = Snapshot(1, 1.0, 1.0, values)
+    snapshot = PublishedMetrics(1, 1.0, 1.0, values)
 
     assert decode(encode(snapshot)) == snapshot
 
@@ -78,14 +78,14 @@ def test_whatever_a_metric_holds_is_known_or_left_out(family: Family, value: obj
     found = decode(text(values={family.name: value, "cgpause_headroom_bytes": [[[], 1]]}))
 
     for name, listed in found.values.items():
-        assert decode(encode(Snapshot(1, 1.0, 1.0, {name: listed}))).values == {name: listed}
+        assert decode(encode(PublishedMetrics(1, 1.0, 1.0, {name: listed}))).values == {name: listed}
     assert family.name == "cgpause_headroom_bytes" or found.values["cgpause_headroom_bytes"] == [Figure((), 1)]
 
 
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_no_text_makes_more_than_an_error(data: bytes) -> None:
     with suppress(PublishedError):
-        assert isinstance(decode(data), Snapshot)
+        assert isinstance(decode(data), PublishedMetrics)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from cgpause.pods.tree import PodTree
 from cgpause.telemetry import published
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.metrics import Values
-from cgpause.telemetry.published import PublishedError, Snapshot
+from cgpause.telemetry.published import PublishedError, PublishedMetrics
 
 S = 1_000_000_000
 ON = MetricsConfig(publish=True)
@@ -57,7 +57,7 @@ class Bench:
         self.path = str(self.folder / METRICS_FILE)
         self.publisher = Publisher(self.path, str(self.fake.log_dir), self.sources)
 
-    def published(self) -> Snapshot | None:
+    def published(self) -> PublishedMetrics | None:
         try:
             return published.read(self.path)
         except PublishedError:

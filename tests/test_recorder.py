@@ -13,7 +13,7 @@ import pytest
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.telemetry import history, recorder
 from cgpause.telemetry.events import Event
-from cgpause.telemetry.recorder import Keeper, Thread, max_mib, tell
+from cgpause.telemetry.recorder import HistoryThread, HistoryWriter, max_mib, tell
 
 
 def event(number: int) -> Event:
@@ -31,7 +31,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_an_event_is_logged_with_its_fields_and_kept(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    tell(event(1), Keeper(path, 1), logging.WARNING)
+    tell(event(1), HistoryWriter(path, 1), logging.WARNING)
     tell(event(2), None)
 
     assert said(caplog) == [event(1).line, event(2).line]
@@ -47,7 +47,7 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_time(
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code), path)
 
-    keeper = Keeper(path, 1)
+    keeper = HistoryWriter(path, 1)
     with monkeypatch.context() as patched:
         patched.setattr(history, "append", refuse)
         for number in range(5):
@@ -63,9 +63,9 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_time(
 
 
 def test_a_missing_folder_says_who_makes_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Keeper(str(tmp_path / "absent" / HISTORY_FILE), 1).keep(event(1))
+    HistoryWriter(str(tmp_path / "absent" / HISTORY_FILE), 1).keep(event(1))
     (tmp_path / "file").write_text("")
-    Keeper(str(tmp_path / "file" / HISTORY_FILE), 1).keep(event(1))
+    HistoryWriter(str(tmp_path / "file" / HISTORY_FILE), 1).keep(event(1))
 
     absent, file = said(caplog)
     assert f"make {tmp_path}/absent, for root alone, and restart the unit after that" in absent
@@ -74,14 +74,14 @@ def test_a_missing_folder_says_who_makes_it(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_no_room_means_no_history(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    Keeper(path, 0).keep(event(1))
+    HistoryWriter(path, 0).keep(event(1))
 
     assert not Path(path).exists()
     assert said(caplog) == []
 
 
 def test_the_thread_keeps_what_it_was_given_in_order(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = Thread.start(path, 1)
+    thread = HistoryThread.start(path, 1)
     assert thread is not None
     for number in range(50):
         thread.keep(event(number))
@@ -92,7 +92,7 @@ def test_the_thread_keeps_what_it_was_given_in_order(path: str, monkeypatch: pyt
 
 
 def test_the_thread_takes_another_size(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = Thread.start(path, 0)
+    thread = HistoryThread.start(path, 0)
     assert thread is not None
     thread.limit(1)
     thread.keep(event(1))
@@ -114,7 +114,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
     monkeypatch.setattr(history, "append", hang)
     monkeypatch.setattr(recorder, "_WAITING", 3)
     monkeypatch.setattr(recorder, "_LAST_WAIT_S", 0.01)
-    thread = Thread.start(path, 1)
+    thread = HistoryThread.start(path, 1)
     assert thread is not None
     for number in range(100):
         thread.keep(event(number))
@@ -142,7 +142,7 @@ def test_a_bug_in_the_writer_costs_an_event_and_not_the_history(
         real(name, one, room)
 
     monkeypatch.setattr(history, "append", fail_once)
-    thread = Thread.start(path, 1)
+    thread = HistoryThread.start(path, 1)
     assert thread is not None
     thread.keep(event(1))
     thread.keep(event(2))
@@ -161,7 +161,7 @@ def test_a_system_without_a_thread_left_runs_without_a_history(
 
     monkeypatch.setattr(threading.Thread, "start", fail)
 
-    assert Thread.start(path, 1) is None
+    assert HistoryThread.start(path, 1) is None
     assert said(caplog) == [f'''history not written file={path} error="can't start new thread"''']
 
 

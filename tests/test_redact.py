@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cgpause.core.errors import printable
-from cgpause.core.redact import WELL_KNOWN, Names, hashed, names_in_labels, redact, redact_values, users_in
+from cgpause.core.redact import WELL_KNOWN, HiddenNames, hashed, names_in_labels, redact, redact_values, users_in
 from cgpause.kernel.logfmt import fields
 
 SALT = b"salt of this report"
@@ -35,10 +35,10 @@ def survives(name: str, text: str) -> bool:
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[list[tuple[str, str, str]], Names]:
+def nodes(draw: st.DrawFn) -> tuple[list[tuple[str, str, str]], HiddenNames]:
     pods = draw(st.lists(st.tuples(LABEL, POD, UID), min_size=1, max_size=5))
     namespaces = frozenset(namespace for namespace, _, _ in pods)
-    return pods, Names(namespaces, frozenset(name for _, name, _ in pods), public=PUBLIC)
+    return pods, HiddenNames(namespaces, frozenset(name for _, name, _ in pods), public=PUBLIC)
 
 
 def lines_about(namespace: str, name: str, uid: str) -> list[str]:
@@ -56,11 +56,13 @@ def lines_about(namespace: str, name: str, uid: str) -> list[str]:
 
 
 @given(nodes(), TEXT, TEXT)
-@example(([("h", "b", make_uid(1))], Names(frozenset({"h"}), frozenset({"b"}))), "", "")
+@example(([("h", "b", make_uid(1))], HiddenNames(frozenset({"h"}), frozenset({"b"}))), "", "")
 @example(
-    ([("a", f"job-{make_uid(2)}", make_uid(1))], Names(frozenset({"a"}), frozenset({f"job-{make_uid(2)}"}))), "", ""
+    ([("a", f"job-{make_uid(2)}", make_uid(1))], HiddenNames(frozenset({"a"}), frozenset({f"job-{make_uid(2)}"}))),
+    "",
+    "",
 )
-def test_no_name_survives(node: tuple[list[tuple[str, str, str]], Names], before: str, after: str) -> None:
+def test_no_name_survives(node: tuple[list[tuple[str, str, str]], HiddenNames], before: str, after: str) -> None:
     pods, names = node
     text = "\n".join(before + line + after for pod in pods for line in lines_about(*pod))
     # Text directly beside a name may join it into another word, which is not a name of this node.
@@ -74,7 +76,7 @@ def test_no_name_survives(node: tuple[list[tuple[str, str, str]], Names], before
 
 
 @given(nodes())
-def test_a_name_has_one_hash_wherever_it_stands(node: tuple[list[tuple[str, str, str]], Names]) -> None:
+def test_a_name_has_one_hash_wherever_it_stands(node: tuple[list[tuple[str, str, str]], HiddenNames]) -> None:
     pods, names = node
     for namespace, name, uid in pods:
         label = redact(f"pod={namespace}/{name}", names, SALT).removeprefix("pod=")
@@ -84,7 +86,7 @@ def test_a_name_has_one_hash_wherever_it_stands(node: tuple[list[tuple[str, str,
 
         assert label == document["pod"] == f"{document['namespace']}/{document['name']}"
         assert document["uid"] == redact(uid, names, SALT) == hashed(uid, SALT)
-        assert redact(f"pod{uid.replace('-', '_')}.slice", Names(), SALT) == f"pod{document['uid']}.slice"
+        assert redact(f"pod{uid.replace('-', '_')}.slice", HiddenNames(), SALT) == f"pod{document['uid']}.slice"
 
 
 @given(USER)
@@ -92,7 +94,7 @@ def test_a_name_has_one_hash_wherever_it_stands(node: tuple[list[tuple[str, str,
 @example("DOM\\robert")
 @example("łukasz")
 def test_users_and_hosts_of_whatever_characters_go_in_each_spelling(user: str) -> None:
-    names = Names(names=frozenset({user}))
+    names = HiddenNames(names=frozenset({user}))
     for text in (f"by {user}.", f"by {printable(user)}", json.dumps({"reason": f"by {user}"})):
         shown = redact(text, names, SALT)
 
@@ -103,7 +105,7 @@ def test_users_and_hosts_of_whatever_characters_go_in_each_spelling(user: str) -
 def test_text_without_names_stays_as_it_is(text: str) -> None:
     unnamed = re.sub("[0-9A-Fa-f]{8}", "", text).replace("/", "").replace("\\", "")
 
-    assert redact(unnamed, Names(), SALT) == unnamed
+    assert redact(unnamed, HiddenNames(), SALT) == unnamed
 
 
 @given(st.binary(min_size=1, max_size=16), st.binary(min_size=1, max_size=16))
@@ -113,7 +115,7 @@ def test_hashes_of_two_reports_have_nothing_in_common(one: bytes, other: bytes) 
 
 
 def test_an_ordinary_word_goes_only_where_it_is_a_name() -> None:
-    names = Names(frozenset({"batch"}), frozenset({"memory"}), frozenset({"batch/*"}), PUBLIC)
+    names = HiddenNames(frozenset({"batch"}), frozenset({"memory"}), frozenset({"batch/*"}), PUBLIC)
     batch, memory = hashed("batch", SALT), hashed("memory", SALT)
 
     assert redact("batch = 2; memory use 97 %", names, SALT) == "batch = 2; memory use 97 %"
@@ -126,7 +128,7 @@ def test_an_ordinary_word_goes_only_where_it_is_a_name() -> None:
 
 @pytest.mark.parametrize("glob", ["team-[ab]*/web", "*acme*/?", "pay*", "x/*-7"])
 def test_globs_go_and_what_every_pod_matches_stays(glob: str) -> None:
-    shown = redact(f"match = '{glob}' or '*/*'", Names(globs=frozenset({glob, "*/*"})), SALT)
+    shown = redact(f"match = '{glob}' or '*/*'", HiddenNames(globs=frozenset({glob, "*/*"})), SALT)
 
     assert glob not in shown
     assert shown.endswith("or '*/*'")
@@ -135,7 +137,7 @@ def test_globs_go_and_what_every_pod_matches_stays(glob: str) -> None:
 def test_numbers_and_what_is_not_there_stay_in_documents() -> None:
     values = {"pods": [{"uid": make_uid(1), "name": None, "memory_current_bytes": 7, "paused": None, "first": True}]}
 
-    assert redact_values(values, Names(), SALT) == {
+    assert redact_values(values, HiddenNames(), SALT) == {
         "pods": [
             {"uid": hashed(make_uid(1), SALT), "name": None, "memory_current_bytes": 7, "paused": None, "first": True}
         ]
@@ -154,4 +156,4 @@ def test_pods_that_are_gone_are_known_from_the_log_and_users_from_reasons() -> N
 def test_a_run_of_many_words_takes_no_longer_than_it_has_to() -> None:
     text = "a-" * 50_000
 
-    assert redact(text, Names(names=frozenset({"b"})), SALT) == text
+    assert redact(text, HiddenNames(names=frozenset({"b"})), SALT) == text

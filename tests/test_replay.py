@@ -21,7 +21,7 @@ from cgpause.offline.trace.replay import replay
 from cgpause.policy.decide import Decision, State
 from cgpause.telemetry.trace.encode import Encoder
 from cgpause.telemetry.trace.read import Trace, load_trace
-from cgpause.telemetry.trace.values import Header, Moment, pause_seen
+from cgpause.telemetry.trace.values import Header, TracedSample, pause_seen
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -33,7 +33,7 @@ CONFIGS = {
 by_policy = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-def saved(path: Path, moments: Sequence[Moment], quantum_bytes: int = 1) -> Trace:
+def saved(path: Path, moments: Sequence[TracedSample], quantum_bytes: int = 1) -> Trace:
     encoder = Encoder(Header("boot", 0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes))
     lines = [encoder.begin(moments[0].sample.at_ns, T0)]
     for moment in moments:
@@ -42,14 +42,14 @@ def saved(path: Path, moments: Sequence[Moment], quantum_bytes: int = 1) -> Trac
     return load_trace(str(path))
 
 
-def simulated(config: Config, *, limit_mib: int, seed: int = 1) -> tuple[list[Moment], list[Decision], SimNode]:
+def simulated(config: Config, *, limit_mib: int, seed: int = 1) -> tuple[list[TracedSample], list[Decision], SimNode]:
     """Return the simulated daemon's samples with kill counts, its decisions, and the node."""
-    moments: list[Moment] = []
+    moments: list[TracedSample] = []
     decisions: list[Decision] = []
 
     def observe(sample: Sample, _: State, decision: Decision) -> None:
         kills = {pod.facts.cgroup: pod.oom_kills for pod in node.pods if pod.facts is not None and pod.oom_kills}
-        moments.append(Moment(sample, kills))
+        moments.append(TracedSample(sample, kills))
         decisions.append(decision)
 
     pods = [
@@ -129,18 +129,18 @@ def pod(number: int, limit_mib: int = 4000, **changes: object) -> Pod:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def moment(at_s: float, amounts: dict[Pod, float], limit_mib: int = 1000, **more: object) -> Moment:
+def moment(at_s: float, amounts: dict[Pod, float], limit_mib: int = 1000, **more: object) -> TracedSample:
     used = int(sum(amounts.values()) * MIB)
     headroom = Headroom(64 << 30, 60 << 30, limit_mib * MIB, used)
     sample = Sample(int(at_s * S), headroom, tuple(PodUsage(int(mib * MIB), one) for one, mib in amounts.items()))
-    return replace(Moment(sample), **more)  # type: ignore[arg-type]
+    return replace(TracedSample(sample), **more)  # type: ignore[arg-type]
 
 
 ONE, TWO = pod(1), pod(2)
 MARKS = Config(policy=Policy.WATERMARK, watermark=WatermarkConfig(upper_pct=80, lower_pct=50, batch=1, sacrifice=False))
 
 
-def filling(kill: bool = True) -> list[Moment]:  # noqa: FBT001, FBT002 - a switch of this test alone
+def filling(kill: bool = True) -> list[TracedSample]:  # noqa: FBT001, FBT002 - a switch of this test alone
     """Return moments: one stays at 300 MiB, two grows from 400 MiB by 50 MiB/s, and is killed at 8 s if `kill`."""
     found = [moment(t, {ONE: 300, TWO: 400 + 50 * t}) for t in range(8)]
     if kill:

@@ -42,7 +42,7 @@ from cgpause.policy.reserve import (
     BACKOFF_S,
     PATIENCE,
     ReserveState,
-    Step,
+    ReserveStep,
     admit_all,
     late_s,
     left_bytes,
@@ -125,7 +125,7 @@ class Node:
         _, verdicts = explain(self.state(), self.sample(), self.config)
         return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
 
-    def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> Step:
+    def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> ReserveStep:
         """Run the policy's own part of a decision."""
         sample = self.sample()
         looked = look(self.state().reserve, sample)

@@ -48,7 +48,7 @@ def hand() -> Hand:
 
 
 def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Saver:
-    return Saver(path, cast("recorder.Thread", hand), (known or Learned()).peaks)
+    return Saver(path, cast("recorder.HistoryThread", hand), (known or Learned()).peaks)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -179,7 +179,7 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(
 
 
 def test_the_thread_of_the_history_does_it_after_the_events_so_far(tmp_path: Path, path: str) -> None:
-    thread = recorder.Thread(recorder.Keeper(str(tmp_path / "history.jsonl"), 1))
+    thread = recorder.HistoryThread(recorder.HistoryWriter(str(tmp_path / "history.jsonl"), 1))
     one = saver.Saver(path, thread, {})
     one.turn(1, JOB, Kinds())
     thread.close()

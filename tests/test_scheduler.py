@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.cluster import Cluster, NodeSlot
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, SimPod, Step
@@ -61,7 +61,7 @@ def test_a_container_without_requests_is_scored_as_upstream_does() -> None:
 def run(scoring: Scoring, pods: list[SimPod], nodes: int) -> list[SimNode]:
     """Run the pods on nodes of 100 MiB each; return the nodes."""
     made = [SimNode([], config=None, cpus=8) for _ in range(nodes)]
-    Cluster([Place(node, 100 * MIB, 8000) for node in made], pods, scoring=scoring).run(START_S + 3600)
+    Cluster([NodeSlot(node, 100 * MIB, 8000) for node in made], pods, scoring=scoring).run(START_S + 3600)
     return made
 
 

@@ -19,7 +19,7 @@ from lab.bed import stage
 
 from cgpause.config.settings import Config, HowPaused, Policy, ThrottleConfig
 from cgpause.core.model import Sacrifice, Sample
-from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.cluster import Cluster, NodeSlot
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.offline.simulate.node import SimNode
@@ -79,7 +79,7 @@ def short(name: str, request_mib: int, cpu_s: float) -> SimPod:
 def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
     large, larger, small = short("large", 60, 5), short("larger", 70, 1), short("small", 10, 1)
     node = SimNode([], config=None, cpus=4)
-    Cluster([Place(node, 100 * MIB)], [large, larger, small]).run(START_S + 100)
+    Cluster([NodeSlot(node, 100 * MIB)], [large, larger, small]).run(START_S + 100)
     assert [pod.waiting_s for pod in (large, larger, small)] == [0, pytest.approx(5, abs=0.01), larger.waiting_s]
 
 
@@ -87,7 +87,7 @@ def test_the_node_of_which_least_is_requested_gets_the_next_job() -> None:
     nodes = [SimNode([], config=None, cpus=4) for _ in range(3)]
     pods = [short(name, request, 5) for name, request in (("a", 50), ("b", 20), ("c", 30), ("d", 15), ("e", 10))]
     gone: list[int] = []
-    Cluster([Place(node, 100 * MIB) for node in nodes], pods, gone.append).run(START_S + 100)
+    Cluster([NodeSlot(node, 100 * MIB) for node in nodes], pods, gone.append).run(START_S + 100)
     placed = sorted(sorted(pod.name for pod in node.gone) for node in nodes)
     assert placed == [["a"], ["b", "d"], ["c", "e"]], "on which of three empty nodes is chance"
     assert gone[-1] == 5
@@ -101,7 +101,7 @@ def test_the_node_of_which_least_is_requested_gets_the_next_job() -> None:
 def test_no_more_is_ever_admitted_than_fits_and_all_jobs_finish(jobs: list[tuple[int, float]], count: int) -> None:
     pods = [short(str(number), request, cpu_s) for number, (request, cpu_s) in enumerate(jobs)]
     nodes = [SimNode([], config=None) for _ in range(count)]
-    places = [Place(node, 100 * MIB) for node in nodes]
+    places = [NodeSlot(node, 100 * MIB) for node in nodes]
 
     def check(_: int) -> None:
         for place in places:

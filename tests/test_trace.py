@@ -19,7 +19,7 @@ from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import BadLineError, Decoder
 from cgpause.telemetry.trace.encode import Encoder, hasher
 from cgpause.telemetry.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
-from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, Moment, Stall, TraceError, pause_seen, pod_id
+from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, Stall, TracedSample, TraceError, pause_seen, pod_id
 from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
 S = 1_000_000_000
@@ -39,11 +39,11 @@ def make_pod(number: int, **changes: object) -> Pod:
     return replace(pod, **changes)  # type: ignore[arg-type]
 
 
-def make_moment(at_ns: int, amounts: Mapping[Pod, int], headroom: Headroom = ROOM) -> Moment:
-    return Moment(Sample(at_ns, headroom, tuple(PodUsage(amount, pod) for pod, amount in amounts.items())))
+def make_moment(at_ns: int, amounts: Mapping[Pod, int], headroom: Headroom = ROOM) -> TracedSample:
+    return TracedSample(Sample(at_ns, headroom, tuple(PodUsage(amount, pod) for pod, amount in amounts.items())))
 
 
-def written(moments: Sequence[Moment], quantum_bytes: int = 1) -> list[str]:
+def written(moments: Sequence[TracedSample], quantum_bytes: int = 1) -> list[str]:
     encoder = Encoder(header(quantum_bytes))
     lines = [encoder.begin(moments[0].sample.at_ns, 1e9)]
     for moment in moments:
@@ -51,12 +51,12 @@ def written(moments: Sequence[Moment], quantum_bytes: int = 1) -> list[str]:
     return lines
 
 
-def decoded(lines: Sequence[str]) -> list[Moment]:
+def decoded(lines: Sequence[str]) -> list[TracedSample]:
     decoder = Decoder()
     return [moment for line in lines if (moment := decoder.feed(line.encode())) is not None]
 
 
-def as_read(moment: Moment) -> Moment:
+def as_read(moment: TracedSample) -> TracedSample:
     """Return a moment as a trace stores it: pods by QoS class and UID, CPU time in the facts, times in µs."""
     sample = moment.sample
     pods = tuple(PodUsage(amount, replace(pod, cgroup=pod_id(pod), cpu_usage_usec=None)) for amount, pod in sample.pods)
@@ -98,7 +98,7 @@ def pods(draw: st.DrawFn, number: int) -> Pod:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Moment]:
+def histories(draw: st.DrawFn) -> list[TracedSample]:
     """Return some samples of up to four pods, which appear, vanish, return and change."""
     at_ns, found = draw(times), []
     for _ in range(draw(st.integers(1, 6))):
@@ -111,7 +111,7 @@ def histories(draw: st.DrawFn) -> list[Moment]:
         stalls = st.none() | st.builds(Stall, st.floats(0, 100), st.floats(0, 100))
         counted = {pod.cgroup: draw(st.integers(1, 99)) for pod in there if draw(st.booleans())}
         found.append(
-            Moment(
+            TracedSample(
                 Sample(
                     at_ns,
                     headroom,
@@ -130,7 +130,7 @@ def histories(draw: st.DrawFn) -> list[Moment]:
 
 @FUZZED
 @given(histories())
-def test_what_is_written_is_read_back(moments: list[Moment]) -> None:
+def test_what_is_written_is_read_back(moments: list[TracedSample]) -> None:
     found = decoded(written(moments))
 
     expected = [as_read(moment) for moment in moments]
@@ -145,7 +145,7 @@ def test_what_is_written_is_read_back(moments: list[Moment]) -> None:
     assert found[0].begins
 
 
-def as_set(moment: Moment) -> tuple[Moment, frozenset[PodUsage]]:
+def as_set(moment: TracedSample) -> tuple[TracedSample, frozenset[PodUsage]]:
     sample = moment.sample
     return replace(moment, sample=replace(sample, pods=()), time_s=0.0, begins=False), frozenset(sample.pods)
 

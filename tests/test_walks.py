@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from cgpause.pods.walks import Found, WalkTimes
+from cgpause.pods.walks import Refreshed, WalkTimes
 
 S = 1_000_000_000
-CALM = Found(watched=True, pods=True, named=True, started=False, rewatched=False)
+CALM = Refreshed(watched=True, pods=True, named=True, started=False, rewatched=False)
 
 
-def times_after(found: Found, at_s: float = 0, *, tight: bool = False) -> WalkTimes:
+def times_after(found: Refreshed, at_s: float = 0, *, tight: bool = False) -> WalkTimes:
     times = WalkTimes()
     times.walked(int(at_s * S), found, tight=tight)
     return times
@@ -38,7 +38,7 @@ def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
         pytest.param(replace(CALM, rewatched=True, named=False), 0, id="not-seen-before-the-watch-and-no-name"),
     ],
 )
-def test_what_was_found_says_when_to_walk_again(found: Found, due_s: int) -> None:
+def test_what_was_found_says_when_to_walk_again(found: Refreshed, due_s: int) -> None:
     times = times_after(found, 1000)
 
     assert times.due_ns == (1000 + due_s) * S

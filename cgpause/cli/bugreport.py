@@ -18,12 +18,12 @@ from dataclasses import replace
 
 from cgpause import __version__
 from cgpause.cli.context import Globals
-from cgpause.cli.evidence import MAX_BYTES, Part, collect, configuration_of, read_text, sources_of
+from cgpause.cli.evidence import MAX_BYTES, Document, collect, configuration_of, read_text, sources_of
 from cgpause.config.load import render_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import KernelWriteError, printable
 from cgpause.core.names import read_names
-from cgpause.core.redact import Names, names_in_labels, redact, redact_values, users_in
+from cgpause.core.redact import HiddenNames, names_in_labels, redact, redact_values, users_in
 
 FOLDER = "cgpause-bug-report"
 _README = "README.txt"
@@ -81,7 +81,7 @@ def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
 # --- from parts to texts ---------------------------------------------------------------------------------------------
 
 
-def report(parts: list[Part], names: Names, *, keep_names: bool, salt: bytes | None = None) -> dict[str, str]:
+def report(parts: list[Document], names: HiddenNames, *, keep_names: bool, salt: bytes | None = None) -> dict[str, str]:
     """Return the text of every part by file name, redacted unless `keep_names`. The hashes' salt is not kept."""
     salt = secrets.token_bytes(16) if salt is None else salt
     names = _with_those_in(parts, names)
@@ -95,7 +95,7 @@ def report(parts: list[Part], names: Names, *, keep_names: bool, salt: bytes | N
     return texts
 
 
-def _as_text(content: object, names: Names, salt: bytes | None) -> str:
+def _as_text(content: object, names: HiddenNames, salt: bytes | None) -> str:
     if isinstance(content, str):
         return content if salt is None else redact(content, names, salt)
     shown = content if salt is None else redact_values(content, names, salt)
@@ -114,7 +114,7 @@ def _bounded(text: str, *, keep_end: bool) -> str:
     return data[:MAX_BYTES].decode(errors="ignore") + "\n" + note
 
 
-def _with_those_in(parts: list[Part], names: Names) -> Names:
+def _with_those_in(parts: list[Document], names: HiddenNames) -> HiddenNames:
     """Return `names` with the names of users and of deleted pods that occur in the parts."""
     namespaces, others = set(names.namespaces), set(names.names)
     for part in parts:
@@ -163,7 +163,7 @@ def _pack(target: io.BufferedIOBase, texts: dict[str, str], at: int) -> None:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def names_of(given: Globals, config: Config) -> Names:
+def names_of(given: Globals, config: Config) -> HiddenNames:
     """Return the names that this host knows: pods, containers, hosts, users, and names in the configuration."""
     known = read_names(given.log_dir)
     namespaces = {name.namespace for name in known.pods.values()}
@@ -177,7 +177,7 @@ def names_of(given: Globals, config: Config) -> Names:
         namespace, slash, name = glob.rpartition("/")
         namespaces |= {part for part in (namespace if slash else name,) if _is_name(part)}
         names |= {part for part in (name,) if slash and _is_name(part)}
-    return Names(frozenset(namespaces), frozenset(names), frozenset(globs), frozenset(public))
+    return HiddenNames(frozenset(namespaces), frozenset(names), frozenset(globs), frozenset(public))
 
 
 def _is_name(text: str) -> bool:

@@ -67,7 +67,7 @@ _KUBEPODS_FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Document:
     """One file of the report: text, or a document for JSON; if `content` is None, `problem` has the reason."""
 
     name: str
@@ -76,7 +76,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentSource:
     """File name, description and collecting function of a part."""
 
     name: str
@@ -88,50 +88,50 @@ class NotHere(Exception):  # noqa: N818 - no error: something a host may well do
     """Raised with the reason if the host does not have a part."""
 
 
-def collect(sources: list[Source], part_s: float = _PART_S, whole_s: float = _WHOLE_S) -> list[Part]:
+def collect(sources: list[DocumentSource], part_s: float = _PART_S, whole_s: float = _WHOLE_S) -> list[Document]:
     """Collect each part for at most `part_s`, and all for `whole_s`; a part that hangs (disk, mount) is left behind."""
     deadline = time.monotonic() + whole_s
     return [_collect(source, min(part_s, deadline - time.monotonic())) for source in sources]
 
 
-def _collect(source: Source, within_s: float) -> Part:
-    found: list[Part] = []
+def _collect(source: DocumentSource, within_s: float) -> Document:
+    found: list[Document] = []
 
     def work() -> None:
         try:
-            found.append(Part(source.name, source.collect()))
+            found.append(Document(source.name, source.collect()))
         except (NotHere, CgpauseError) as e:
-            found.append(Part(source.name, None, str(e)))
+            found.append(Document(source.name, None, str(e)))
         except OSError as e:
-            found.append(Part(source.name, None, f"{printable(str(e.filename or 'it'))}: {e.strerror}"))
+            found.append(Document(source.name, None, f"{printable(str(e.filename or 'it'))}: {e.strerror}"))
         except Exception as e:  # noqa: BLE001 - what is broken here may be what the report is about
-            found.append(Part(source.name, None, f"{type(e).__name__}: {e}"))
+            found.append(Document(source.name, None, f"{type(e).__name__}: {e}"))
 
     if within_s <= 0:
-        return Part(source.name, None, "the parts before it took all the time there is")
+        return Document(source.name, None, "the parts before it took all the time there is")
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(within_s)
-    return found[0] if found else Part(source.name, None, f"it took longer than {within_s:.0f} s")
+    return found[0] if found else Document(source.name, None, f"it took longer than {within_s:.0f} s")
 
 
-def sources_of(given: Globals, config: Config) -> list[Source]:
+def sources_of(given: Globals, config: Config) -> list[DocumentSource]:
     """Return the sources of all parts of the report."""
     return [
-        Source("version.txt", "cgpause, Python, packages, operating system", _versions),
-        Source("kernel.txt", "kernel, and boot options that matter here", _kernel),
-        Source("cgroups.txt", "cgroup mounts and controllers, kubepods", lambda: _cgroups(given)),
-        Source("check.json", "cgpause check", lambda: _check(given, config)),
-        Source("config.toml", "the configuration in effect", lambda: _config_text(given)),
-        Source("status.json", "cgpause status", lambda: _status(given, config)),
-        Source("explain.json", "cgpause explain", lambda: _explain(given, config)),
-        Source("history.jsonl", f"the last {EVENTS} events of the history", lambda: _history(given)),
-        Source("unit.txt", "the unit's properties, and it and its drop-ins", partial(_unit, UNIT)),
-        Source("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, UNIT)),
-        Source("metrics-unit.txt", "the same of the metrics' unit", partial(_unit, _METRICS_UNIT)),
-        Source("metrics-journal.txt", "and the end of its log", partial(_journal, _METRICS_UNIT)),
-        Source("pressure.txt", "/proc/pressure", _pressure),
-        Source("meminfo.txt", "/proc/meminfo", lambda: read_text("/proc/meminfo")),
+        DocumentSource("version.txt", "cgpause, Python, packages, operating system", _versions),
+        DocumentSource("kernel.txt", "kernel, and boot options that matter here", _kernel),
+        DocumentSource("cgroups.txt", "cgroup mounts and controllers, kubepods", lambda: _cgroups(given)),
+        DocumentSource("check.json", "cgpause check", lambda: _check(given, config)),
+        DocumentSource("config.toml", "the configuration in effect", lambda: _config_text(given)),
+        DocumentSource("status.json", "cgpause status", lambda: _status(given, config)),
+        DocumentSource("explain.json", "cgpause explain", lambda: _explain(given, config)),
+        DocumentSource("history.jsonl", f"the last {EVENTS} events of the history", lambda: _history(given)),
+        DocumentSource("unit.txt", "the unit's properties, and it and its drop-ins", partial(_unit, UNIT)),
+        DocumentSource("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, UNIT)),
+        DocumentSource("metrics-unit.txt", "the same of the metrics' unit", partial(_unit, _METRICS_UNIT)),
+        DocumentSource("metrics-journal.txt", "and the end of its log", partial(_journal, _METRICS_UNIT)),
+        DocumentSource("pressure.txt", "/proc/pressure", _pressure),
+        DocumentSource("meminfo.txt", "/proc/meminfo", lambda: read_text("/proc/meminfo")),
     ]
 
 

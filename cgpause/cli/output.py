@@ -30,7 +30,7 @@ from cgpause.policy.decide import Verdict
 from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place
 from cgpause.telemetry.events import iso, moment
-from cgpause.telemetry.pauses import Pause, State, totals
+from cgpause.telemetry.pauses import PastPause, PauseState, totals
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 _DAEMON = {
@@ -221,7 +221,7 @@ def print_explain(sample: Sample, verdicts: tuple[Verdict, ...], config: Config)
     to.print(Trimmed(table))
 
 
-def history_values(path: str | None, since: float | None, found: list[Pause]) -> dict[str, Any]:
+def history_values(path: str | None, since: float | None, found: list[PastPause]) -> dict[str, Any]:
     """Return pauses and their totals, ready for JSON; `path` is None for a tree without a history."""
     return {
         "schema": 1,
@@ -232,7 +232,7 @@ def history_values(path: str | None, since: float | None, found: list[Pause]) ->
     }
 
 
-def _pause_values(pause: Pause) -> dict[str, Any]:
+def _pause_values(pause: PastPause) -> dict[str, Any]:
     return {
         "pod": pause.pod,
         "uid": pause.uid,
@@ -250,7 +250,7 @@ def _pause_values(pause: Pause) -> dict[str, Any]:
     }
 
 
-def print_history(found: list[Pause], boot: str | None) -> None:
+def print_history(found: list[PastPause], boot: str | None) -> None:
     """Print a table of the pauses, and one of each pod's totals; `boot` is the id of the current boot."""
     to = console()
     table = _table(
@@ -289,10 +289,10 @@ def print_history(found: list[Pause], boot: str | None) -> None:
     to.print(Trimmed(table))
 
 
-def _ending(pause: Pause, boot: str | None) -> str:
-    if pause.state is State.RUNNING:
+def _ending(pause: PastPause, boot: str | None) -> str:
+    if pause.state is PauseState.RUNNING:
         return "still paused"
-    if pause.state is State.ENDED:
+    if pause.state is PauseState.ENDED:
         return f"{pause.result}: {pause.end_reason}" if pause.result else f"{pause.end_reason}"
     rebooted = pause.key is not None and boot not in (None, pause.key.boot)
     return f"end unknown: {'the node was booted since' if rebooted else 'not recorded'}"

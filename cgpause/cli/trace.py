@@ -90,7 +90,7 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
             move = begin(policy, 2 * trace.samples)
             move(0, f"{trace.samples} samples")
             outcome = replay(trace, chosen, _every(move, 0))
-            results.append(report.Result(chosen, outcome, estimate(trace, chosen, _every(move, trace.samples))))
+            results.append(report.PolicyReport(chosen, outcome, estimate(trace, chosen, _every(move, trace.samples))))
             move(2 * trace.samples, f"{trace.samples} samples")
         found = report.values(trace, results)
         if to is not None:

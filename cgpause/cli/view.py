@@ -9,7 +9,7 @@ from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import Headroom, PauseRecord, Pressure
 from cgpause.core.parse import parse_cpu_max, parse_cpu_stat, parse_number
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.find_daemon import Daemon, find_daemon
+from cgpause.kernel.find_daemon import RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger.ledger import is_in_force, read_record
 from cgpause.pods.sampler import Sampler
@@ -42,7 +42,7 @@ def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
     }
 
 
-def _daemon_values(daemon: Daemon) -> dict[str, Any]:
+def _daemon_values(daemon: RunningDaemon) -> dict[str, Any]:
     return {"state": daemon.state, "pid": daemon.pid}
 
 

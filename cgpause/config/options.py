@@ -82,7 +82,7 @@ class HasConflicts(Protocol):
         """Yield the values that are not allowed together."""
 
 
-class Finding(NamedTuple):
+class Mistake(NamedTuple):
     """One mistake in the values that were read."""
 
     path: Path
@@ -151,7 +151,7 @@ def walk(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Pat
             yield from walk(entry.section, None if entry.item else entry.default, (*path, entry.name))
 
 
-def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Finding]]:
+def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Mistake]]:
     """Return `base` with the values of a table from tomllib, and the findings. A wrong value leaves that of `base`."""
     reader = _Reader(type(base))
     result: T = reader.section(type(base), base, table, ())
@@ -163,7 +163,7 @@ class _Reader:
 
     def __init__(self, root: type) -> None:
         self.root = root
-        self.findings: list[Finding] = []
+        self.findings: list[Mistake] = []
 
     def section(self, kind: Kind, base: object, table: Mapping[str, object], path: Path) -> Any:  # noqa: ANN401 - a dataclass of `kind`, or _BAD
         """Return one section; _BAD if a value is wrong and `base` has no value for it."""
@@ -194,7 +194,7 @@ class _Reader:
         return result
 
     def _find(self, path: Path, message: str) -> object:
-        self.findings.append(Finding(path, message))
+        self.findings.append(Mistake(path, message))
         return _BAD
 
     def _conflict(self, conflict: Conflict, table: Mapping[str, object], path: Path) -> None:

@@ -44,7 +44,7 @@ _NAME_KEYS = frozenset({"containers", "name", "namespace", "pod", "uid", "uids"}
 
 
 @dataclass(frozen=True)
-class Names:
+class HiddenNames:
     """What is to be hidden.
 
     `namespaces` go from labels (`namespace/name`) and from where the word namespace stands before them, `names` and
@@ -88,7 +88,7 @@ def hashed(name: str, salt: bytes) -> str:
     return "h" + hmac.new(salt, _alike(name).encode(errors="surrogatepass"), "sha256").hexdigest()[:_DIGITS]
 
 
-def redact(text: str, names: Names, salt: bytes) -> str:
+def redact(text: str, names: HiddenNames, salt: bytes) -> str:
     """The text with a hash for each name in it, in whatever spelling: with - or _, in capitals, after an escape."""
     if names.odd_pattern is not None:
         text = names.odd_pattern.sub(lambda found: hidden_glob(names.odd[found[0]], salt), text)
@@ -101,7 +101,7 @@ def redact(text: str, names: Names, salt: bytes) -> str:
     return _ID.sub(lambda found: (found["pod"] or "") + hashed(found["id"], salt), text)
 
 
-def redact_values(values: Any, names: Names, salt: bytes, key: str | None = None) -> Any:  # noqa: ANN401 - JSON
+def redact_values(values: Any, names: HiddenNames, salt: bytes, key: str | None = None) -> Any:  # noqa: ANN401 - JSON
     """A JSON document with a hash for each name; what stands under namespace, name, pod or uid is one."""
     if isinstance(values, Mapping):
         return {name: redact_values(value, names, salt, name) for name, value in values.items()}
@@ -127,11 +127,11 @@ def _alike(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def _namespace(name: str, names: Names, salt: bytes) -> str:
+def _namespace(name: str, names: HiddenNames, salt: bytes) -> str:
     return _kept_or_hashed(name, salt) if _alike(name) in names.labelled else name
 
 
-def _label(found: re.Match[str], names: Names, salt: bytes) -> str:
+def _label(found: re.Match[str], names: HiddenNames, salt: bytes) -> str:
     if found["before"] or _alike(found["namespace"]) in names.labelled:
         return f"{found['before']}{_kept_or_hashed(found['namespace'], salt)}/{hidden_glob(found['name'], salt)}"
     return found[0]

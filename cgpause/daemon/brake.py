@@ -44,7 +44,7 @@ _BUSY_WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class HighLevel:
     """A value for memory.high."""
 
     high_bytes: int
@@ -59,10 +59,10 @@ def choose(
     tight: bool,
     care_bytes: int,
     airbag_pct: float,
-    now: Level | None,
+    now: HighLevel | None,
     lifted: bool = False,
     rests: bool = False,
-) -> Level:
+) -> HighLevel:
     """Return the level of memory.high that fits a sample; pure.
 
     `current_bytes` is kubepods' memory.current, `close` whether memory is tight, and `now` the level in force.
@@ -89,7 +89,7 @@ def choose(
         # Never below the use. Once in force, it does not rise with the use either: it has to brake that growth.
         target = max(target, used + little)
         target = target if now is None else min(target, now.high_bytes)
-    return Level(max(target, 0) // mmap.PAGESIZE * mmap.PAGESIZE, tripwire)
+    return HighLevel(max(target, 0) // mmap.PAGESIZE * mmap.PAGESIZE, tripwire)
 
 
 def _little_bytes(headroom: Headroom) -> int:
@@ -104,7 +104,7 @@ class Brake:
         self._watch = watch
         self._dry_run = dry_run
         self._cgroup: Cgroup | None = None
-        self._level: Level | None = None
+        self._level: HighLevel | None = None
         self._record: high.HighRecord | None = None
         """The record as last written; None while the daemon has no value in force."""
         self._reached_ns: int | None = None
@@ -320,7 +320,7 @@ class Brake:
         self._record = high.set_high(cgroup, level_bytes, at_ns, known=self._record, wait_s=_BUSY_WAIT_S)
         return self._record
 
-    def _move(self, cgroup: Cgroup, level: Level, current_bytes: int, at_ns: int) -> None:
+    def _move(self, cgroup: Cgroup, level: HighLevel, current_bytes: int, at_ns: int) -> None:
         now = self._level
         if now is None or level.high_bytes < now.high_bytes:
             step = (current_bytes - _STEP_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -362,5 +362,5 @@ def _count_reached(cgroup: Cgroup) -> int:
     return parse_flat_keyed(cgroup.read(_EVENTS), _EVENTS).get("high", 0)
 
 
-def _level_of(now: Level | None) -> int:
+def _level_of(now: HighLevel | None) -> int:
     return logging.INFO if now is None else logging.DEBUG

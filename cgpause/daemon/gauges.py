@@ -23,8 +23,8 @@ from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers, read_node_pressure, read_pressure
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree, TrackedPod
-from cgpause.telemetry.counts import Counts, Held, pod_label
-from cgpause.telemetry.metrics import Figure, File, Part, State, Values
+from cgpause.telemetry.counts import CountedPause, Counts, pod_label
+from cgpause.telemetry.metrics import CountedState, DegradedSource, Figure, File, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ def gather(sources: Sources, at_ns: int) -> Values:
     counts.count_held(held_by_us(tree), at_ns)
     memory = _memory(sources.sampler)
     degraded = {
-        Part.INOTIFY: sources.watch.degraded,
-        Part.PSI: not sources.psi.on_node or (tree.kubepods is not None and not sources.psi.on_kubepods),
-        Part.MEMORY: not memory,
+        DegradedSource.INOTIFY: sources.watch.degraded,
+        DegradedSource.PSI: not sources.psi.on_node or (tree.kubepods is not None and not sources.psi.on_kubepods),
+        DegradedSource.MEMORY: not memory,
     }
     return {
         **_process(sources.started_at, tree.config),
@@ -64,10 +64,10 @@ def gather(sources: Sources, at_ns: int) -> Values:
     }
 
 
-def held_by_us(tree: PodTree) -> list[Held]:
+def held_by_us(tree: PodTree) -> list[CountedPause]:
     """Return the pods that the daemon has paused."""
     return [
-        Held(tracked.pod.uid, tracked.pod.label, str(paused.mechanism), paused.since_ns)
+        CountedPause(tracked.pod.uid, tracked.pod.label, str(paused.mechanism), paused.since_ns)
         for tracked in tree.pods.values()
         if (paused := tracked.pod.paused) is not None and paused.owner is Owner.DAEMON
     ]
@@ -138,7 +138,7 @@ def _kubepods(kubepods: Cgroup | None) -> Values:
 
 
 def _pods(tree: PodTree, at_ns: int, most: int) -> Values:
-    states = Counter(dict.fromkeys(State, 0))
+    states = Counter(dict.fromkeys(CountedState, 0))
     paused = Counter({(str(owner), str(how)): 0 for owner in Owner for how in Mechanism})
     oldest = []
     damaged = 0
@@ -164,7 +164,7 @@ def _pods(tree: PodTree, at_ns: int, most: int) -> Values:
     }
 
 
-def _state(tracked: TrackedPod) -> State:
+def _state(tracked: TrackedPod) -> CountedState:
     if tracked.pod.paused is not None:
-        return State.PAUSED
-    return State.RUNNING if tracked.pod.protected is None else State.PROTECTED
+        return CountedState.PAUSED
+    return CountedState.RUNNING if tracked.pod.protected is None else CountedState.PROTECTED

@@ -88,9 +88,9 @@ class Daemon:
         self._watch = Watch(self._epoll)
         self._follower = Follower(self.tree, root_cgroup, self._watch)
         kept: Ledger = DryLedger() if options.dry_run else ledger
-        self._history: recorder.Thread | None = None
+        self._history: recorder.HistoryThread | None = None
         if options.history_path is not None and not options.dry_run:
-            self._history = recorder.Thread.start(options.history_path, self.config.history.max_mib)
+            self._history = recorder.HistoryThread.start(options.history_path, self.config.history.max_mib)
         self._saver = saver.Saver(options.learned_path, self._history, known.peaks)
         self._actuator = Actuator(kept, self.tree, self._watch, dry_run=options.dry_run, recorder=self._history)
         self._brake = Brake(self.tree, self._watch, dry_run=options.dry_run)

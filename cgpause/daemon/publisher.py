@@ -24,7 +24,7 @@ from cgpause.daemon.gauges import Sources, gather
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
 from cgpause.telemetry.metrics import Figure
-from cgpause.telemetry.published import Snapshot
+from cgpause.telemetry.published import PublishedMetrics
 from cgpause.telemetry.restarts import LogFolder, Restarts
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ _LAST_WAIT_S = 1.0
 class Job(NamedTuple):
     """Figures to publish, and the pods to count restarts of; the loop hands it to the thread."""
 
-    snapshot: Snapshot
+    snapshot: PublishedMetrics
     look: tuple[LogFolder, ...]
     """Pods that may have restarted containers."""
     present: frozenset[str]
     """UIDs of all pods."""
 
 
-class Writer:
+class MetricsWriter:
     """Adds the restart count to the figures and writes them; `complaint` is the last error, None after a success."""
 
     def __init__(self, path: str, log_dir: str) -> None:
@@ -94,10 +94,10 @@ class Writer:
             os.unlink(self.path)
 
 
-class Thread:
+class PublisherThread:
     """A thread that runs a writer, so that the loop never waits for the file."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: MetricsWriter) -> None:
         """Start the thread.
 
         Raises:
@@ -146,7 +146,7 @@ class Publisher:
         self._log_dir = log_dir
         self._sources = sources
         self._config = MetricsConfig()
-        self._thread: Thread | None = None
+        self._thread: PublisherThread | None = None
         self._changed: set[str] | None = None
         """UIDs of the pods with changed containers since the last job; None: all pods."""
         self._all_at_ns = 0
@@ -192,7 +192,7 @@ class Publisher:
         assert self._path is not None
         self._changed = None
         try:
-            self._thread = Thread(Writer(self._path, self._log_dir))
+            self._thread = PublisherThread(MetricsWriter(self._path, self._log_dir))
         except RuntimeError as e:
             log.warning("metrics not published %s", fields(file=self._path, error=e))
 
@@ -204,7 +204,7 @@ class Publisher:
         changed, self._changed = self._changed, set()
         look = [pod for pod in pods if changed is None or pod.uid in changed]
         return Job(
-            Snapshot(at_ns, round(time.time(), 3), self._config.interval_s, gather(self._sources, at_ns)),
+            PublishedMetrics(at_ns, round(time.time(), 3), self._config.interval_s, gather(self._sources, at_ns)),
             tuple(LogFolder(pod.uid, pod.namespace, pod.name) for pod in look),
             frozenset(pod.uid for pod in pods),
         )

@@ -40,7 +40,9 @@ def load(path: str | None) -> Learned:
 class Saver:
     """Decides when to save; the loop calls `turn` at the end of each turn, and no method raises."""
 
-    def __init__(self, path: str | None, thread: recorder.Thread | None, peaks: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, path: str | None, thread: recorder.HistoryThread | None, peaks: Mapping[str, tuple[int, ...]]
+    ) -> None:
         """Save nothing if `path` or `thread` is None; `peaks` are the peaks that the file already has."""
         self.due_ns = NEVER_NS
         self._path = path

@@ -36,7 +36,7 @@ _WAITING = 16
 _LAST_WAIT_S = 1.0
 
 
-class Writer:
+class TraceThread:
     """Writes blocks on its own thread, one recording after the other, until a write fails."""
 
     def __init__(self, path: str) -> None:
@@ -124,7 +124,7 @@ class Tracer:
         self._tree = tree
         self._sampler = sampler
         self._config = TraceConfig()
-        self._writer: Writer | None = None
+        self._writer: TraceThread | None = None
         self._blocks: Blocks | None = None
         self._gatherer = Gatherer(tree)
 
@@ -167,7 +167,7 @@ class Tracer:
             self._writer.close(_LAST_WAIT_S)
             self._writer = None
 
-    def _add(self, at_ns: int, sample: Sample | None, writer: Writer, blocks: Blocks) -> None:
+    def _add(self, at_ns: int, sample: Sample | None, writer: TraceThread, blocks: Blocks) -> None:
         if sample is None or sample.at_ns != at_ns:
             sample = self._sampler.sample(at_ns)
         self.due_ns = at_ns + interval_ns(sample.headroom, self._config.interval_s)
@@ -192,7 +192,7 @@ class Tracer:
         hide = hasher(os.urandom(16)) if config.hash_names else None
         try:
             # Keep one thread for the whole run, unless it has failed: two could write to one file while a disk hangs.
-            self._writer = self._writer or Writer(path)
+            self._writer = self._writer or TraceThread(path)
         except RuntimeError as e:
             log.warning("trace not written %s", fields(file=path, error=e))
             return

@@ -29,21 +29,21 @@ class DaemonState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class RunningDaemon:
     """The daemon of this tree."""
 
     state: DaemonState
     pid: int | None = None
 
 
-def find_daemon(root: str, proc_locks: str = "/proc/locks") -> Daemon:
+def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
     """Look whether a daemon holds the lock of a tree, without privileges and without disturbing one that starts."""
     try:
         with Cgroup(root, "") as top:
             lock = top.daemon_lock()
             unit = _is_populated(top)
     except CgpauseError:
-        return Daemon(DaemonState.UNKNOWN)
+        return RunningDaemon(DaemonState.UNKNOWN)
     pid = None
     if lock is not None:
         try:
@@ -52,10 +52,10 @@ def find_daemon(root: str, proc_locks: str = "/proc/locks") -> Daemon:
         except OSError:
             lock = None
     if pid is not None:
-        return Daemon(DaemonState.RUNNING, pid)
+        return RunningDaemon(DaemonState.RUNNING, pid)
     if unit:
-        return Daemon(DaemonState.LOOKING_ON if lock is not None else DaemonState.RUNNING)
-    return Daemon(DaemonState.UNKNOWN if lock is None else DaemonState.STOPPED)
+        return RunningDaemon(DaemonState.LOOKING_ON if lock is not None else DaemonState.RUNNING)
+    return RunningDaemon(DaemonState.UNKNOWN if lock is None else DaemonState.STOPPED)
 
 
 def _is_populated(top: Cgroup) -> bool:

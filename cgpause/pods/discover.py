@@ -18,7 +18,7 @@ from cgpause.ledger.record import XATTR
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PodCgroup:
     """A pod as its place in the tree shows it: cgroup, UID and QoS class."""
 
     cgroup: CgroupId
@@ -85,7 +85,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
     return None if best is None else best[1:]
 
 
-def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[Found]:
+def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[PodCgroup]:
     """Return the pods with a record in every kubepods tree but `kubepods`; unreadable trees and pods are skipped."""
     found = []
     for path, _ in kubepods_roots(root):
@@ -100,7 +100,7 @@ def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[Found]:
     return found
 
 
-def _has_record(root: str, pod: Found) -> bool:
+def _has_record(root: str, pod: PodCgroup) -> bool:
     try:
         with Cgroup(root, pod.cgroup.path) as cgroup:
             return cgroup.get_xattr(XATTR) is not None
@@ -108,7 +108,7 @@ def _has_record(root: str, pod: Found) -> bool:
         return False
 
 
-def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found], list[CgroupId]]:
+def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[PodCgroup], list[CgroupId]]:
     """Return the pods below a kubepods root, and its tiers; a tier that vanishes meanwhile has no pods.
 
     A tier that exists but cannot be listed is never taken for empty. Its error is raised. If `on_error` is set, it gets
@@ -135,9 +135,9 @@ def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[Found]
             for child, child_inode in children:
                 child_uid = pod_uid(child)
                 if child_uid is not None:
-                    pods.append(Found(CgroupId(os.path.join(base, name, child), child_inode), child_uid, tier))
+                    pods.append(PodCgroup(CgroupId(os.path.join(base, name, child), child_inode), child_uid, tier))
         elif uid is not None:
-            pods.append(Found(CgroupId(os.path.join(base, name), inode), uid, QosClass.GUARANTEED))
+            pods.append(PodCgroup(CgroupId(os.path.join(base, name), inode), uid, QosClass.GUARANTEED))
     return pods, tiers
 
 

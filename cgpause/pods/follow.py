@@ -11,7 +11,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.tree import PodTree, TrackedPod
-from cgpause.pods.walks import Found, WalkTimes
+from cgpause.pods.walks import Refreshed, WalkTimes
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Follower:
         rewatched = self._watch_tiers()
         for tracked in self._tree.pods.values() if again else appeared:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
-        found = Found(
+        found = Refreshed(
             watched=not self.unwatched and self._tree.kubepods is not None,
             pods=bool(self._tree.pods),
             named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),

@@ -24,7 +24,7 @@ from cgpause.kernel.listening import is_being_made, listens
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
-from cgpause.pods.discover import Found, find_kubepods, is_populated, paused_elsewhere, walk
+from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, paused_elsewhere, walk
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.kinds import Kinds
@@ -417,7 +417,7 @@ class PodTree:
         age_s = (at_ns - tracked.started_ns) / NS_PER_S if tracked.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
-    def _walk(self) -> list[Found]:
+    def _walk(self) -> list[PodCgroup]:
         if self.kubepods is not None and not self.kubepods.exists():
             self.kubepods.close()
             self.kubepods = None
@@ -436,7 +436,7 @@ class PodTree:
             return []
         return pods
 
-    def _track(self, found: Found) -> TrackedPod | None:
+    def _track(self, found: PodCgroup) -> TrackedPod | None:
         try:
             cgroup = Cgroup(self.root, found.cgroup.path)
         except CgpauseError as e:

@@ -20,7 +20,7 @@ GONE_WALK_NS = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Refreshed:
     """Result of a refresh."""
 
     watched: bool
@@ -75,7 +75,7 @@ class WalkTimes:
         """Schedule the next attempt after a failed refresh."""
         self.due_ns = at_ns + UNNAMED_WALK_NS
 
-    def walked(self, at_ns: int, found: Found, *, tight: bool) -> None:
+    def walked(self, at_ns: int, found: Refreshed, *, tight: bool) -> None:
         """Schedule the next refresh after a successful one; `close` is whether memory is tight."""
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + WALK_NS

@@ -30,7 +30,7 @@ from cgpause.core.model import (
 from cgpause.policy import hold, reserve, watermark
 from cgpause.policy import schedule as pace
 from cgpause.policy.demand import describe
-from cgpause.policy.reserve import Walk
+from cgpause.policy.reserve import Grants
 from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
@@ -132,7 +132,7 @@ def decide(state: State, sample: Sample, config: Config) -> Decision:
     return _decide(state, sample, config)[0]
 
 
-def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = False) -> tuple[Decision, Walk | None]:
+def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = False) -> tuple[Decision, Grants | None]:
     at_ns = sample.at_ns
     fill = pace.learn(state.fill, at_ns, sample.headroom)
     care_bytes = _care_bytes(sample, config)
@@ -173,7 +173,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             everyone=everyone,
         )
         chosen = step.actions
-        walk: Walk | None = step.walk
+        walk: Grants | None = step.walk
         room = step.walk.left_bytes
         after = State(reserve=step.state)
     else:

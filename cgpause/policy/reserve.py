@@ -74,7 +74,7 @@ class ReserveState:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class Grants:
     """The outcome of serving all demands."""
 
     room_bytes: float
@@ -87,12 +87,12 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReserveStep:
     """One decision of this policy."""
 
     state: ReserveState
     actions: tuple[Action, ...]
-    walk: Walk
+    walk: Grants
 
 
 def with_peaks(peaks: Mapping[str, tuple[int, ...]]) -> ReserveState:
@@ -149,7 +149,7 @@ def step(
     config: Config,
     elapsed_s: float,
     everyone: bool = False,
-) -> Step:
+) -> ReserveStep:
     """Return the decision on a sample that `look` has taken in.
 
     `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
@@ -185,7 +185,7 @@ def step(
         cost_s = 0.0
         places = [place for place in places if place.usage.pod.cgroup != excused.usage.pod.cgroup]
         places.append(place_of(excused, excused.expected, room, runs=True)._replace(excused=True))
-    walk = Walk(room, tuple(places), served.left_bytes, served.unsafe)
+    walk = Grants(room, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, () if excused is None else (excused.usage.pod.cgroup,))
     actions = _actions(walk, growths, capacity, config)
     unsafe_since_ns, killed = None, state.killed
@@ -205,7 +205,7 @@ def step(
         killed=killed,
         nearest=served.nearest,
     )
-    return Step(after, tuple(actions), walk)
+    return ReserveStep(after, tuple(actions), walk)
 
 
 def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> float:
@@ -218,17 +218,17 @@ def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> f
     return float(paused) if idle_cpus >= needed_cpus * paused else idle_cpus / needed_cpus
 
 
-def _may_grow(walk: Walk) -> bool:
+def _may_grow(walk: Grants) -> bool:
     """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
     others = (place for place in walk.places if place.stoppable and not place.first)
     return walk.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
 
 
-def _stoppable(walk: Walk) -> list[PodUsage]:
+def _stoppable(walk: Grants) -> list[PodUsage]:
     return [place.usage for place in walk.places if place.stoppable]
 
 
-def _actions(walk: Walk, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
+def _actions(walk: Grants, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
     actions: list[Action] = []
     for place in walk.places:
         (current, pod), runs = place.usage, place.runs

@@ -47,7 +47,7 @@ class Histogram:
         return {self._name: [Figure((), self._sum, tuple(self._counts))]}
 
 
-class Held(NamedTuple):
+class CountedPause(NamedTuple):
     """A paused pod, with the fields that counting needs."""
 
     uid: str
@@ -172,7 +172,7 @@ class Counts:
         self.causes[Result.OPERATOR] += 1
         self._held.pop(uid, None)
 
-    def count_held(self, held: Iterable[Held], at_ns: int) -> None:
+    def count_held(self, held: Iterable[CountedPause], at_ns: int) -> None:
         """Count the time until `at_ns` of all the daemon's current pauses, including pauses without an event."""
         before, self._held = self._held, {}
         for uid, label, mechanism, since_ns in held:

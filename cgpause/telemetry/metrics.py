@@ -50,7 +50,7 @@ Values = dict[str, list[Figure]]
 """Figures by name of the family; a family without a known value is absent."""
 
 
-class State(StrEnum):
+class CountedState(StrEnum):
     """State of a pod, for `cgpause_pods`."""
 
     RUNNING = "running"
@@ -65,7 +65,7 @@ class File(StrEnum):
     MEMORY_HIGH = "memory.high"
 
 
-class Part(StrEnum):
+class DegradedSource(StrEnum):
     """Sources that the daemon can do without, for `cgpause_degraded`."""
 
     INOTIFY = "inotify"

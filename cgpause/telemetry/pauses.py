@@ -25,7 +25,7 @@ _SINCE_FORMS = (
 )
 
 
-class State(StrEnum):
+class PauseState(StrEnum):
     """State of a pause."""
 
     ENDED = "ended"
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PastPause:
     """One pause of one pod; a field is None if no event has it."""
 
     pod: str
@@ -46,7 +46,7 @@ class Pause:
     start: float | None = None
     end: float | None = None
     held_s: float | None = None
-    state: State = State.UNKNOWN
+    state: PauseState = PauseState.UNKNOWN
     mechanism: str | None = None
     """The last mechanism: the daemon can freeze a throttled pod later."""
     owner: str | None = None
@@ -61,7 +61,7 @@ class Pause:
 
     def may_run(self, boot: str | None) -> bool:
         """Return True if the pause may still last: it began in this boot and has no known end; its cgroup decides."""
-        return self.state is State.UNKNOWN and self.key is not None and self.key.boot == boot
+        return self.state is PauseState.UNKNOWN and self.key is not None and self.key.boot == boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Total:
     """Number of pauses of unknown length; they are missing in `paused_s`."""
 
 
-def pauses(events: Iterable[Event]) -> list[Pause]:
+def pauses(events: Iterable[Event]) -> list[PastPause]:
     """Join events into pauses, in the order of each pause's first event."""
-    found: dict[object, Pause] = {}
+    found: dict[object, PastPause] = {}
     last: dict[str, PauseKey] = {}
     labels: dict[str, str] = {}
     for event in events:
@@ -93,11 +93,11 @@ def pauses(events: Iterable[Event]) -> list[Pause]:
             continue
         # An end without a known pause (its record was damaged) makes a pause of its own.
         place: object = key if key is not None else object()
-        found[place] = _add(found.get(place) or Pause(event.pod, event.uid, key, event.at), event)
+        found[place] = _add(found.get(place) or PastPause(event.pod, event.uid, key, event.at), event)
     return [replace(pause, pod=labels.get(pause.uid, pause.pod)) for pause in found.values()]
 
 
-def _add(pause: Pause, event: Event) -> Pause:
+def _add(pause: PastPause, event: Event) -> PastPause:
     """Return the pause completed with the facts of one event."""
     pause = replace(
         pause,
@@ -121,33 +121,33 @@ def _add(pause: Pause, event: Event) -> Pause:
         pause = replace(pause, start=event.at - event.held_s)
     if event.what == "adopted":
         return replace(pause, reason=pause.reason or event.reason)
-    if event.what not in _ENDS or pause.state is State.ENDED:
+    if event.what not in _ENDS or pause.state is PauseState.ENDED:
         return pause
     return replace(
         pause,
         end=event.at,
         held_s=event.held_s,
-        state=State.ENDED,
+        state=PauseState.ENDED,
         result=event.result,
         end_reason=event.reason,
         cpu_max=event.cpu_max_to or pause.cpu_max,
     )
 
 
-def with_running(found: Iterable[Pause], held: AbstractSet[PauseKey], now_ns: int) -> list[Pause]:
+def with_running(found: Iterable[PastPause], held: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
     """Return the pauses, with an UNKNOWN one set to RUNNING if its key is in `held`, the pauses found on the cgroups.
 
     `now_ns` is on the boot clock.
     """
     return [
-        replace(pause, state=State.RUNNING, held_s=max(0, now_ns - pause.key.since_ns) / 1e9)
-        if pause.state is State.UNKNOWN and pause.key is not None and pause.key in held
+        replace(pause, state=PauseState.RUNNING, held_s=max(0, now_ns - pause.key.since_ns) / 1e9)
+        if pause.state is PauseState.UNKNOWN and pause.key is not None and pause.key in held
         else pause
         for pause in found
     ]
 
 
-def select(found: Iterable[Pause], since: float | None, ref: str | None) -> list[Pause]:
+def select(found: Iterable[PastPause], since: float | None, ref: str | None) -> list[PastPause]:
     """Return the pauses of the pods that match `ref` and that still run or have an event at or after `since`.
 
     Raises:
@@ -161,7 +161,7 @@ def select(found: Iterable[Pause], since: float | None, ref: str | None) -> list
             raise PodLookupError(_no_such_pod(ref, known))
         chosen = [pause for pause in chosen if pause.uid in uids]
     if since is not None:
-        chosen = [p for p in chosen if p.state is State.RUNNING or max(p.seen, p.end or 0) >= since]
+        chosen = [p for p in chosen if p.state is PauseState.RUNNING or max(p.seen, p.end or 0) >= since]
     return chosen
 
 
@@ -173,16 +173,16 @@ def _no_such_pod(ref: str, known: Sequence[Known]) -> str:
     return f"{message}; {hint} (cgpause history lists them)"
 
 
-def totals(found: Sequence[Pause]) -> list[Total]:
+def totals(found: Sequence[PastPause]) -> list[Total]:
     """Return totals by pod name, the longest total first."""
-    by_pod: dict[str, list[Pause]] = {}
+    by_pod: dict[str, list[PastPause]] = {}
     for pause in found:
         by_pod.setdefault(pause.pod, []).append(pause)
     sums = [_total(pod, own) for pod, own in by_pod.items()]
     return sorted(sums, key=lambda total: (-total.paused_s, total.pod))
 
 
-def _total(pod: str, own: list[Pause]) -> Total:
+def _total(pod: str, own: list[PastPause]) -> Total:
     held = [pause.held_s for pause in own if pause.held_s is not None]
     return Total(
         pod=pod,
@@ -190,7 +190,7 @@ def _total(pod: str, own: list[Pause]) -> Total:
         pauses=len(own),
         paused_s=round(sum(held), 3),
         longest_s=round(max(held, default=0.0), 3),
-        running=sum(pause.state is State.RUNNING for pause in own),
+        running=sum(pause.state is PauseState.RUNNING for pause in own),
         unknown=len(own) - len(held),
     )
 

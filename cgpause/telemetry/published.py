@@ -31,7 +31,7 @@ class PublishedError(CgpauseError):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PublishedMetrics:
     """The figures that the daemon published at one time."""
 
     at_ns: int
@@ -50,7 +50,7 @@ class Snapshot:
         return 0 <= now_ns - self.at_ns <= 3 * self.interval_s * 1e9 + _SLACK_NS
 
 
-def encode(snapshot: Snapshot) -> bytes:
+def encode(snapshot: PublishedMetrics) -> bytes:
     """Return a snapshot as the contents of the file."""
     values = {
         name: [[figure.labels, figure.value, *([figure.counts] if figure.counts else [])] for figure in figures]
@@ -60,7 +60,7 @@ def encode(snapshot: Snapshot) -> bytes:
     return json.dumps({**known, "values": values}, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes) -> Snapshot:
+def decode(data: bytes) -> PublishedMetrics:
     """Return the snapshot in the contents of the file.
 
     Raises:
@@ -77,7 +77,7 @@ def decode(data: bytes) -> Snapshot:
         raise PublishedError("its time or its values are missing or damaged")
     if not 0 < interval_s <= _MAX_INTERVAL_S:
         raise PublishedError(f"an interval of {interval_s} s is none of ours")
-    return Snapshot(
+    return PublishedMetrics(
         int(at_ns),
         float(at),
         float(interval_s),
@@ -132,7 +132,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
-def read(path: str) -> Snapshot:
+def read(path: str) -> PublishedMetrics:
     """Return the last published snapshot.
 
     Raises:

@@ -57,7 +57,7 @@ def max_mib(config_path: str) -> int:
         return Config().history.max_mib
 
 
-class Keeper:
+class HistoryWriter:
     """Writer of events to the history, in the calling thread; `complaint` is the current write error."""
 
     def __init__(self, path: str, max_mib: int) -> None:
@@ -101,10 +101,10 @@ def advice(error: OSError, path: str) -> str | None:
     }.get(error.errno or 0)
 
 
-class Thread:
+class HistoryThread:
     """A thread that writes to the state directory, so that the loop never waits for its disk."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: HistoryWriter) -> None:
         self._keeper = keeper
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         # A daemon thread: Python does not wait for it at exit. The kernel does: while a disk hangs, a thread that waits
@@ -124,10 +124,10 @@ class Thread:
         self._jobs.put(job)
 
     @classmethod
-    def start(cls, path: str, max_mib: int) -> Thread | None:
+    def start(cls, path: str, max_mib: int) -> HistoryThread | None:
         """Start the thread; log a warning and return None if the system has no thread left."""
         try:
-            return cls(Keeper(path, max_mib))
+            return cls(HistoryWriter(path, max_mib))
         except RuntimeError as e:
             log.warning("history not written %s", fields(file=path, error=e))
             return None

@@ -16,7 +16,7 @@ from helpers.trees import FakeTree, open_descriptors
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.core.model import Headroom
-from cgpause.daemon.brake import Brake, Level, choose
+from cgpause.daemon.brake import Brake, HighLevel, choose
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import high
@@ -45,7 +45,7 @@ def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1
     return headroom
 
 
-def lifted(now: Level | None, node_available_gib: float = 200) -> int:
+def lifted(now: HighLevel | None, node_available_gib: float = 200) -> int:
     headroom = replace(limited(98), node_available_bytes=int(node_available_gib * GIB))
     used = headroom.kubepods_used_bytes
     return choose(headroom, used, tight=True, care_bytes=25 * GIB, airbag_pct=97.5, now=now, lifted=True).high_bytes
@@ -56,17 +56,17 @@ def lifted(now: Level | None, node_available_gib: float = 200) -> int:
 
 def test_lifted_it_stands_at_the_limit_and_is_never_lowered() -> None:
     assert lifted(None) == 100 * GIB
-    assert lifted(Level(99 * GIB, tripwire=False)) == 100 * GIB
+    assert lifted(HighLevel(99 * GIB, tripwire=False)) == 100 * GIB
     # The node has less headroom now; a lower level would stall the same pods again.
-    assert lifted(Level(100 * GIB, tripwire=False), node_available_gib=1) == 100 * GIB
+    assert lifted(HighLevel(100 * GIB, tripwire=False), node_available_gib=1) == 100 * GIB
 
 
 def test_a_level_is_never_lowered_closer_than_a_little_to_what_is_in_use() -> None:
     headroom = replace(limited(80), node_available_bytes=0)
     chosen = choose(
-        headroom, 80 * GIB, tight=True, care_bytes=GIB, airbag_pct=97.5, now=Level(90 * GIB, tripwire=False)
+        headroom, 80 * GIB, tight=True, care_bytes=GIB, airbag_pct=97.5, now=HighLevel(90 * GIB, tripwire=False)
     )
-    assert chosen == Level((80 * GIB + LITTLE) // PAGE * PAGE, tripwire=False)
+    assert chosen == HighLevel((80 * GIB + LITTLE) // PAGE * PAGE, tripwire=False)
 
 
 def test_a_lifted_airbag_moves_by_as_little_as_it_takes(brake: Brake, fake: FakeTree) -> None:

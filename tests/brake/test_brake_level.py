@@ -8,7 +8,7 @@ import pytest
 from helpers.headrooms import GIB, LITTLE, PAGE, limited, unlimited
 
 from cgpause.core.model import Headroom
-from cgpause.daemon.brake import Level, choose
+from cgpause.daemon.brake import HighLevel, choose
 
 
 def level(
@@ -18,31 +18,31 @@ def level(
     cache_gib: float = 0,
     care_gib: float = 25,
     airbag_pct: float = 97.5,
-    now: Level | None = None,
-) -> Level:
+    now: HighLevel | None = None,
+) -> HighLevel:
     current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
     return choose(headroom, current, tight=tight, care_bytes=int(care_gib * GIB), airbag_pct=airbag_pct, now=now)
 
 
 def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
-    assert level(limited(10)) == Level(75 * GIB, tripwire=True)
-    assert level(limited(10), care_gib=40) == Level(60 * GIB, tripwire=True)
+    assert level(limited(10)) == HighLevel(75 * GIB, tripwire=True)
+    assert level(limited(10), care_gib=40) == HighLevel(60 * GIB, tripwire=True)
 
 
 def test_awake_it_is_a_rest_below_the_limit() -> None:
     assert level(limited(80), tight=True).high_bytes == int(97.5 * GIB)
     assert level(limited(80), tight=True, airbag_pct=100).high_bytes == 100 * GIB
-    assert level(limited(80, eviction_bytes=GIB), tight=True) == Level(int(96.5 * GIB), tripwire=False)
+    assert level(limited(80, eviction_bytes=GIB), tight=True) == HighLevel(int(96.5 * GIB), tripwire=False)
 
 
 def test_without_a_limit_it_is_the_use_at_which_the_node_has_no_more() -> None:
-    assert level(unlimited(10, beside_gib=20)) == Level(55 * GIB, tripwire=True)
+    assert level(unlimited(10, beside_gib=20)) == HighLevel(55 * GIB, tripwire=True)
     assert level(unlimited(70, beside_gib=20), tight=True).high_bytes == int(77.5 * GIB)
 
 
 def test_a_node_tighter_than_the_limit_decides() -> None:
     headroom = replace(limited(10), node_available_bytes=50 * GIB)
-    assert level(headroom) == Level(35 * GIB, tripwire=True)
+    assert level(headroom) == HighLevel(35 * GIB, tripwire=True)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +50,16 @@ def test_a_node_tighter_than_the_limit_decides() -> None:
     [
         pytest.param(63.9, None, True, id="fits"),
         pytest.param(64.1, None, False, id="nearly-in-the-way"),
-        pytest.param(64.4, Level(75 * GIB, tripwire=True), True, id="has-grown-towards-it"),
-        pytest.param(64.6, Level(75 * GIB, tripwire=True), False, id="has-reached-it"),
-        pytest.param(64.4, Level(int(97.5 * GIB), tripwire=False), False, id="has-shrunk-a-little"),
-        pytest.param(63.9, Level(int(97.5 * GIB), tripwire=False), True, id="has-shrunk"),
+        pytest.param(64.4, HighLevel(75 * GIB, tripwire=True), True, id="has-grown-towards-it"),
+        pytest.param(64.6, HighLevel(75 * GIB, tripwire=True), False, id="has-reached-it"),
+        pytest.param(64.4, HighLevel(int(97.5 * GIB), tripwire=False), False, id="has-shrunk-a-little"),
+        pytest.param(63.9, HighLevel(int(97.5 * GIB), tripwire=False), True, id="has-shrunk"),
     ],
 )
-def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: Level | None, tripwire: bool) -> None:  # noqa: FBT001
+def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: HighLevel | None, tripwire: bool) -> None:  # noqa: FBT001
     chosen = level(limited(10), cache_gib=cache_gib, now=now)
 
-    assert chosen == (Level(75 * GIB, tripwire=True) if tripwire else Level(int(97.5 * GIB), tripwire=False))
+    assert chosen == (HighLevel(75 * GIB, tripwire=True) if tripwire else HighLevel(int(97.5 * GIB), tripwire=False))
 
 
 def test_it_is_never_put_below_what_is_in_use() -> None:
@@ -86,7 +86,7 @@ def test_armed_late_it_comes_down_as_use_does() -> None:
 def test_a_burst_past_the_tripwire_finds_the_airbag() -> None:
     now = level(limited(50))
 
-    assert level(limited(98), tight=True, now=now) == Level(int(97.5 * GIB), tripwire=False)
+    assert level(limited(98), tight=True, now=now) == HighLevel(int(97.5 * GIB), tripwire=False)
 
 
 def test_a_node_that_fills_beside_kubepods_lowers_it_to_what_is_in_use_and_no_further() -> None:

@@ -17,10 +17,10 @@ from helpers.trees import FakeTree
 from cgpause import __version__
 from cgpause.cli import bugreport, evidence
 from cgpause.cli.bugreport import FOLDER, report
-from cgpause.cli.evidence import Part, Source, collect, without_secrets
+from cgpause.cli.evidence import Document, DocumentSource, collect, without_secrets
 from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE
-from cgpause.core.redact import Names
+from cgpause.core.redact import HiddenNames
 from cgpause.telemetry import history
 from cgpause.telemetry.events import Event
 
@@ -273,7 +273,11 @@ def test_a_part_that_hangs_or_fails_costs_only_itself() -> None:
     def fail() -> str:
         raise RuntimeError("oh no")
 
-    sources = [Source("hangs", "", hang), Source("fails", "", fail), Source("works", "", lambda: "text")]
+    sources = [
+        DocumentSource("hangs", "", hang),
+        DocumentSource("fails", "", fail),
+        DocumentSource("works", "", lambda: "text"),
+    ]
     try:
         hung, failed, worked = collect(sources, part_s=0.1)
         [late] = collect(sources[2:], whole_s=0)
@@ -290,7 +294,7 @@ def test_every_part_is_cut_where_it_is_too_long_and_a_log_keeps_its_end(monkeypa
     monkeypatch.setattr(bugreport, "MAX_BYTES", 100)
     long = "first " + "ż" * 500 + " last"
 
-    found = report([Part("meminfo.txt", long), Part("journal.txt", long)], Names(), keep_names=False)
+    found = report([Document("meminfo.txt", long), Document("journal.txt", long)], HiddenNames(), keep_names=False)
 
     assert found["meminfo.txt"].startswith("first ")
     assert found["journal.txt"].endswith(" last")
@@ -298,9 +302,9 @@ def test_every_part_is_cut_where_it_is_too_long_and_a_log_keeps_its_end(monkeypa
 
 
 def test_names_in_the_reason_for_a_missing_part_are_hidden_too() -> None:
-    parts = [Part("history.jsonl", None, "/home/bob/history.jsonl: Permission denied")]
+    parts = [Document("history.jsonl", None, "/home/bob/history.jsonl: Permission denied")]
 
-    [text] = report(parts, Names(names=frozenset({"bob"})), keep_names=False).values()
+    [text] = report(parts, HiddenNames(names=frozenset({"bob"})), keep_names=False).values()
 
     assert "bob" not in text
     assert text.startswith("not collected: /home/h")

@@ -31,6 +31,7 @@ from cgpause.core.errors import (
     CgpauseError,
     CgroupGoneError,
     KernelWriteError,
+    LostOriginalError,
     MalformedError,
     RestoreError,
 )
@@ -382,7 +383,7 @@ def test_every_error_has_an_exit_code() -> None:
         (KernelWriteError("a", OSError(errno.EINVAL, ""), "v"), "; cgpause check says what this node lacks"),
         (KernelWriteError("a", OSError(errno.EACCES, ""), "v", hint="run as root"), ": run as root"),
         (RestoreError("cannot restore a: x"), "; once that is mended, cgpause resume tries again"),
-        (RestoreError("cannot restore a: write it by hand"), "write it by hand"),
+        (LostOriginalError("cannot restore a: write it by hand"), "write it by hand"),
     ],
 )
 def test_an_error_ends_with_the_next_step(error: CgpauseError, step: str) -> None:

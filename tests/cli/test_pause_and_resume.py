@@ -25,7 +25,7 @@ from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records
 
 from cgpause.cli import byhand
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
-from cgpause.kernel.find_daemon import Daemon, DaemonState
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 
 
 def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTree) -> None:
@@ -101,7 +101,7 @@ def test_a_manual_pause_says_whose_it_is_and_when_it_ends(tree: FakeTree, monkey
 def test_of_a_pause_with_an_end_it_is_said_who_ends_it(
     state: DaemonState, said: str, tree: FakeTree, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("cgpause.cli.acting.find_daemon", lambda _: Daemon(state))
+    monkeypatch.setattr("cgpause.cli.acting.find_daemon", lambda _: RunningDaemon(state))
     tree.add_pod("web")
 
     [note] = run(tree, "pause", "web", "--for", "10m").stderr.splitlines()

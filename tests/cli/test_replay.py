@@ -15,7 +15,7 @@ from helpers.trees import FakeTree
 
 from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
 from cgpause.telemetry.trace.encode import Encoder
-from cgpause.telemetry.trace.values import Header, Moment
+from cgpause.telemetry.trace.values import Header, TracedSample
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -27,10 +27,10 @@ def pod(number: int, name: str) -> Pod:
     return Pod(cgroup, f"uid-{number}", QosClass.BURSTABLE, "default", name, 4000 * MIB, None)
 
 
-def moment(at_s: float, amounts: Mapping[Pod, int], **more: object) -> Moment:
+def moment(at_s: float, amounts: Mapping[Pod, int], **more: object) -> TracedSample:
     headroom = Headroom(64 << 30, 60 << 30, 1000 * MIB, sum(amounts.values()) * MIB)
     sample = Sample(int(at_s * S), headroom, tuple(PodUsage(mib * MIB, one) for one, mib in amounts.items()))
-    return replace(Moment(sample), **more)  # type: ignore[arg-type]
+    return replace(TracedSample(sample), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

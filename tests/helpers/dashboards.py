@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cgpause.cli.top.screen import Frame
-from cgpause.cli.top.values import Kubepods, Levels, Moment, PodDetail, PodState, SeenEvent, SeenPod, Snapshot
+from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenEvent, SeenPod
 from cgpause.config.settings import HowPaused, Policy
 from cgpause.core.model import (
     CgroupId,
@@ -20,7 +20,7 @@ from cgpause.core.model import (
     QosClass,
     Workload,
 )
-from cgpause.kernel.find_daemon import Daemon, DaemonState
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 from cgpause.policy.demand import Basis
 from cgpause.policy.serving import Place
 
@@ -87,9 +87,9 @@ def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **c
     return SeenPod(**(values | changes))
 
 
-def make_snapshot(*pods: SeenPod, **changes: object) -> Snapshot:
+def make_snapshot(*pods: SeenPod, **changes: object) -> NodeView:
     moments = tuple(
-        Moment(AT_NS / S - 180 + second, 20.0 * (second % 30 == 0), 5.0 * (second % 60 == 0), (200 + second) * MIB)
+        GraphPoint(AT_NS / S - 180 + second, 20.0 * (second % 30 == 0), 5.0 * (second % 60 == 0), (200 + second) * MIB)
         for second in range(181)
     )
     values: dict[str, Any] = {
@@ -99,7 +99,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> Snapshot:
         "host": "node-1",
         "policy": Policy.RESERVE,
         "mechanism": HowPaused.THROTTLE,
-        "daemon": Daemon(DaemonState.RUNNING, 812),
+        "daemon": RunningDaemon(DaemonState.RUNNING, 812),
         "headroom": Headroom(8 * GIB, 3 * GIB, 4 * GIB, 4 * GIB - 380 * MIB, 100 * MIB),
         "levels": Levels(141 * MIB, 1100 * MIB, 100 * MIB),
         "kubepods": Kubepods("kubepods.slice", 4 * GIB - 180 * MIB, 4000 * MIB, high_is_ours=True),
@@ -108,10 +108,10 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> Snapshot:
         "pods": pods,
         "events": (),
     }
-    return Snapshot(**(values | changes))
+    return NodeView(**(values | changes))
 
 
-def busy_snapshot() -> Snapshot:
+def busy_snapshot() -> NodeView:
     """Return a snapshot with one pod of every kind."""
     grows: dict[str, Any] = {"growth": 12.0 * MIB, "reclaimable_bytes": 0}
     pods = (
@@ -183,7 +183,7 @@ def text_of(frame: Frame) -> list[str]:
     return ["".join(text for text, _ in line).rstrip() for line in frame.lines]
 
 
-def many_pods(count: int) -> Snapshot:
+def many_pods(count: int) -> NodeView:
     return make_snapshot(
         *(make_pod(f"default/pod-{number:03}", current_bytes=(count - number) * MIB) for number in range(count))
     )

@@ -19,7 +19,7 @@ from cgpause.core.model import CpuMax, Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest, Resumed
-from cgpause.restore import Outcome, braked_roots, events, paused_cgroups, resume_all
+from cgpause.restore import Restored, braked_roots, events, paused_cgroups, resume_all
 from cgpause.telemetry.events import Event
 
 THROTTLE = CpuMax(1000, 100_000)
@@ -193,7 +193,7 @@ def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: Fake
         return iter(())
 
     monkeypatch.setattr(restore, "braked_roots", released)
-    assert resume_all(str(tree.root)) == [Outcome(str(pod.relative_to(tree.root)), None, error)]
+    assert resume_all(str(tree.root)) == [Restored(str(pod.relative_to(tree.root)), None, error)]
 
 
 # --- messages ------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_what_memory_high_is_now_is_said(tree: FakeTree, capsys: Capture, foreig
     assert logging.getLogger().level == logging.INFO
 
 
-def named(outcomes: list[Outcome], tree: FakeTree, result: Result) -> list[Event]:
+def named(outcomes: list[Restored], tree: FakeTree, result: Result) -> list[Event]:
     return list(events(outcomes, str(tree.log_dir), "the reason", result))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.cli.top.keys import Decoder
+from cgpause.cli.top.keys import KeyDecoder
 
 SEQUENCES = [
     pytest.param(b"\x1b[A", ["up"], id="xterm-up"),
@@ -38,18 +38,18 @@ SEQUENCES = [
 
 @pytest.mark.parametrize(("data", "keys"), SEQUENCES)
 def test_bytes_are_decoded(data: bytes, keys: list[str]) -> None:
-    assert Decoder().feed(data) == keys
+    assert KeyDecoder().feed(data) == keys
 
 
 @pytest.mark.parametrize(("data", "keys"), SEQUENCES)
 def test_over_ssh_every_byte_may_come_by_itself(data: bytes, keys: list[str]) -> None:
-    decoder = Decoder()
+    decoder = KeyDecoder()
 
     assert [key for byte in data for key in decoder.feed(bytes([byte]))] == keys
 
 
 def test_an_escape_after_which_nothing_comes_is_the_key() -> None:
-    decoder = Decoder()
+    decoder = KeyDecoder()
 
     assert decoder.feed(b"\x1b") == []
     assert decoder.pending
@@ -59,7 +59,7 @@ def test_an_escape_after_which_nothing_comes_is_the_key() -> None:
 
 
 def test_a_sequence_that_never_ends_is_nothing() -> None:
-    decoder = Decoder()
+    decoder = KeyDecoder()
 
     assert decoder.feed(b"\x1b[1;") == []
     assert decoder.flush() == []
@@ -68,7 +68,7 @@ def test_a_sequence_that_never_ends_is_nothing() -> None:
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
 def test_whatever_comes_is_decoded_to_the_last_byte(pieces: list[bytes]) -> None:
-    decoder = Decoder()
+    decoder = KeyDecoder()
 
     for piece in pieces:
         for key in decoder.feed(piece):

@@ -15,13 +15,13 @@ from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Ui, shown_pods
-from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pressure, QosClass
 from cgpause.core.parse import MemInfo
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
-from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.journal import UNIT
 from cgpause.ledger import ledger
 from cgpause.ledger.high import HighRecord, encode_record
@@ -44,7 +44,7 @@ def reader(tree: FakeTree) -> Iterator[Reader]:
         yield reader
 
 
-def named(snapshot: Snapshot, name: str) -> SeenPod:
+def named(snapshot: NodeView, name: str) -> SeenPod:
     return next(pod for pod in snapshot.pods if pod.label.endswith(f"/{name}"))
 
 
@@ -372,7 +372,9 @@ def locks_of(root: Path, folder: Path, pid: int, kind: str = "FLOCK ") -> str:
 
 
 def test_whoever_holds_the_lock_is_the_daemon(locked: FakeTree) -> None:
-    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == Daemon(DaemonState.RUNNING, 812)
+    assert find_daemon(str(locked.root), locks_of(locked.root, locked.folder, 812)) == RunningDaemon(
+        DaemonState.RUNNING, 812
+    )
 
 
 def test_no_privileges_are_needed_to_see_it() -> None:

@@ -30,21 +30,21 @@ from cgpause.cli.top.parts import ASCII, UNICODE, Glyphs
 from cgpause.cli.top.screen import render, visible_rows
 from cgpause.cli.top.terminal import Painter, encoding_of, glyphs_for
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Ui, settle
-from cgpause.cli.top.values import Kubepods, Levels, PodState, SeenEvent, SeenPod, Snapshot
+from cgpause.cli.top.values import Kubepods, Levels, NodeView, PodState, SeenEvent, SeenPod
 from cgpause.core.model import Headroom, QosClass
-from cgpause.kernel.find_daemon import Daemon, DaemonState
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 
 FRAMES = Path(__file__).parents[1] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
 
 
-def explained() -> tuple[Snapshot, Ui]:
+def explained() -> tuple[NodeView, Ui]:
     snapshot = busy_snapshot()
     pod = snapshot.pods[1]
     return replace(snapshot, detail=make_detail(pod)), Ui(selected=pod.key, explaining=True)
 
 
-WHOLE: dict[str, tuple[Snapshot, Ui, int, int]] = {
+WHOLE: dict[str, tuple[NodeView, Ui, int, int]] = {
     "80x24": (busy_snapshot(), Ui(), 80, 24),
     "120x40": (busy_snapshot(), Ui(), 120, 40),
     "200x60": (busy_snapshot(), Ui(), 200, 60),
@@ -139,14 +139,14 @@ def test_memory_that_cannot_be_read_is_said_and_the_pods_stay(size: tuple[int, i
 @pytest.mark.parametrize(
     ("daemon", "said"),
     [
-        (Daemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
-        (Daemon(DaemonState.RUNNING), "daemon runs"),
-        (Daemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
-        (Daemon(DaemonState.LOOKING_ON), "daemon holds no lock: a dry run?"),
-        (Daemon(DaemonState.UNKNOWN), "daemon unknown"),
+        (RunningDaemon(DaemonState.RUNNING, 812), "daemon runs (pid 812)"),
+        (RunningDaemon(DaemonState.RUNNING), "daemon runs"),
+        (RunningDaemon(DaemonState.STOPPED), "DAEMON NOT RUNNING"),
+        (RunningDaemon(DaemonState.LOOKING_ON), "daemon holds no lock: a dry run?"),
+        (RunningDaemon(DaemonState.UNKNOWN), "daemon unknown"),
     ],
 )
-def test_the_title_tells_the_daemons_state(daemon: Daemon, said: str) -> None:
+def test_the_title_tells_the_daemons_state(daemon: RunningDaemon, said: str) -> None:
     assert said in text_of(render(replace(busy_snapshot(), daemon=daemon), Ui(), 80, 24))[0]
 
 
@@ -209,7 +209,7 @@ def test_a_long_message_takes_several_lines_and_loses_nothing() -> None:
     assert " ".join(" ".join(lines[-3:]).split()) == message.strip()
 
 
-def painted(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+def painted(snapshot: NodeView, monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
     for name in ("NO_COLOR", "COLORTERM", "TERM", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -307,7 +307,7 @@ def pods(draw: st.DrawFn) -> SeenPod:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
+def snapshots(draw: st.DrawFn) -> NodeView:
     limit = draw(BYTES)
     some = st.lists(st.builds(SeenEvent, st.floats(0, 2e9), TEXTS, TEXTS, TEXTS, AMOUNTS), max_size=4)
     there = draw(st.booleans())
@@ -342,7 +342,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 @example(busy_snapshot(), 2, 2, Mode.CONFIRM, True, Sort.NEED, "", 0, ASCII)  # noqa: FBT003
 @example(busy_snapshot(), 20, 2, Mode.BROWSE, False, Sort.NEED, "not permitted: " * 9, 0, UNICODE)  # noqa: FBT003
 def test_no_frame_is_larger_than_the_terminal(
-    snapshot: Snapshot,
+    snapshot: NodeView,
     width: int,
     height: int,
     mode: Mode,

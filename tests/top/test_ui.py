@@ -8,7 +8,7 @@ import pytest
 from helpers.dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
 
 from cgpause.cli.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
-from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core.model import CgroupId, Mechanism, Owner
 
 SNAPSHOT = many_pods(30)
@@ -20,7 +20,7 @@ def at(index: int, **changes: object) -> Ui:
     return settle(Ui(selected=SNAPSHOT.pods[index].key, **changes), SNAPSHOT, 10)  # type: ignore[arg-type] # any field
 
 
-def press(ui: Ui, *keys: str, snapshot: Snapshot = SNAPSHOT) -> Ui:
+def press(ui: Ui, *keys: str, snapshot: NodeView = SNAPSHOT) -> Ui:
     for key in keys:
         ui, intent = update(ui, key, snapshot, 10)
         assert intent is None

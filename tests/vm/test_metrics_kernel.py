@@ -28,7 +28,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.paths import DEFAULT_LISTEN, METRICS_FILE
 from cgpause.core.wholefile import replace
 from cgpause.telemetry.metrics import FAMILIES, Figure, Values
-from cgpause.telemetry.published import Snapshot, encode
+from cgpause.telemetry.published import PublishedMetrics, encode
 
 METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\ninterval_s = 1\n"
 MONITORING = REPO / "docs/monitoring"
@@ -214,7 +214,7 @@ def test_promtool_is_content_with_every_metric_there_is(exporter: str, run_dir: 
         counts = (1,) * (len(family.buckets) + 1) if family.buckets else ()
         labels = [("x",) * len(family.labels), ('"\n\\} 1\n# TYPE cgpause_up counter\n\u2028é',) * len(family.labels)]
         values[family.name] = [Figure(each, 1, counts) for each in dict.fromkeys(labels)]
-    replace(str(run_dir / METRICS_FILE), encode(Snapshot(now_ns(), 1.0, 60.0, values)))
+    replace(str(run_dir / METRICS_FILE), encode(PublishedMetrics(now_ns(), 1.0, 60.0, values)))
 
     text = fetch(exporter)
 

@@ -12,7 +12,7 @@ from helpers.terminals import TerminalProgram
 from helpers.trees import records_left, wait_until
 from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu_max, frozen
 
-from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 
 DOWN = "\x1b[B"
 PATIENCE_S = 240  # for an emulated CPU under pressure
@@ -109,9 +109,9 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
 def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: Start) -> None:
     """The lock is queried all the time, also at the moment when the daemon starts."""
     root = str(node.root)
-    assert find_daemon(root) == Daemon(DaemonState.STOPPED)
+    assert find_daemon(root) == RunningDaemon(DaemonState.STOPPED)
     done = threading.Event()
-    seen: list[Daemon] = []
+    seen: list[RunningDaemon] = []
 
     def look_on() -> None:
         while not done.is_set():
@@ -125,8 +125,8 @@ def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: St
         done.set()
         looking.join()
 
-    running = Daemon(DaemonState.RUNNING, daemon.pid)
+    running = RunningDaemon(DaemonState.RUNNING, daemon.pid)
     assert find_daemon(root) == running
-    assert set(seen) <= {Daemon(DaemonState.STOPPED), running}
+    assert set(seen) <= {RunningDaemon(DaemonState.STOPPED), running}
     assert daemon.stop() == 0
-    assert find_daemon(root) == Daemon(DaemonState.STOPPED)
+    assert find_daemon(root) == RunningDaemon(DaemonState.STOPPED)

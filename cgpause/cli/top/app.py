@@ -22,12 +22,12 @@ from rich.console import Console
 
 from cgpause.cli import byhand
 from cgpause.cli.byhand import Note
-from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, Decoder
+from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.screen import Frame, render, visible_rows
 from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, glyphs_for
 from cgpause.cli.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
-from cgpause.cli.top.values import Snapshot
+from cgpause.cli.top.values import NodeView
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import (
@@ -80,7 +80,7 @@ def open_reader(root: str, log_dir: str, config: Config, history: str | None, kn
     return Reader(root, log_dir, config, history, known)
 
 
-def read_still(reader: Reader) -> Snapshot:
+def read_still(reader: Reader) -> NodeView:
     """Return a snapshot with rates, after reading the pods for a second."""
     for _ in range(_LOOKS):
         reader.read(now_ns())
@@ -88,7 +88,7 @@ def read_still(reader: Reader) -> Snapshot:
     return reader.read(now_ns())
 
 
-def print_once(snapshot: Snapshot) -> None:
+def print_once(snapshot: NodeView) -> None:
     """Print one frame, as large as the terminal; into a pipe with every pod."""
     console = Console(highlight=False, markup=False, emoji=False)
     ui = Ui(mode=Mode.STILL)
@@ -103,7 +103,7 @@ def print_once(snapshot: Snapshot) -> None:
     console.print(Frame(frame.lines), soft_wrap=True)
 
 
-def export(snapshot: Snapshot, path: str) -> None:
+def export(snapshot: NodeView, path: str) -> None:
     """Save one frame as SVG.
 
     Raises:
@@ -159,7 +159,7 @@ class _Live:
         self._terminal = terminal
         self._painter = painter
         self._signals = signals
-        self._decoder = Decoder()
+        self._decoder = KeyDecoder()
         self._size = terminal.size()
         self._ui = Ui()
         self._due_s = 0.0
@@ -238,7 +238,7 @@ class _Live:
             self._terminal.clear()
         return True
 
-    def _read(self) -> Snapshot:
+    def _read(self) -> NodeView:
         started_s = time.monotonic()
         snapshot = self._reader.read(now_ns(), self._explained())
         took_s = time.monotonic() - started_s

@@ -24,7 +24,7 @@ from cgpause.cli.top.parts import (
 )
 from cgpause.cli.top.table import growth
 from cgpause.cli.top.ui import Act, Deed, Mode, Ui
-from cgpause.cli.top.values import Levels, PodState, SeenPod, Snapshot
+from cgpause.cli.top.values import Levels, NodeView, PodState, SeenPod
 from cgpause.core.model import Headroom
 from cgpause.kernel.find_daemon import DaemonState
 
@@ -42,7 +42,7 @@ _DAEMON = {
 }
 
 
-def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
+def title(snapshot: NodeView, width: int, glyphs: Glyphs) -> Line:
     """Return the title: program, node, policy, daemon, time."""
     text, style = _DAEMON[snapshot.daemon.state]
     if snapshot.daemon.pid is not None:
@@ -57,7 +57,7 @@ def title(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
     return [*line, (" " * left, ""), (now, "")]
 
 
-def bars(snapshot: Snapshot, width: int, count: int, glyphs: Glyphs) -> list[Line]:
+def bars(snapshot: NodeView, width: int, count: int, glyphs: Glyphs) -> list[Line]:
     """Return `count` lines: the bar of headroom, with 3 or more also the bars of node and kubepods."""
     headroom, levels = snapshot.headroom, snapshot.levels
     if headroom is None or levels is None:
@@ -96,7 +96,7 @@ def _node(headroom: Headroom, levels: Levels, width: int, glyphs: Glyphs) -> Lin
     return _bar("node", total, used, 0, style, marks, amount, width, glyphs)
 
 
-def _kubepods(snapshot: Snapshot, headroom: Headroom, levels: Levels, width: int, glyphs: Glyphs) -> Line:
+def _kubepods(snapshot: NodeView, headroom: Headroom, levels: Levels, width: int, glyphs: Glyphs) -> Line:
     kubepods = snapshot.kubepods
     if kubepods is None:
         return [(f"{'kubepods':<{_LABEL}} ", "label"), ("none on this node (yet)", "dim")]
@@ -156,7 +156,7 @@ class _Graph:
     note: str
 
 
-def sparks(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
+def sparks(snapshot: NodeView, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """Return `rows` lines with the sparklines of pressure (some and full) and headroom, side by side."""
     if not rows:
         return []
@@ -199,7 +199,7 @@ def _pressure(name: str, now: float | None, found: list[list[float]], rows: int,
     return _Graph(name, drawn, style, f"{now:.1f}%" if now < 99.95 else "100%")
 
 
-def _left(snapshot: Snapshot, found: list[list[float]], rows: int, note: str, glyphs: Glyphs) -> _Graph:
+def _left(snapshot: NodeView, found: list[list[float]], rows: int, note: str, glyphs: Glyphs) -> _Graph:
     headroom, levels = snapshot.headroom, snapshot.levels
     style = "calm" if headroom is None or levels is None else _style(headroom.available_bytes, levels)
     values = [min(several) if several else None for several in found]
@@ -212,7 +212,7 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f}min" if seconds % 60 == 0 or seconds >= 600 else f"{seconds:.0f}s"
 
 
-def summary(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
+def summary(snapshot: NodeView, width: int, glyphs: Glyphs) -> Line:
     """Return a line with the paused pods, the pods that would be paused now, and the next pod."""
     groups = {state: [pod for pod in snapshot.pods if pod.state is state] for state in PodState}
     line: Line = [(f"{fit('pods', _LABEL, glyphs)} ", "label")]
@@ -268,7 +268,7 @@ _QUESTIONS = {
 }
 
 
-def footer(snapshot: Snapshot, ui: Ui, width: int, glyphs: Glyphs) -> list[Line]:
+def footer(snapshot: NodeView, ui: Ui, width: int, glyphs: Glyphs) -> list[Line]:
     """Return the lines below: the keys, or a question, the filter being typed, or a message (up to 3 lines)."""
     if ui.mode is Mode.STILL:
         return []
@@ -289,7 +289,7 @@ def footer(snapshot: Snapshot, ui: Ui, width: int, glyphs: Glyphs) -> list[Line]
     return [cut(line, width, glyphs)]
 
 
-def _question(snapshot: Snapshot, asked: Act, width: int, glyphs: Glyphs) -> Line:
+def _question(snapshot: NodeView, asked: Act, width: int, glyphs: Glyphs) -> Line:
     answer = "y/N "
     more = ""
     if asked.deed is Deed.RESUME and snapshot.daemon.state is DaemonState.RUNNING:

@@ -25,7 +25,7 @@ _TILDE = {"1": HOME, "7": HOME, "4": END, "8": END, "5": PAGE_UP, "6": PAGE_DOWN
 _CONTROLS = {"\r": ENTER, "\n": ENTER, "\x7f": BACKSPACE, "\x08": BACKSPACE, "\x10": UP, "\x0e": DOWN, "\x0c": REDRAW}
 
 
-class Decoder:
+class KeyDecoder:
     """Incremental decoder from bytes to keys."""
 
     def __init__(self) -> None:

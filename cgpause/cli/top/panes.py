@@ -6,7 +6,7 @@ import math
 
 from cgpause.cli.top.parts import Glyphs, Line, clock, cut, fit, millicores, milliseconds, size, width_of, wrap
 from cgpause.cli.top.table import STATE_STYLES, growth, state_text
-from cgpause.cli.top.values import PodDetail, SeenEvent, SeenPod, Snapshot
+from cgpause.cli.top.values import NodeView, PodDetail, SeenEvent, SeenPod
 from cgpause.core import cpu_units, durations
 from cgpause.core.errors import printable
 from cgpause.core.model import CpuMax, Mechanism, Owner
@@ -44,7 +44,7 @@ def rule(title: str, width: int, glyphs: Glyphs) -> Line:
     ]
 
 
-def events(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
+def events(snapshot: NodeView, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """Return up to `rows` lines, one an event, the newest first."""
     shown = [_event(event, snapshot, width, glyphs) for event in reversed(snapshot.events[-rows:])] if rows else []
     if not shown and rows:
@@ -52,7 +52,7 @@ def events(snapshot: Snapshot, width: int, rows: int, glyphs: Glyphs) -> list[Li
     return shown
 
 
-def _event(event: SeenEvent, snapshot: Snapshot, width: int, glyphs: Glyphs) -> Line:
+def _event(event: SeenEvent, snapshot: NodeView, width: int, glyphs: Glyphs) -> Line:
     held = "" if event.held_s is None else f" after {durations.shown(event.held_s)}"
     line = [
         (f"  {clock(event.at, snapshot.utc_offset_s)}  ", "dim"),
@@ -63,7 +63,7 @@ def _event(event: SeenEvent, snapshot: Snapshot, width: int, glyphs: Glyphs) -> 
     return [*line, (fit(f"  {printable(event.reason)}", max(left, 0), glyphs), "dim")]
 
 
-def explanation(pod: SeenPod | None, snapshot: Snapshot, width: int) -> list[Line]:
+def explanation(pod: SeenPod | None, snapshot: NodeView, width: int) -> list[Line]:
     """Return all facts of one pod as lines."""
     if pod is None:
         return [[("it is gone", "dim")]]

@@ -14,7 +14,7 @@ from typing import Self
 
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.observe import Kept, Observer, choose
-from cgpause.cli.top.values import Kubepods, Levels, Moment, PodDetail, PodState, SeenPod, Snapshot
+from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.cli.view import read_weight
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import NS_PER_S
@@ -22,7 +22,7 @@ from cgpause.core.errors import CgpauseError, printable
 from cgpause.core.model import Action, CgroupId, Pause, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
-from cgpause.kernel.find_daemon import Daemon, DaemonState, find_daemon
+from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
 from cgpause.pods.sampler import Sampler
@@ -88,9 +88,9 @@ class Reader:
         self._growths = self._state.reserve.growths
         self._tight = True
         self._details_at_ns = 0
-        self._moments: deque[Moment] = deque(maxlen=_MOMENTS)
+        self._moments: deque[GraphPoint] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
-        self._daemon = Daemon(DaemonState.UNKNOWN)
+        self._daemon = RunningDaemon(DaemonState.UNKNOWN)
         self._host = printable(os.uname().nodename)
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
 
@@ -113,7 +113,7 @@ class Reader:
         self._config = self.tree.config = config
         self._facts_at_ns = self._walk_at_ns = 0  # its rules may change the class or protection of any pod
 
-    def read(self, at_ns: int, detail_of: CgroupId | None = None) -> Snapshot:
+    def read(self, at_ns: int, detail_of: CgroupId | None = None) -> NodeView:
         """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
         at = time.time()
         trouble = self._walk(at_ns)
@@ -129,7 +129,7 @@ class Reader:
         pressure = read_node_pressure()
         self._add_moment(at_ns, sample, pressure)
         pods, where = self._judge(sample, at_ns)
-        return Snapshot(
+        return NodeView(
             at=at,
             at_ns=at_ns,
             utc_offset_s=time.localtime(at).tm_gmtoff,
@@ -219,7 +219,7 @@ class Reader:
                 full_pct = min(100 * max(pressure.full_total_us - then.full_total_us, 0) / elapsed_us, 100.0)
             self._pressure = (at_ns, pressure)
         available = None if sample is None else max(sample.headroom.available_bytes, 0)
-        self._moments.append(Moment(at_s, some_pct, full_pct, available))
+        self._moments.append(GraphPoint(at_s, some_pct, full_pct, available))
 
     def _judge(self, sample: Sample | None, at_ns: int) -> tuple[tuple[SeenPod, ...], Levels | None]:
         """Ask the policy for a decision; return the pods with their verdicts, and the levels of headroom."""
@@ -300,7 +300,7 @@ class Reader:
             ours = False
         return Kubepods(printable(cgroup.id.path), current, high_bytes, high_is_ours=ours)
 
-    def _look_for_daemon(self, at_ns: int) -> Daemon:
+    def _look_for_daemon(self, at_ns: int) -> RunningDaemon:
         if at_ns >= self._daemon_at_ns:
             self._daemon_at_ns = at_ns + _DAEMON_NS
             self._daemon = find_daemon(self.tree.root)

@@ -18,7 +18,7 @@ from cgpause.cli.top.head import bars, footer, sparks, summary, title
 from cgpause.cli.top.parts import UNICODE, Glyphs, Line, cut, line_width
 from cgpause.cli.top.table import table
 from cgpause.cli.top.ui import Mode, Ui, shown_pods
-from cgpause.cli.top.values import Snapshot
+from cgpause.cli.top.values import NodeView
 from cgpause.core.errors import printable
 
 _STYLES = {
@@ -79,12 +79,12 @@ class _Plan:
     pane: int
 
 
-def visible_rows(snapshot: Snapshot, ui: Ui, width: int, height: int) -> int:
+def visible_rows(snapshot: NodeView, ui: Ui, width: int, height: int) -> int:
     """Return the number of rows for pods on a screen of this size."""
     return _plan(snapshot, ui, width, height).rows
 
 
-def render(snapshot: Snapshot, ui: Ui, width: int, height: int, glyphs: Glyphs = UNICODE) -> Frame:
+def render(snapshot: NodeView, ui: Ui, width: int, height: int, glyphs: Glyphs = UNICODE) -> Frame:
     """Return the whole screen."""
     plan = _plan(snapshot, ui, width, height)
     below = footer(snapshot, ui, width, glyphs)
@@ -132,7 +132,7 @@ def _safe(line: Line, width: int, glyphs: Glyphs) -> Line:
     return line if line_width(line) <= width else cut(line, width, glyphs)
 
 
-def _why_empty(snapshot: Snapshot, ui: Ui) -> str:
+def _why_empty(snapshot: NodeView, ui: Ui) -> str:
     if ui.filter:
         return "no pod passes the filter"
     if snapshot.kubepods is None:
@@ -140,7 +140,7 @@ def _why_empty(snapshot: Snapshot, ui: Ui) -> str:
     return "no pods on this node (yet)"
 
 
-def _plan(snapshot: Snapshot, ui: Ui, width: int, height: int) -> _Plan:
+def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> _Plan:
     has_title = height >= 8
     bar_lines = 3 if height >= 14 else 1
     spark_lines = 0 if height < 16 else 1 if height < 34 or ui.mode is Mode.STILL else 2 if height < 50 else 3
@@ -158,7 +158,7 @@ def _plan(snapshot: Snapshot, ui: Ui, width: int, height: int) -> _Plan:
     return _Plan(has_title, bar_lines, spark_lines, has_summary, max(left - pane, 0), pane)
 
 
-def _pane(snapshot: Snapshot, ui: Ui, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
+def _pane(snapshot: NodeView, ui: Ui, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
     if not rows:
         return []
     if ui.explaining:
@@ -169,6 +169,6 @@ def _pane(snapshot: Snapshot, ui: Ui, width: int, rows: int, glyphs: Glyphs) -> 
     return [*lines[:rows], *([] for _ in range(rows - len(lines)))]
 
 
-def _explained(snapshot: Snapshot, ui: Ui, width: int) -> list[Line]:
+def _explained(snapshot: NodeView, ui: Ui, width: int) -> list[Line]:
     pod = next((pod for pod in snapshot.pods if pod.key == ui.selected), None)
     return panes.explanation(pod, snapshot, width)

@@ -17,7 +17,7 @@ from cgpause.cli.top.parts import (
     size,
     width_of,
 )
-from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import printable
@@ -78,7 +78,7 @@ def _unless_zero(text: str) -> str:
     return "-" if text == "0ms" else text
 
 
-def state_text(pod: SeenPod, snapshot: Snapshot) -> tuple[str, str]:
+def state_text(pod: SeenPod, snapshot: NodeView) -> tuple[str, str]:
     """Return a pod's state in a few words, and its details: reason, times, protection or error."""
     record = pod.paused
     if record is not None:
@@ -110,7 +110,7 @@ def _why_paused(pod: SeenPod, record: PauseRecord, at_ns: int) -> str:
 
 
 def table(
-    snapshot: Snapshot,
+    snapshot: NodeView,
     pods: Sequence[SeenPod],
     width: int,
     *,
@@ -169,7 +169,7 @@ def _choose(width: int, label_width: int, gap: int) -> list[_Column]:
 
 
 def _row(
-    snapshot: Snapshot,
+    snapshot: NodeView,
     pod: SeenPod,
     columns: Sequence[_Column],
     label_width: int,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from cgpause.cli.top import keys
-from cgpause.cli.top.values import PodState, SeenPod, Snapshot
+from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core.model import CgroupId, Mechanism, Owner
 
 
@@ -75,7 +75,7 @@ class Ui:
     """Whether the message reports a failure."""
 
 
-def shown_pods(snapshot: Snapshot, ui: Ui) -> list[SeenPod]:
+def shown_pods(snapshot: NodeView, ui: Ui) -> list[SeenPod]:
     """Return the pods that pass the filter, in the chosen order."""
     pods = list(snapshot.pods)
     if ui.filter:
@@ -103,7 +103,7 @@ def _searched(pod: SeenPod) -> str:
     return f"{pod.label} {pod.qos} {pod.workload} {pod.state.value}".lower()
 
 
-def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:
+def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
     """Return `ui` scrolled to its selected pod in `rows` rows, without selection or question of a pod that is gone."""
     asked = ui.asked
     if ui.mode is Mode.CONFIRM and asked is not None and all(pod.key != asked.key for pod in snapshot.pods):
@@ -119,7 +119,7 @@ def settle(ui: Ui, snapshot: Snapshot, rows: int) -> Ui:
     return replace(ui, top=top)
 
 
-def update(ui: Ui, key: str, snapshot: Snapshot, rows: int = 10) -> tuple[Ui, Intent]:
+def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, Intent]:
     """Return the state after a key, and the action to take or None; `rows` is the number of visible pods."""
     if ui.mode is Mode.CONFIRM:
         answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
@@ -138,7 +138,7 @@ def update(ui: Ui, key: str, snapshot: Snapshot, rows: int = 10) -> tuple[Ui, In
     return settle(_browse(ui, key, snapshot, rows), snapshot, rows), None
 
 
-def _update_filter(ui: Ui, key: str, snapshot: Snapshot, rows: int) -> Ui:
+def _update_filter(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
     if key == keys.ENTER:
         ui = replace(ui, mode=Mode.BROWSE)
     elif key == keys.ESC:
@@ -156,7 +156,7 @@ _DEEDS = {"p": Deed.PAUSE, "r": Deed.RESUME, "f": Deed.FREEZE}
 _VI = {"k": keys.UP, "j": keys.DOWN, "g": keys.HOME, "G": keys.END}
 
 
-def _browse(ui: Ui, key: str, snapshot: Snapshot, rows: int) -> Ui:
+def _browse(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
     key = _VI.get(key, key)
     if key in (keys.UP, keys.DOWN, keys.HOME, keys.END, keys.PAGE_UP, keys.PAGE_DOWN):
         return _move(ui, key, snapshot, rows)
@@ -182,7 +182,7 @@ def _browse(ui: Ui, key: str, snapshot: Snapshot, rows: int) -> Ui:
     return ui
 
 
-def _move(ui: Ui, key: str, snapshot: Snapshot, rows: int) -> Ui:
+def _move(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
     pods = shown_pods(snapshot, ui)
     if not pods:
         return ui
@@ -200,7 +200,7 @@ def _nobody_selected(ui: Ui) -> Ui:
     return replace(ui, message="select a pod first, with the arrow keys", failed=True)
 
 
-def _ask(ui: Ui, deed: Deed, snapshot: Snapshot) -> Ui:
+def _ask(ui: Ui, deed: Deed, snapshot: NodeView) -> Ui:
     pod = next((pod for pod in snapshot.pods if pod.key == ui.selected), None)
     if pod is None:
         return _nobody_selected(ui)

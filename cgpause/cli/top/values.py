@@ -1,4 +1,4 @@
-"""The dashboard's data as frozen values, one `Snapshot` per refresh; no files, no clock."""
+"""The dashboard's data as frozen values, one `NodeView` per refresh; no files, no clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from cgpause.config.settings import HowPaused, Policy
 from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, Pressure, QosClass, Workload
-from cgpause.kernel.find_daemon import Daemon
+from cgpause.kernel.find_daemon import RunningDaemon
 from cgpause.policy.serving import Place
 
 
@@ -97,7 +97,7 @@ class SeenEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class GraphPoint:
     """One point of the sparklines; None for an unreadable value."""
 
     at_s: float
@@ -120,7 +120,7 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NodeView:
     """All data of one frame, read at one instant."""
 
     at: float
@@ -132,14 +132,14 @@ class Snapshot:
     host: str
     policy: Policy
     mechanism: HowPaused
-    daemon: Daemon
+    daemon: RunningDaemon
     headroom: Headroom | None
     """None while the node's memory cannot be read."""
     levels: Levels | None
     kubepods: Kubepods | None
     pressure: Pressure | None
     """Memory pressure of the node; None if the kernel does not measure it (psi=0)."""
-    moments: tuple[Moment, ...]
+    moments: tuple[GraphPoint, ...]
     pods: tuple[SeenPod, ...]
     events: tuple[SeenEvent, ...]
     """Newest last."""

@@ -16,7 +16,7 @@ from cgpause.offline.simulate.scheduler import Request, Scheduler, Scoring
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeSlot:
     """A node as the scheduler sees it."""
 
     node: SimNode
@@ -34,7 +34,7 @@ class Cluster:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[NodeSlot],
         pods: Iterable[SimPod],
         on_gone: Callable[[int], None] = lambda _: None,
         *,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from cgpause.config.settings import Config
-from cgpause.offline.simulate.cluster import Cluster, Place
+from cgpause.offline.simulate.cluster import Cluster, NodeSlot
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import Jobs, Lasting, Load, make_daemons, make_pods, make_services
 from cgpause.offline.simulate.node import SimNode
@@ -105,7 +105,7 @@ def simulate(
     for number, node in enumerate(nodes):
         for pod in make_daemons(load, seed, number):
             node.add(pod)
-    places = [Place(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
+    places = [NodeSlot(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
     queue = [*make_services(load, seed), *make_pods(load, seed)]
     cluster = Cluster(places, queue, on_finish, scoring=load.scoring, seed=seed)
     cluster.run(START_S + load.timeout_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Mechanism, PodUsage, Sacrifice, Sample
-from cgpause.offline.trace.keeper import Held, Hold, Incidents, Keeper, OnSample, quiet
+from cgpause.offline.trace.keeper import Hold, Incidents, Keeper, OnSample, SimulatedPause, quiet
 from cgpause.policy.decide import State, decide
 from cgpause.telemetry.trace.read import Trace
 
@@ -88,7 +88,7 @@ class _Tracks:
         self._tracks: dict[CgroupId, Track] = {}
         self._at_ns = 0
 
-    def wait(self, at_ns: int, held: Mapping[CgroupId, Held]) -> None:
+    def wait(self, at_ns: int, held: Mapping[CgroupId, SimulatedPause]) -> None:
         """Let those that are held stand still (or crawl) until now."""
         for key, one in held.items():
             self._tracks[key].lag_ns += int((at_ns - self._at_ns) * (1 - self._shares[one.record.mechanism]))

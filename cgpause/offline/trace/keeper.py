@@ -18,7 +18,7 @@ from cgpause.core.model import (
     Resume,
     Sacrifice,
 )
-from cgpause.telemetry.trace.values import Moment, pause_seen
+from cgpause.telemetry.trace.values import TracedSample, pause_seen
 
 OnSample = Callable[[int], None]
 """Told how many samples are done."""
@@ -48,7 +48,7 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Held:
+class SimulatedPause:
     """A pod that is held, by our reckoning."""
 
     pod: Pod
@@ -65,7 +65,7 @@ class Keeper:
     """Who is held: what the ledger and the kernel are to the daemon."""
 
     def __init__(self) -> None:
-        self.held: dict[CgroupId, Held] = {}
+        self.held: dict[CgroupId, SimulatedPause] = {}
         self.holds: list[Hold] = []
         self.sacrifices: list[tuple[float, str]] = []
         self._since_s: float | None = None
@@ -89,7 +89,7 @@ class Keeper:
             match action:
                 case Pause(pod=pod, mechanism=mechanism, reason=reason):
                     record = pause_seen(mechanism, Owner.DAEMON, at_ns, reason)
-                    self.held[key] = Held(pod, at_s, mechanism, record, reason, current[key])
+                    self.held[key] = SimulatedPause(pod, at_s, mechanism, record, reason, current[key])
                 case Freeze(grew=grew):
                     held = self.held[key]
                     held.frozen = held.frozen or grew
@@ -163,7 +163,7 @@ class Incidents:
         self._read_at_ns = 0
         self._at_ns = 0
 
-    def look(self, moment: Moment) -> tuple[dict[CgroupId, str], dict[CgroupId, Killed], int]:
+    def look(self, moment: TracedSample) -> tuple[dict[CgroupId, str], dict[CgroupId, Killed], int]:
         """Why pods are to be resumed; OOM kills since the sample before; when memory.stat was read."""
         sample = moment.sample
         if moment.begins:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from cgpause.core.memory_units import MIB
 from cgpause.offline.pictures import COLOURS, drawing, png
-from cgpause.offline.trace.report import Result
+from cgpause.offline.trace.report import PolicyReport
 from cgpause.telemetry.trace.read import Trace
 
 _RECORDED, _KILLED, _OWN = "#aaaaaa", "#000000", "#888888"
@@ -24,7 +24,7 @@ _MOST_NAME = 36
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
-def picture(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> bytes:
+def picture(found: dict[str, Any], trace: Trace, results: Sequence[PolicyReport]) -> bytes:
     """Draw what was replayed; returns a PNG."""
     length_s = trace.to_s - trace.from_s
     unit_s, unit = next((size, name) for least, size, name in _UNITS if length_s >= least)
@@ -47,7 +47,7 @@ def picture(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> b
         return png(figure)
 
 
-def _draw_headroom(panel: Axes, trace: Trace, results: Sequence[Result], unit_s: float) -> None:
+def _draw_headroom(panel: Axes, trace: Trace, results: Sequence[PolicyReport], unit_s: float) -> None:
     recorded: list[tuple[float, float | None]] = []
     for moment in trace.moments():
         if moment.begins and recorded:
@@ -95,7 +95,7 @@ def _line(
     return line
 
 
-def _pods(result: Result, trace: Trace) -> tuple[list[str], int]:
+def _pods(result: PolicyReport, trace: Trace) -> tuple[list[str], int]:
     """The pods that are shown, where there are too many those killed, then those held longest; and how many are not."""
     kills = Counter(kill.pod for kill in result.outcome.kills)
     lengths = dict.fromkeys(kills, 0.0)
@@ -106,7 +106,9 @@ def _pods(result: Result, trace: Trace) -> tuple[list[str], int]:
     return sorted(ranked[:_MOST_PODS]), len(ranked[_MOST_PODS:])
 
 
-def _draw_holds(panel: Axes, trace: Trace, result: Result, shown: Sequence[str], left_out: int, unit_s: float) -> None:
+def _draw_holds(
+    panel: Axes, trace: Trace, result: PolicyReport, shown: Sequence[str], left_out: int, unit_s: float
+) -> None:
     rows = {pod: row for row, pod in enumerate(shown)}
     colour = COLOURS[result.config.policy]
     for hold in result.outcome.holds:

@@ -47,7 +47,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Replayed:
     """What a policy would have decided."""
 
     decisions: int
@@ -62,7 +62,7 @@ class Outcome:
         return sum(kill.count for kill in self.kills if kill.lead_s is not None and not kill.own_limit)
 
 
-def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Outcome:
+def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Replayed:
     """Drive `config.policy` over a trace, as an open loop. The same trace and configuration give the same outcome."""
     state, keeper, incidents = State(), Keeper(), Incidents()
     kills: list[Kill] = []
@@ -96,7 +96,7 @@ def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Outcome
         while len(recent) > 1 and recent[1][0] <= since_ns:
             recent.pop(0)
         on_sample(decisions)
-    return Outcome(decisions, keeper.finish(), tuple(kills), tuple(keeper.sacrifices))
+    return Replayed(decisions, keeper.finish(), tuple(kills), tuple(keeper.sacrifices))
 
 
 def _kill(

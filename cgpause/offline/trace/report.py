@@ -19,7 +19,7 @@ from cgpause.offline import folder
 from cgpause.offline.markdown import plain, table
 from cgpause.offline.trace.estimate import Estimate
 from cgpause.offline.trace.keeper import Hold
-from cgpause.offline.trace.replay import Kill, Outcome
+from cgpause.offline.trace.replay import Kill, Replayed
 from cgpause.telemetry.events import iso
 from cgpause.telemetry.trace.read import Trace
 
@@ -42,11 +42,11 @@ UNKNOWN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PolicyReport:
     """A trace under one policy."""
 
     config: Config
-    outcome: Outcome
+    outcome: Replayed
     estimate: Estimate
 
 
@@ -87,7 +87,7 @@ def summary(trace: Trace) -> dict[str, Any]:
     }
 
 
-def values(trace: Trace, results: Sequence[Result]) -> dict[str, Any]:
+def values(trace: Trace, results: Sequence[PolicyReport]) -> dict[str, Any]:
     """All of it, JSON-ready; the same trace, configuration and version give the same values."""
     kills = results[0].outcome.kills if results else ()
     return {
@@ -101,7 +101,7 @@ def values(trace: Trace, results: Sequence[Result]) -> dict[str, Any]:
     }
 
 
-def _policy(trace: Trace, result: Result) -> dict[str, Any]:
+def _policy(trace: Trace, result: PolicyReport) -> dict[str, Any]:
     outcome, guess = result.outcome, result.estimate
     lengths = [_length(hold, trace) for hold in outcome.holds]
     return {
@@ -299,7 +299,7 @@ def _table(lines: list[tuple[str, ...]], texts: int) -> list[str]:
     return table([title.lower() for title in titles], [[plain(cell) for cell in row] for row in body], texts=texts)
 
 
-def files(found: dict[str, Any], trace: Trace, results: Sequence[Result]) -> dict[str, bytes]:
+def files(found: dict[str, Any], trace: Trace, results: Sequence[PolicyReport]) -> dict[str, bytes]:
     """All of it as files, by their names."""
 
     def draw() -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
-from cgpause.telemetry.trace.values import SCHEMA, Header, Moment, Stall, pause_seen
+from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample, pause_seen
 
 E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
 
@@ -52,7 +52,7 @@ class Decoder:
         self._at_ns: int | None = None
         self._begins = True
 
-    def feed(self, line: bytes) -> Moment | None:
+    def feed(self, line: bytes) -> TracedSample | None:
         """Take a line in; returns the moment that it completes, if it does.
 
         Raises:
@@ -160,7 +160,7 @@ class Decoder:
         self._pods[number] = pod
         self._usages[number] = PodUsage(self._current.get(number, 0), pod)
 
-    def _sample(self, values: dict[str, Any], header: Header) -> Moment:
+    def _sample(self, values: dict[str, Any], header: Header) -> TracedSample:
         since_ns = _whole(values, "t", _MOST // 1000) * 1000
         at_ns = header.at_ns + since_ns
         if self._at_ns is not None and at_ns < self._at_ns and not self._begins:
@@ -189,7 +189,7 @@ class Decoder:
         self._begins = False
         self._at_ns = at_ns
         late_ns = _whole(values, "l", _MOST // 1000) * 1000 if "l" in values else 0
-        return Moment(
+        return TracedSample(
             Sample(at_ns, headroom, tuple(self._usages.values()), self._read_at_ns, late_ns),
             oom_kills={self._pods[number].cgroup: count for number, count in self._kills.items()},
             own_ooms={self._pods[number].cgroup: count for number, count in self._own.items()},

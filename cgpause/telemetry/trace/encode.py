@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cgpause.core.model import CgroupId, Headroom, Pod, Workload
-from cgpause.telemetry.trace.values import SCHEMA, Header, Moment, Stall
+from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample
 
 _CPU_QUANTUM_USEC = 1000
 
@@ -100,7 +100,7 @@ class Encoder:
             }
         )
 
-    def add(self, moment: Moment) -> list[str]:
+    def add(self, moment: TracedSample) -> list[str]:
         """The lines of a moment, the sample's last; `begin` must have been called once."""
         sample = moment.sample
         lines: list[str] = []
@@ -132,7 +132,7 @@ class Encoder:
         if used != self._used:
             self._used = values["u"] = used
 
-    def _add_pods(self, moment: Moment, values: dict[str, Any], lines: list[str]) -> None:
+    def _add_pods(self, moment: TracedSample, values: dict[str, Any], lines: list[str]) -> None:
         quantum, known = self._quantum, self._pods
         changes: dict[str, list[int]] = {"m": [], "r": [], "c": [], "o": [], "w": []}
         pods = moment.sample.pods
@@ -249,7 +249,7 @@ class Blocks:
         """What comes next is to need nothing of what came before."""
         self._anew = True
 
-    def add(self, moment: Moment, *, tight: bool) -> list[Block]:
+    def add(self, moment: TracedSample, *, tight: bool) -> list[Block]:
         """Take a moment in; returns the blocks that are due. `close` is whether memory is."""
         at_ns = moment.sample.at_ns
         blocks: list[Block] = []

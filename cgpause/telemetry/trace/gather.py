@@ -13,7 +13,7 @@ from cgpause.core.model import CgroupId, Headroom, Pressure, Sample
 from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.pods.tree import PodTree, TrackedPod
-from cgpause.telemetry.trace.values import Moment, Stall
+from cgpause.telemetry.trace.values import Stall, TracedSample
 
 CLOSE_PCT = 25
 """Memory is close when less than this is left of the capacity; the daemon is awake about then."""
@@ -46,7 +46,7 @@ class Gatherer:
         self._next = 0
         """Of the pods, whose turn it is."""
 
-    def moment(self, sample: Sample, time_s: float) -> Moment:
+    def moment(self, sample: Sample, time_s: float) -> TracedSample:
         """A sample with what is read besides; `time_s` is Unix time."""
         pods = self._tree.pods
         for gone in self._known - pods.keys():
@@ -61,7 +61,7 @@ class Gatherer:
                 self._known.add(key)
         self._read_some(sample.at_ns)
         kubepods = self._tree.kubepods
-        return Moment(
+        return TracedSample(
             sample,
             oom_kills=self._kills,
             own_ooms=self._own,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cgpause.core.errors import printable
 from cgpause.telemetry.trace.decode import BadLineError, Decoder, TornLineError
-from cgpause.telemetry.trace.values import Header, Moment, TraceError
+from cgpause.telemetry.trace.values import Header, TracedSample, TraceError
 
 SEGMENTS = 4
 """Files of a trace: FILE is the newest, FILE.3 the oldest."""
@@ -50,7 +50,7 @@ class Trace:
     torn: int
     """Lines that were cut off, and passed over."""
 
-    def moments(self) -> Iterator[Moment]:
+    def moments(self) -> Iterator[TracedSample]:
         """Every sample, oldest first."""
         decoder = Decoder()
         for line in self.lines:

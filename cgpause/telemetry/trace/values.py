@@ -1,4 +1,4 @@
-"""What a trace holds, as values: its headers, and one `Moment` for each sample; no files, no clock."""
+"""What a trace holds, as values: its headers, and one `TracedSample` for each sample; no files, no clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TracedSample:
     """One sample, and what was read besides. Of the pods' facts `paused` is as it was on the node."""
 
     sample: Sample
