@@ -43,7 +43,7 @@ from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.ledger.record import XATTR
-from cgpause.pods.discover import kubepods_roots, walk
+from cgpause.pods.discover import kubepods_roots, list_pods
 from cgpause.telemetry.events import Event, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
 
@@ -71,7 +71,7 @@ def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> 
     for path, _ in kubepods_roots(root, on_error):
         try:
             with Cgroup(root, path) as kubepods:
-                pods, _ = walk(kubepods, on_error)
+                pods, _ = list_pods(kubepods, on_error)
         except CgroupGoneError:
             continue
         except CgpauseError as e:

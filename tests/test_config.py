@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.config.load import load_config, options_table, parse_config, render_config
-from cgpause.config.options import walk
+from cgpause.config.options import all_entries
 from cgpause.config.settings import (
     Config,
     HistoryConfig,
@@ -219,7 +219,7 @@ def test_a_priority_is_a_whole_number_up_to_1000_either_way(value: str, accepted
 
 
 def test_every_number_has_its_limits_tested() -> None:
-    numbers = {path for path, entry in walk(Config, Config()) if entry.kind in (int, float)}
+    numbers = {path for path, entry in all_entries(Config, Config()) if entry.kind in (int, float)}
 
     tested = {(*section.split("."), option) for section, option, _, _ in LIMITS}
     assert numbers == tested | {("pods", "priority")}
@@ -354,12 +354,12 @@ def test_a_written_file_names_and_explains_every_option() -> None:
     lines = key_lines(text)
     words = " ".join(line.removeprefix("#").strip() for line in text.splitlines())
 
-    for path, entry in walk(Config):
+    for path, entry in all_entries(Config):
         assert line_of(lines, path if path[0] != "pods" else ("pods", 0, *path[1:])) is not None
         assert " ".join(entry.option.doc.split()) in " ".join(words.split())
         assert entry.option.paper in words
     assert {"Mupper", "Mlower", "interval", "T", "R", "CPUr", "removeContainer"} == {
-        entry.option.paper for _, entry in walk(Config) if entry.option.paper
+        entry.option.paper for _, entry in all_entries(Config) if entry.option.paper
     }
     assert max(map(len, text.splitlines())) <= 100
 

@@ -10,7 +10,7 @@ from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_de
 
 from cgpause.core.errors import CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.pods.discover import find_kubepods, kubepods_roots, walk
+from cgpause.pods.discover import find_kubepods, kubepods_roots, list_pods
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_root_is_found_one_level_down_as_kind_nests_it(tmp_path: Path) -> No
     cgroup, driver = found
     with cgroup:
         assert (cgroup.id.path, driver) == ("kubelet.slice/kubelet-kubepods.slice", CgroupDriver.SYSTEMD)
-        pods, _ = walk(cgroup)
+        pods, _ = list_pods(cgroup)
         assert {pod.uid: pod.qos for pod in pods} == {uid: qos for uid, (_, qos, _) in CAPTURED.items()}
 
 

@@ -15,8 +15,8 @@ from cgpause.config.settings import Config
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import PodChange, Watch
 from cgpause.pods.follow import Follower
+from cgpause.pods.refresh_times import REFRESH_NS
 from cgpause.pods.tree import PodTree
-from cgpause.pods.walks import WALK_NS
 
 S = 1_000_000_000
 
@@ -35,10 +35,10 @@ def follower(fake: FakeTree, watch: Watch) -> Iterator[Follower]:
 
 
 def test_pods_that_come_are_watched(fake: FakeTree, follower: Follower, watch: Watch) -> None:
-    follower.walk(0, tight=False)
+    follower.refresh(0, tight=False)
     folder = fake.add_pod("web")
     assert watch.read().tree
-    (tracked,), _ = follower.walk(1, tight=False)
+    (tracked,), _ = follower.refresh(1, tight=False)
     (folder / "container").mkdir()
     assert watch.read().pods == {tracked.cgroup.id: PodChange.CONTAINERS}
 
@@ -52,14 +52,14 @@ def test_what_could_not_be_watched_is_watched_later(
     folder = fake.add_pod("web")
     with monkeypatch.context() as scarce:
         scarce.setattr(INotify, "add_watch", refuse)
-        (tracked,), _ = follower.walk(0, tight=False)
+        (tracked,), _ = follower.refresh(0, tight=False)
         assert follower.unwatched
         assert follower.times.due_ns == S, "nobody tells what comes, so a walk has to"
-    follower.walk(S, tight=False)
+    follower.refresh(S, tight=False)
     assert follower.unwatched, "it is not tried every second"
     assert not watch.done()
 
-    follower.walk(WALK_NS, tight=False)
+    follower.refresh(REFRESH_NS, tight=False)
     assert not follower.unwatched
     assert watch.done()
     assert not watch.done(), "said once"

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from cgpause import __version__
 from cgpause.cli.main import app
-from cgpause.config.options import header, walk
+from cgpause.config.options import all_entries, header
 from cgpause.config.settings import Config
 from cgpause.core.exit_codes import Exit
 
@@ -73,7 +73,7 @@ def test_cgpause_1_has_every_command_option_and_exit_code() -> None:
 def test_cgpause_toml_5_has_every_option_and_what_is_allowed() -> None:
     text = shown("cgpause.toml.5")
 
-    for path, entry in walk(Config, Config()):
+    for path, entry in all_entries(Config, Config()):
         assert f" {header(path, Config) if entry.section else path[-1]} " in text
         assert " ".join(entry.option.doc.replace("`", "").split()) in text, path
         if entry.section is None:

@@ -46,7 +46,7 @@ from cgpause.policy.reserve import (
     admit_all,
     late_s,
     left_bytes,
-    look,
+    observe,
     reaction_s,
     room_bytes,
     runnable_pods,
@@ -128,7 +128,7 @@ class Node:
     def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> ReserveStep:
         """Run the policy's own part of a decision."""
         sample = self.sample()
-        looked = look(self.state().reserve, sample)
+        looked = observe(self.state().reserve, sample)
         return step(
             looked,
             sample,
@@ -165,7 +165,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
     sample = node.sample()
     known = node.state().reserve
     known = replace(known, growths=replace(known.growths, peaks={"default/job": (350 * MIB,)}))
-    assert left_bytes(look(known, sample), sample, CONFIG) == (500 - taken) * MIB
+    assert left_bytes(observe(known, sample), sample, CONFIG) == (500 - taken) * MIB
 
 
 @pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
@@ -186,7 +186,7 @@ def test_all_pods_run_while_all_worst_demands_fit() -> None:
     assert decision.actions == ()
     assert decision.quiet is not None
     assert decision.quiet.holds(150 * MIB, node.sample().at_ns)
-    assert left_bytes(look(node.state().reserve, node.sample()), node.sample(), CONFIG) == MIB
+    assert left_bytes(observe(node.state().reserve, node.sample()), node.sample(), CONFIG) == MIB
 
 
 def test_the_worst_demand_of_the_first_is_reserved_and_pods_whose_need_does_not_fit_are_paused() -> None:
@@ -328,9 +328,9 @@ def test_what_cannot_be_paused_is_reserved_for_before_all_others() -> None:
 def test_a_pod_that_runs_for_a_while_is_reserved_for_as_long() -> None:
     node = Node(free=200).add("a", 300, claim=90, rate=100).add("b", 200, claim=150, rate=100)
     spared = node.pods[0]
-    walk = node.step(unstoppable=[(spared, 0.4)]).walk
-    assert walk.left_bytes == pytest.approx((190 - 50 - 150) * MIB), "0.4 s and a reaction"
-    assert node.step(unstoppable=[(spared, float("inf"))]).walk.left_bytes == pytest.approx(
+    grants = node.step(unstoppable=[(spared, 0.4)]).grants
+    assert grants.left_bytes == pytest.approx((190 - 50 - 150) * MIB), "0.4 s and a reaction"
+    assert node.step(unstoppable=[(spared, float("inf"))]).grants.left_bytes == pytest.approx(
         (190 - 90 - 150) * MIB, abs=1
     )
 
@@ -353,13 +353,13 @@ def test_a_pod_whose_containers_were_made_just_now_is_not_paused() -> None:
 
 def test_what_a_throttled_pod_leaks_is_reserved() -> None:
     node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=400, rate=4, held_s=1)
-    assert node.step().walk.left_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
+    assert node.step().grants.left_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
     node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=2000, period_us=200_000))
-    assert node.step().walk.left_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
+    assert node.step().grants.left_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
     node.pods[1] = PodUsage(
         200 * MIB, replace(node.pods[1].pod, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
     )
-    assert node.step().walk.left_bytes == 30 * MIB
+    assert node.step().grants.left_bytes == 30 * MIB
 
 
 def test_kubelets_eviction_threshold_and_a_margin_are_never_given_away() -> None:
@@ -407,10 +407,10 @@ def test_a_newcomer_begins_if_it_fits_and_is_admitted_then() -> None:
 def test_quiet_nodes_admit_all() -> None:
     known = {"admitted": False}
     node = Node(free=900).add("a", 300).add("b", 0, known=known).add("c", 0, known=known)
-    state = look(node.state().reserve, node.sample())
+    state = observe(node.state().reserve, node.sample())
     assert all(one.admitted for one in admit_all(state).growths.pods.values())
     assert admit_all(admit_all(state)) == admit_all(state)
-    still = look(Node(free=900).add("a", 300).state().reserve, node.sample())
+    still = observe(Node(free=900).add("a", 300).state().reserve, node.sample())
     assert replace(admit_all(still), growths=still.growths) == still
 
 
@@ -487,7 +487,7 @@ def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
     assert done.state.cost_s == (0 if excused else cost_s)
     if excused:
         assert done.actions[0].reason == EXCUSED
-        assert [place.excused for place in done.walk.places if place.usage.pod.uid == "b"] == [True]
+        assert [place.excused for place in done.grants.places if place.usage.pod.uid == "b"] == [True]
 
 
 def test_a_pod_fits_if_its_expected_demand_is_all_the_room() -> None:
@@ -538,7 +538,7 @@ def test_an_excused_pod_runs_whatever_the_memory_and_only_its_need_is_reserved()
     node = Node(free=90).add("a", 300, claim=65, rate=100)
     node.add("b", 200, claim=100, rate=100, known={"excused": True}).add("c", 100, claim=100, rate=100)
     assert node.does() == {"c": "pause"}
-    assert node.step().walk.left_bytes == (80 - 65 - 10) * MIB
+    assert node.step().grants.left_bytes == (80 - 65 - 10) * MIB
     node.growths[node.pods[1].pod.cgroup] = growth(200, rate=10.0 * MIB)
     assert node.does() == {}
 
@@ -585,17 +585,17 @@ def test_what_an_operator_paused_stays_paused() -> None:
 
 def test_idle_cpus_are_averaged_over_about_a_second() -> None:
     sample = replace(Node(900).sample(), idle_cpus=4.0)
-    first = look(ReserveState(idle_cpus=99), sample)
+    first = observe(ReserveState(idle_cpus=99), sample)
     assert first.idle_cpus == 4
     assert first.sampled_at_ns == NOW
-    assert look(first, replace(sample, at_ns=NOW + S, idle_cpus=0)).idle_cpus == 2
-    assert look(first, replace(sample, at_ns=NOW - S, idle_cpus=0)).idle_cpus == 4, "a clock that went back"
+    assert observe(first, replace(sample, at_ns=NOW + S, idle_cpus=0)).idle_cpus == 2
+    assert observe(first, replace(sample, at_ns=NOW - S, idle_cpus=0)).idle_cpus == 4, "a clock that went back"
 
 
 def test_a_look_keeps_what_was_decided() -> None:
     cgroup = pod("a").cgroup
     state = ReserveState(cost_s=7, unsafe_since_ns=8, nearest=cgroup)
-    looked = look(state, Node(900).sample())
+    looked = observe(state, Node(900).sample())
     assert (looked.cost_s, looked.unsafe_since_ns, looked.nearest) == (7, 8, cgroup)
 
 

@@ -34,7 +34,7 @@ from cgpause.policy.decide import Decision, State, decide, explain
 from cgpause.policy.demand import ACTIVE_S, Basis, Terms, demand
 from cgpause.policy.growth import CHARGE_BATCH_BYTES as BATCH
 from cgpause.policy.growth import large_bytes
-from cgpause.policy.reserve import look
+from cgpause.policy.reserve import observe
 from cgpause.policy.serving import Place
 
 MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
@@ -241,7 +241,7 @@ def test_while_a_pod_that_wants_memory_is_paused_for_it_another_one_goes_first_a
 def is_active(moment: Moment, place: Place) -> bool:
     """Return True if the pod's demand is large enough to matter on this node; see `Demand.active`."""
     _, pod = place.usage
-    reserve_state = look(moment.state.reserve, moment.sample)
+    reserve_state = observe(moment.state.reserve, moment.sample)
     peaks = reserve_state.growths.peaks.get(pod.controller or "", ())
     terms = Terms(START_NS, moment.sample.headroom.capacity_bytes, 0.1, 2, min(moment.sample.idle_cpus, 1.0))
     return demand(place.usage, reserve_state.growths.pods[pod.cgroup], peaks, terms).active

@@ -19,7 +19,7 @@ from cgpause.core.model import Owner
 from cgpause.core.names import read_names
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.ledger.ledger import read_record
-from cgpause.pods.discover import find_kubepods, walk
+from cgpause.pods.discover import find_kubepods, list_pods
 from cgpause.restore import paused_cgroups
 
 
@@ -49,7 +49,7 @@ def _offer(context: typer.Context, wanted: Callable[[Owner | None], bool]) -> li
         if found is None:
             return []
         with closing(found[0]) as kubepods:
-            uids = [pod.uid for pod in walk(kubepods, lambda *_: None)[0]]
+            uids = [pod.uid for pod in list_pods(kubepods, lambda *_: None)[0]]
         paused = {
             pod_uid(os.path.basename(cgroup.id.path)): _owner(cgroup)
             for cgroup in paused_cgroups(root, lambda *_: None)

@@ -142,13 +142,13 @@ def _set_kind(kind: Kind) -> Kind:
     return set_kind
 
 
-def walk(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
+def all_entries(kind: Kind, base: object = None, path: Path = ()) -> Iterator[tuple[Path, Entry]]:
     """Yield every option and section with its path (without indexes); a section comes before its contents."""
     # Sections come last, as in a TOML file: there, all lines after a header belong to it.
     for entry in sorted(entries(kind, base), key=lambda e: e.section is not None):
         yield (*path, entry.name), entry
         if entry.section is not None:
-            yield from walk(entry.section, None if entry.item else entry.default, (*path, entry.name))
+            yield from all_entries(entry.section, None if entry.item else entry.default, (*path, entry.name))
 
 
 def read(base: T, table: Mapping[str, object]) -> tuple[T, list[Mistake]]:
@@ -236,7 +236,7 @@ class _Reader:
         here = tuple(part for part in path if isinstance(part, str))
         homes = [
             header(p[:-1], self.root)
-            for p, entry in walk(self.root)
+            for p, entry in all_entries(self.root)
             if p[-1] == key and p[:-1] != here and (entry.section is not None) == is_section
         ]
         if homes:
@@ -319,7 +319,7 @@ def header(path: Path, root: Kind) -> str:
     """Return the header of a section as it stands in a file."""
     if not path:
         return "the part above all sections"
-    is_array = any(p == path and entry.item is not None for p, entry in walk(root))
+    is_array = any(p == path and entry.item is not None for p, entry in all_entries(root))
     return f"[[{dotted(path)}]]" if is_array else f"[{dotted(path)}]"
 
 

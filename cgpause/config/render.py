@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
 
-from cgpause.config.options import Entry, Kind, entries, header, quoted, walk
+from cgpause.config.options import Entry, Kind, all_entries, entries, header, quoted
 from cgpause.config.tomllines import Path
 
 _WIDTH = 100
@@ -26,7 +26,7 @@ def table(defaults: object) -> str:
         ("Option", "Default", "Allowed", "Paper", "Meaning"),
         ("---", "---", "---", "---", "---"),
     ]
-    for path, entry in walk(type(defaults), defaults):
+    for path, entry in all_entries(type(defaults), defaults):
         if entry.section is None:
             where = header(path[:-1], type(defaults)) if path[:-1] else ""
             default = "(required)" if entry.default is dataclasses.MISSING else f"`{_toml(entry.default)}`"

@@ -152,7 +152,7 @@ class Daemon:
         self._epoll.register(self._signals, select.EPOLLIN)
         self._publisher.configure(self.config.metrics)
         self._tracer.configure(self.config.trace)
-        self._walk(now_ns())
+        self._refresh(now_ns())
         for tracked in self.tree.pods.values():
             if tracked.pod.paused is not None:
                 self._actuator.adopt(tracked)
@@ -227,7 +227,7 @@ class Daemon:
             times.something_went(at_ns)
         if times.is_due(at_ns):
             started_ns = time.thread_time_ns()
-            self._walk(at_ns)
+            self._refresh(at_ns)
             times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
         urgent = changes.high and self._brake.answer_drift(at_ns)
         if changes.pods:
@@ -364,11 +364,11 @@ class Daemon:
         self._resume_all("memory cannot be read", Result.BLIND)
         self._sample_at_ns = at_ns + _BLIND_NS
 
-    def _walk(self, at_ns: int) -> None:
+    def _refresh(self, at_ns: int) -> None:
         self._status_old = True
         self._asleep = False
         self._quiet = None
-        appeared, gone = self._follower.walk(at_ns, tight=self._tight)
+        appeared, gone = self._follower.refresh(at_ns, tight=self._tight)
         for tracked in appeared:
             self._actuator.read_record(tracked)
             self._publisher.containers_changed(tracked.pod.uid)

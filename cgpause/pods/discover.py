@@ -72,9 +72,9 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
         except CgpauseError:
             continue
         try:
-            pods = len(walk(cgroup)[0])
+            pods = len(list_pods(cgroup)[0])
         except CgpauseError:
-            pods = 0  # it may still be the root in use: the next `walk` reports the error
+            pods = 0  # it may still be the root in use: the next `list_pods` reports the error
         key = (is_populated(cgroup), pods, is_current, driver is CgroupDriver.SYSTEMD)
         loser: Cgroup | None = cgroup
         if best is None or key > best[0]:
@@ -93,7 +93,7 @@ def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[PodCgroup]:
             continue
         try:
             with Cgroup(root, path) as other:
-                pods, _ = walk(other, lambda *_: None)
+                pods, _ = list_pods(other, lambda *_: None)
         except CgpauseError:
             continue
         found += [pod for pod in pods if _has_record(root, pod)]
@@ -108,7 +108,7 @@ def _has_record(root: str, pod: PodCgroup) -> bool:
         return False
 
 
-def walk(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[PodCgroup], list[CgroupId]]:
+def list_pods(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[PodCgroup], list[CgroupId]]:
     """Return the pods below a kubepods root, and its tiers; a tier that vanishes meanwhile has no pods.
 
     A tier that exists but cannot be listed is never taken for empty. Its error is raised. If `on_error` is set, it gets

@@ -10,8 +10,8 @@ from cgpause.core.model import CgroupId, Pod
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
+from cgpause.pods.refresh_times import Refreshed, RefreshTimes
 from cgpause.pods.tree import PodTree, TrackedPod
-from cgpause.pods.walks import Refreshed, WalkTimes
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class Follower:
 
     def __init__(self, tree: PodTree, root: Cgroup, watch: Watch) -> None:
         """Watch `tree` with `watch`; `root` is the cgroup root, in which kubepods appears."""
-        self.times = WalkTimes()
+        self.times = RefreshTimes()
         self._tree = tree
         self._root = root
         self._watch = watch
@@ -33,7 +33,7 @@ class Follower:
         """Whether the tree may change without an inotify event."""
         return self._watch.degraded
 
-    def walk(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
+    def refresh(self, at_ns: int, *, tight: bool) -> tuple[list[TrackedPod], list[Pod]]:
         """Refresh the tree once; return the pods that appeared, now watched, and the pods that are gone.
 
         `close` is whether memory is tight: then limits, names and marks must be at most a minute old.

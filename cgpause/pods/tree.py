@@ -24,7 +24,7 @@ from cgpause.kernel.listening import is_being_made, listens
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
-from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, paused_elsewhere, walk
+from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_elsewhere
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.kinds import Kinds
@@ -200,7 +200,7 @@ class PodTree:
         protected until it is resumed or gone.
         """
         # Sorted, so that pods with equal use are ranked the same way in every run.
-        found = {pod.cgroup: pod for pod in sorted(self._walk(), key=lambda pod: pod.cgroup)}
+        found = {pod.cgroup: pod for pod in sorted(self._discover(), key=lambda pod: pod.cgroup)}
         self._complained &= found.keys()
         elsewhere = [] if self._refreshed else paused_elsewhere(self.root, self.kubepods)
         left_behind = {pod.cgroup for pod in elsewhere} | {
@@ -417,7 +417,7 @@ class PodTree:
         age_s = (at_ns - tracked.started_ns) / NS_PER_S if tracked.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
-    def _walk(self) -> list[PodCgroup]:
+    def _discover(self) -> list[PodCgroup]:
         if self.kubepods is not None and not self.kubepods.exists():
             self.kubepods.close()
             self.kubepods = None
@@ -431,7 +431,7 @@ class PodTree:
             self.tiers = []
             return []
         try:
-            pods, self.tiers = walk(self.kubepods)
+            pods, self.tiers = list_pods(self.kubepods)
         except CgroupGoneError:
             return []
         return pods

@@ -136,34 +136,34 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     at_ns = sample.at_ns
     fill = pace.learn(state.fill, at_ns, sample.headroom)
     care_bytes = _care_bytes(sample, config)
-    close = sample.headroom.available_bytes < care_bytes
-    looked = reserve.look(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
-    pods = sample.pods if config.policy is Policy.WATERMARK else _concerned(state, looked, sample)
+    tight = sample.headroom.available_bytes < care_bytes
+    learned = reserve.observe(state.reserve, sample) if config.policy is Policy.RESERVE else state.reserve
+    pods = sample.pods if config.policy is Policy.WATERMARK else _concerned(state, learned, sample)
     if not everyone and not state.stretches and not [None for _, pod in pods if pod.paused is not None]:
         # No pod is paused. If headroom is left as well, the tick ends here, before any pod is ranked.
         if config.policy is Policy.RESERVE:
-            room = reserve.left_bytes(looked, sample, config)
+            room = reserve.left_bytes(learned, sample, config)
         else:
             room = _room_below_mark(sample, config)
         if room > 0:
             next_ns = _next_ns(fill, sample, room, [], {}, config)
-            looked = reserve.admit_all(replace(looked, unsafe_since_ns=None, nearest=None, cost_s=0.0))
-            after = State(reserve=looked, fill=fill)
+            learned = reserve.admit_all(replace(learned, unsafe_since_ns=None, nearest=None, cost_s=0.0))
+            after = State(reserve=learned, fill=fill)
             quiet = None
             if config.policy is Policy.RESERVE:
                 quiet = _quiet(room, [], {}, sample, next_ns, config)
-            if quiet is not None and not close:
+            if quiet is not None and not tight:
                 # As while the daemon sleeps: growth far from the limit says little about growth near it.
                 low = max(quiet.low_bytes, care_bytes)
                 quiet = Quiet(low, math.inf, at_ns + _FAR_LOOK_NS, next_ns)
-            return Decision(after, (), next_ns, close, care_bytes, quiet), None
+            return Decision(after, (), next_ns, tight, care_bytes, quiet), None
     if everyone or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
     parts = _sort(pods, stretches, at_ns, config)
     if config.policy is Policy.RESERVE:
         step = reserve.step(
-            looked,
+            learned,
             sample,
             candidates=parts.candidates,
             paused=parts.paused,
@@ -173,8 +173,8 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             everyone=everyone,
         )
         chosen = step.actions
-        walk: Grants | None = step.walk
-        room = step.walk.left_bytes
+        grants: Grants | None = step.grants
+        room = step.grants.left_bytes
         after = State(reserve=step.state)
     else:
         parts.paused.sort(key=_paused_since)
@@ -187,7 +187,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             all_paused=all_paused,
             config=config,
         )
-        walk = None
+        grants = None
         room = _room_below_mark(sample, config)
         after = State(watermark=watermark_state, reserve=reserve.with_peaks(state.reserve.growths.peaks))
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
@@ -201,12 +201,12 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     after = replace(after, stretches=stretches, fill=fill)
-    close = close or bool(parts.paused) or bool(chosen)
+    tight = tight or bool(parts.paused) or bool(chosen)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
-    is_settled = walk is not None and not actions and (runs_alone or (room > 0 and not walk.unsafe))
+    is_settled = grants is not None and not actions and (runs_alone or (room > 0 and not grants.unsafe))
     quiet = _quiet(room, parts.paused, stretches, sample, next_ns, config) if is_settled else None
-    return Decision(after, actions, next_ns, close, care_bytes, quiet), walk
+    return Decision(after, actions, next_ns, tight, care_bytes, quiet), grants
 
 
 def _freezes(paused: list[PodUsage], decided: set[CgroupId], at_ns: int, config: Config) -> list[Action]:
@@ -252,9 +252,9 @@ def _quiet(
     return Quiet(available - max(left_bytes / 2, little), available + little, until_ns, next_ns)
 
 
-def _concerned(state: State, looked: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
+def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> tuple[PodUsage, ...]:
     """Return the pods that `reserve` can act on: they move, are paused or were paused lately. Most do not."""
-    moving = looked.growths.moving
+    moving = learned.growths.moving
     if not state.stretches:
         return moving
     concerned = {pod.cgroup for _, pod in moving} | state.stretches.keys()
@@ -342,9 +342,9 @@ def held_next_ns(fill: pace.FillRate, sample: Sample, room: float, due_ns: int, 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:
     """Return one decision, and for every pod, in the policy's order, the action it implies and the reason."""
     decision = decide(state, sample, config)
-    _, walk = _decide(state, sample, config, everyone=True)
+    _, grants = _decide(state, sample, config, everyone=True)
     done = {action.pod.cgroup: action for action in decision.actions}
-    places = {} if walk is None else {place.usage.pod.cgroup: place for place in walk.places}
+    places = {} if grants is None else {place.usage.pod.cgroup: place for place in grants.places}
     order = {cgroup: number for number, cgroup in enumerate(places)}
     verdicts = []
     number = 0

@@ -92,7 +92,7 @@ class ReserveStep:
 
     state: ReserveState
     actions: tuple[Action, ...]
-    walk: Grants
+    grants: Grants
 
 
 def with_peaks(peaks: Mapping[str, tuple[int, ...]]) -> ReserveState:
@@ -100,7 +100,7 @@ def with_peaks(peaks: Mapping[str, tuple[int, ...]]) -> ReserveState:
     return ReserveState(Growths(peaks=peaks))
 
 
-def look(state: ReserveState, sample: Sample) -> ReserveState:
+def observe(state: ReserveState, sample: Sample) -> ReserveState:
     """Return the state with one more sample taken in; `left_bytes` and `step` expect it."""
     elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
     kept: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
@@ -150,7 +150,7 @@ def step(
     elapsed_s: float,
     everyone: bool = False,
 ) -> ReserveStep:
-    """Return the decision on a sample that `look` has taken in.
+    """Return the decision on a sample that `observe` has taken in.
 
     `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
     with the seconds until it could be paused (infinite: never). `elapsed_s` is the time since the last decision. With
@@ -185,14 +185,14 @@ def step(
         cost_s = 0.0
         places = [place for place in places if place.usage.pod.cgroup != excused.usage.pod.cgroup]
         places.append(place_of(excused, excused.expected, room, runs=True)._replace(excused=True))
-    walk = Grants(room, tuple(places), served.left_bytes, served.unsafe)
+    grants = Grants(room, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, () if excused is None else (excused.usage.pod.cgroup,))
-    actions = _actions(walk, growths, capacity, config)
+    actions = _actions(grants, growths, capacity, config)
     unsafe_since_ns, killed = None, state.killed
-    if walk.unsafe:
+    if grants.unsafe:
         unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
         if config.reserve.sacrifice and sample.at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
-            victim = None if _may_grow(walk) else choose(_stoppable(walk), killed, sample)
+            victim = None if _may_grow(grants) else choose(_stoppable(grants), killed, sample)
             if victim is not None:
                 actions = [*(a for a in actions if a.pod.cgroup != victim.pod.cgroup), victim]
                 unsafe_since_ns = None
@@ -205,7 +205,7 @@ def step(
         killed=killed,
         nearest=served.nearest,
     )
-    return ReserveStep(after, tuple(actions), walk)
+    return ReserveStep(after, tuple(actions), grants)
 
 
 def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> float:
@@ -218,19 +218,19 @@ def runnable_pods(idle_cpus: float, cpus: float, running: int, paused: int) -> f
     return float(paused) if idle_cpus >= needed_cpus * paused else idle_cpus / needed_cpus
 
 
-def _may_grow(walk: Grants) -> bool:
+def _may_grow(grants: Grants) -> bool:
     """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
-    others = (place for place in walk.places if place.stoppable and not place.first)
-    return walk.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
+    others = (place for place in grants.places if place.stoppable and not place.first)
+    return grants.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
 
 
-def _stoppable(walk: Grants) -> list[PodUsage]:
-    return [place.usage for place in walk.places if place.stoppable]
+def _stoppable(grants: Grants) -> list[PodUsage]:
+    return [place.usage for place in grants.places if place.stoppable]
 
 
-def _actions(walk: Grants, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
+def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
     actions: list[Action] = []
-    for place in walk.places:
+    for place in grants.places:
         (current, pod), runs = place.usage, place.runs
         why = describe(place.need, place.basis, place.left)
         if pod.paused is None:

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from cgpause import __version__
 from cgpause.cli.main import app
-from cgpause.config.options import header, walk
+from cgpause.config.options import all_entries, header
 from cgpause.config.render import describe
 from cgpause.config.settings import Config
 from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, TRACE_FILE
@@ -183,7 +183,7 @@ def options_page() -> str:
         *_prose(_flowing(_FORMAT)),
         ".SH OPTIONS",
     ]
-    for path, entry in walk(Config, Config()):
+    for path, entry in all_entries(Config, Config()):
         if entry.section is None:
             lines += _entry([entry.name], describe(entry))
         else:

@@ -11,7 +11,7 @@ from helpers.trees import FakeTree, records_left, rewrite, wait_until
 
 from cgpause.core.model import Owner
 
-WALK_OFTEN = f"from cgpause.pods import walks; walks.WALK_NS = {S // 2}"
+WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
 
 def test_a_node_without_kubepods_is_waited_for(tree: FakeTree, start: Start) -> None:

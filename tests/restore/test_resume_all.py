@@ -18,7 +18,7 @@ from cgpause import restore
 from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.discover import walk
+from cgpause.pods.discover import list_pods
 from cgpause.restore import resume_all
 
 
@@ -48,7 +48,7 @@ def test_every_pause_is_undone_to_its_own_original(tree: FakeTree) -> None:
 def test_a_captured_tree_gets_everything_back(driver: str, tmp_path: Path) -> None:
     root, _ = lay_out_capture(driver, tmp_path)
     with Cgroup(str(root), "kubepods.slice" if driver == "systemd" else "kubepods") as kubepods:
-        pods = [root / pod.cgroup.path for pod in walk(kubepods)[0]]
+        pods = [root / pod.cgroup.path for pod in list_pods(kubepods)[0]]
     before = {pod: (cpu_max(pod), (pod / "cgroup.freeze").read_text()) for pod in pods}
     for number, pod in enumerate(pods):
         pause_pod(root, pod, Mechanism.FREEZE if number % 2 else Mechanism.THROTTLE)

@@ -33,7 +33,7 @@ from cgpause.policy.growth import learn
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.watermark import WatermarkState
 
-_WALK_NS = 2 * NS_PER_S
+_REFRESH_NS = 2 * NS_PER_S
 _FACTS_NS = 10 * NS_PER_S
 """Interval of reading names, limits and marks: they rarely change, and reading them costs as much as the rest."""
 _DETAILS_NS = 5 * NS_PER_S
@@ -116,7 +116,7 @@ class Reader:
     def read(self, at_ns: int, detail_of: CgroupId | None = None) -> NodeView:
         """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
         at = time.time()
-        trouble = self._walk(at_ns)
+        trouble = self._refresh(at_ns)
         self._observer.look(self.tree, at, at_ns)
         self._kept.look()
         if self._tight or at_ns >= self._details_at_ns:
@@ -180,11 +180,11 @@ class Reader:
             processes=processes,
         )
 
-    def _walk(self, at_ns: int) -> str | None:
+    def _refresh(self, at_ns: int) -> str | None:
         """Refresh the pods if that is due, and the CPU rates; return the error of the refresh, or None."""
         trouble = None
         if at_ns >= self._walk_at_ns:
-            self._walk_at_ns = at_ns + _WALK_NS
+            self._walk_at_ns = at_ns + _REFRESH_NS
             facts = at_ns >= self._facts_at_ns
             if facts:
                 self._facts_at_ns = at_ns + _FACTS_NS

@@ -83,7 +83,7 @@ class _Node:
         elif changes.gone:
             times.something_went(at_ns)
         if times.is_due(at_ns):
-            appeared, _ = self._follower.walk(at_ns, tight=tight)
+            appeared, _ = self._follower.refresh(at_ns, tight=tight)
             for tracked in appeared:
                 self._read_record(tracked)
             if self._follower.unwatched:

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from cgpause.pods.walks import Refreshed, WalkTimes
+from cgpause.pods.refresh_times import Refreshed, RefreshTimes
 
 S = 1_000_000_000
 CALM = Refreshed(watched=True, pods=True, named=True, started=False, rewatched=False)
 
 
-def times_after(found: Refreshed, at_s: float = 0, *, tight: bool = False) -> WalkTimes:
-    times = WalkTimes()
+def times_after(found: Refreshed, at_s: float = 0, *, tight: bool = False) -> RefreshTimes:
+    times = RefreshTimes()
     times.walked(int(at_s * S), found, tight=tight)
     return times
 
 
 def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
-    times = WalkTimes()
+    times = RefreshTimes()
 
     assert times.is_due(0)
     assert times.facts_due(0)
@@ -109,7 +109,7 @@ def test_when_memory_becomes_close_facts_are_read_once_they_are_a_minute_old(at_
 
 
 def test_a_walk_that_failed_is_tried_again_in_ten_seconds_and_read_nothing() -> None:
-    times = WalkTimes()
+    times = RefreshTimes()
 
     times.failed(5 * S)
 

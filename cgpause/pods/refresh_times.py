@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from cgpause.core.clock import NS_PER_S
 
-WALK_NS = 60 * NS_PER_S
+REFRESH_NS = 60 * NS_PER_S
 """Interval of refreshes even without inotify events; each also reads the pods' limits, names and marks again."""
-CALM_WALK_NS = 10 * WALK_NS
+CALM_REFRESH_NS = 10 * REFRESH_NS
 """Interval while memory is not tight: no decision needs these facts then, and refreshes take nearly all the CPU time of
 an idle daemon."""
-UNNAMED_WALK_NS = 10 * NS_PER_S
+UNNAMED_REFRESH_NS = 10 * NS_PER_S
 """Interval while a pod has no name: kubelet makes the pod's log folder some time after its cgroup."""
-UNWATCHED_WALK_NS = NS_PER_S
+UNWATCHED_REFRESH_NS = NS_PER_S
 """Interval while inotify does not report new pods."""
-GONE_WALK_NS = NS_PER_S
+GONE_REFRESH_NS = NS_PER_S
 """Delay of the refresh after a pod is gone: it is not urgent, and one refresh handles all pods that went meanwhile."""
 
 
@@ -35,7 +35,7 @@ class Refreshed:
     """Whether a new directory is watched: the refresh missed pods that appeared in it before the watch."""
 
 
-class WalkTimes:
+class RefreshTimes:
     """The time of the next refresh, in ns of the caller's clock; the first refresh is due at once."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class WalkTimes:
         self._not_later_than(max(at_ns, self._not_before_ns))
 
     def something_went(self, at_ns: int) -> None:
-        """Make a refresh due within GONE_WALK_NS, after a pod or an empty tier is gone."""
-        self._not_later_than(at_ns + GONE_WALK_NS)
+        """Make a refresh due within GONE_REFRESH_NS, after a pod or an empty tier is gone."""
+        self._not_later_than(at_ns + GONE_REFRESH_NS)
 
     def memory_became_tight(self, at_ns: int) -> None:
         """Make a refresh due as soon as the facts are a minute old: decisions need them while memory is tight."""
@@ -73,23 +73,23 @@ class WalkTimes:
 
     def failed(self, at_ns: int) -> None:
         """Schedule the next attempt after a failed refresh."""
-        self.due_ns = at_ns + UNNAMED_WALK_NS
+        self.due_ns = at_ns + UNNAMED_REFRESH_NS
 
     def walked(self, at_ns: int, found: Refreshed, *, tight: bool) -> None:
         """Schedule the next refresh after a successful one; `close` is whether memory is tight."""
         if self.facts_due(at_ns):
-            self._facts_due_ns = at_ns + WALK_NS
+            self._facts_due_ns = at_ns + REFRESH_NS
         if found.started:
-            self._calm_from_ns = at_ns + CALM_WALK_NS
+            self._calm_from_ns = at_ns + CALM_REFRESH_NS
         calm = found.pods and not tight and at_ns >= self._calm_from_ns
         if found.rewatched:
             self.due_ns = at_ns
         elif not found.watched:
-            self.due_ns = at_ns + UNWATCHED_WALK_NS
+            self.due_ns = at_ns + UNWATCHED_REFRESH_NS
         elif not found.named:
-            self.due_ns = at_ns + UNNAMED_WALK_NS
+            self.due_ns = at_ns + UNNAMED_REFRESH_NS
         else:
-            self.due_ns = at_ns + (CALM_WALK_NS if calm else WALK_NS)
+            self.due_ns = at_ns + (CALM_REFRESH_NS if calm else REFRESH_NS)
 
     def rest_until(self, at_ns: int) -> None:
         """Let new pods wait for a refresh until `at_ns`, so that refreshes take only a small share of CPU time."""
