@@ -381,8 +381,12 @@ class Daemon:
             self._actuator.answer_drift(tracked, self.config)  # also a pause that was given up an hour ago
         self._psi.follow(self.tree.kubepods)
         self._brake.follow()
-        if self._watch.done():
+        missed = self._watch.done()
+        if missed:
             self._distress.missed(at_ns)
+        sample, sleeps = self._sample, self._sample_at_ns > at_ns + self._slow_ns()
+        # The tripwire and the PSI trigger of a kubepods root that was left wake the daemon no more.
+        if missed or (sleeps and sample is not None and self._sleep_ns(sample) is None):
             self._sample_at_ns = at_ns
 
     def _expect_newcomer(self, at_ns: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.trees import records_left, wait_until
-from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, spawn_into
+from lab.bed.kubepods import Kubepods, PodSpec, enable_controllers, make_uid, remove_tree, spawn_into
 from vm.realnode import FULL_MIB, LIMIT_MIB, MIB, PAUSED, Daemon, Node, Start, cpu_max
 
 from cgpause.core.clock import now_ns
@@ -124,6 +124,21 @@ def test_pause_by_hand_in_a_tree_that_kubelet_left_still_ends_at_its_time(node: 
     assert cpu_max(pod) == PAUSED
     daemon.wait_for_log('reason="pause expired"')
     assert cpu_max(pod) == ORIGINAL
+
+
+def test_daemon_that_sleeps_arms_the_tripwire_of_the_tree_that_kubelet_uses_now(node: Node, start: Start) -> None:
+    """It would sleep for ten minutes, and the tripwire of the tree that kubelet left cannot wake it."""
+    pod = node.add("web", 10)
+    daemon = start("[sampling]\nslow_s = 1\n[memory_high]\nsleep_s = 600\n")
+    daemon.wait_for_log("level=tripwire")
+    time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
+    end_all(node)
+    move(node)
+
+    remove_tree(pod)  # the daemon notices this, and finds the other tree
+
+    daemon.wait_for_log('reason="kubepods is another one now"')
+    daemon.wait_for_log("armed memory.high cgroup=kubepods ")
 
 
 def test_pause_of_a_predecessor_in_a_tree_that_kubelet_left_is_ended_at_once(node: Node, start: Start) -> None:
