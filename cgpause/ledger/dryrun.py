@@ -11,14 +11,14 @@ from cgpause.ledger.ledger import PauseRequest, Resumed
 
 
 class DryLedger:
-    """The functions of `cgpause.ledger.ledger`, in memory; pauses that really exist are seen but never changed."""
+    """The functions of `cgpause.ledger.ledger`, in memory; it reads real pauses and never changes them."""
 
     def __init__(self) -> None:
         self._records: dict[CgroupId, PauseRecord] = {}
         self._resumed: set[CgroupId] = set()
 
     def read_record(self, cgroup: Cgroup) -> PauseRecord | None:
-        """Record we pretend to have written, or the real one."""
+        """Return the record that a pause would have written, or the real one."""
         if cgroup.id in self._records:
             return self._records[cgroup.id]
         return None if cgroup.id in self._resumed else ledger.read_record(cgroup)
@@ -52,7 +52,7 @@ class DryLedger:
         second_source: Callable[[str], CpuMax | None] | None = None,
         owner: Owner | None = None,
     ) -> Resumed | None:
-        """Forget a pause, also one that really exists: what follows is decided as if it had ended."""
+        """Forget a pause, also a real one: later decisions are made as if it had ended."""
         del wait_s, known, second_source, owner
         record = self.read_record(cgroup)
         if record is None:
@@ -62,6 +62,6 @@ class DryLedger:
         return Resumed(record, record.original, foreign=False)
 
     def reassert(self, cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = 0) -> PauseRecord | None:
-        """Nothing was written, so nothing can drift."""
+        """Return None: nothing was written, so nothing can drift."""
         del cgroup, throttle, wait_s
         return None

@@ -1,10 +1,10 @@
-"""memory.high of a kubepods root: record, write, verify, restore; used alike by the daemon and by `restore`.
+"""memory.high of a kubepods root: record, write, verify, restore. The daemon and `cgpause.restore` use it.
 
     set:      flock → get record, read memory.high → set record → write → read back
-    release:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
+    release:  flock → get record → write the original, unless a foreign value is in force → remove record
 
-The pause protocol of `ledger`, on the one cgroup that holds all pods: whoever dies between any two steps leaves it
-untouched or with the record that undoes it (tests/test_high.py kills at every step). The record is the xattr
+It is the pause protocol of `ledger`, on the one cgroup that contains all pods. A process that dies between two steps
+leaves the cgroup untouched, or with the record that undoes it (tests/test_high.py kills it at every step). The record is the xattr
 `user.cgpause.high` of the directory. Sizes are bytes; None is "max". Facts: admin-guide/cgroup-v2.rst.
 """
 
@@ -35,32 +35,32 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class HighRecord:
-    """What was there before us, and what we wrote."""
+    """The original value, and the value that cgpause wrote."""
 
     original_bytes: int | None
     written_bytes: int
     replaced_bytes: int | None
-    """The value of ours that this one replaces, in force until the write is done; None when it was the original."""
+    """The earlier value of cgpause, in force until the write is done; None if the original was in force."""
     since_ns: int
-    """When the original was last there (CLOCK_BOOTTIME)."""
+    """Time at which the original was last in force, in ns of CLOCK_BOOTTIME."""
 
     def holds(self, current_bytes: int | None) -> bool:
-        """Whether a value read back is of our making."""
+        """Return True if cgpause wrote this value."""
         return current_bytes is not None and current_bytes in (self.written_bytes, self.replaced_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a release did."""
+    """The result of a release."""
 
     high_bytes: int | None
     """The value in force now."""
     foreign: bool
-    """Whether somebody else wrote in between; their value stayed."""
+    """Whether another program had written in between; its value stayed."""
 
 
 def encode_record(record: HighRecord) -> bytes:
-    """Turn a record into the xattr's bytes."""
+    """Return a record as the bytes of the xattr."""
     return json.dumps(
         {
             "schema": SCHEMA,
@@ -74,7 +74,7 @@ def encode_record(record: HighRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> HighRecord:
-    """Read a record back.
+    """Return the record in the bytes of an xattr.
 
     Raises:
         DamagedRecordError: not our JSON, another schema, or a value that cannot be.
@@ -99,20 +99,20 @@ def decode_record(data: bytes) -> HighRecord:
 
 
 def text(high_bytes: int | None) -> str:
-    """The kernel's spelling."""
+    """Return a limit as the kernel spells it."""
     return "max" if high_bytes is None else str(high_bytes)
 
 
 def set_high(
     cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S
 ) -> HighRecord | None:
-    """Write memory.high, or change what we wrote; None where the original is as tight already, and so in force.
+    """Write memory.high and return the record; None if the original is at least as tight and stays in force.
 
-    A value that is not ours becomes the original: that is how a foreign write is answered. `known` is the record as the
-    caller wrote it, for where it has been damaged or removed since.
+    A value that cgpause did not write becomes the original. `known` is the record as the caller wrote it; it is used if
+    the record on the cgroup is damaged or missing.
 
     Raises:
-        CgpauseError: it could not be set; what had been written is undone before this is raised.
+        CgpauseError: the value could not be set; everything written was undone before.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = _record(cgroup, known)
@@ -129,7 +129,7 @@ def set_high(
             replaced_bytes=None if ours is None else current,
             since_ns=since_ns if ours is None else ours.since_ns,
         )
-        # Always first. Until the write below it names both values that may be in force.
+        # The record comes first. Until the write below, it names both values that may be in force.
         cgroup.set_xattr(XATTR, encode_record(record))
         try:
             cgroup.write(FILE, text(level_bytes))
@@ -150,16 +150,16 @@ def set_high(
 
 
 def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S) -> Released | None:
-    """Put the original back; None when nothing was written. Safe to call again after any failure.
+    """Restore the original value; return None if nothing was written. It can be called again after any failure.
 
     `known` is as in `set_high`.
 
     Raises:
-        RestoreError: it could not be put back; the record stays.
+        RestoreError: the original could not be written; the record stays.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
     if known is None and cgroup.get_xattr(XATTR) is None:
-        return None  # without the lock: where there is nothing to do, nobody who holds it is in the way
+        return None  # without the lock: there is nothing to do, so there is nothing to wait for
     try:
         with cgroup.locked(wait_s=wait_s):
             record = _record(cgroup, known)
@@ -176,10 +176,10 @@ def release(cgroup: Cgroup, *, known: HighRecord | None = None, wait_s: float = 
 
 
 def read_record(cgroup: Cgroup) -> HighRecord | None:
-    """Record on a kubepods root, or None when we wrote nothing there.
+    """Return the record on a kubepods root, or None if cgpause wrote nothing there.
 
     Raises:
-        DamagedRecordError: there is one that cannot be read.
+        DamagedRecordError: there is a record, and it cannot be read.
     """
     data = cgroup.get_xattr(XATTR)
     return None if data is None else decode_record(data)
@@ -200,7 +200,7 @@ def _undo(cgroup: Cgroup, record: HighRecord) -> Released:
     if ours:
         cgroup.write(FILE, text(record.original_bytes))
         current = record.original_bytes
-    # Last: as long as anything is left to do, the record is there to say so.
+    # The record goes last: until then it shows that something is left to undo.
     cgroup.remove_xattr(XATTR)
     return Released(current, foreign=not ours and current != record.original_bytes)
 

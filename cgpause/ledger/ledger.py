@@ -1,12 +1,12 @@
-"""The pause protocol: record, write, verify, restore; used alike by the daemon and the CLI.
+"""The pause protocol: record, write, verify, restore. The daemon and the CLI use it.
 
     pause:   flock → read cpu.max → set record → read again → write → read back
     freeze:  flock → get record → set record → freeze → read back (a throttled pod that grows all the same)
-    take over: flock → get record → set record (whose it is, and until when) → hold it again where it is not held
-    resume:  flock → get record → still what we wrote: write the original; else the foreign value stays → remove record
+    take over: flock → get record → set record (new owner and end) → write the pause again if it is not in force
+    resume:  flock → get record → write the original, unless a foreign value is in force → remove record
 
-The record lives on the pod's cgroup itself, so it cannot outlive or miss it. Whoever dies between any two steps leaves
-a cgroup that is either untouched or carries the record that undoes it (tests/ledger kills at every step).
+The record is an xattr of the pod's cgroup, so it lives exactly as long as the cgroup. A process that dies between two
+steps leaves the cgroup untouched, or with the record that undoes the pause (tests/ledger kills it at every step).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger.record import XATTR, decode_record, encode_record
 
 LOCK_WAIT_S = 2.0
-"""How long to wait for another cgpause on the same pod; its critical section takes well under a millisecond."""
+"""Longest wait for another cgpause process on the same pod; its critical section takes far less than a millisecond."""
 _MAX_READS = 5
-"""How often an original is read again because it changed meanwhile; kubelet writes cpu.max once a resize."""
+"""Number of attempts to read an original that changes meanwhile; kubelet writes cpu.max once per resize."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseRequest:
-    """What to do to a pod, and what its record will say."""
+    """A pause to make, with the fields of its record."""
 
     mechanism: Mechanism
     throttle: CpuMax
@@ -53,37 +53,37 @@ class PauseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What a resume did: `record` is None when a damaged one was replaced by a second source."""
+    """The result of a resume; `record` is None if a second source replaced a damaged one."""
 
     record: PauseRecord | None
     cpu_max: CpuMax
     """The value in force now."""
     foreign: bool
-    """Whether somebody else wrote in between; their value stayed."""
+    """Whether another program had written in between; its value stayed."""
 
 
 def read_record(cgroup: Cgroup) -> PauseRecord | None:
-    """Record of a paused pod, or None when it is not paused by us.
+    """Return the record of a paused pod, or None if cgpause has not paused it.
 
     Raises:
-        DamagedRecordError: there is one that cannot be read.
+        DamagedRecordError: there is a record, and it cannot be read.
     """
     data = cgroup.get_xattr(XATTR)
     return None if data is None else decode_record(data)
 
 
 def is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
-    """Whether a pod is frozen, or throttled, as its record says: another program may have written since."""
+    """Return True if the pause in the record is in force: another program may have written since."""
     if record.mechanism is Mechanism.FREEZE:
         return _is_frozen(cgroup)
     return parse_cpu_max(cgroup.read("cpu.max")) == record.written
 
 
 def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S) -> tuple[PauseRecord, bool]:
-    """Pause a pod; returns its record and whether anything changed (a paused pod is left as it is).
+    """Pause a pod; return its record, and whether anything changed (a paused pod stays as it is).
 
     Raises:
-        CgpauseError: the pod could not be paused; what had been written is undone before this is raised.
+        CgpauseError: the pod could not be paused; everything written was undone before.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -100,7 +100,7 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
             raise
         except CgpauseError as e:
             try:
-                _undo(cgroup, read_record(cgroup) or record)  # which may know of a resize meanwhile
+                _undo(cgroup, read_record(cgroup) or record)  # the record may include a resize that came meanwhile
             except CgpauseError as undo:
                 raise RestoreError(
                     f"cannot undo a failed pause of {printable(cgroup.path)}: {undo}; it failed with: {e}"
@@ -110,14 +110,14 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
 
 
 def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple[PauseRecord | None, bool]:
-    """Freeze a pod the daemon holds by throttling; returns the record in force now and whether anything changed.
+    """Freeze a pod that the daemon has throttled; return the record in force, and whether anything changed.
 
-    Its quota stays written: every write refills the bandwidth pool. Any other pod (running, frozen already, paused by
-    an operator) is left as it is.
+    The throttle's quota stays: every write would refill the bandwidth pool. Any other pod (running, already frozen,
+    paused by an operator) stays as it is.
 
     Raises:
-        CgpauseError: the pod could not be frozen, or somebody else froze it; it is still throttled, and what undoes
-            that is recorded.
+        CgpauseError: the pod could not be frozen, or another program froze it; it stays throttled, and its record
+            undoes that.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -130,7 +130,7 @@ def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple
         except CgroupGoneError:
             raise
         except CgpauseError:
-            # Should this fail too, nothing is lost: the record that is there then undoes the freeze and the quota.
+            # If this fails too, nothing is lost: the present record undoes the freeze and the quota.
             with contextlib.suppress(CgpauseError):
                 _thaw(cgroup)
                 _set_record(cgroup, existing)
@@ -141,14 +141,14 @@ def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple
 def take_over(
     cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None = None, *, wait_s: float = LOCK_WAIT_S
 ) -> PauseRecord | None:
-    """Make a pause of the daemon's the requester's, without resuming the pod in between; None where it has none (more).
+    """Give a pause of the daemon to another owner without a resume in between; return None if there is none.
 
-    It began when it began, and stays held as it is, or as `mechanism` says. What holds it is written only where it is
-    not in force: whoever was to write it has died, or somebody else has written since.
+    The start of the pause stays, and so does its mechanism unless `mechanism` names another. The values of the pause are
+    written only if they are not in force: their writer died, or another program has written since.
 
     Raises:
-        HeldError: it is frozen, and was to be throttled; nothing was changed.
-        CgpauseError: it cannot be held; it is the daemon's again, and what undoes all is recorded.
+        HeldError: the pod is frozen, and a throttle was requested; nothing was changed.
+        CgpauseError: the pod cannot be paused; the pause is the daemon's again, and its record undoes everything.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -164,7 +164,7 @@ def take_over(
         except CgroupGoneError:
             raise
         except CgpauseError:
-            # With the originals as they are known by now. Should this fail too, the record that is there undoes all.
+            # With the originals as known now. If this fails too, the present record undoes everything.
             with contextlib.suppress(CgpauseError):
                 record = read_record(cgroup) or record
                 if record.mechanism is not existing.mechanism:
@@ -178,13 +178,13 @@ def take_over(
 def plan_take_over(
     cgroup: Cgroup, existing: PauseRecord, request: PauseRequest, mechanism: Mechanism | None
 ) -> tuple[PauseRecord, bool]:
-    """Say what `take_over` would record of this pause of the daemon's, and whether its quota has to be written again.
+    """Return the record that `take_over` would write, and whether the quota has to be written again.
 
-    It reads, and writes nothing.
+    It reads and writes nothing.
 
     Raises:
-        HeldError: it is frozen, and was to be throttled.
-        CgpauseError: it cannot be held: frozen by somebody else, or its values cannot be understood.
+        HeldError: the pod is frozen, and a throttle was requested.
+        CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
     """
     mechanism = mechanism or existing.mechanism
     if existing.mechanism is Mechanism.FREEZE and mechanism is Mechanism.THROTTLE:
@@ -199,10 +199,10 @@ def plan_take_over(
 
 
 def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
-    """Say what a pause would record on a pod that is not paused; reads, and writes nothing.
+    """Return the record that a pause of a running pod would write; it writes nothing.
 
     Raises:
-        CgpauseError: the pod cannot be paused: frozen by somebody else, or its values cannot be understood.
+        CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
     """
     original = parse_cpu_max(cgroup.read("cpu.max"))
     throttled = request.mechanism is Mechanism.THROTTLE
@@ -216,16 +216,16 @@ def plan_pause(cgroup: Cgroup, request: PauseRequest) -> PauseRecord:
         expires_ns=request.expires_ns,
         original=original,
         original_burst_us=read_burst_us(cgroup) if throttled else 0,
-        # A pod that is allowed less than our quota must not get more by being paused.
+        # A pod with a quota below the throttle's must not get more CPU by a pause.
         written=_tighter(request.throttle, original) if throttled else None,
     )
 
 
 def plan_freeze(cgroup: Cgroup, existing: PauseRecord | None, reason: str) -> PauseRecord | None:
-    """Say what `freeze` would record, or None when there is nothing to freeze; reads, and writes nothing.
+    """Return the record that `freeze` would write, or None if there is nothing to freeze; it writes nothing.
 
     Raises:
-        CgpauseError: somebody else froze the pod, or that cannot be told.
+        CgpauseError: another program froze the pod, or its state cannot be read.
     """
     if existing is None or existing.owner is not Owner.DAEMON or existing.mechanism is not Mechanism.THROTTLE:
         return None
@@ -241,16 +241,17 @@ def resume(
     second_source: Callable[[str], CpuMax | None] | None = None,
     owner: Owner | None = None,
 ) -> Resumed | None:
-    """Put a pod's originals back; None when it is not paused. Safe to call again after any failure.
+    """Restore a pod's original values; return None if it is not paused. It can be called again after any failure.
 
-    With an `owner` only a pause of theirs is ended: since the caller looked, somebody may have taken it over.
+    With an `owner`, only a pause of that owner ends: another owner may have taken it over since the caller read it.
 
-    `known` is what the caller remembers of the record; it is used when that is damaged, or gone while what it says is
-    still in force. Without it `second_source` is asked for the original, by the cgroup's path, when it is damaged.
+    `known` is the record as the caller remembers it. It is used if the record on the cgroup is damaged, or is missing
+    while its values are still in force. Without it, `second_source` returns the original for the path of a cgroup with
+    a damaged record.
 
     Raises:
-        RestoreError: something could not be put back; the record stays.
-        HeldError: somebody else than `owner` holds it; nothing was changed.
+        RestoreError: an original could not be written; the record stays.
+        HeldError: the pause has another owner; nothing was changed.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
     try:
@@ -273,10 +274,10 @@ def resume(
 
 
 def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
-    """Answer a foreign write to a throttled pod's cpu.max while the pause is wanted; None when nothing was foreign.
+    """Write the throttle again after a foreign write to cpu.max; return None if there was no foreign write.
 
-    A pod that was frozen on top stays frozen. The original value again is systemd re-applying its unit, not a wish to
-    resume; any other value is a new wish (a resize) and becomes the original (design: who else writes cpu.max).
+    A pod that is also frozen stays frozen. If the foreign value is the original, systemd has applied its unit again:
+    that is no wish to resume. Any other value is a resize, and becomes the original (docs/architecture.md, kernel facts).
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -288,7 +289,7 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
 
 
 def _plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord | None:
-    """The record with what is there now as the original; None where nothing is foreign."""
+    """Return the record with the present value as the original; None if cgpause wrote the present value."""
     if record.written is None:
         return None
     current = parse_cpu_max(cgroup.read("cpu.max"))
@@ -299,15 +300,15 @@ def _plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> Pau
 
 
 def _set_record(cgroup: Cgroup, record: PauseRecord) -> None:
-    # Always first: die anywhere after it and it says how to undo what was, or was not yet, written.
+    # The record comes first: after a death at any later step it undoes each write, done or not.
     cgroup.set_xattr(XATTR, encode_record(record))
 
 
 def _write_quota(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord:
-    """Write the quota that a record names; returns the record, with what was resized meanwhile as the original.
+    """Write the quota of a record; return the record, with a resize that came meanwhile as the original.
 
-    A file of a cgroup cannot be compared and written in one step, so a resize between the last read and the write next
-    to it is lost. Everything before is noticed here, and everything after is foreign.
+    The kernel has no compare-and-write for a cgroup file, so a resize between the last read and the write is lost. This
+    function notices every earlier write, and a later one is a foreign write.
     """
     if record.original_burst_us:
         # The kernel refuses a quota below cpu.max.burst (EINVAL).
@@ -340,26 +341,26 @@ def _write_freeze(cgroup: Cgroup) -> None:
 
 
 def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
-    # On an ordinary tree a writer can die between truncating a file and writing it. A file that cannot be understood
-    # beside a record is such a write of ours, so it is written again.
+    # On an ordinary tree a writer can die between truncating a file and writing it. A malformed file beside a record is
+    # such a write by cgpause, so it is written again.
     if record.mechanism is Mechanism.FREEZE:
         _thaw(cgroup)
     if record.written is None:
         try:
             current = parse_cpu_max(cgroup.read("cpu.max"))
         except MalformedError:
-            current = record.original  # not ours to write: it was never touched
+            current = record.original  # cgpause never wrote this file
         foreign = False
     else:
         current, foreign = _restore_cpu_max(cgroup, record.written, record.original)
         _restore_burst(cgroup, record.original_burst_us)
-    # Last, and only now: as long as anything is left to do, the record is there to say so.
+    # The record goes last: until then it shows that something is left to undo.
     cgroup.remove_xattr(XATTR)
     return Resumed(record, current, foreign)
 
 
 def _is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
-    """Whether what a record says that we wrote is still there; whoever resumes a pod leaves nothing of it."""
+    """Return True if a value of the record is still in force; a resume leaves none."""
     if record.mechanism is Mechanism.FREEZE and _is_frozen(cgroup):
         return True
     return record.written not in (None, record.original) and parse_cpu_max(cgroup.read("cpu.max")) == record.written
@@ -379,13 +380,13 @@ def _restore_cpu_max(cgroup: Cgroup, written: CpuMax, original: CpuMax) -> tuple
 def _restore_burst(cgroup: Cgroup, burst_us: int) -> None:
     try:
         if not burst_us or read_burst_us(cgroup):
-            return  # it had none, or somebody has set a new one since
+            return  # it had none, or another program has set a new one since
     except MalformedError:
         pass  # see _undo
     try:
         cgroup.write("cpu.max.burst", str(burst_us))
     except KernelWriteError as e:
-        # A foreign quota below the old burst: the newer wish wins, and the burst has no place beside it.
+        # A foreign quota below the old burst: the newer value stays, and the kernel refuses the burst beside it.
         if e.errno != errno.EINVAL:
             raise
 
@@ -428,7 +429,7 @@ def _is_frozen(cgroup: Cgroup) -> bool:
 
 
 def read_burst_us(cgroup: Cgroup) -> int:
-    """A pod's cpu.max.burst in µs, 0 where there is none."""
+    """Return a pod's cpu.max.burst in µs, 0 if it has none."""
     # Missing before kernel 5.14, and on a tree without it.
     if not cgroup.has("cpu.max.burst"):
         return 0

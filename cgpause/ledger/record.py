@@ -1,7 +1,7 @@
 """The record of a pause as bytes: the JSON in the xattr `user.cgpause` of a paused pod's cgroup directory.
 
-It is read by later versions, by `cgpause resume --all` without any daemon, and by operators with getfattr. So it names
-its schema, and anything unexpected in it is an error instead of a guess.
+Later versions read it, `cgpause resume --all` reads it without a daemon, and operators read it with getfattr. So it
+names its schema, and any unexpected content is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _T = TypeVar("_T", str, int)
 
 
 def encode_record(record: PauseRecord) -> bytes:
-    """Turn a record into the xattr's bytes."""
+    """Return a record as the bytes of the xattr."""
     return json.dumps(
         {
             "schema": SCHEMA,
@@ -37,10 +37,10 @@ def encode_record(record: PauseRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> PauseRecord:
-    """Read a record back.
+    """Return the record in the bytes of an xattr.
 
     Raises:
-        DamagedRecordError: not our JSON, another schema, or a value of the wrong type.
+        DamagedRecordError: the bytes are no record, have another schema, or have a value of the wrong type.
     """
     try:
         fields = json.loads(data)
@@ -75,7 +75,7 @@ def _cpu_max(value: object) -> CpuMax:
 
 
 def _typed(value: object, kind: type[_T]) -> _T:
-    # bool passes isinstance(int); a record never holds one.
+    # A bool is an int for isinstance; a record never has one.
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not {kind.__name__}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
