@@ -10,7 +10,7 @@ _WRITTEN = re.compile(r"(?=\d)(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\
 
 
 def parse(text: str) -> int:
-    """Seconds; a number without a unit is in seconds.
+    """Return a time in seconds; a number without a unit is in seconds.
 
     Raises:
         ValueError: with examples of what is allowed.
@@ -22,14 +22,14 @@ def parse(text: str) -> int:
 
 
 def left(seconds: float) -> str:
-    """What is left of a time; it can be over, for it takes a daemon to act on that."""
+    """Return the rest of a time as text; the time may be over if no daemon has acted on it."""
     return f"{shown(seconds)} left" if seconds > 0 else "its time is over"
 
 
 def shown(seconds: float, *, tenths: bool = False) -> str:
-    """The two largest units, in at most six cells up to 100 days; below a minute in tenths, if they are asked for.
+    """Return a time in its two largest units, in at most six cells up to 100 days; optionally with tenths of a second.
 
-    What has not passed yet is not shown: 59.9 s is "59s".
+    The time is rounded down: 59.9 s is "59s".
     """
     if tenths and seconds < 59.95:
         return f"{max(seconds, 0):.1f}s"

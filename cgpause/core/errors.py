@@ -1,6 +1,6 @@
-"""The few errors callers tell apart; each carries what was wrong, with what value, and where it helps what to do.
+"""The errors that callers distinguish; each message names the mistake, the value, and often the remedy.
 
-Only `cli` and `daemon` turn them into exit codes; everything else raises.
+Only `cli`, `daemon` and `restore` turn them into exit codes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 
 def printable(text: str) -> str:
-    """Make a name of unknown origin fit for a terminal and a log: control characters and invalid UTF-8 are escaped."""
-    if text.isprintable():  # nearly always, and much quicker than to look at each
+    """Return a name with control characters and invalid UTF-8 escaped, safe for a terminal and a log."""
+    if text.isprintable():  # nearly always true, and much faster than a test of each character
         return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode() for char in text
@@ -20,19 +20,19 @@ def printable(text: str) -> str:
 
 
 class CgpauseError(Exception):
-    """Base of every error cgpause raises on purpose."""
+    """Base of every error that cgpause raises on purpose."""
 
 
 class HostError(CgpauseError):
-    """This host cannot do the job: no cgroup v2, or no such cgroup root."""
+    """cgpause cannot work on this host: no cgroup v2, or no such cgroup root."""
 
 
 class AtWorkError(HostError):
-    """Another daemon is at work on this tree."""
+    """Another daemon works on this tree."""
 
 
 class MalformedError(CgpauseError):
-    """A kernel file (or a file of the kubelet) holds text its format does not allow."""
+    """A file of the kernel or of kubelet has text that its format does not allow."""
 
     def __init__(self, what: str, text: object) -> None:
         shown = ascii(text)
@@ -42,7 +42,7 @@ class MalformedError(CgpauseError):
 
 
 class CgroupGoneError(CgpauseError):
-    """The cgroup was removed; ordinary on a node, at any moment."""
+    """The cgroup was removed, which is normal on a node at any time."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class CgroupGoneError(CgpauseError):
 
 
 class _KernelError(CgpauseError):
-    """An OSError with the path and the value it was about."""
+    """An OSError with its path and value."""
 
     verb = "use"
 
@@ -86,19 +86,19 @@ class KernelLockError(_KernelError):
 
 
 class BusyError(CgpauseError):
-    """Somebody else holds the pod's lock for longer than we wait."""
+    """Another process has kept the pod's lock for longer than the wait."""
 
 
 class HeldError(CgpauseError):
-    """The pod is paused already, in another way than was asked for."""
+    """The pod is already paused, in another way than requested."""
 
 
 class DamagedRecordError(CgpauseError):
-    """The record on a cgroup cannot be read, so it does not say what to put back."""
+    """The record on a cgroup is unreadable, so the original values are unknown."""
 
 
 class RestoreError(CgpauseError):
-    """A pause could not be undone: the worst case, always reported, never swallowed."""
+    """A pause could not be undone: the worst case, which is always reported."""
 
 
 class LostOriginalError(RestoreError):
@@ -115,7 +115,7 @@ class ProtectedError(CgpauseError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One thing wrong in a configuration; `line` is None when no line can be named."""
+    """One mistake in a configuration; `line` is None if it has no line."""
 
     line: int | None
     key: str
@@ -123,7 +123,7 @@ class ConfigProblem:
 
 
 class ConfigError(CgpauseError):
-    """A configuration with everything that is wrong in it."""
+    """A configuration with all its mistakes."""
 
     def __init__(self, source: str, problems: tuple[ConfigProblem, ...]) -> None:
         self.source = source

@@ -1,7 +1,7 @@
-"""cgroup names ↔ QoS class, pod UID and container id, for both cgroup drivers; strings only.
+"""Conversion of cgroup names to QoS class, pod UID and container id, for both cgroup drivers; strings only.
 
-Names as kubelet 1.20 to 1.36 makes them (pkg/kubelet/cm/cgroup_manager_linux.go), captured in tests/fixtures. With the
-systemd driver a slice's name repeats its parents' (`kubepods-burstable-pod<U>.slice`, dashes of U turned into
+The names are those of kubelet 1.20 to 1.36 (pkg/kubelet/cm/cgroup_manager_linux.go), captured in tests/fixtures. With
+the systemd driver a slice's name repeats its parents' (`kubepods-burstable-pod<U>.slice`, dashes of U turned into
 underscores), and a distribution may nest the tree one level deeper (`kubelet.slice/kubelet-kubepods.slice`).
 """
 
@@ -37,30 +37,30 @@ _TIERS = {"burstable": QosClass.BURSTABLE, "besteffort": QosClass.BEST_EFFORT}
 
 
 def root_driver(name: str) -> CgroupDriver | None:
-    """Driver of a cgroup that is named like a kubepods root, else None."""
+    """Return the driver if a cgroup is named like a kubepods root, else None."""
     if not _ROOT.fullmatch(name):
         return None
     return CgroupDriver.SYSTEMD if name.endswith(".slice") else CgroupDriver.CGROUPFS
 
 
 def tier_class(name: str) -> QosClass | None:
-    """QoS class of a tier directly below the kubepods root; Guaranteed pods have no tier of their own."""
+    """Return the QoS class of a tier directly below the kubepods root; Guaranteed pods have no tier."""
     match = _TIER.fullmatch(name)
     return _TIERS[match["slice"] or match["dir"]] if match else None
 
 
 def pod_uid(name: str) -> str | None:
-    """UID of a pod's cgroup, in the API's spelling (dashes), else None."""
+    """Return the UID of a pod's cgroup, in the API's spelling (dashes), else None."""
     match = _POD.fullmatch(name)
     return (match["slice"] or match["dir"]).replace("_", "-") if match else None
 
 
 def container_id(name: str) -> str | None:
-    """Id of a container's (or a sandbox's: the name does not tell) cgroup, else None."""
+    """Return the id if the cgroup is that of a container or sandbox (the name is the same for both), else None."""
     match = _CONTAINER.fullmatch(name)
     return match["scope"] or match["dir"] if match else None
 
 
 def is_static_uid(uid: str) -> bool:
-    """Whether a UID is a static pod's: kubelet hashes the manifest, without dashes."""
+    """Return True if a UID is that of a static pod: a hash of its manifest, without dashes."""
     return "-" not in uid

@@ -1,4 +1,4 @@
-"""Pod references as operators write them → pods, those of the tree and those of the history alike; pure."""
+"""Conversion of pod references, as operators write them, to pods of the tree or of the history; pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from cgpause.core.errors import PodLookupError, printable
 from cgpause.core.model import Pod
 
 _SHORTEST_PREFIX = 4
-"""Shorter UID prefixes would match by accident."""
+"""Shortest prefix of a UID: a shorter one would match by accident."""
 _MOST_NAMED = 3
 _LONGEST_COMPARED = 300
-"""A namespace and a name have no more; difflib takes quadratic time."""
+"""Longest namespace and name; difflib takes quadratic time."""
 
 
 class Known(NamedTuple):
-    """What a pod can be referred to by."""
+    """The names by which an operator can refer to a pod."""
 
     uid: str
     label: str
     """`namespace/name`, or the UID while the name is unknown."""
     path: str | None = None
-    """Of its cgroup, relative to the cgroup root; None for a pod that may be gone."""
+    """Path of its cgroup, relative to the cgroup root; None for a pod that may be gone."""
 
     @property
     def name(self) -> str:
-        """Without the namespace; empty while it is unknown."""
+        """Name without the namespace; empty while it is unknown."""
         return self.label.partition("/")[2]
 
 
 def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
-    """The one pod that `ref` means: namespace/name, name, UID, a unique prefix of the UID, or a cgroup path.
+    """Return the pod for a reference: namespace/name, name, UID, a unique prefix of the UID, or a cgroup path.
 
     Raises:
         PodLookupError: no pod matches, or several do; the message lists them.
@@ -57,11 +57,11 @@ def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
 
 
 def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[int]:
-    """Places in `known` of the pods that `ref` means; `path` is what it is as a path of a cgroup."""
+    """Return the indexes in `known` of the pods that match `ref`; `path` is `ref` as a cgroup path."""
     uid = ref.lower().replace("_", "-")
     meanings: tuple[Callable[[Known], bool], ...] = (
         lambda pod: "/" in pod.label and ref == pod.label,
-        # A UID before a bare name: whoever names a pod like another's UID shall not be taken for that one.
+        # A UID comes before a bare name: a pod with another pod's UID as its name must not pass for that pod.
         lambda pod: uid == pod.uid,
         lambda pod: path is not None and path == pod.path,
         lambda pod: ref != "" and ref == pod.name,
@@ -75,12 +75,12 @@ def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[
 
 
 def nearest(ref: str, known: Iterable[Known]) -> str:
-    """Which names begin with `ref`, or else are written most like it, as a phrase; empty if none is."""
+    """Return a phrase with the names that begin with `ref`, or else the most similar ones; empty if there are none."""
     words: dict[str, list[str]] = {}
     for label, name in sorted({(pod.label, pod.name) for pod in known if pod.name}):
         words.setdefault(label, []).append(label)
         words.setdefault(name, []).append(label)
-    # Of a Deployment's pod people have its first part in mind.
+    # Operators remember the first part of the name of a Deployment's pod.
     close = [word for word in words if ref and word.startswith(ref)]
     if not close:
         compared = ref[:_LONGEST_COMPARED]

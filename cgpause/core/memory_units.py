@@ -7,5 +7,5 @@ MIB = 1 << 20
 
 
 def mib(amount: float) -> str:
-    """Bytes for people."""
+    """Return bytes as text for operators."""
     return f"{amount / MIB:.1f}Mi"

@@ -1,7 +1,7 @@
 """Frozen values that the core computes with; no files, no clock.
 
 Field names keep the kernel's spelling where a kernel file is the source (`memory_current_bytes`, `period_us`); "max" is
-None. Times are nanoseconds of CLOCK_BOOTTIME, which cgroups do not outlive either.
+None. Times are nanoseconds of CLOCK_BOOTTIME, which restarts at boot, as cgroups do.
 """
 
 from __future__ import annotations
@@ -20,64 +20,64 @@ class QosClass(StrEnum):
 
 
 class Mechanism(StrEnum):
-    """How a pod is held: by its CPU quota, or by the freezer."""
+    """The way to pause a pod: by its CPU quota, or by the freezer."""
 
     THROTTLE = "throttle"
     FREEZE = "freeze"
 
 
 class Owner(StrEnum):
-    """Who paused a pod; the daemon never resumes what an operator paused, unless it expired."""
+    """The owner of a pause; the daemon never ends an operator's pause before its time."""
 
     DAEMON = "daemon"
     MANUAL = "manual"
 
     @property
     def by(self) -> str:
-        """Who it was, in a sentence."""
+        """The owner as a word for a sentence."""
         return "by hand" if self is Owner.MANUAL else "by the daemon"
 
 
 class Result(StrEnum):
-    """How a pause ended."""
+    """The end of a pause."""
 
     ROOM = "room"
-    """Memory came back."""
+    """Headroom came back."""
     TIME = "time"
-    """The longest time allowed, or its turn."""
+    """The longest time was over, or the pod got its turn."""
     EXPIRED = "expired"
-    """The time an operator had set."""
+    """The time that an operator had set was over."""
     DISTRESS = "distress"
-    """Termination, an OOM kill, containers that changed, a process started from outside."""
+    """The pod had a stop signal, an OOM kill, changed containers, or a process started from outside."""
     SACRIFICED = "sacrificed"
     PROTECTED = "protected"
-    """By a rule or mark that came later, or set aside after trouble."""
+    """A later rule or mark protected the pod, or the daemon left it alone after trouble."""
     OPERATOR = "operator"
     STOPPED = "stopped"
     """The daemon stopped."""
     CRASHED = "crashed"
-    """The daemon had ended without resuming it; ExecStopPost= did."""
+    """The daemon had died; ExecStopPost= resumed the pod."""
     BLIND = "blind"
     """Memory could not be read."""
     FOREIGN = "foreign"
-    """Somebody else kept changing cpu.max."""
+    """Another program kept changing cpu.max."""
     LOST = "lost"
     """Its record was removed or damaged."""
     GONE = "gone"
-    """The pod went."""
+    """The pod was removed."""
 
 
 class Workload(StrEnum):
-    """What a pod does, as far as the kernel can tell: a service may be probed; in batch nothing listens."""
+    """The kind of a pod by the kernel's facts: a service may have probes; in a batch pod no process listens."""
 
     BATCH = "batch"
     SERVICE = "service"
     STARTING = "starting"
-    """Not known yet: its containers are new, and so is its workload."""
+    """Unknown so far: the containers are new, and so is the workload."""
 
 
 class PsiKind(StrEnum):
-    """Which line of a pressure file: some task stalled, or all of them (accounting/psi.rst)."""
+    """A line of a pressure file: some task stalled, or all of them (accounting/psi.rst)."""
 
     SOME = "some"
     FULL = "full"
@@ -85,7 +85,7 @@ class PsiKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CpuMax:
-    """One `cpu.max` value; `quota_us` is None when the kernel says "max". `str()` is the kernel's text."""
+    """One `cpu.max` value; `quota_us` is None for "max". `str()` returns the kernel's text."""
 
     quota_us: int | None
     period_us: int
@@ -94,7 +94,7 @@ class CpuMax:
         return f"{'max' if self.quota_us is None else self.quota_us} {self.period_us}"
 
     def at_most(self, other: CpuMax) -> bool:
-        """Whether this allows no more CPU time than `other`."""
+        """Return True if this allows no more CPU time than `other`."""
         if other.quota_us is None:
             return True
         return self.quota_us is not None and self.quota_us * other.period_us <= other.quota_us * self.period_us
@@ -102,7 +102,7 @@ class CpuMax:
 
 @dataclass(frozen=True, slots=True)
 class PsiTrigger:
-    """A stall time within a window; `str()` is what the kernel wants written (accounting/psi.rst)."""
+    """A stall time within a window; `str()` returns the text for the kernel (accounting/psi.rst)."""
 
     kind: PsiKind
     stall_us: int
@@ -123,16 +123,16 @@ class Pressure:
 
 
 class CgroupId(NamedTuple):
-    """A cgroup's identity: paths are reused when a cgroup is made again, inodes are not."""
+    """The identity of a cgroup: a new cgroup may have an old path, but never an old inode."""
 
     path: str
-    """Relative to the cgroup root, without a leading slash."""
+    """Path relative to the cgroup root, without a leading slash."""
     inode: int
 
 
 @dataclass(frozen=True, slots=True)
 class PauseRecord:
-    """What a paused pod carries in `user.cgpause`: all that is needed to undo the pause (design: the ledger)."""
+    """The xattr `user.cgpause` of a paused pod: every value that undoes the pause."""
 
     mechanism: Mechanism
     owner: Owner
@@ -142,12 +142,12 @@ class PauseRecord:
     original: CpuMax
     original_burst_us: int
     written: CpuMax | None
-    """The `cpu.max` we wrote; None when it was frozen from the beginning, which leaves cpu.max alone."""
+    """The `cpu.max` that cgpause wrote; None for a pod that was frozen at once, which leaves cpu.max alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod's facts that rarely change; what changes each tick is in `PodUsage`."""
+    """The facts of a pod that rarely change; `PodUsage` has its memory use."""
 
     cgroup: CgroupId
     uid: str
@@ -156,25 +156,25 @@ class Pod:
     name: str | None
     memory_max_bytes: int | None
     protected: str | None
-    """The rule that forbids touching it, or None."""
+    """The rule that protects the pod, or None."""
     settled_at_ns: int = 0
-    """Left alone before this time, where anything else helps: its cgroup or its containers are too new."""
+    """Before this time the pod is paused last: its cgroup or its containers are too new."""
     spared_until_ns: int = 0
-    """Left alone before this time, whatever happens."""
+    """Before this time the pod is never paused."""
     paused: PauseRecord | None = None
     distress: str | None = None
-    """Why a pause must end at once (termination, OOM kill, containers changed, an exec probe), or None."""
+    """The reason to end a pause at once (termination, OOM kill, changed containers, an exec probe), or None."""
     workload: Workload = Workload.BATCH
     controller: str | None = None
-    """Its workload: the namespace and the name up to the suffix that tells its pods apart; None while unknown."""
+    """The workload: the namespace, and the name without the suffix of the single pod; None while unknown."""
     priority: int = 0
-    """The operator's: of two pods the one with the higher priority is paused later, whatever else they are."""
+    """The operator's priority: of two pods, the one with the higher priority is paused later."""
     reclaimable_bytes: int = 0
     """Page cache and reclaimable slab in `memory.current`, as last read; see `Sample.read_at_ns`."""
     shmem_bytes: int = 0
     """tmpfs and shared memory in `memory.current`, as last read: an emptyDir of medium Memory outlives containers."""
     cpu_usage_usec: int | None = None
-    """CPU time its running containers have used (`cpu.stat`), or None while that was not read."""
+    """CPU time of its running containers (`cpu.stat`), or None before it was read."""
 
     @property
     def label(self) -> str:
@@ -197,30 +197,30 @@ class Headroom:
     node_available_bytes: int
     kubepods_max_bytes: int | None
     kubepods_used_bytes: int
-    """memory.current less what can be reclaimed: file LRU and reclaimable slab."""
+    """memory.current less reclaimable memory: file LRU and reclaimable slab."""
     eviction_bytes: int = 0
-    """kubelet evicts pods once less than this is available (its hard eviction threshold)."""
+    """kubelet's hard eviction threshold: it evicts pods if less memory than this is available."""
 
     @property
     def available_bytes(self) -> int:
-        """What the pods can still take before somebody is killed: the tighter of node and kubepods."""
+        """Memory that pods can still take before an OOM kill: the smaller value of node and kubepods."""
         if self.kubepods_max_bytes is None:
             return self.node_available_bytes
         return min(self.node_available_bytes, self.kubepods_max_bytes - self.kubepods_used_bytes)
 
     @property
     def capacity_bytes(self) -> int:
-        """The memory that can fill up: the node's, or the kubepods limit where that is smaller."""
+        """Memory that pods share: the node's, or the limit of kubepods if that is smaller."""
         if self.kubepods_max_bytes is None:
             return self.node_total_bytes
         return min(self.node_total_bytes, self.kubepods_max_bytes)
 
     @property
     def used_pct(self) -> float:
-        """Use in percent (0 to 100, above it when over the limit), of whichever is fuller: node or kubepods."""
+        """Use in percent of the fuller of node and kubepods; above 100 if a limit is exceeded."""
         used = 100 * (self.node_total_bytes - self.node_available_bytes) / self.node_total_bytes
         if self.kubepods_max_bytes is not None:
-            # A limit of 0 is legal; nothing can run under it, so it is full.
+            # A limit of 0 is legal; no process can run under it, so it counts as full.
             used = max(
                 used,
                 100 * self.kubepods_used_bytes / self.kubepods_max_bytes if self.kubepods_max_bytes else 100.0,
@@ -228,7 +228,7 @@ class Headroom:
         return used
 
     def room_below_bytes(self, pct: float) -> int:
-        """How much can still be taken before `used_pct` reaches `pct`; negative beyond it."""
+        """Return the bytes that pods can take until `used_pct` reaches `pct`; negative beyond it."""
         room = int(self.node_available_bytes - self.node_total_bytes * (100 - pct) / 100)
         if self.kubepods_max_bytes is not None:
             room = min(room, int(self.kubepods_max_bytes * pct / 100) - self.kubepods_used_bytes)
@@ -237,26 +237,26 @@ class Headroom:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Everything one decision depends on, read at one instant."""
+    """All inputs of one decision, read at one time."""
 
     at_ns: int
     headroom: Headroom
     pods: tuple[PodUsage, ...]
     read_at_ns: int = 0
-    """When the pods' `reclaimable_bytes` was last read (near the limit once a second); 0: never."""
+    """Time of the last reading of `reclaimable_bytes` (once a second while memory is tight); 0: never."""
     late_ns: int = 0
-    """How long after it was due it was taken."""
+    """Delay of the sample after its due time."""
     cpus: int = 1
     """CPUs of the node."""
     idle_cpus: float = 0.0
-    """Of them idle, on average since the sample before."""
+    """Idle CPUs, averaged since the last sample."""
     cost_ns: int = 0
-    """CPU time that looking and deciding has taken of late: what is expensive here is done less often."""
+    """Recent CPU time of a sample and its decision: the more it costs, the fewer samples are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Hold a pod."""
+    """Pause a pod."""
 
     pod: Pod
     memory_current_bytes: int
@@ -266,7 +266,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Put a pod's originals back."""
+    """Restore a pod's original values."""
 
     pod: Pod
     reason: str
@@ -275,7 +275,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Sacrifice:
-    """Kill a pod's containers (not its sandbox), then put its originals back."""
+    """Kill a pod's containers, but not its sandbox; then restore its original values."""
 
     pod: Pod
     memory_current_bytes: int
@@ -284,12 +284,12 @@ class Sacrifice:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Freeze a pod that is throttled; its resume undoes both."""
+    """Freeze a throttled pod; its resume undoes both."""
 
     pod: Pod
     reason: str
     grew: bool = False
-    """Whether it grew although throttled; else this is the second step of an ordinary pause."""
+    """Whether the pod grew although throttled; otherwise this is the second step of an ordinary pause."""
 
 
 Action = Pause | Resume | Sacrifice | Freeze

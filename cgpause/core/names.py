@@ -1,7 +1,7 @@
-"""Pod UID ↔ namespace/name and the ids of a pod's containers, from the kubelet's log folders: no CRI, no API server.
+"""Names of pods by UID, and ids of their containers, from kubelet's log folders: no CRI, no API server.
 
 `<log dir>/pods/<namespace>_<pod>_<UID>/` and `<log dir>/containers/<pod>_<namespace>_<container>-<64 hex>.log`
-(k/k BuildPodLogsDirectory and LogSymlink). Pod, namespace and container names are DNS labels, which hold no underscore.
+(k/k BuildPodLogsDirectory and LogSymlink). Pod, namespace and container names are DNS labels, which have no underscore.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONTAINER_LOG = re.compile(
 )
 
 
-# Suffixes that Kubernetes gives to pods: five characters of its alphabet without vowels (utilrand.String), before it a
+# Suffixes of pods' names in Kubernetes: five characters of its alphabet without vowels (utilrand.String), before it a
 # ReplicaSet's hash in the same alphabet or a Job's index or time; a StatefulSet's ordinal stands alone.
 _RANDOM = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}$")
 _HASH_OR_INDEX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{8,10}|[0-9]+)$")
@@ -43,7 +43,7 @@ class PodName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One reading of the log folders."""
+    """The names in the log folders at one time."""
 
     pods: dict[str, PodName]
     """UID → name."""
@@ -52,25 +52,25 @@ class Names:
 
 
 def parse_pod_log_dir(entry: str) -> tuple[str, PodName] | None:
-    """UID and name of an entry of `<log dir>/pods`, or None for anything else."""
+    """Return UID and name for an entry of `<log dir>/pods`, or None for anything else."""
     match = _POD_DIR.fullmatch(entry)
     return (match["uid"], PodName(match["namespace"], match["pod"])) if match else None
 
 
 def parse_container_log(entry: str) -> tuple[str, str] | None:
-    """Container id and name of an entry of `<log dir>/containers`, or None for anything else."""
+    """Return container id and name for an entry of `<log dir>/containers`, or None for anything else."""
     match = _CONTAINER_LOG.fullmatch(entry)
     return (match["id"], match["container"]) if match else None
 
 
 def read_names(log_dir: str) -> Names:
-    """Read both folders; one that is missing or unreadable gives no names (`check` says so)."""
+    """Read both folders; a missing or unreadable folder gives no names, and `cgpause check` reports it."""
     pods: dict[str, PodName] = {}
     ambiguous = set()
     for uid, name in filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods")))):
         if pods.setdefault(uid, name) != name:
             ambiguous.add(uid)
-    for uid in ambiguous:  # kubelet makes one folder a pod: the other is somebody else's, and nobody can tell which
+    for uid in ambiguous:  # kubelet makes one folder a pod; which one is unknown
         del pods[uid]
     return Names(
         pods=pods,

@@ -1,7 +1,7 @@
-"""Kernel text ↔ values; no files.
+"""Conversion of kernel text to values; no files.
 
-Formats: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst, filesystems/proc.rst. Everything takes the bytes a
-read returned, because decoding would be the most expensive part of a tick, and raises MalformedError on anything else.
+Formats: Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst, filesystems/proc.rst. Each function takes
+the bytes of a read, because decoding would cost more than the rest of a tick, and raises MalformedError on other text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cgpause.core.errors import MalformedError
 from cgpause.core.model import CpuMax, Pressure
 
-# The kernel's counters are at most 64 bit, 20 digits; more is not its text.
+# The kernel's counters have at most 64 bits, so 20 digits.
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 _NUMBER_LINE = re.compile(rb"([0-9]{1,20})(?:\n|\Z)")
 _CPU_MAX = re.compile(rb"(max|[0-9]{1,20}) ([0-9]{1,20})\n?")
@@ -25,15 +25,15 @@ _SOCKET = re.compile(
 _TCP_LISTEN = b"0A"
 _TCP_IN_USE = re.compile(rb"^TCP6?: inuse ([0-9]{1,20})(?= |\n|\Z)", re.MULTILINE)
 _HEX_MASK = re.compile(rb"[0-9a-f]{16}")
-_START_FIELD = 19  # of those after the process's name
+_START_FIELD = 19  # number of the field, counted after the process's name
 
 
 def _mask(*numbers: int) -> int:
     return sum(1 << (number - 1) for number in numbers)
 
 
-# What an image may name as STOPSIGNAL: nginx and php-fpm take SIGQUIT, postgres SIGINT, haproxy SIGUSR1, httpd
-# SIGWINCH, systemd SIGRTMIN+3. Left out are the signals that a pod gets without being told to stop: those of its
+# Signals that an image may name as STOPSIGNAL: nginx and php-fpm take SIGQUIT, postgres SIGINT, haproxy SIGUSR1, httpd
+# SIGWINCH, systemd SIGRTMIN+3. Left out are signals that do not ask a pod to stop: those of its
 # children (SIGCHLD), timers, sockets (SIGIO, SIGURG, SIGPIPE), faults, limits and job control, and all other real-time
 # signals, which programs use for their timers.
 _STOP_SIGNALS = _mask(
@@ -46,14 +46,14 @@ _STOP_SIGNALS = _mask(
     signal.SIGUSR2,
     signal.SIGTERM,
     signal.SIGPWR,
-    34 + 3,  # SIGRTMIN+3, as runtimes count it; Python's SIGRTMIN is that of the C library
+    34 + 3,  # SIGRTMIN+3 as runtimes count it; Python's SIGRTMIN is the C library's
 )
 _STOP_SIGNALS_IF_CAUGHT = _mask(signal.SIGWINCH)
 
 
 def parse_number(data: bytes, what: str) -> int:
-    """Read a file that holds one number (`memory.current`, `cgroup.freeze`)."""
-    # int() alone would take b"1_0", b"+1" and b" 1"; the digits are checked because isdigit() is the cheapest test.
+    """Read a file with one number (`memory.current`, `cgroup.freeze`)."""
+    # int() alone would accept b"1_0", b"+1" and b" 1"; isdigit() is the cheapest test.
     text = data.removesuffix(b"\n")
     number = int(text) if text.isdigit() and len(text) <= 20 else -1
     if not 0 <= number < 1 << 64:
@@ -62,7 +62,7 @@ def parse_number(data: bytes, what: str) -> int:
 
 
 def parse_limit(data: bytes, what: str) -> int | None:
-    """Read a file that holds one number or "max" (`memory.max`)."""
+    """Read a file with one number or "max" (`memory.max`)."""
     return None if data.removesuffix(b"\n") == b"max" else parse_number(data, what)
 
 
@@ -98,9 +98,9 @@ def _find(data: bytes, key: bytes, what: str) -> int:
 
 
 def parse_reclaimable(memory_stat: bytes) -> int:
-    """Bytes of a `memory.stat` that reclaim can take back without swap: the file LRU and reclaimable slab.
+    """Return the reclaimable bytes of a `memory.stat` on a node without swap: the file LRU and reclaimable slab.
 
-    `file` would be wrong: it counts tmpfs and shared memory, which without swap nobody can take back.
+    `file` would be wrong: it counts tmpfs and shared memory, which the kernel cannot reclaim without swap.
     """
     return (
         _find(memory_stat, b"inactive_file ", "memory.stat")
@@ -110,17 +110,17 @@ def parse_reclaimable(memory_stat: bytes) -> int:
 
 
 def parse_shmem(memory_stat: bytes) -> int:
-    """Bytes of a `memory.stat` in tmpfs, System V shared memory and shared anonymous mappings."""
+    """Return the bytes of a `memory.stat` in tmpfs, System V shared memory and shared anonymous mappings."""
     return _find(memory_stat, b"shmem ", "memory.stat")
 
 
 def parse_cpu_usage(cpu_stat: bytes) -> int:
-    """CPU time in µs of a `cpu.stat`; every cgroup but the root has it, also without the cpu controller."""
+    """Return the CPU time of a `cpu.stat`, in µs; every cgroup but the root has it, even without the cpu controller."""
     return _find(cpu_stat, b"usage_usec ", "cpu.stat")
 
 
 class CpuStat(NamedTuple):
-    """A `cpu.stat`; nothing is throttled where the cpu controller is not enabled, and its keys are missing."""
+    """The CPU time and throttling of a `cpu.stat`; zeros for throttling without the cpu controller."""
 
     usage_usec: int
     nr_periods: int
@@ -129,7 +129,7 @@ class CpuStat(NamedTuple):
 
 
 def parse_cpu_stat(cpu_stat: bytes) -> CpuStat:
-    """Read what a `cpu.stat` says of CPU time had and withheld."""
+    """Read the CPU time and the throttling of a `cpu.stat`."""
     throttled = b"\nthrottled_usec " in cpu_stat
     return CpuStat(
         parse_cpu_usage(cpu_stat),
@@ -175,22 +175,22 @@ def parse_pressure(data: bytes) -> Pressure:
 
 
 def parse_flock_holder(proc_locks: bytes, device: tuple[int, int], inode: int) -> int | None:
-    """Process that holds a flock(2) on a file, by `/proc/locks` (filesystems/proc.rst); None when none is shown.
+    """Return the process with a flock(2) on a file, by `/proc/locks` (filesystems/proc.rst); None if none is shown.
 
-    A lock whose holder lives in another PID namespace is not shown (locks_show in fs/locks.c).
+    The kernel does not show a lock of a process in another PID namespace (locks_show in fs/locks.c).
     """
     file = b" %02x:%02x:%d " % (*device, inode)
     for line in proc_locks.splitlines():
         if file in line:
             fields = line.split()
-            # "->" stands before whoever waits for the lock.
+            # "->" marks a process that waits for the lock.
             if len(fields) > 4 and fields[1] == b"FLOCK" and fields[4].isdigit() and len(fields[4]) <= 20:
                 return int(fields[4])
     return None
 
 
 def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:
-    r"""Mount points of cgroup2 file systems, in mount order (`/proc/self/mountinfo`; octal escapes undone)."""
+    r"""Return the mount points of cgroup2 file systems, in mount order (`/proc/self/mountinfo`, unescaped)."""
     mounts = []
     for line in mountinfo.split(b"\n"):  # not splitlines(): the kernel leaves a carriage return as it is
         left, separator, right = line.partition(b" - ")
@@ -202,12 +202,12 @@ def parse_cgroup2_mounts(mountinfo: bytes) -> tuple[str, ...]:
 
 
 class ProcessStatus(NamedTuple):
-    """Of `/proc/<pid>/status`."""
+    """The fields of a `/proc/<pid>/status` that cgpause needs."""
 
     parent: int
-    """Process id of the parent; 0 where that is outside of our PID namespace."""
+    """Process id of the parent; 0 if the parent is outside this PID namespace."""
     stops: int
-    """Signals that wait to be delivered and may be the pod's stop signal, as a mask: bit 0 is signal 1."""
+    """Pending signals that may be the pod's stop signal, as a mask: bit 0 is signal 1."""
 
 
 def parse_process_status(data: bytes) -> ProcessStatus:
@@ -226,8 +226,8 @@ def _find_mask(data: bytes, key: bytes) -> int:
 
 
 def parse_start_ticks(data: bytes) -> int:
-    """When a process started, in clock ticks since boot (`/proc/<pid>/stat`, field 22)."""
-    # The second field is the process's own choice, and may hold spaces and parentheses.
+    """Return the start time of a process, in clock ticks since boot (`/proc/<pid>/stat`, field 22)."""
+    # The process chooses its second field, which may have spaces and parentheses.
     fields = data[data.rfind(b")") + 1 :].split()
     if len(fields) <= _START_FIELD or not _NUMBER.fullmatch(fields[_START_FIELD]):
         raise MalformedError("/proc/<pid>/stat", data[:200])
@@ -235,7 +235,7 @@ def parse_start_ticks(data: bytes) -> int:
 
 
 def parse_tcp_in_use(sockstat: bytes) -> int:
-    """TCP sockets of a network namespace that listen, connect or are connected (`/proc/<pid>/net/sockstat[6]`)."""
+    """Return the number of TCP sockets of a network namespace that listen, connect or are connected (sockstat[6])."""
     match = _TCP_IN_USE.search(sockstat)
     if match is None:
         raise MalformedError("sockstat (no TCP)", sockstat)
@@ -243,10 +243,10 @@ def parse_tcp_in_use(sockstat: bytes) -> int:
 
 
 def parse_first_listens(proc_net_tcp: bytes) -> bool:
-    """Whether the first socket of a `/proc/<pid>/net/tcp` or `tcp6` listens; what follows it may be cut off.
+    """Return True if the first socket of a `/proc/<pid>/net/tcp` or `tcp6` listens; the rest may be cut off.
 
-    The kernel lists those that listen before all others (tcp_seek_last_pos in net/ipv4/tcp_ipv4.c), so when the first
-    does not, none does.
+    The kernel lists listening sockets first (tcp_seek_last_pos in net/ipv4/tcp_ipv4.c), so if the first one does not
+    listen, none does.
     """
     header, _, sockets = proc_net_tcp.partition(b"\n")
     if not header.startswith(b"  sl "):

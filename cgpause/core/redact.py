@@ -1,7 +1,7 @@
-"""Taking names out of text that goes to strangers: a pure function of the text, the names and a salt.
+"""Replacement of names by hashes in text for strangers: a pure function of the text, the names and a salt.
 
-The same name always becomes the same hash under one salt, so that a reader can follow a pod through all files of a
-bundle; without the salt, which is thrown away, nobody can try names against the hashes.
+With one salt, the same name always becomes the same hash, so a reader can follow a pod through all files of a bundle.
+The salt is thrown away, so names cannot be tried against the hashes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WELL_KNOWN = frozenset(
         *("admin", "core", "debian", "ec2-user", "fedora", "ubuntu", "vagrant"),
     }
 )
-"""Names that nodes of all kinds have, and users of common images: they tell nothing, and stay."""
+"""Names that many nodes and common images have: they reveal nothing, and stay."""
 _DIGITS = 10
 _LONGEST = 256
-"""Characters of a name: a host's and a pod's have 253 at most."""
+"""Longest name: that of a host or pod has at most 253 characters."""
 
-# What a name of Kubernetes, a host or nearly every user is made of; _ is what a cgroup's name has for -.
+# The characters of names in Kubernetes, of hosts and of nearly all users; the name of a cgroup has _ in place of -.
 _RUN = re.compile(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*")
 _ESCAPE = re.compile(r"u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbf]")
 # A pod's UID in either spelling, ids of containers, boots and invocations. "pod" ends in a hexadecimal digit.
@@ -45,11 +45,11 @@ _NAME_KEYS = frozenset({"containers", "name", "namespace", "pod", "uid", "uids"}
 
 @dataclass(frozen=True)
 class HiddenNames:
-    """What is to be hidden.
+    """The names to hide.
 
-    `namespaces` go from labels (`namespace/name`) and from where the word namespace stands before them, `names` and
-    namespaces from everywhere. `globs` are those of rules. What is in `public` besides is an ordinary word of ours:
-    it goes only where it can be nothing but a name.
+    `namespaces` are hidden in labels (`namespace/name`) and after the word namespace; `names` are hidden everywhere.
+    `globs` are those of rules. A name that is also in `public` is an ordinary word of cgpause: it is hidden only where
+    it can only be a name.
     """
 
     namespaces: frozenset[str] = frozenset()
@@ -59,37 +59,37 @@ class HiddenNames:
 
     @cached_property
     def everywhere(self) -> frozenset[str]:
-        """Spelled alike: what goes wherever it stands by itself."""
+        """Names to hide wherever they stand as a word, in one spelling."""
         plain = (name for name in self.namespaces | self.names | self.globs if _RUN.fullmatch(name))
         return frozenset(map(_alike, plain)) - frozenset(map(_alike, self.public)) - WELL_KNOWN
 
     @cached_property
     def labelled(self) -> frozenset[str]:
-        """Spelled alike: namespaces, what they are called notwithstanding."""
+        """Namespaces in one spelling, also those that are ordinary words."""
         return frozenset(map(_alike, self.namespaces | WELL_KNOWN))
 
     @cached_property
     def odd(self) -> dict[str, str]:
-        """Names with other characters, and globs, by each spelling that escapes give them."""
+        """Names with other characters, and globs, in each escaped spelling."""
         found = self.namespaces | self.names | self.globs
         odd = [name for name in found if not _RUN.fullmatch(name) and any(char.isalnum() for char in name)]
         return {spelling: name for name in odd for spelling in (json.dumps(name)[1:-1], printable(name), name)}
 
     @cached_property
     def odd_pattern(self) -> re.Pattern[str] | None:
-        """Finds those: they are few, so an expression will do."""
+        """An expression that finds these names; they are few."""
         if not self.odd:
             return None
         return re.compile("|".join(map(re.escape, sorted(self.odd, key=len, reverse=True))))
 
 
 def hashed(name: str, salt: bytes) -> str:
-    """What stands for a name: letters and digits only, so that it is one word whatever is around it."""
+    """Return the hash of a name: letters and digits only, so that it is one word in any text."""
     return "h" + hmac.new(salt, _alike(name).encode(errors="surrogatepass"), "sha256").hexdigest()[:_DIGITS]
 
 
 def redact(text: str, names: HiddenNames, salt: bytes) -> str:
-    """The text with a hash for each name in it, in whatever spelling: with - or _, in capitals, after an escape."""
+    """Return the text with a hash for each name in any spelling: with - or _, in capitals, after an escape."""
     if names.odd_pattern is not None:
         text = names.odd_pattern.sub(lambda found: hidden_glob(names.odd[found[0]], salt), text)
     text = text.replace("\\x2d", "-")  # as systemd has a dash in a unit's name
@@ -97,12 +97,12 @@ def redact(text: str, names: HiddenNames, salt: bytes) -> str:
     text = _LABEL.sub(lambda found: _label(found, names, salt), text)
     text = _NAMESPACE.sub(lambda found: _namespace(found["namespace"], names, salt), text)
     text = _RUN.sub(lambda found: _run(found, names.everywhere, salt), text)
-    # Last: a pod's name may end in such an id, and is to go as a whole.
+    # Last: the name of a pod may end in such an id, and is hidden as a whole.
     return _ID.sub(lambda found: (found["pod"] or "") + hashed(found["id"], salt), text)
 
 
 def redact_values(values: Any, names: HiddenNames, salt: bytes, key: str | None = None) -> Any:  # noqa: ANN401 - JSON
-    """A JSON document with a hash for each name; what stands under namespace, name, pod or uid is one."""
+    """Return a JSON document with a hash for each name; values of the keys namespace, name, pod and uid are names."""
     if isinstance(values, Mapping):
         return {name: redact_values(value, names, salt, name) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -115,7 +115,7 @@ def redact_values(values: Any, names: HiddenNames, salt: bytes, key: str | None 
 
 
 def hidden_glob(glob: str, salt: bytes) -> str:
-    """A glob, or a name, part by part: `team-a/*` becomes what `team-a` becomes, and `/*`."""
+    """Return a glob or name with a hash for each part: of `team-a/*`, the hash of `team-a`, and `/*`."""
     return re.sub(r"[^/]*[^/*?\s][^/]*", lambda found: _kept_or_hashed(found[0], salt), glob)
 
 
@@ -138,7 +138,7 @@ def _label(found: re.Match[str], names: HiddenNames, salt: bytes) -> str:
 
 
 def _run(found: re.Match[str], names: AbstractSet[str], salt: bytes) -> str:
-    """One run of letters, digits and . _ -, with the longest names in it replaced, from the left."""
+    """Return a run of letters, digits and . _ - with the longest names in it replaced, from the left."""
     run = found[0]
     pieces = list(re.finditer("[A-Za-z0-9]+", run))
     starts, ends = [piece.start() for piece in pieces], [piece.end() for piece in pieces]
@@ -157,19 +157,19 @@ def _run(found: re.Match[str], names: AbstractSet[str], salt: bytes) -> str:
 
 
 def names_in_labels(text: str) -> tuple[set[str], set[str]]:
-    """Namespaces, and pods and containers, that a log names (`pod=…`): those that are gone too."""
+    """Return the namespaces, and the pods and containers, that a log names (`pod=…`), also those that are gone."""
     namespaces, names = set(), set()
     for found in re.finditer(r'\bpod="?([A-Za-z0-9.-]+)(?:/([A-Za-z0-9.-]+))?', text):
         if found[2]:
             namespaces.add(found[1])
         names.add(found[2] or found[1])
     for ids in re.findall(r'\bcontainers="?([0-9a-f]{12}(?:,[0-9a-f]{12})*)', text):
-        names |= set(ids.split(","))  # shortened, and so not known by their length
+        names |= set(ids.split(","))  # shortened, so their length does not identify them
     return namespaces, names
 
 
 def users_in(text: str) -> set[str]:
-    """Who paused or resumed by hand, as reasons have it, and whose home is named."""
+    """Return the users in the reasons of pauses and resumes by operators, and in the paths of home folders."""
     found = re.findall(r"/home/([^\s/\"']+)", text)
     found += re.findall(r"cgpause (?:pause|resume|resume --all|top) by ([^\s\"]+)", text)
     return {name.rstrip(",.:;)") for name in found} - {"uid", ""}

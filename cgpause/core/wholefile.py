@@ -1,4 +1,4 @@
-"""A small file that is read whole, and replaced in one step: readers see the old one or the new one."""
+"""Small files that are read whole and replaced in one step: a reader sees the old or the new contents."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import stat
 
 
 def replace(path: str, data: bytes, mode: int = 0o644) -> None:
-    """Put a file in place in one step, for everybody to read unless `mode` says otherwise.
+    """Replace a file in one step; all users may read it, unless `mode` says otherwise.
 
     Raises:
-        OSError: that could not be done; the old one stays.
+        OSError: the file could not be replaced; the old one stays.
     """
-    # Always the same name, so that what a killed process left is written over; not one that node_exporter looks for.
+    # Always the same name, so the next write replaces the leftover of a killed process; node_exporter does not read it.
     aside = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(aside)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         try:
-            os.fchmod(fd, mode)  # whatever the umask
+            os.fchmod(fd, mode)  # regardless of the umask
             if os.write(fd, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         finally:
@@ -34,10 +34,10 @@ def replace(path: str, data: bytes, mode: int = 0o644) -> None:
 
 
 def read(path: str, max_bytes: int) -> bytes:
-    """Return what is in a file; follow no link, and wait for no FIFO.
+    """Return the contents of a file; follow no link, and wait for no FIFO.
 
     Raises:
-        OSError: it cannot be read, is no regular file (EINVAL), or has more than `max_bytes` (EFBIG).
+        OSError: the file cannot be read, is no regular file (EINVAL), or is larger than `max_bytes` (EFBIG).
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

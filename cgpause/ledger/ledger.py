@@ -141,7 +141,7 @@ def freeze(cgroup: Cgroup, reason: str, *, wait_s: float = LOCK_WAIT_S) -> tuple
 def take_over(
     cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None = None, *, wait_s: float = LOCK_WAIT_S
 ) -> PauseRecord | None:
-    """Give a pause of the daemon to another owner without a resume in between; return None if there is none.
+    """Give a pause of the daemon to another owner without a resume in between; None if there is none.
 
     The start of the pause stays, and so does its mechanism unless `mechanism` names another. The values of the pause are
     written only if they are not in force: their writer died, or another program has written since.
@@ -277,7 +277,7 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
     """Write the throttle again after a foreign write to cpu.max; return None if there was no foreign write.
 
     A pod that is also frozen stays frozen. If the foreign value is the original, systemd has applied its unit again:
-    that is no wish to resume. Any other value is a resize, and becomes the original (docs/architecture.md, kernel facts).
+    that is no wish to resume. Any other value is a resize, and becomes the original (docs/architecture.md).
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
