@@ -1,8 +1,8 @@
-"""The only opener of files under the cgroup root: held directory descriptors, errno → our errors.
+"""The only module that opens files below the cgroup root; it turns every errno into an error of cgpause.
 
-A `Cgroup` is opened once and then reached through its descriptor, so a cgroup that is removed and made again under the
-same path is never mistaken for the first. An ordinary directory tree laid out like cgroup v2 works the same way.
-Facts: Documentation/admin-guide/cgroup-v2.rst; xattrs of cgroup directories and flock measured on 6.1, 6.12 and 7.2.
+A `Cgroup` is opened once and then reached through its descriptor, so a new cgroup with the path of a removed one is
+never mistaken for it. An ordinary directory tree with the layout of cgroup v2 works the same way. Facts:
+Documentation/admin-guide/cgroup-v2.rst; xattrs of cgroup directories and flock measured on 6.1, 6.12 and 7.2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cgpause.core.errors import (
 from cgpause.core.model import CgroupId
 from cgpause.core.parse import parse_cgroup2_mounts, parse_number
 
-# ENOENT: removed before we opened it. ENODEV: removed while we held the descriptor.
+# ENOENT: removed before it was opened. ENODEV: removed after that.
 _GONE = (errno.ENOENT, errno.ENODEV)
 _HINTS = {
     errno.EACCES: "run as root, or give the process CAP_DAC_OVERRIDE",
@@ -44,19 +44,19 @@ _HINTS = {
 _READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
 _PIECE_SIZE = 2048
 LOCK_FILE = "cgroup.kill"
-"""What stands for the directory when it is locked: root alone may open it (mode 0200, kernel 5.14), while the directory
-itself may be opened, and so be locked, by any user of the host and by a container that has /sys mounted."""
+"""The file that is locked in place of the directory: only root may open it (mode 0200, kernel 5.14). Any
+user of the host, and a container with /sys mounted, may open the directory and so could lock it."""
 DAEMON_FILE = "memory.reclaim"
-"""What a daemon keeps locked on the root of its tree while it lives; mode 0200 as well, kernel 5.19."""
+"""The file on the root of its tree that a daemon keeps locked while it lives; also mode 0200, kernel 5.19."""
 _LOCK_POLL_S = 0.01
 _LINKS_OF_A_LEAF = 2
 
 
 class Cgroup:
-    """One cgroup, held by a descriptor on its directory.
+    """One cgroup, open by a descriptor of its directory.
 
-    Raises CgroupGoneError from any method once the cgroup was removed, KernelReadError and KernelWriteError for
-    everything else the kernel refuses.
+    Every method raises CgroupGoneError after the cgroup was removed, and KernelReadError or KernelWriteError if the
+    kernel refuses anything else.
     """
 
     __slots__ = ("_daemon_fd", "_fd", "_root", "id", "path")
@@ -73,7 +73,7 @@ class Cgroup:
         self.id = CgroupId(path, os.fstat(self._fd).st_ino)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -89,11 +89,11 @@ class Cgroup:
 
     @property
     def fd_path(self) -> str:
-        """A path that leads to this very directory even when its name has been given to another, for inotify."""
+        """Path for inotify that leads to this directory even if a new one has its name."""
         return f"/proc/self/fd/{self._fd}"
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
-        """Open an interface file; the descriptor is the caller's, for reads on every tick and for PSI triggers."""
+        """Open an interface file; the caller owns the descriptor, for reads in every tick and for PSI triggers."""
         try:
             return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._fd)
         except OSError as e:
@@ -108,7 +108,7 @@ class Cgroup:
         return _read_error(path, error) if value is None else _write_error(path, value, error)
 
     def exists(self) -> bool:
-        """Whether the cgroup is still there, under its path and as the same one."""
+        """Return True if the same cgroup still exists at its path."""
         try:
             return os.stat(self.path).st_ino == self.id.inode
         except OSError:
@@ -119,7 +119,7 @@ class Cgroup:
         fd = self.open(name)
         try:
             data = piece = os.read(fd, _READ_SIZE)
-            # cgroup.procs of a large pod comes in pieces of a page, less what did not fit of a line.
+            # The kernel returns cgroup.procs of a large pod in pieces of at most a page, each of whole lines.
             while len(piece) >= _PIECE_SIZE:
                 piece = os.read(fd, _READ_SIZE)
                 data += piece
@@ -130,7 +130,7 @@ class Cgroup:
             os.close(fd)
 
     def has(self, name: str) -> bool:
-        """Whether an interface file exists (controllers not enabled, and older kernels, have fewer)."""
+        """Return True if an interface file exists (some need a controller or a newer kernel)."""
         try:
             os.stat(name, dir_fd=self._fd)
         except OSError:
@@ -138,7 +138,7 @@ class Cgroup:
         return True
 
     def write(self, name: str, value: str) -> None:
-        """Write an interface file; `value` comes without its newline."""
+        """Write an interface file; `value` has no newline."""
         try:
             # O_TRUNC matters for an ordinary directory tree; kernfs ignores it.
             fd = os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, dir_fd=self._fd)
@@ -150,7 +150,7 @@ class Cgroup:
             raise self._file_error(name, e, value) from e
 
     def get_xattr(self, name: str) -> bytes | None:
-        """Value of an extended attribute of the directory, or None when it is not set (or cannot be, here)."""
+        """Return an extended attribute of the directory, or None if it is not set or not supported."""
         try:
             return os.getxattr(self._fd, name)
         except OSError as e:
@@ -166,7 +166,7 @@ class Cgroup:
             raise _write_error(f"{self.path} (xattr {name})", value.decode("utf-8", "replace"), e) from e
 
     def remove_xattr(self, name: str) -> None:
-        """Remove an extended attribute; one that is not set is no error."""
+        """Remove an extended attribute; it may be missing."""
         try:
             os.removexattr(self._fd, name)
         except OSError as e:
@@ -175,12 +175,12 @@ class Cgroup:
 
     @contextlib.contextmanager
     def locked(self, *, wait_s: float) -> Iterator[None]:
-        """Hold the cgroup's lock, which orders the daemon and the CLI.
+        """Take the cgroup's lock, so that the daemon and the CLI work one after the other.
 
-        Waits at most `wait_s` seconds, so a stopped process that holds it can delay us but never hang us.
+        The wait is at most `wait_s` seconds, so a stopped process with the lock causes a delay and never a hang.
 
         Raises:
-            BusyError: somebody else still holds it after `wait_s`.
+            BusyError: another process still has the lock after `wait_s`.
         """
         deadline = time.monotonic() + wait_s
         try:
@@ -204,12 +204,12 @@ class Cgroup:
             os.close(fd)  # and with it the lock
 
     def lock_for_daemon(self) -> bool:
-        """Keep any other daemon off this tree until `unlock_for_daemon`, or until this process is gone.
+        """Lock this tree against other daemons until `unlock_for_daemon`, or until this process ends.
 
-        Returns False where it could not be asked for.
+        Return False if the tree cannot be locked.
 
         Raises:
-            AtWorkError: another daemon is at work here.
+            AtWorkError: another daemon works on this tree.
         """
         fd = -1
         try:
@@ -221,7 +221,7 @@ class Cgroup:
                 f"another cgpause daemon is at work on {printable(self.path)}: stop it first (systemctl stop cgpause), "
                 "or look on with --dry-run"
             ) from None
-        except OSError:  # an older kernel; or no rights, and then each pause will say so
+        except OSError:  # an older kernel; or no permission, which each pause will report
             if fd >= 0:
                 os.close(fd)
             return False
@@ -229,16 +229,16 @@ class Cgroup:
         return True
 
     def unlock_for_daemon(self) -> None:
-        """Let another daemon have this tree; nothing where it is not ours."""
+        """Release the lock of this tree, if this process has it."""
         if self._daemon_fd >= 0:
-            fcntl.flock(self._daemon_fd, fcntl.LOCK_UN)  # not close() alone: a child may have the descriptor too
+            fcntl.flock(self._daemon_fd, fcntl.LOCK_UN)  # not only close(): a child may have the descriptor, too
             os.close(self._daemon_fd)
             self._daemon_fd = -1
 
     def daemon_lock(self) -> tuple[tuple[int, int], int] | None:
-        """Device and inode of what a daemon keeps locked here, to be found in `/proc/locks`; None where it is not.
+        """Return device and inode of the file that a daemon locks here, as in `/proc/locks`; None if it is missing.
 
-        Looked up, never tried: a probe, however short, would turn away the daemon that starts in that instant.
+        It never tries the lock: even the shortest attempt could make a daemon fail that starts at that moment.
         """
         try:
             status = os.stat(DAEMON_FILE, dir_fd=self._fd)
@@ -255,14 +255,14 @@ class Cgroup:
         return KernelLockError(os.path.join(self.path, LOCK_FILE), error, hint=hint)
 
     def children(self, most: int | None = None) -> list[tuple[str, int]]:
-        """Names and inodes of the child cgroups, or of so many of them, in no particular order."""
+        """Return names and inodes of the child cgroups, at most a given number of them, in no particular order."""
         found: list[tuple[str, int]] = []
         try:
-            # A directory has a link from each child and two of its own; where that is not so (btrfs) it has one.
+            # A directory has a link from each child and two of its own; on btrfs it always has one.
             if os.fstat(self._fd).st_nlink == _LINKS_OF_A_LEAF:
                 return found
             with os.scandir(self._fd) as entries:
-                # Some sixty files to a directory and a few cgroups: only these are worth more than a look.
+                # A directory has about sixty files and few cgroups: only a cgroup is worth a system call.
                 for entry in list(islice((entry for entry in entries if entry.is_dir(follow_symlinks=False)), most)):
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         # stat(), because readdir's inode is not st_ino on every file system (overlayfs).
@@ -272,14 +272,14 @@ class Cgroup:
         return found
 
     def owned_by_root(self) -> bool:
-        """Whether root (or, on a tree of our own, we) owns the directory, and so set its user.* xattrs."""
+        """Return True if root (or this user, on a made tree) owns the directory: no other user sets its user.* xattrs."""
         try:
             return os.fstat(self._fd).st_uid in (0, os.geteuid())
         except OSError as e:
             raise _read_error(self.path, e) from e
 
     def pids(self, below: str = "") -> list[int]:
-        """Processes in the cgroup itself or in one below it, not in its children."""
+        """Return the processes of the cgroup, or of one cgroup below it, without those of its children."""
         return [parse_number(pid, "cgroup.procs") for pid in self.read(os.path.join(below, "cgroup.procs")).split()]
 
     def child(self, name: str) -> Cgroup:
@@ -300,7 +300,7 @@ def _write_error(path: str, value: str, error: OSError) -> CgroupGoneError | Ker
 
 
 def find_cgroup_root() -> str:
-    """Mount point of the cgroup v2 hierarchy that has the memory and cpu controllers.
+    """Return the mount point of the cgroup v2 hierarchy with the memory and cpu controllers.
 
     Raises:
         HostError: cgroup v1 or hybrid host, or no cgroup v2 at all.
@@ -325,7 +325,7 @@ def find_cgroup_root() -> str:
 
 
 def read_controllers(root: str) -> list[str]:
-    """Names in a cgroup root's `cgroup.controllers`; empty when it has no such file."""
+    """Return the names in a cgroup root's `cgroup.controllers`; empty if there is no such file."""
     try:
         with open(os.path.join(root, "cgroup.controllers"), encoding="ascii", errors="replace") as f:
             return f.read().split()

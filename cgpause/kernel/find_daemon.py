@@ -1,10 +1,10 @@
-"""Whether a daemon is at work on a tree, told from outside: without privileges, and without being in its way.
+"""Detection of a daemon on a tree from outside: without privileges and without disturbing it.
 
-A daemon holds a flock on the root's memory.reclaim while it lives (`Cgroup.lock_for_daemon`). To try that lock, be it
-shared and for an instant only, would need root and would turn away a daemon that starts in this very moment.
-/proc/locks says who holds it to anybody who can see the holder's process. Where it is not shown (a kernel before 5.19
-has no memory.reclaim, a dry run takes no lock, a container may see no other processes) the cgroup of the installed unit
-still tells that it runs. systemctl would tell less, and cost a process each time.
+A daemon has a flock on the root's memory.reclaim while it lives (`Cgroup.lock_for_daemon`). An attempt to take that
+lock, even a shared one, needs root and could make a daemon fail that starts at that moment. /proc/locks shows the owner
+of the lock to every user who can see the owner's process. If it shows none (a kernel before 5.19 has no memory.reclaim,
+a dry run takes no lock, a container may see no other processes), the cgroup of the installed unit still shows that it
+runs. systemctl would show less and cost a process each time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cgpause.kernel.journal import UNIT
 
 
 class DaemonState(StrEnum):
-    """What can be told of the daemon from outside."""
+    """The state of the daemon as seen from outside."""
 
     RUNNING = "running"
     LOOKING_ON = "looking on"
-    """Its unit is active, but nobody holds the tree's lock: a dry run."""
+    """Its unit is active, but no process has the tree's lock: a dry run."""
     STOPPED = "stopped"
     UNKNOWN = "unknown"
 
@@ -37,7 +37,7 @@ class RunningDaemon:
 
 
 def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
-    """Look whether a daemon holds the lock of a tree, without privileges and without disturbing one that starts."""
+    """Return the daemon with the lock of a tree; this needs no privileges and disturbs no daemon that starts."""
     try:
         with Cgroup(root, "") as top:
             lock = top.daemon_lock()

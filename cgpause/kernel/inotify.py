@@ -1,9 +1,8 @@
-"""inotify on the kubepods tiers, on each pod's directory and on kubepods' memory.high → what changed.
+"""Changes of the kubepods tiers, of each pod's directory and of kubepods' memory.high, reported by inotify.
 
-One watch a tier and one a pod, none for containers. Seen on real cgroupfs: IN_CREATE and IN_DELETE for cgroups,
-IN_MODIFY for every write to an interface file and when the kernel raises a counter of memory.events, IN_ATTRIB for an
-xattr.
-Nodes run out of watches and queues overflow: `degraded` then tells the daemon to walk the tree instead.
+Each tier and each pod has one watch, a container has none. Real cgroupfs sends IN_CREATE and IN_DELETE for cgroups,
+IN_MODIFY for every write to an interface file and for every new count in memory.events, and IN_ATTRIB for an xattr. A
+node can run out of watches, and a queue can overflow: then `degraded` tells the daemon to refresh the tree by a timer.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _CTYPES_UTIL = "ctypes.util"
 
 
 class _Libc(ModuleType):
-    """Stands in for ctypes.util, which inotify_simple imports only to look libc up.
+    """A replacement of ctypes.util, which inotify_simple imports only to find libc.
 
-    The real one brings tempfile, shutil, subprocess and lzma into the daemon, 1.3 MiB that stay, and then runs
-    ldconfig. CDLL(None) is libc as well, for Python itself is linked to it.
+    The real module loads tempfile, shutil, subprocess and lzma into the daemon (1.3 MiB) and runs ldconfig. CDLL(None)
+    is libc too, because Python is linked to it.
     """
 
     @staticmethod
@@ -42,28 +41,28 @@ else:
     sys.modules[_CTYPES_UTIL] = _Libc(_CTYPES_UTIL)
     from inotify_simple import INotify, flags
 
-    del sys.modules[_CTYPES_UTIL]  # the real one for everybody else
+    del sys.modules[_CTYPES_UTIL]  # the real one for every other module
 
 log = logging.getLogger(__name__)
 
 # A cgroup cannot be moved, but a directory of an ordinary tree can.
 _TREE = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.ONLYDIR
 _POD = flags.CREATE | flags.DELETE | flags.ATTRIB | flags.ONLYDIR
-# Only for paused pods: one that thrashes at its own memory.max would wake us a hundred times a second.
+# Only for paused pods: a pod at its own memory.max would wake the daemon a hundred times a second.
 _PAUSED_POD = _POD | flags.MODIFY
 
 
 class PodChange(Flag):
-    """What happened to a pod's cgroup."""
+    """A change of a pod's cgroup."""
 
     CONTAINERS = auto()
-    """A child cgroup came or went."""
+    """A child cgroup was made or removed."""
     RECORD = auto()
-    """Its attributes changed: perhaps our record, or an operator's mark."""
+    """An attribute changed: perhaps the record, or an operator's mark."""
     CPU_MAX = auto()
-    """Somebody wrote cpu.max, perhaps we."""
+    """A process wrote cpu.max, perhaps the daemon itself."""
     MEMORY = auto()
-    """memory.events counted something, or memory.max was written."""
+    """A count in memory.events rose, or a process wrote memory.max."""
 
 
 _FILES = {
@@ -75,21 +74,21 @@ _FILES = {
 
 @dataclass(slots=True)
 class Changes:
-    """Everything since the last read."""
+    """All changes since the last read."""
 
     tree: bool = False
-    """A pod, a tier or the kubepods root came (or a tier went, or events were lost): walk the tree."""
+    """A pod, a tier or the kubepods root appeared, a tier was removed, or events were lost: refresh the tree now."""
     gone: bool = False
-    """A pod went, or an empty tier: the walk can wait."""
+    """A pod or an empty tier was removed: the refresh can wait."""
     pods: dict[CgroupId, PodChange] = field(default_factory=dict)
     high: bool = False
-    """Somebody wrote memory.high of the kubepods root, perhaps we."""
+    """A process wrote memory.high of the kubepods root, perhaps the daemon itself."""
 
 
 class Watch:
     """An inotify instance with the watches of one tree, registered with the loop's epoll.
 
-    Where the node has no instance or no watch left, it does what it can and is `degraded`.
+    If the node has no instance or no watch left, some changes are not reported, and it is `degraded`.
     """
 
     def __init__(self, epoll: select.epoll) -> None:
@@ -105,26 +104,26 @@ class Watch:
 
     @property
     def degraded(self) -> bool:
-        """Whether something may happen that is not told."""
+        """Whether some changes may not be reported."""
         return self._inotify is None or self._missed
 
     @property
     def on_high(self) -> bool:
-        """Whether memory.high of a kubepods root is watched."""
+        """Whether there is a watch on memory.high of a kubepods root."""
         return self._high is not None
 
     def missed(self) -> None:
-        """Say that something could not even be opened to be watched, and that this was told."""
+        """Note that a directory could not be opened for a watch, and that the error was logged."""
         self._missed = self._told = True
 
     def try_again(self) -> None:
-        """Forget what could not be watched: the caller asks for all of it anew, and says when that is `done`."""
+        """Forget the failures: the caller adds all watches again and then calls `done`."""
         self._missed = False
         if self._inotify is None:
             self._open()
 
     def done(self) -> bool:
-        """After everything was asked for: whether it is watched again since then, which is logged."""
+        """Return True, and log it, if all watches work again; the caller has added all of them."""
         recovered = self._told and not self.degraded
         if recovered:
             self._told = False
@@ -132,7 +131,7 @@ class Watch:
         return recovered
 
     def fileno(self) -> int:
-        """Descriptor that epoll reports; -1 while there is none."""
+        """Return the descriptor that epoll reports; -1 if there is none."""
         return -1 if self._inotify is None else int(self._inotify.fileno())
 
     def close(self) -> None:
@@ -142,7 +141,7 @@ class Watch:
             self._inotify = None
 
     def add_tier(self, cgroup: Cgroup) -> bool:
-        """Watch for cgroups made and removed in a directory; returns whether it was not watched before."""
+        """Watch a directory for new and removed cgroups; return True if it had no watch before."""
         descriptor = self._add(cgroup, _TREE)
         if descriptor is None or descriptor in self._tiers:
             return False
@@ -150,37 +149,37 @@ class Watch:
         return True
 
     def add_high(self, kubepods: Cgroup) -> None:
-        """Watch memory.high of the kubepods root, instead of that of the one before.
+        """Watch memory.high of the kubepods root in place of the former root's.
 
-        The file and not its directory: there, memory.events changes up to a hundred times a second (cgroup.c,
-        CGROUP_FILE_NOTIFY_MIN_INTV) while any pod is at its own limit.
+        The watch is on the file, because in its directory memory.events changes up to a hundred times a second
+        (cgroup.c, CGROUP_FILE_NOTIFY_MIN_INTV) while any pod is at its own limit.
         """
         if self._high is not None:
             self._remove(self._high)
         self._high = self._add(kubepods, flags.MODIFY, "/memory.high")
 
     def add_pod(self, cgroup: Cgroup, *, paused: bool) -> None:
-        """Watch a pod's directory, and for a paused pod its files; calling it again changes what is watched."""
+        """Watch a pod's directory, and for a paused pod its files; a further call changes the watch."""
         descriptor = self._add(cgroup, _PAUSED_POD if paused else _POD)
         if descriptor is not None:
             self._pods[descriptor] = cgroup.id
             self._descriptors[cgroup.id] = descriptor
 
     def drop_pod(self, cgroup: CgroupId) -> None:
-        """Stop watching a pod; the kernel does so itself when the cgroup is removed."""
+        """Remove the watch of a pod; the kernel removes that of a removed cgroup."""
         descriptor = self._descriptors.pop(cgroup, None)
         if descriptor is not None:
             self._pods.pop(descriptor, None)
             self._remove(descriptor)
 
     def read(self) -> Changes:
-        """Everything that happened since the last call; never blocks."""
+        """Return all changes since the last call; it never blocks."""
         changes = Changes()
         for event in () if self._inotify is None else self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
                 log.warning("inotify queue overflowed; walking the tree")
                 changes.tree = changes.high = True
-                # Whether containers changed is not known but where it was said before, and guessing so would resume
+                # An overflow hides changes of containers; to assume a change in every pod would resume
                 # every pod.
                 known = changes.pods
                 changes.pods = {pod: known.get(pod, PodChange(0)) | ~PodChange.CONTAINERS for pod in self._descriptors}
@@ -198,7 +197,7 @@ class Watch:
         return changes
 
     def _forget(self, descriptor: int) -> bool:
-        """The cgroup is gone, and its watch with it; returns whether it was a tier."""
+        """Forget the watch of a removed cgroup; return True if it was a tier."""
         if descriptor == self._high:
             self._high = None
         pod = self._pods.pop(descriptor, None)
@@ -228,7 +227,7 @@ class Watch:
         try:
             descriptor = self._inotify.add_watch(cgroup.fd_path + file, mask)
         except OSError as e:
-            if e.errno not in (errno.ENOENT, errno.ENODEV):  # gone already; the walk will notice
+            if e.errno not in (errno.ENOENT, errno.ENODEV):  # already gone; the refresh will notice
                 self._missed = True
                 advice = "raise fs.inotify.max_user_watches"
                 self._tell("no inotify watch", cgroup=cgroup.path, error=e, advice=advice)
@@ -237,11 +236,11 @@ class Watch:
 
     def _remove(self, descriptor: int) -> None:
         if self._inotify is not None:
-            with contextlib.suppress(OSError):  # EINVAL: the kernel was first
+            with contextlib.suppress(OSError):  # EINVAL: the kernel has removed it
                 self._inotify.rm_watch(descriptor)
 
     def _tell(self, what: str, *, advice: str, **shown: object) -> None:
-        # Once: it is tried again every minute, and mostly in vain.
+        # Logged once: the attempts go on each minute and mostly fail.
         if not self._told:
             self._told = True
             log.warning("%s %s", what, fields(**shown, advice=f"walking the tree every second instead; {advice}"))

@@ -1,7 +1,7 @@
-"""The journal's native protocol: one datagram of fields an entry, so that they can be matched and need no parsing.
+"""The journal's native protocol: one datagram per entry, with fields that `journalctl` can match.
 
-Written here because it is a page, and the daemon stays lean. systemd's JOURNAL_NATIVE_PROTOCOL has the format, and
-systemd.exec(5) what JOURNAL_STREAM says.
+It is a page of code, and a library would make the daemon larger. systemd's JOURNAL_NATIVE_PROTOCOL has the format, and
+systemd.exec(5) explains JOURNAL_STREAM.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ ADDRESS = "/run/systemd/journal/socket"
 IDENTIFIER = "cgpause"
 UNIT = "cgpause.service"
 _UNIT_FIELD = "OBJECT_SYSTEMD_UNIT"
-"""What root says here `journalctl -u` shows with the unit's own entries."""
+"""Field by which `journalctl -u` shows an entry of root beside the unit's own."""
 
 
 def is_stderr() -> bool:
-    """Whether stderr is the journal: then what is written there belongs into it."""
+    """Return True if stderr is the journal."""
     try:
         found = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError, AttributeError):
-        return False  # a test's, or closed from the start
+        return False  # a test replaced it, or it was closed from the start
     return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
 class Journal:
-    """Sends entries, and never waits."""
+    """Sender of entries that never waits."""
 
     def __init__(self, unit: str | None = None) -> None:
-        """`unit` is what the entries are about; else it is the one this process runs in."""
+        """`unit` is the subject of the entries; the default is the unit of this process."""
         self._socket: socket.socket | None = None
-        with contextlib.suppress(OSError):  # no descriptor left: there is stderr
+        with contextlib.suppress(OSError):  # no descriptor left: the entry goes to stderr
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        # journald looks up by itself what unit an entry comes from, but too late for a process that has ended since,
+        # journald finds the unit of an entry by itself, but too late for a process that has already ended,
         # such as ExecStopPost='s.
         unit = unit or _own_unit()
         self._common = {"SYSLOG_IDENTIFIER": IDENTIFIER} | ({} if unit is None else {_UNIT_FIELD: unit})
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._socket is not None:
             self._socket.close()
 
     def send(self, message: str, priority: int, fields: Mapping[str, str]) -> bool:
-        """Send one entry; False where that failed."""
+        """Send one entry; return False after a failure."""
         if self._socket is None:
             return False
         data = encode({"MESSAGE": message, "PRIORITY": str(priority), **self._common, **fields})
         try:
-            # The address each time: journald may have been started anew.
+            # The address each time: journald may have restarted.
             self._socket.sendto(data, socket.MSG_DONTWAIT, ADDRESS)
         except OSError:
             return False
@@ -61,7 +61,7 @@ class Journal:
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """Write fields as a datagram."""
+    """Return the datagram of an entry."""
     parts = []
     for name, text in fields.items():
         value = text.encode(errors="backslashreplace")

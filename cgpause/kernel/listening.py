@@ -1,10 +1,10 @@
-"""Whether anything in a pod listens on TCP, which tells services from batch without the API.
+"""Detection of listening TCP sockets in a pod, which distinguish services from batch without the API.
 
-kubelet's HTTP, TCP and gRPC probes need somebody who listens in the pod's network namespace. Where nobody does there is
-no such probe to miss, and the pod may be held long. All processes of a pod share its sandbox's network namespace, so
-one of them is asked for all; on the host's network the answer is the host's, a service. Not seen are exec probes (which
-pass slowly under throttling, kubelet 1.32), a service that does not listen yet, UDP (which kubelet does not probe), and
-what a sandboxed runtime (gVisor, Kata) keeps to itself; rules can say otherwise.
+kubelet's HTTP, TCP and gRPC probes need a listening socket in the pod's network namespace. A pod without one has no
+such probe to miss, so a pause may be long. All processes of a pod share the network namespace of its sandbox, so one
+process is enough. On the host's network the result is that of the host: a service. This module does not see exec probes
+(slow under throttling, kubelet 1.32), a service that does not listen yet, UDP (kubelet has no UDP probes), or the
+sockets inside a sandboxed runtime (gVisor, Kata). A rule can name the class of such pods.
 
 `/proc/<pid>/net` needs no capability, unlike `ns/net` and `fd`.
 """
@@ -20,16 +20,15 @@ from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import Cgroup
 
 PROC = "/proc"
-# Reading net/tcp to its end makes the kernel walk the table of all connections of the node: 1.4 ms for each file on a
-# node of 24 GiB, however few are the reader's (measured on 6.18); the table doubles once more up to 64 GiB. The count
-# of sockets in use takes 0.02 ms. IPv6 comes first: its file can be missing, and where that of IPv4 is read after it,
-# then not because the process has ended.
+# To read net/tcp to its end, the kernel goes through the connections of the whole node: 1.4 ms for each file on a node
+# with 24 GiB (measured on 6.18); the table doubles once more up to 64 GiB. The count of sockets in use takes 0.02 ms.
+# IPv6 comes first: its file can be missing, and if IPv4's can then be read, the process has not ended.
 _FILES = (("sockstat6", "tcp6"), ("sockstat", "tcp"))
 # The header of tcp6 has 145 characters, and the state of its first socket ends at the 84th of its own; that of tcp has
 # 150. With so small a buffer the kernel stops at the first socket.
 _TABLE_START = 256
 _TRIES = 16
-"""Processes asked at most; more than one only where they end while they are asked."""
+"""Most processes to try; more than one only if a process ends meanwhile."""
 _RUNTIMES = ("runc", "crun", "youki", "conmon")
 _SANDBOX = "pause"
 _DEPTH = 2
@@ -37,7 +36,7 @@ _DEPTH = 2
 
 
 def listens(pod: Cgroup) -> bool | None:
-    """Whether anything in a pod's network namespace listens on TCP; None when none of its processes can be asked."""
+    """Return True if a socket in a pod's network namespace listens on TCP; None if no process can be read."""
     for pid in islice(_pids(pod), _TRIES):
         try:
             return any(_listens(f"{PROC}/{pid}/net", *names) for names in _FILES)
@@ -49,10 +48,10 @@ def listens(pod: Cgroup) -> bool | None:
 
 
 def is_being_made(pod: Cgroup) -> bool:
-    """Return True while a runtime still makes a container of a pod: its program has not been started yet.
+    """Return True while a runtime still makes a container of a pod: the container's program has not started.
 
-    Until then the container's processes are the runtime's own (runc: `runc:[2:INIT]`), or there is the sandbox alone.
-    A pod in which no process can be seen is not being made.
+    Until then the container's processes are those of the runtime (runc: `runc:[2:INIT]`), or only the sandbox exists.
+    For a pod without visible processes it returns False.
     """
     names = [_command(pid) for pid in islice(_pids(pod), _TRIES)]
     names = [name for name in names if name]
@@ -67,9 +66,9 @@ def _command(pid: int) -> str:
 
 
 def refused_connections(pod: Cgroup) -> int | None:
-    """Return how many TCP connections the kernel has refused or reset in a pod's network; None if none can be asked.
+    """Return the number of TCP connections refused or reset in a pod's network; None if no process can be read.
 
-    A probe of a pod that does not listen yet is refused by the kernel, also while the pod is paused: the count is
+    The kernel refuses a probe of a pod that does not listen yet, even if the pod is paused. The count is
     OutRsts in `/proc/<pid>/net/snmp` (RFC 4022 tcpOutRsts).
     """
     for pid in islice(_pids(pod), _TRIES):
@@ -102,7 +101,7 @@ def _read_start(path: str, size: int) -> bytes:
 
 
 def _pids(pod: Cgroup) -> Iterator[int]:
-    """Processes of a pod, from the top down: what a container nests may have a network namespace of its own."""
+    """Return the processes of a pod, from the top down: nested containers may have other network namespaces."""
     try:
         names = [name for name, _ in pod.children()]
     except CgpauseError:

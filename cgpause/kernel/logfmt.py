@@ -1,8 +1,8 @@
 """One structured line per event, to stderr: `paused pod=default/web cpu_max="max 100000" ...`; journald adds the time.
 
-Where stderr is the journal, lines go there by its own protocol instead, with the fields of their event (`events`).
+If stderr is the journal, a line goes there by its native protocol, with the fields of its event (`events`).
 
-Names come from cgroups and folders anybody on the node may have named, so every value is quoted and escaped: a newline
+Any user of the node may have chosen the names of cgroups and folders, so every value is quoted and escaped: a newline
 in a name must not forge a log line.
 """
 
@@ -26,9 +26,9 @@ _PLAIN_FORMAT = logging.Formatter()
 
 
 def fields(**values: object) -> str:
-    """Write values as logfmt: `key=value`, quoted JSON-style where a value is not plain; None is left out.
+    """Return values as logfmt: `key=value`, quoted as in JSON if needed; None is left out.
 
-    Of a system call's error it is what the system says, without Python's "[Errno 2]" before it.
+    The error of a system call is shown without Python's "[Errno 2]".
     """
     return " ".join(f"{key}={_quote(_text(value))}" for key, value in values.items() if value is not None)
 
@@ -42,7 +42,7 @@ def _quote(text: str) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """The level as journald's priority, or as a word for people."""
+    """Return the level as journald's priority, or as a word for operators."""
 
     def __init__(self, *, journal: bool) -> None:
         super().__init__()
@@ -56,21 +56,21 @@ class _Formatter(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to stderr without ever waiting for it: a journal that does not read must not stop the loop."""
+    """Handler that writes to stderr and never waits: a journal that does not read must not stop the loop."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._journal = journal.Journal() if journal.is_stderr() else None
         self._poll: select.poll | None = None
         self._lost = 0
-        # Not a file of the kernel's: a test's, or closed from the start (then it is None).
+        # a test replaced stderr, or it was closed from the start (None)
         with contextlib.suppress(OSError, ValueError, AttributeError):
             fd = self.stream.fileno()
             self._poll = select.poll()
             self._poll.register(fd, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or count it as lost; a bug in what is logged never reaches whoever logs."""
+        """Write a line, or count it as lost; an error in a log record never reaches the caller."""
         try:
             self._write(record)
         except Exception:  # noqa: BLE001 - as in logging's own handlers
@@ -90,7 +90,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 def send(to: journal.Journal, record: logging.LogRecord) -> bool:
-    """Send a record to the journal; False where that failed."""
+    """Send a record to the journal; return False after a failure."""
     event = getattr(record, "event", None)
     fields_of_event = {} if event is None else event.journal
     return to.send(_PLAIN_FORMAT.format(record), _PRIORITIES.get(record.levelno, 6), fields_of_event)

@@ -1,6 +1,6 @@
-"""sd_notify(3): tells systemd that we are ready, how we are, and that we are alive.
+"""sd_notify(3): reports readiness, state and liveness to systemd.
 
-Written here because the protocol is one datagram, and the daemon stays lean.
+The protocol is one datagram, and a library would make the daemon larger.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Sends to $NOTIFY_SOCKET; does nothing where there is none."""
+    """Sender to $NOTIFY_SOCKET; without that variable it does nothing."""
 
     def __init__(self) -> None:
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
@@ -22,19 +22,19 @@ class Notifier:
         if self._address.startswith("@"):  # an abstract socket
             self._address = "\0" + self._address[1:]
         self.watchdog_s = _watchdog_s() if self._address else None
-        """How often systemd wants to hear from us at the latest (half of WatchdogSec=), or None."""
+        """Longest time between two WATCHDOG=1 messages (half of WatchdogSec=), or None."""
 
     @property
     def connected(self) -> bool:
-        """Whether anybody listens."""
+        """Whether systemd listens."""
         return self._socket is not None
 
     def send(self, *assignments: str) -> bool:
-        """Send `KEY=value` lines; False where they could not be sent, which is logged, never fatal."""
+        """Send `KEY=value` lines; return False after a failure, which is only logged."""
         if self._socket is None:
             return False
         try:
-            # Never waiting: a manager that does not read must not stop the loop.
+            # It never waits: a manager that does not read must not stop the loop.
             self._socket.sendto("\n".join(assignments).encode(errors="replace"), socket.MSG_DONTWAIT, self._address)
         except OSError as e:
             log.debug("sd_notify failed: %s", e)
@@ -42,8 +42,8 @@ class Notifier:
         return True
 
     def status(self, text: str) -> None:
-        """Set the line `systemctl status` shows, when it changed."""
-        # One line, whatever a path in it holds: each further one would be an assignment of its own.
+        """Send the line that `systemctl status` shows, if it has changed."""
+        # Always one line: a line break from a path would begin another assignment.
         text = "".join(char if char.isprintable() else "?" for char in text)
         if text != self._status and self.send(f"STATUS={text}"):
             self._status = text

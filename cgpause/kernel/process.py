@@ -1,4 +1,4 @@
-"""What the daemon asks of the kernel for its own process: memory that stays, and enough descriptors."""
+"""Settings of the daemon's own process: locked memory and enough descriptors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPARE = 8
 
 
 class SpareDescriptors:
-    """Descriptors kept back, so that a resume can open what it needs even when process or node has no more."""
+    """Descriptors in reserve, so that a resume can open files even if the process or the node has no more."""
 
     def __init__(self) -> None:
         self._fds: list[int] = []
@@ -24,7 +24,7 @@ class SpareDescriptors:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Give them to whoever runs meanwhile."""
+        """Close them for the time of the block."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
@@ -34,15 +34,15 @@ class SpareDescriptors:
             self._fill()
 
     def _fill(self) -> None:
-        with contextlib.suppress(OSError):  # somebody was faster; the next time, perhaps
+        with contextlib.suppress(OSError):  # another process was faster; the next call tries again
             while len(self._fds) < _SPARE:
                 self._fds.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def lock_memory() -> str | None:
-    """Keep our pages in memory once touched (mlockall(2), MCL_ONFAULT); returns why not, or None.
+    """Lock the daemon's pages in memory once touched (mlockall(2), MCL_ONFAULT); return the error, or None.
 
-    On a node short of memory our own code pages would be the first to be reclaimed, just when they are needed.
+    If memory is tight, the kernel would reclaim the daemon's code pages first, just when they are needed.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) == 0:
@@ -51,7 +51,7 @@ def lock_memory() -> str | None:
 
 
 def raise_descriptor_limit() -> None:
-    """Two descriptors a pod stay open; the usual soft limit of 1024 would end at 500 pods."""
+    """Raise the limit: each pod needs two open descriptors, so the usual soft limit of 1024 allows 500 pods."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,12 +1,12 @@
-"""What the processes of a held pod ask for: to end, or to be answered; both need a pod that runs.
+"""Reasons in the processes of a paused pod to resume it: a stop signal, or a process that kubelet has started.
 
-Held, a process cannot act on its stop signal, and what kubelet starts in its container (an exec probe, a preStop hook,
-kubectl exec) gets nowhere. Neither is told by any event of the cgroup, so the processes are looked at: those whose
-parent is outside of the pod, for these are all that a runtime starts or signals. What a container forks itself cannot
-ask.
+A paused process cannot act on its stop signal, and a process that kubelet starts in its container (an exec probe, a
+preStop hook, kubectl exec) makes no progress. No event of the cgroup reports either, so the daemon reads the processes:
+only those with a parent outside the pod, because a runtime starts and signals no others.
 
-A pod can make up both: a signal to itself, or a process whose parent is its container's shim (CLONE_PARENT). So it is
-believed `_MOST` times within `_WINDOW_S`. What is started in a frozen pod is believed always: nothing in it can fork.
+A pod can fake both: it can signal itself, or start a process with its container's shim as the parent (CLONE_PARENT). So
+the daemon believes it `_MOST` times within `_WINDOW_S`. In a frozen pod no process can fork, so a new one is always
+believed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cgpause.core.parse import ProcessStatus, parse_process_status, parse_start_
 from cgpause.kernel.cgroupfs import Cgroup
 
 _AT_ONCE = 128
-"""Processes of a pod that one look takes in, 20 µs each; in a pod that has more, the next look goes on."""
+"""Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
 _MONITOR = "crio-conmon-"
-"""CRI-O's monitor of a container, which is in the pod and the parent of what it starts there."""
+"""CRI-O's monitor of a container, which is in the pod and is the parent of the processes that it starts."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOST = 3
 _WINDOW_S = 600
-"""Three resumes of 30 s each in ten minutes leave a pod that makes them up paused for 85 % of the time, and a pod whose
-container restarts has a new count each time."""
+"""A pod that fakes three resumes of 30 s in ten minutes stays paused for 85 % of the time. A new container starts a new
+count."""
 
 
 class Call(StrEnum):
-    """Why a held pod has to run."""
+    """The reason why a paused pod has to run."""
 
     ENDING = "it is being terminated"
     VISITED = "a process was started in it from outside"
@@ -39,13 +39,13 @@ class Call(StrEnum):
 
 
 class _Credit:
-    """How often a pod may still be believed what it can make up."""
+    """The count of reasons that a pod may have faked, and that the daemon has believed."""
 
     def __init__(self) -> None:
         self._spent_ns: list[int] = []
 
     def take(self, at_ns: int) -> bool:
-        """Believe it once more; returns False if that was done too often."""
+        """Count one more; return False if there were too many."""
         self._spent_ns = [spent_ns for spent_ns in self._spent_ns if at_ns - spent_ns < _WINDOW_S * 1_000_000_000]
         if len(self._spent_ns) >= _MOST:
             return False
@@ -54,26 +54,25 @@ class _Credit:
 
 
 class Processes:
-    """The processes of one pod, from look to look; a new one for new containers."""
+    """The processes of one paused pod between readings; new containers get a new object."""
 
     def __init__(self) -> None:
         self._answered: dict[int, tuple[int, int]] = {}
-        """Processes, id → start and stop signals that they had a chance to act on."""
+        """By process id: start time, and the stop signals that the process could have acted on."""
         self._next = 0
-        # Apart, so that no number of exec probes keeps a SIGTERM from being seen.
+        # Separate counts, so that no number of exec probes hides a SIGTERM.
         self._endings = _Credit()
         self._visits = _Credit()
         self.doubted = False
-        """Whether the last look saw a process that was started from outside, as it seems, and was not believed."""
+        """Whether the last reading found a process that seems to come from outside and was not believed."""
 
     def look(
         self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None
     ) -> Call | None:
-        """What one of them asks for, or None.
+        """Return the reason to resume the pod, or None.
 
-        `below` is what `descendants` found, `since_ns` when the pause began, `frozen_ns` a time at which all its
-        processes were frozen. A signal is named once: a process that leaves it pending while it runs waits for
-        something else.
+        `below` is the result of `descendants`, `since_ns` the start of the pause, and `frozen_ns` a time at which all
+        its processes were frozen. A signal counts once: a process that runs and leaves it pending has blocked it.
         """
         pids: list[int] = []
         for name in below:
@@ -82,7 +81,7 @@ class Processes:
             try:
                 pids += pod.pids(name)
             except CgpauseError:
-                continue  # its container has ended
+                continue  # the container has ended
         inside = set(pids)
         self._answered = {pid: known for pid, known in self._answered.items() if pid in inside}
         self.doubted = False
@@ -95,7 +94,7 @@ class Processes:
             started_ns = _started_ns(pid)
             if self._is_ending(pid, started_ns, status.stops, at_ns):
                 return Call.ENDING
-            # The first process of a container is older than the pause (a new container ends that by itself). And with
+            # The first process of a container is older than the pause (a new container ends the pause anyway). With
             # the host's PID namespace a container's orphans are init's: a runtime's own children never are.
             if status.parent != 1 and started_ns + _TICK_NS > since_ns:
                 is_certain = frozen_ns is not None and started_ns > frozen_ns
@@ -105,9 +104,9 @@ class Processes:
         return None
 
     def _is_ending(self, pid: int, started_ns: int, stops: int, at_ns: int) -> bool:
-        """Whether a process has a stop signal that it had no chance to act on."""
+        """Return True if a process has a pending stop signal that it could not act on so far."""
         if not stops:
-            self._answered.pop(pid, None)  # should there be another, it is a new one
+            self._answered.pop(pid, None)  # a later signal counts as new
             return False
         known_ns, known = self._answered.get(pid, (started_ns, 0))
         is_new = bool(stops & ~known) or known_ns != started_ns
@@ -126,7 +125,7 @@ def _read_status(pid: int) -> ProcessStatus | None:
 
 
 def _started_ns(pid: int) -> int:
-    """On CLOCK_BOOTTIME, as since_ns of a record; 0 for a process that has ended."""
+    """Return the start time on CLOCK_BOOTTIME, as since_ns of a record; 0 for a process that has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return parse_start_ticks(f.read()) * _TICK_NS

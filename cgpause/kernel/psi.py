@@ -1,8 +1,8 @@
-"""Pressure stall information (PSI, Documentation/accounting/psi.rst): what it shows, and its triggers.
+"""Pressure stall information (PSI, Documentation/accounting/psi.rst): its values and its triggers.
 
-A trigger is one descriptor, polled for EPOLLPRI. Two are armed: on the node's pressure file and, where it exists, on
-that of the kubepods root. Without PSI (psi=0, or an ordinary directory tree) cgpause says so once and works from
-headroom alone.
+A trigger is one descriptor, polled for EPOLLPRI. There are two: on the node's pressure file and, if it exists, on that
+of the kubepods root. Without PSI (psi=0, or an ordinary directory tree) cgpause logs this once and works from headroom
+alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PsiTriggers:
         self._arm_node()
 
     def configure(self, config: PsiConfig, kubepods: Cgroup | None) -> None:
-        """Arm everything anew when the configuration changed."""
+        """Arm both triggers again if the configuration has changed."""
         if config == self._config:
             return
         self._config = config
@@ -47,7 +47,7 @@ class PsiTriggers:
         self.follow(kubepods)
 
     def follow(self, kubepods: Cgroup | None) -> None:
-        """After each walk: arm what is not armed, on the kubepods root that is there now."""
+        """Arm missing triggers, also on a new kubepods root. The caller calls it after each refresh."""
         if self._node_fd is None:
             self._arm_node()
         key = None if kubepods is None else kubepods.id
@@ -69,18 +69,18 @@ class PsiTriggers:
 
     @property
     def on_node(self) -> bool:
-        """Whether pressure on the node wakes us."""
+        """Whether pressure on the node wakes the daemon."""
         return self._node_fd is not None
 
     @property
     def on_kubepods(self) -> bool:
-        """Whether pressure in kubepods wakes us."""
+        """Whether pressure in kubepods wakes the daemon."""
         return self._kubepods[1] is not None
 
     def on_event(self, fd: int, mask: int) -> bool:
-        """Whether an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
+        """Return True if an epoll event means pressure; EPOLLERR means that the cgroup is gone."""
         if mask & select.EPOLLERR:
-            self._disarm(fd)  # armed again by the next walk, should it still be there
+            self._disarm(fd)  # the next refresh arms it again if the cgroup still exists
             return False
         log.debug("pressure %s", fields(path=self._paths.get(fd)))
         return True
@@ -95,8 +95,8 @@ class PsiTriggers:
 
     def _arm(self, fd: int, path: str, trigger: PsiTrigger) -> int | None:
         try:
-            # The kernel wants the terminating NUL (psi.rst, the example program). It refuses with EINVAL what breaks
-            # its limits, and with EOPNOTSUPP everything under psi=0.
+            # The kernel wants the terminating NUL (psi.rst, the example program). It refuses values outside its
+            # limits with EINVAL, and every value under psi=0 with EOPNOTSUPP.
             os.write(fd, f"{trigger}\0".encode())
             # On an ordinary tree this is EPERM: a regular file has no pressure to wait for.
             self._epoll.register(fd, select.EPOLLPRI)
@@ -118,12 +118,12 @@ class PsiTriggers:
             self._kubepods = (None, None)
 
     def _complain(self, path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
-        if path in self._told:  # tried again after each walk
+        if path in self._told:  # the next attempt comes with the next refresh
             return
         self._told.add(path)
         number = getattr(error, "errno", None)
         if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
-            # Without CAP_SYS_RESOURCE the kernel takes windows that are multiples of 2 s only (6.1: EINVAL).
+            # Without CAP_SYS_RESOURCE the kernel accepts only windows of multiples of 2 s (6.1: EINVAL).
             advice = "working from headroom alone; grant CAP_SYS_RESOURCE, or use a window that is a multiple of 2 s"
         else:
             advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
@@ -131,7 +131,7 @@ class PsiTriggers:
 
 
 def read_node_pressure() -> Pressure | None:
-    """The node's memory pressure; None where the kernel keeps none (psi=0)."""
+    """Return the node's memory pressure; None if the kernel has none (psi=0)."""
     try:
         with open(NODE_PRESSURE, "rb") as f:
             return parse_pressure(f.read())
@@ -140,7 +140,7 @@ def read_node_pressure() -> Pressure | None:
 
 
 def read_pressure(cgroup: Cgroup) -> Pressure | None:
-    """A cgroup's memory pressure; None where it cannot be read."""
+    """Return a cgroup's memory pressure; None if it cannot be read."""
     try:
         return parse_pressure(cgroup.read("memory.pressure"))
     except CgpauseError:

@@ -1,4 +1,4 @@
-"""Asks systemd for a pod's own cpu.max: the second source when the record on its cgroup is damaged."""
+"""systemd's value for a pod's cpu.max: the second source if the record on the cgroup is damaged."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from cgpause.core.model import CpuMax
 from cgpause.core.parse import parse_timespan
 
 _SYSTEMD_PERIOD_US = 100_000
-"""systemd's period where CPUQuotaPeriodSec= is not set."""
+"""systemd's period if CPUQuotaPeriodSec= is not set."""
 
 
 def original_from_systemd(cgroup_path: str) -> CpuMax | None:
-    """A pod's own cpu.max as systemd's unit has it, for when a record is damaged; None where systemd does not know."""
+    """Return a pod's cpu.max by systemd's unit; None if systemd does not know it."""
     unit = os.path.basename(cgroup_path)
     if not unit.endswith(".slice"):
         return None
     import subprocess  # noqa: PLC0415 - 0.7 MiB of the daemon, for what hardly ever happens
 
-    # Every *.slice is "loaded" and without a quota, even one that was never started; only an active one knows.
+    # Every *.slice is "loaded" and without a quota, even one that never started; only an active one has the value.
     properties = "ActiveState,CPUQuotaPerSecUSec,CPUQuotaPeriodUSec"
     try:
         shown = subprocess.run(

@@ -143,8 +143,8 @@ def take_over(
 ) -> PauseRecord | None:
     """Give a pause of the daemon to another owner without a resume in between; None if there is none.
 
-    The start of the pause stays, and so does its mechanism unless `mechanism` names another. The values of the pause are
-    written only if they are not in force: their writer died, or another program has written since.
+    The start of the pause stays, and so does its mechanism unless `mechanism` names another. The values of the pause
+    are written only if they are not in force: their writer died, or another program has written since.
 
     Raises:
         HeldError: the pod is frozen, and a throttle was requested; nothing was changed.
