@@ -272,7 +272,7 @@ class Cgroup:
         return found
 
     def owned_by_root(self) -> bool:
-        """Return True if root (or this user, on a made tree) owns the directory: no other user sets its user.* xattrs."""
+        """Return True if root (or this user, on a made tree) owns the directory: only it sets its user.* xattrs."""
         try:
             return os.fstat(self._fd).st_uid in (0, os.geteuid())
         except OSError as e:
