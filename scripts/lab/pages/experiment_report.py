@@ -43,24 +43,21 @@ _INTRODUCTION = """\
 The paper's experiment (Kang & Yu 2024, doi 10.3745/TKIPS.2024.13.3.91) on a real kernel. Written by `scripts/bench`
 from what it measured (`experiment.json` beside this file); do not edit.
 
-A load is a queue of jobs, each a pod with a memory limit of 1/16, 1/8 or 1/4 of the capacity. As many run at a time as
-their limits add up to 100 to 180 % of the capacity: the oversubscription. A job goes up to its limit and back several
-times, with 200 ms of CPU work for each unit of memory (1/8 of the limit) and 40 µs for each page: one job alone would
-fill the capacity in 4 s. There is no swap. A container that is OOM-killed starts again from nothing
-after kubelet's back-off, scaled. cgpause's own times are a node's, except settle_s: what it reserves half a second
-ahead (`ahead_s`) is here what a job takes in an eighth of those 4 s. In the setting `kubepods` the capacity is
-`memory.max` of the kubepods cgroup, as kubelet sets it; in the setting `node` there is no such limit, and memory ends
-where the machine's does.
+A load is a queue of jobs, each a pod with a memory limit of 1/16, 1/8 or 1/4 of the capacity. Jobs run at the same time
+until their limits add up to 100 to 180 % of the capacity: the oversubscription. A job goes up to its limit and back
+several times, with 200 ms of CPU work for each unit of memory (1/8 of the limit) and 40 µs for each page: one job alone
+would fill the capacity in 4 s. There is no swap. An OOM-killed container starts again from nothing after kubelet's
+back-off, scaled. The arm `stock` runs cgpause with the shipped configuration file, and its own times are not scaled. In
+the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as kubelet sets it; in the setting `node`
+there is no such limit, and the machine's memory is the limit.
 
-Each load is run with every arm, on the same sets of jobs (seeds). Arms are compared where what they run on is the
-same, and variants of `reserve` where the same code of cgpause ran them; which commit ran what is in the tables. A run
-that timed out counts with the time it was given. Loads up to 120 % are run without control and with cgpause only:
-nothing restarts there, and control can but cost.
+Each load runs with every arm, on the same sets of jobs (seeds). Two arms are compared if the test bed and the machine
+are the same; the tables name the commit of each trial. A run that timed out counts with the time it was given. Loads up
+to 120 % run without control and with cgpause only: nothing restarts there, and control can only cost time.
 
-The machine is one that QEMU counts: one CPU that executes 10^9 instructions a second, whatever else the host does, so
-that two runs differ by what happens in them and by nothing else, and anybody's host gives the same figures. It is far
-slower than a node: kubelet asks for two CPUs, and each of a real one executes three times as many instructions or more.
-What a daemon takes of it is as much larger than there.
+The machine is one that QEMU counts: one CPU that executes 10^9 instructions a second. So the load of the host does not
+matter, and any host gives the same figures. The machine is far slower than a node: kubelet asks for two CPUs, and each
+CPU of a node executes at least three times as many instructions. So a daemon takes a larger share of this CPU.
 
 Jobs of several sizes, services beside them, DaemonSets and priorities have a page of their own: [mixed.md](mixed.md).
 """
