@@ -1,7 +1,8 @@
-"""`cgpause metrics`: what the daemon published, as Prometheus reads it: by HTTP, or as a file for node_exporter.
+"""`cgpause metrics`: the daemon's published metrics for Prometheus, by HTTP or as a file for node_exporter.
 
-A process of its own, without root: the daemon has no network and no time for HTTP. It adds whether the daemon lives,
-and shows nothing that is not recent. prometheus_client is an extra, so this module is imported by that command alone.
+It is a separate process without root: the daemon has no network and no time for HTTP. It adds the metric that shows
+whether the daemon lives, and leaves out old values. prometheus_client is an extra, so only that command imports this
+module.
 """
 
 from __future__ import annotations
@@ -46,31 +47,31 @@ log = logging.getLogger(__name__)
 
 _INTERVAL_S = 15
 _DEADLINE_S = 10.0
-"""A connection ends this long after it began, whether or not its request has come and its answer was read."""
+"""Longest time of a connection, from its start until the client has read the answer."""
 _CLIENTS = 8
-"""Connections at a time, a thread each: with the server itself they have to stay below the unit's TasksMax=."""
+"""Most connections at a time, with a thread each; together with the server they stay below the unit's TasksMax=."""
 _GRACE_S = 0.05
-"""A new client waits this long for a place; then the oldest is ended for it. A scrape takes milliseconds."""
+"""Longest wait of a new client for a free place; then the oldest connection ends. A scrape takes milliseconds."""
 
 
 class Listen(NamedTuple):
-    """Where to listen."""
+    """An address to listen on."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """As a browser wants it."""
+        """Return the URL of the address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/metrics"
 
 
 def parse_listen(text: str) -> Listen:
-    """Read `127.0.0.1:10912` or `[::1]:10912`.
+    """Return the address in text such as `127.0.0.1:10912` or `[::1]:10912`.
 
     Raises:
-        ValueError: it is neither; the message says what is allowed.
+        ValueError: the text is no address; the message names the allowed forms.
     """
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -88,7 +89,7 @@ def parse_listen(text: str) -> Listen:
 
 
 class Source:
-    """What there is to show, read anew each time; what is wrong is said once."""
+    """The present metrics, read again for each scrape; each problem is logged once."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -98,17 +99,17 @@ class Source:
 
     @property
     def app(self) -> WSGIApplication:
-        """For an HTTP server."""
+        """Return a registry for an HTTP server."""
         app: WSGIApplication = make_wsgi_app(self._registry)
         return app
 
     def text(self) -> bytes:
-        """Everything, in the text format."""
+        """Return all metrics in the text format."""
         text: bytes = generate_latest(self._registry)
         return text
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        """Everything, as prometheus_client asks for it."""
+        """Yield all metrics as prometheus_client expects them."""
         values = self._read()
         for family in FAMILIES:
             if family.name in values:
@@ -159,11 +160,11 @@ def _metric(family: Family, figures: Iterable[Figure]) -> PrometheusMetric:
 
 
 def run(path: str | None, *, listen: str | None, textfile: str | None, interval_s: int | None, once: bool) -> None:
-    """Do what `cgpause metrics` was asked for; `path` is what the daemon publishes.
+    """Run `cgpause metrics`; `path` is the file that the daemon publishes.
 
     Raises:
-        ValueError: what was asked for does not go together, or is not allowed.
-        CgpauseError: it cannot be done.
+        ValueError: the options contradict each other, or one is not allowed.
+        CgpauseError: the metrics cannot be served or written.
     """
     if path is None:
         raise ValueError("--cgroup-root: nothing is published about another tree without --run-dir")
@@ -193,7 +194,7 @@ def run(path: str | None, *, listen: str | None, textfile: str | None, interval_
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread a request, and few of them: slow clients make way for new ones, the oldest first."""
+    """An HTTP server with few threads, one for each connection: a new client replaces the oldest slow one."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -201,24 +202,24 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, listen: Listen, app: WSGIApplication) -> None:
         self.address_family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
         self._clients: dict[socket.socket, float] = {}
-        """Deadlines of the connections that have not been ended, oldest first."""
+        """Deadlines of the open connections, oldest first."""
         self._free = threading.Semaphore(_CLIENTS)
         super().__init__(listen, _Handler)
         self.set_app(app)
 
     def is_open(self, client: socket.socket) -> bool:
-        """Whether a connection has not been ended."""
+        """Return True if a connection is open."""
         return client in self._clients
 
     def service_actions(self) -> None:
-        """End the connections past their deadlines; `serve_forever` asks twice a second, and after each request."""
+        """End the connections past their deadlines; `serve_forever` calls it twice a second and after a request."""
         now = time.monotonic()
         for client, deadline in list(self._clients.items()):
             if deadline <= now:
                 self._end(client)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
-        """Start the thread of a connection, once one of the few is free."""
+        """Start the thread of a connection as soon as one is free."""
         while not self._free.acquire(timeout=_GRACE_S):
             for oldest in list(self._clients)[:1]:
                 self._end(oldest)
@@ -243,18 +244,18 @@ class _Server(ThreadingMixIn, WSGIServer):
     def _end(self, client: socket.socket) -> None:
         """End a connection; its thread's reads and writes return at once."""
         self._clients.pop(client, None)
-        with suppress(OSError):  # it has ended by itself
+        with suppress(OSError):  # the client has ended it
             client.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Bind, without asking anybody for our name, as HTTPServer does."""
+        """Bind without a DNS request for this host's name, which HTTPServer makes."""
         TCPServer.server_bind(self)
         host, port = self.socket.getsockname()[:2]
         self.server_name, self.server_port = host, port
         self.setup_environ()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - as in BaseServer
-        """Log a request that failed: mostly a client that went away."""
+        """Log a failed request; most of these clients have gone away."""
         log.debug("request failed", exc_info=True)
 
 
@@ -262,15 +263,15 @@ class _Handler(WSGIRequestHandler):
     server: _Server
 
     def parse_request(self) -> bool:
-        """Read the request; the half of one that was ended would pass for a whole one."""
+        """Read the request, unless the connection was ended: then half a request would pass for a whole one."""
         return super().parse_request() and self.server.is_open(self.request)
 
     def log_message(self, *_: object) -> None:
-        """Scrapes are no news."""
+        """Log no scrapes."""
 
 
 def application(source: Source) -> WSGIApplication:
-    """The metrics at /metrics, and at / where they are."""
+    """Answer with the metrics at /metrics, and with a link to them at /."""
     metrics = source.app
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -293,7 +294,7 @@ def serve(source: Source, listen: Listen) -> None:
     """Answer scrapes until SIGTERM or Ctrl-C.
 
     Raises:
-        HostError: it cannot listen there.
+        HostError: the address cannot be used.
     """
     try:
         server = _Server(listen, application(source))
@@ -311,7 +312,7 @@ def write_textfile(source: Source, path: str) -> None:
     """Write the file that node_exporter's textfile collector reads, in one step.
 
     Raises:
-        CgpauseError: it cannot be written.
+        CgpauseError: the file cannot be written.
     """
     try:
         wholefile.replace(path, source.text())
@@ -320,10 +321,10 @@ def write_textfile(source: Source, path: str) -> None:
 
 
 def keep_textfile(source: Source, path: str, interval_s: float) -> None:
-    """Write it again and again until SIGTERM or Ctrl-C, then remove it: what nobody writes is not true for long.
+    """Write the file at intervals until SIGTERM or Ctrl-C; then remove it, because its values become old.
 
     Raises:
-        CgpauseError: it cannot be written the first time; later that is logged once, and tried again.
+        CgpauseError: the first write failed; a later failure is logged once, and the next write tries again.
     """
     write_textfile(source, path)
     log.info("writing %s", fields(file=path, interval_s=interval_s))

@@ -1,6 +1,6 @@
 """Recorders of events: to the log, and to the history from a separate thread.
 
-Disks are slow when memory is short: a write to a file may wait for reclaim, for a journal's commit, or for a file
+Disks are slow if memory is short: a write to a file may wait for reclaim, for a journal's commit, or for a file
 system that is frozen for a backup. The daemon must not wait for any of these before it resumes pods. So it acts on the
 kernel first and then hands its events to a thread, and the thread waits. The thread logs a write error once and tries
 again with the next event.

@@ -1,5 +1,5 @@
-"""A node's memory over time, pod by pod, in a small file: how it is recorded, read, and replayed under a policy.
+"""Traces: the memory of a node and its pods over time, in a small file; writers and readers.
 
-For other programs: `read.load_trace(path)` gives a `read.Trace`, `replay.replay(trace, config)` what a policy would
-have decided on it. What is in the file, and what a replay cannot know: docs/trace.md.
+Other programs can use `read.load_trace(path)`, which returns a `read.Trace`. docs/trace.md describes the file, and the
+limits of a replay.
 """

@@ -1,4 +1,4 @@
-"""`cgpause record`: a trace without a daemon; reads what it may, and writes nothing but its file."""
+"""`cgpause record`: a trace without a daemon. It reads what its user may read, and writes only its file."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ from cgpause.telemetry.trace.write import TraceFiles
 _NS = 1_000_000_000
 _DETAILS_NS = _NS
 _CALM_DETAILS_NS = 10 * _NS
-"""Page cache and who listens: as often as the daemon asks while memory is close, and now and then besides."""
+"""Intervals of reading page cache and listening sockets: the daemon's while memory is tight, else longer."""
 
 
 @dataclass(slots=True)
 class Recorded:
-    """How far it is."""
+    """The progress of a recording."""
 
     samples: int = 0
     pods: int = 0
-    """At the last sample."""
+    """Number of pods in the last sample."""
     seconds: float = 0.0
     written: int = 0
-    """Bytes."""
+    """Size of the trace in bytes."""
     unread: int = 0
-    """Samples that could not be taken."""
+    """Number of failed samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be recorded."""
+    """The parameters of a recording."""
 
     path: str
     interval_s: float
     for_s: float | None
-    """None: until it is told to end."""
+    """Length in s; None: until a signal ends it."""
     max_bytes: int
     hide: Hide | None
 
 
 class _Node:
-    """The pods of this node, followed as the daemon does, but only looked at."""
+    """The pods of this node, followed as by the daemon, but only read."""
 
     def __init__(self, tree: PodTree, config: Config, epoll: select.epoll) -> None:
         self.tree = tree
@@ -75,7 +75,7 @@ class _Node:
         self._root.close()
 
     def take_in(self, at_ns: int, *, tight: bool) -> None:
-        """Follow what inotify, or the walk's timer, says."""
+        """Refresh the tree after a change that inotify reports, or when its timer is due."""
         changes: Changes = self._watch.read()
         times = self._follower.times
         if changes.tree:
@@ -102,11 +102,11 @@ class _Node:
                 self.tree.starts(one, at_ns)
 
     def due_ns(self) -> int:
-        """When to look at the tree again, whatever inotify says."""
+        """Return the time of the next refresh without a change."""
         return self._follower.times.due_ns
 
     def read_details(self, at_ns: int, *, tight: bool) -> None:
-        """Reclaimable memory, and who listens, where that is due."""
+        """Read reclaimable memory and listening sockets, if due."""
         if at_ns >= self._details_at_ns:
             self._details_at_ns = at_ns + (_DETAILS_NS if tight else _CALM_DETAILS_NS)
             self.tree.read_details(at_ns)
@@ -117,17 +117,17 @@ class _Node:
         except CgroupGoneError:
             return
         except CgpauseError:
-            record = None  # a damaged one: who holds it is not known
+            record = None  # a damaged record: the owner of the pause is unknown
         if record != tracked.pod.paused:
             tracked.pod = replace(tracked.pod, paused=record)
 
 
 def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Callable[[Recorded], None]) -> Recorded:
-    """Record until `for_s` is over or SIGINT, SIGTERM or SIGHUP comes; `on_sample` is told how far it is.
+    """Record until `for_s` is over or SIGINT, SIGTERM or SIGHUP comes; call `on_sample` with the progress.
 
     Raises:
-        KernelWriteError: the file is there already, or cannot be written any more; what was written can be read.
-        CgpauseError: there is no such cgroup root.
+        KernelWriteError: the file exists, or a later write failed; the part before it can be read.
+        CgpauseError: the cgroup root does not exist.
     """
     raise_descriptor_limit()
     try:
@@ -191,7 +191,7 @@ def _loop(
                 write(blocks.add(gatherer.moment(sample, time.time()), tight=tight))
                 recorded.samples += 1
                 recorded.pods = len(sample.pods)
-                # On a grid, so that what a sample takes does not add up; but never two at once.
+                # Samples lie on a grid, so that their durations do not add up; a missed one is left out.
                 due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
                 if not tight:
                     node.read_details(at_ns, tight=False)
@@ -211,10 +211,10 @@ def _loop(
 
 @contextmanager
 def _told_to_end() -> Iterator[int]:
-    """A descriptor that can be read once a signal to end has come."""
+    """Return a descriptor that becomes readable when a signal to end comes."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # A handler that does nothing: what counts is the byte that its coming writes.
+    # The handler does nothing: the wakeup descriptor gets the byte.
     before = [signal.signal(number, lambda *_: None) for number in numbers]
     woken = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     try:

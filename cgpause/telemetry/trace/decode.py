@@ -1,6 +1,6 @@
-"""Lines of a trace → moments. A trace may come from anywhere, so everything in it is checked; pure.
+"""Decoder from lines of a trace to samples. A trace may have any origin, so every value is checked; pure.
 
-Each check says what was found and what is allowed; `read` adds the file and the line.
+Each error names the value and the allowed values; `read` adds the file and the line.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample, 
 E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
 
 _MOST = 1 << 60
-"""Bytes, nanoseconds, counts: more is none of ours."""
+"""Largest number of bytes, nanoseconds or counts."""
 _LATEST_S = 4e11
 MAX_PODS = 10_000
-"""At once."""
+"""Most pods at a time."""
 _MAX_TEXT = 600
-"""A namespace and a name have 316 characters, a rule with a glob some more."""
+"""Longest text: a namespace and a name have 316 characters, a rule with a glob some more."""
 GAP_NS = 60_000_000_000
-"""After so long without a sample nothing is known of the time before; more, where the interval is long."""
+"""Time without a sample after which the time before counts as unknown; longer for a long interval."""
 
 
 class BadLineError(ValueError):
@@ -36,7 +36,7 @@ class TornLineError(BadLineError):
 
 
 class Decoder:
-    """Takes the lines of one trace in their order."""
+    """Decoder of the lines of one trace, in their order."""
 
     def __init__(self) -> None:
         self.header: Header | None = None
@@ -53,10 +53,10 @@ class Decoder:
         self._begins = True
 
     def feed(self, line: bytes) -> TracedSample | None:
-        """Take a line in; returns the moment that it completes, if it does.
+        """Decode a line; return the sample that it completes, or None.
 
         Raises:
-            BadLineError: what was found in it and what is allowed.
+            BadLineError: the line has a mistake; the message names the value and the allowed values.
         """
         values = _parse(line)
         if "cgpause_trace" in values:
@@ -216,7 +216,7 @@ class Decoder:
         available = 0 if old is None else old.node_available_bytes
         used = 0 if old is None else old.kubepods_used_bytes
         if "a" in values:
-            # What is free may be noted as less than nothing by no kernel; a simulation overshoots by a page.
+            # A kernel never reports negative headroom, but a simulation can overshoot by a page.
             available = _checked(_whole(values, "a", least=-_MOST) * quantum, "a", least=-_MOST)
         if "u" in values:
             used = _checked(_whole(values, "u") * quantum, "u")
@@ -274,7 +274,7 @@ def _text(values: dict[str, Any], key: str) -> str:
     value = _get(values, key)
     if not isinstance(value, str) or len(value) > _MAX_TEXT:
         raise BadLineError(f"{key}: found {_shown(value)}; allowed: up to {_MAX_TEXT} characters")
-    # Once for all: it goes to terminals, logs and pictures.
+    # Made printable once, because it goes to terminals, logs and pictures.
     return printable(value)
 
 

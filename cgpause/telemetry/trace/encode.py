@@ -1,6 +1,6 @@
-"""Moments → lines of a trace: a pod's facts when they are new or change, and of its memory what changed; pure.
+"""Encoder from samples to lines of a trace: new and changed facts of pods, and changes of their memory; pure.
 
-The format is described in docs/trace.md; `decode` reads it back.
+docs/trace.md describes the format; `decode` reads it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample
 _CPU_QUANTUM_USEC = 1000
 
 Hide = Callable[[str], str]
-"""What stands for a name, a UID or an id."""
+"""Replacement of names, UIDs and ids."""
 
 
 def hasher(salt: bytes) -> Hide:
-    """The same name has the same hash under one salt, without which nobody can try names against it.
+    """Return a function that hashes names: the same name gets the same hash.
 
-    `default` and the like tell nothing, and stay.
+    Without the salt, names cannot be tried against the hashes.
+
+    `default` and similar names reveal nothing, and stay.
     """
     from cgpause.core.redact import WELL_KNOWN, hashed  # noqa: PLC0415 - it brings OpenSSL, which the daemon does without
 
@@ -30,7 +32,7 @@ def hasher(salt: bytes) -> Hide:
 
 
 def hide_pod(pod: Pod, hide: Hide) -> Pod:
-    """A pod without its names; of the rule that protects it what it is, not what it names."""
+    """Return a pod without its names; of the rule that protects it, only the kind of rule stays."""
     namespace = None if pod.namespace is None else hide(pod.namespace)
     protected = pod.protected
     if protected is not None:
@@ -47,7 +49,7 @@ def hide_pod(pod: Pod, hide: Hide) -> Pod:
 
 
 class _Noted:
-    """What the trace says of a pod so far."""
+    """The values that the trace has for a pod so far."""
 
     __slots__ = ("cpu", "current", "facts", "kills", "number", "pod", "reclaimable")
 
@@ -62,10 +64,10 @@ class _Noted:
 
 
 class Encoder:
-    """Writes moments as lines, each what differs from all before it since the last `begin`."""
+    """Encoder of samples; each line has the differences from all lines since the last `begin`."""
 
     def __init__(self, header: Header, hide: Hide | None = None) -> None:
-        """`header` is what all headers have in common; `hide` takes names out."""
+        """`header` has the fields that all headers share; `hide` replaces names."""
         self._header = header
         self._hide = hide
         self._quantum = header.quantum_bytes
@@ -77,7 +79,7 @@ class Encoder:
         self._stalls: tuple[Stall | None, Stall | None] = (None, None)
 
     def begin(self, at_ns: int, time_s: float) -> str:
-        """A header: what follows needs nothing that was written before."""
+        """Return a header: the lines after it need none of the lines before it."""
         self._pods.clear()
         self._next = 0
         self._origin_ns = at_ns // 1000 * 1000
@@ -101,7 +103,7 @@ class Encoder:
         )
 
     def add(self, moment: TracedSample) -> list[str]:
-        """The lines of a moment, the sample's last; `begin` must have been called once."""
+        """Return the lines of a sample; its own line is the last. `begin` must have been called once."""
         sample = moment.sample
         lines: list[str] = []
         values: dict[str, Any] = {"t": (sample.at_ns - self._origin_ns) // 1000}
@@ -141,10 +143,10 @@ class Encoder:
             if noted is None:
                 noted = known[pod.cgroup] = _Noted(self._next)
                 self._next += 1
-            # As the daemon holds them, a pod's facts are another object when, and only when, they may have changed.
+            # In the daemon, a pod's facts are a new object if and only if they may have changed.
             if pod is not noted.pod:
                 self._add_facts(noted, pod, changes["r"], lines)
-            # As in `_rounded`; this is done for each pod each time.
+            # As in `_rounded`, inlined: this runs for each pod in each sample.
             if noted.current < 0 or abs(current - noted.current * quantum) >= quantum:
                 noted.current = current // quantum
                 changes["m"] += (noted.number, noted.current)
@@ -176,7 +178,7 @@ class Encoder:
             reclaimable += (noted.number, rounded)
 
     def _rounded(self, now: int, noted: int) -> int:
-        """In quanta; what lies within one of what is noted leaves that as it is, or it would flutter."""
+        """Return the value in quanta; less than one quantum of change keeps the old value, or it would flutter."""
         return noted if noted >= 0 and abs(now - noted * self._quantum) < self._quantum else now // self._quantum
 
     def _pod_line(self, number: int, pod: Pod) -> str:
@@ -200,7 +202,7 @@ class Encoder:
 
 
 def _facts(pod: Pod) -> tuple[object, ...]:
-    """What a pod's line is made of."""
+    """Return the fields of a pod's line."""
     paused = pod.paused
     return (
         pod.namespace,
@@ -223,20 +225,20 @@ def _line(values: dict[str, Any]) -> str:
 
 _BLOCK_NS = 5_000_000_000
 _CLOSE_BLOCK_NS = 1_000_000_000
-"""While memory is close whoever records may be the next to die."""
+"""Longest time between two blocks while memory is tight: the recorder may be killed."""
 _BLOCK_LINES = 2000
 
 
 class Block(NamedTuple):
-    """Lines that are written at once."""
+    """Lines that are written together."""
 
     lines: tuple[str, ...]
     begins: bool
-    """Whether the first is a header."""
+    """Whether the first line is a header."""
 
 
 class Blocks:
-    """Gathers lines into blocks: many small ones would be packed badly, and cost more to write."""
+    """Collector of lines into blocks: small blocks compress badly and cost more writes."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -246,11 +248,11 @@ class Blocks:
         self._since_ns = 0
 
     def begin_anew(self) -> None:
-        """What comes next is to need nothing of what came before."""
+        """Begin again with a header, so that the next lines need none of the earlier ones."""
         self._anew = True
 
     def add(self, moment: TracedSample, *, tight: bool) -> list[Block]:
-        """Take a moment in; returns the blocks that are due. `close` is whether memory is."""
+        """Add a sample; return the blocks that are due. `close` is whether memory is tight."""
         at_ns = moment.sample.at_ns
         blocks: list[Block] = []
         if self._anew:
@@ -265,7 +267,7 @@ class Blocks:
         return blocks
 
     def rest(self) -> list[Block]:
-        """What is left, as a block."""
+        """Return the remaining lines as a block."""
         if not self._lines:
             return []
         block = Block(tuple(self._lines), self._begins)

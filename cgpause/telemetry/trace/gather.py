@@ -1,7 +1,7 @@
-"""Reads what a trace notes of a node besides the sample: pressure, OOM kills, CPU time; writes nothing.
+"""Reader of the values that a trace adds to a sample: pressure, OOM kills, CPU time. It writes nothing.
 
-OOM kills are asked of kubepods, whose memory.events counts those of all pods, and of the pods only when there is one
-more. CPU time of each pod is read every 10 s, some pods at each sample.
+The memory.events of kubepods counts the OOM kills of all pods; the pods' own files are read only after a new kill. The
+CPU time of each pod is read every 10 s, of some pods in each sample.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from cgpause.pods.tree import PodTree, TrackedPod
 from cgpause.telemetry.trace.values import Stall, TracedSample
 
 CLOSE_PCT = 25
-"""Memory is close when less than this is left of the capacity; the daemon is awake about then."""
+"""Share of the capacity below which memory counts as tight; the daemon is awake there, too."""
 CLOSER = 5
-"""So many times as often a trace is added to then."""
+"""Factor on the number of samples while memory is tight."""
 _ROUND_NS = 10_000_000_000
 
 
 def is_tight(headroom: Headroom) -> bool:
-    """Whether memory is close."""
+    """Return True if memory is tight."""
     return headroom.available_bytes < headroom.capacity_bytes * CLOSE_PCT / 100
 
 
 def interval_ns(headroom: Headroom, interval_s: float) -> int:
-    """Time to the next sample, where `interval_s` is the one for calm."""
+    """Return the time to the next sample; `interval_s` is the interval while memory is not tight."""
     return int(interval_s * 1e9 / (CLOSER if is_tight(headroom) else 1))
 
 
 class Gatherer:
-    """Makes moments of samples."""
+    """Reader that completes samples."""
 
     def __init__(self, tree: PodTree) -> None:
         self._tree = tree
@@ -44,10 +44,10 @@ class Gatherer:
         self._kubepods_kills: int | None = None
         self._at_ns = 0
         self._next = 0
-        """Of the pods, whose turn it is."""
+        """Position of the next pod to read."""
 
     def moment(self, sample: Sample, time_s: float) -> TracedSample:
-        """A sample with what is read besides; `time_s` is Unix time."""
+        """Return a sample with the additional values; `time_s` is Unix time."""
         pods = self._tree.pods
         for gone in self._known - pods.keys():
             self._known.discard(gone)
@@ -55,7 +55,7 @@ class Gatherer:
                 counts.pop(gone, None)
         all_kills = self._killed()
         for key, tracked in pods.items():
-            # A new pod's counts are what it begins with.
+            # The counts of a new pod are its first values.
             if all_kills or key not in self._known:
                 self._read_kills(key, tracked)
                 self._known.add(key)
@@ -72,7 +72,7 @@ class Gatherer:
         )
 
     def _killed(self) -> bool:
-        """Whether any process in any pod was OOM-killed since the last look."""
+        """Return True if a process in any pod was OOM-killed since the last call."""
         kubepods, before = self._tree.kubepods, self._kubepods_kills
         self._kubepods_kills = None
         if kubepods is not None:
@@ -80,7 +80,7 @@ class Gatherer:
                 events = parse_flat_keyed(kubepods.read("memory.events"), "memory.events")
                 self._kubepods_kills = events.get("oom_kill")
             except CgpauseError:
-                pass  # then each pod is asked in its turn
+                pass  # then each pod is read in turn
         return self._kubepods_kills != before
 
     def _read_some(self, at_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""Reads a trace from its files: plain or gzip, whole or cut off; the oldest part first."""
+"""Reader of a trace from its files: plain or gzip, whole or cut off; the oldest part first."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SEGMENTS = 4
 """Files of a trace: FILE is the newest, FILE.3 the oldest."""
 MAX_LINE = 1 << 20
 MAX_BYTES = 1 << 30
-"""Of text in all: what is larger does not fit in memory, or is no trace but a bomb."""
+"""Most bytes of text: a larger file does not fit in memory, or is a decompression bomb."""
 _PIECE = 1 << 16
 GZIP = b"\x1f\x8b"
 MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
-"""How each run of a recorder begins in a file that is compressed: deflate, no flags, no time."""
+"""First bytes of each run of a recorder in a compressed file: deflate, no flags, no time."""
 
 
 class Line(NamedTuple):
-    """A line, and where it stands."""
+    """A line and its place."""
 
     text: bytes
     file: int
@@ -34,24 +34,24 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace that was read and checked; `moments` can be walked as often as is wanted."""
+    """A trace that was read and checked; `moments` can be iterated more than once."""
 
     path: str
     files: tuple[str, ...]
-    """Oldest first."""
+    """Files of the trace, oldest first."""
     headers: tuple[Header, ...]
     lines: tuple[Line, ...]
     samples: int
     pods: int
-    """Pods that are in it, in all."""
+    """Number of different pods."""
     from_s: float
     """Unix seconds of the first sample."""
     to_s: float
     torn: int
-    """Lines that were cut off, and passed over."""
+    """Number of torn lines, which were skipped."""
 
     def moments(self) -> Iterator[TracedSample]:
-        """Every sample, oldest first."""
+        """Yield the samples, oldest first."""
         decoder = Decoder()
         for line in self.lines:
             moment = decoder.feed(line.text)
@@ -60,14 +60,14 @@ class Trace:
 
 
 def segment(path: str, number: int) -> str:
-    """The name of a file of a trace; 0 is the one that is written."""
+    """Return the name of a file of a trace; number 0 is the file that is written."""
     return f"{path}.{number}" if number else path
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file is meant to be a trace, by how it begins: packed, or with a JSON object, which TOML never has.
+    """Return True if a file begins like a trace: compressed, or with a JSON object, which TOML never has.
 
-    Any of its files tells: the newest is empty where the disk was full when it was begun.
+    It tries each file of the trace: the newest may be empty, because the disk was full.
     """
     return any(_begins_a_trace(segment(path, number)) for number in range(SEGMENTS))
 
@@ -79,7 +79,7 @@ def _begins_a_trace(name: str) -> bool:
         return False
     try:
         begin = os.pread(fd, _PIECE, 0)
-    except OSError:  # a bad disk: whoever reads on will say so
+    except OSError:  # a bad disk: the caller's own read reports it
         return False
     finally:
         os.close(fd)
@@ -87,12 +87,12 @@ def _begins_a_trace(name: str) -> bool:
 
 
 def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None) -> Trace:
-    """Read a trace, and check all that is in it.
+    """Read a trace and check every line.
 
-    `on_bytes` is told how many bytes of how many were read.
+    It calls `on_bytes` with the number of bytes read so far.
 
     Raises:
-        TraceError: there is none, it cannot be read, it is none, or it has no sample.
+        TraceError: the file is missing or unreadable, is no trace, or has no sample.
     """
     files = [name for number in reversed(range(SEGMENTS)) if os.path.lexists(name := segment(path, number))]
     fds = [_open(name) for name in files or [path]]
@@ -124,7 +124,7 @@ def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int],
             if not line.text.strip():
                 continue
             if bad is not None:
-                # Whoever died in a line is followed by another one, who begins anew.
+                # After a recorder that died within a line, another one begins with a header.
                 if not line.text.startswith(b'{"cgpause_trace"'):
                     raise _error(files[number], bad[0], bad[1])
                 bad = None
@@ -155,7 +155,7 @@ def _error(file: str, line: Line, error: BadLineError) -> TraceError:
 
 def _open(path: str) -> int:
     try:
-        # O_NONBLOCK: a FIFO must not hang us.
+        # O_NONBLOCK: a FIFO must not block.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as e:
         raise TraceError(f"cannot read {printable(path)}: {e.strerror}") from e
@@ -166,21 +166,21 @@ def _open(path: str) -> int:
 
 
 def _lines(fd: int, file: int) -> Iterator[tuple[Line, int]]:
-    """Each line, and how many bytes of the file had been read by then. A last one without its end is one too."""
+    """Yield each line with the number of bytes read so far; the last line may lack its line break."""
     rest, number = b"", 0
     for text, at in _texts(fd):
         *whole, rest = (rest + text).split(b"\n")
         for line in whole:
             number += 1
             yield Line(line if len(line) <= MAX_LINE else line[:MAX_LINE], file, number), at
-        # What is too long is no line of ours; a part of it says so as well as all of it.
+        # An overlong line is invalid; a part of it shows that as well as the whole.
         rest = rest[: MAX_LINE + 1]
     if rest:
         yield Line(rest, file, number + 1), os.fstat(fd).st_size
 
 
 def _texts(fd: int) -> Iterator[tuple[bytes, int]]:
-    """What is in a file, unpacked, in pieces; with how much of the file was read."""
+    """Yield the decompressed contents of a file in pieces, with the number of bytes read."""
     if os.pread(fd, 2, 0) != GZIP:
         at = 0
         while piece := os.pread(fd, _PIECE, at):
@@ -194,7 +194,7 @@ def _texts(fd: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _member(fd: int, start: int, end: int) -> Generator[tuple[bytes, int], None, int]:
-    """Unpack what lies between, a member of gzip's or what its writer came to; returns where the next one begins."""
+    """Decompress one gzip member, whole or torn; return the start of the next one."""
     unpack = zlib.decompressobj(wbits=31)
     at = start
     while at < end:
@@ -212,9 +212,9 @@ def _member(fd: int, start: int, end: int) -> Generator[tuple[bytes, int], None,
                 yield text, at
             data = unpack.unconsumed_tail
         if unpack.eof:
-            # Another program may have packed it, and in more than one member.
+            # Another program may have compressed it, in more than one member.
             return at - len(unpack.unused_data)
-    yield b"\n", at  # so that whoever comes next begins on a line of its own
+    yield b"\n", at  # so that the next recorder begins on a new line
     return end
 
 

@@ -1,8 +1,8 @@
-"""Writes a trace to its files: about so many bytes at most, and readable to its last whole line whenever it ends.
+"""Writer of a trace to its files, which have a maximal size and are readable to the last whole line at any time.
 
-A file that is full becomes FILE.1, the one before it FILE.2, and so on; the oldest is dropped. Each begins with a
-header and needs none of the others. What is packed is flushed with each block, so that a kill costs a block at most. No
-fsync, as with the history.
+A full file becomes FILE.1, the one before it FILE.2, and so on; the oldest is dropped. Each file begins with a header
+and needs none of the others. The compressor is flushed after each block, so a kill costs at most a block. No fsync, as
+with the history.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from cgpause.telemetry.trace.read import SEGMENTS, segment
 
 _SLACK = 1 << 16
-"""A block that makes a file full is still written to it."""
+"""Size limit of a file; the block that exceeds it is still written."""
 LEAST_BYTES = 1 << 20
-"""In all: less would be all headers."""
+"""Smallest total size: a smaller one would be all headers."""
 
 
 class TraceFiles:
-    """The files of one trace, the newest open. The caller begins anew, with a header, when `full`."""
+    """The files of one trace; the newest is open. If `full`, the caller begins again with a header."""
 
     def __init__(self, path: str, max_bytes: int, *, fresh: bool) -> None:
-        """Open it; `fresh`: there must be none, else what is there is gone on with.
+        """Open the trace; with `fresh` it must not exist, otherwise the writer continues it.
 
         Raises:
-            OSError: it cannot be opened, or is no file of ours.
+            OSError: the file cannot be opened, or is no trace.
         """
         self.path = path
         self._part_bytes = max(max_bytes, LEAST_BYTES) // SEGMENTS
@@ -36,9 +36,9 @@ class TraceFiles:
         self._pack: zlib._Compress | None = None
         self._fd = -1
         self.size = 0
-        """Bytes of the file that is open."""
+        """Size of the open file in bytes."""
         self.written = 0
-        """Bytes in all, since this was opened."""
+        """Bytes written since the trace was opened."""
         if fresh:
             for number in range(SEGMENTS):
                 if os.path.lexists(segment(path, number)):
@@ -47,14 +47,14 @@ class TraceFiles:
 
     @property
     def full(self) -> bool:
-        """Whether the next block should begin with a header, for it begins a file."""
+        """Return True if the next block begins a file and needs a header."""
         return self.size + _SLACK > self._part_bytes
 
     def write(self, lines: Sequence[str], *, begins: bool) -> None:
-        """Add a block of lines; `begins`: the first is a header, and so may be the first of a file.
+        """Add a block of lines; `begins`: its first line is a header, so it may begin a file.
 
         Raises:
-            OSError: not all of it could be written. Nothing more should be.
+            OSError: the block was not completely written; the caller must not write more.
         """
         data = b""
         if begins:
@@ -69,12 +69,12 @@ class TraceFiles:
                 self._pack = zlib.compressobj(wbits=31)
             data += self._pack.compress(text) + self._pack.flush(zlib.Z_SYNC_FLUSH)
         else:
-            # Whoever wrote last may not have come to its end.
+            # The last writer may have died within a line.
             data = b"\n" + text if begins and self.size else text
         self._write(data)
 
     def close(self) -> None:
-        """Write the end, and close; what cannot be written any more is not needed to read it."""
+        """Write the end of the compressed data and close; a reader does not need that end."""
         if self._fd < 0:
             return
         try:
@@ -105,7 +105,7 @@ class TraceFiles:
         self._open(os.O_EXCL)
 
     def _open(self, more: int) -> None:
-        # O_NONBLOCK: a FIFO must not hold us up. A link is not followed: root writes here.
+        # O_NONBLOCK: a FIFO must not block. No link is followed, because root writes here.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | more
         fd = os.open(self.path, flags, 0o600)
         found = os.fstat(fd)
