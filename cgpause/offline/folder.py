@@ -1,8 +1,8 @@
-"""The folder that `--output` names: new or empty, and in the end with all of its files in it, each whole, or none.
+"""The folder of `--output`: new or empty at first; at the end it has all files, each complete, or none.
 
-Files are written into a folder of their own in there, and moved out of it when the last one is whole. It is made
-first, so that whoever named a wrong folder need not wait to hear of it, and nobody else takes the same one. If it is
-there after a kill, what is beside it is not all. No fsync, as with the history.
+Files are written into a folder inside it, and moved out after the last one is complete. That inner folder is made
+first, so a wrong name is reported at once, and no other process uses the same folder. If the inner folder remains after
+a kill, the files beside it are incomplete. No fsync, as with the history.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _INSTALL: Final = "pip install 'cgpause[plots]', or beside the Debian package: a
 
 @contextmanager
 def filled(folder: str | None) -> Iterator[dict[str, bytes]]:
-    """Take a folder, and make it where there is none; yields what its files are to be, by name, for the body to say.
+    """Take or make a folder; yield a dictionary that the body fills with file names and contents.
 
-    None is no folder: what the body says is written nowhere.
+    If the folder is None, nothing is written.
 
     Raises:
-        CgpauseError: it cannot be made or written to, or has something in it. Nothing is left of it then.
+        CgpauseError: the folder cannot be made or written, or is not empty. Nothing of it remains then.
     """
     files: dict[str, bytes] = {}
     if folder is None:
@@ -61,9 +61,9 @@ def filled(folder: str | None) -> Iterator[dict[str, bytes]]:
 def report(
     name: str, values: Mapping[str, Any], page: Callable[[str | None], str], draw: Callable[[], bytes]
 ) -> dict[str, bytes]:
-    """Values as JSON, as Markdown and, where matplotlib is installed, as a picture, by the names of their files.
+    """Return the files by name: values as JSON, a page in Markdown and, if matplotlib is installed, a picture.
 
-    `page` is told what picture is to be shown on it; `draw` imports matplotlib, and returns a PNG.
+    `page` gets the name of the picture to show; `draw` imports matplotlib and returns a PNG.
     """
     try:
         pictures = {f"{name}.png": draw()}
@@ -76,7 +76,7 @@ def report(
 
 
 def wrote(folder: str, files: Mapping[str, bytes]) -> str:
-    """What was done, and what to do for a picture where there is none."""
+    """Return a message with the files written, and with the remedy if the picture is missing."""
     drawn = any(name.endswith(".png") for name in files)
     missing = "" if drawn else f"; no picture, for matplotlib is not installed here: {_INSTALL}"
     return f"wrote {printable(folder)}: {', '.join(files)}{missing}"
@@ -92,7 +92,7 @@ def _refused(folder: str) -> Iterator[None]:
 
 
 def _missing(folder: str) -> list[str]:
-    """Of a folder and those it is in, what is not there, the outermost first."""
+    """Return the missing folders of a path, the outermost first."""
     missing: list[str] = []
     while not os.path.lexists(folder):
         missing.insert(0, folder)
@@ -101,7 +101,7 @@ def _missing(folder: str) -> list[str]:
 
 
 def _remove(how: Callable[[str], None], path: str) -> None:
-    with suppress(OSError):  # what somebody else put into a folder keeps it
+    with suppress(OSError):  # a folder with another program's file stays
         how(path)
 
 

@@ -8,12 +8,12 @@ from cgpause.core.errors import printable
 
 
 def plain(text: str) -> str:
-    """A text of unknown origin, in which nothing is Markdown."""
+    """Return a text of unknown origin with all Markdown escaped."""
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|!&$~" else letter for letter in printable(text))
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int) -> list[str]:
-    """Its lines; all but the first columns are numbers, and stand on the right. Cells may have Markdown in them."""
+    """Return the lines of a table; columns after the first ones are right-aligned numbers. Cells may have Markdown."""
     aligned = "---|" * texts + "--:|" * (len(titles) - texts)
     return [_row(titles), f"|{aligned}", *map(_row, rows)]
 

@@ -1,4 +1,4 @@
-"""Work spread over processes: what comes back is in the order asked for, however many there are."""
+"""Work in several processes, with the results in the order of the tasks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Task = TypeVar("Task")
 Found = TypeVar("Found")
 
 _work: Callable[[Any], Any]
-"""Of a process of ours: what it works with may be too large to be sent with each task."""
+"""The work function of a worker process: it may be too large to be sent with each task."""
 
 
 def cpus() -> int:
-    """How many this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -30,12 +30,12 @@ def cpus() -> int:
 def workers(
     work: Callable[[Task], Found], processes: int, on_done: Callable[[Task], None] = lambda _: None
 ) -> Iterator[Callable[[Sequence[Task]], list[Found]]]:
-    """Yield what does tasks, in so many processes or in this one alone, and returns what each comes to, in their order.
+    """Yield a function that runs tasks in several processes, or in this one, and returns the results in their order.
 
-    `work` goes to each process once. `on_done` is told of each task, in any order.
+    `work` is sent to each process once. `on_done` is called for each finished task, in any order.
 
     Raises:
-        HostError: in the body, where a process was killed.
+        HostError: in the body, if a process was killed.
     """
     if processes <= 1:
 
@@ -48,7 +48,7 @@ def workers(
 
         yield alone
         return
-    # A fork would take our threads' locks with it, and the bar of progress is a thread.
+    # A fork would copy the locks of other threads, and the progress bar is a thread.
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(work,))
 
     def spread(tasks: Sequence[Task]) -> list[Found]:
@@ -65,7 +65,7 @@ def workers(
 
     try:
         yield spread
-    except BaseException:  # Ctrl-C: what waits is not begun, and nobody waits for what runs
+    except BaseException:  # Ctrl-C: waiting tasks do not start, and running ones are not awaited
         for child in active_children():
             child.terminate()
         raise
@@ -74,7 +74,7 @@ def workers(
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
-    """In a process of ours: it ends with the one it works for, and on Ctrl-C, at once and without a word."""
+    """Set up a worker process: it ends with its parent, and silently at Ctrl-C."""
     global _work  # noqa: PLW0603 - of this process, for its whole life
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,6 +1,6 @@
 """Style and saving of the pictures of `simulate` and `replay`; needs matplotlib (the extra `plots`).
 
-The same values make the same bytes, with the same matplotlib: no date is in the file, and nobody's matplotlibrc counts.
+With one version of matplotlib, the same values make the same bytes: the file has no date, and matplotlibrc is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from cgpause.core.errors import printable
 
 COLOURS: Final = {"none": "#8a8a8a", "watermark": "#E69F00", "reserve": "#0072B2"}
-"""Of each policy; told apart by those who see no red or green, too (Okabe & Ito)."""
+"""Colours of the policies, distinct for colour-blind readers, too (Okabe & Ito)."""
 _DPI = 110
 _STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -29,21 +29,21 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """For the body: our style, whatever else is configured."""
+    """Use the style of cgpause in the body, regardless of any configuration."""
     with matplotlib.style.context(["default", _STYLE]), warnings.catch_warnings():
-        # A name may have letters that the font has not.
+        # The font may lack letters of a name.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as PNG; to be called while it is drawn."""
+    """Return a figure as PNG; the caller is still in the style."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=_DPI, metadata={"Software": None})
     return image.getvalue()
 
 
 def short(name: str, most: int) -> str:
-    """The end of a name of unknown origin, in so many letters: files differ there."""
+    """Return the last letters of a name of unknown origin: file names differ at their ends."""
     shown = printable(name)
     return shown if len(shown) <= most else f"…{shown[1 - most :]}"

@@ -1,4 +1,4 @@
-"""Bars of progress on stderr, where that is a terminal."""
+"""Progress bars on stderr, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColu
 from rich.text import Text
 
 Move = Callable[[float, str], None]
-"""How far it is, and some words on that."""
+"""The progress as a share, and a text for it."""
 Begin = Callable[[str, float | None], Move]
-"""Begins a bar with a name, and how far it goes where that is known."""
+"""A function that begins a bar with a name, and with the total if known."""
 
 
 @contextmanager
 def bars() -> Iterator[Begin]:
-    """What is yielded begins a bar, and returns what moves it."""
+    """Yield a function that begins a bar and returns the function that moves it."""
     if not sys.stderr.isatty():
         yield lambda _name, _total: lambda _done, _words: None
         return
@@ -35,7 +35,7 @@ def bars() -> Iterator[Begin]:
 
 
 def counted(begin: Begin, name: str, total: int) -> Callable[[int], None]:
-    """A bar of so many things: what is returned is told how many more are done."""
+    """Begin a bar with a total; return a function that adds finished items."""
     move, done = begin(name, total), 0
 
     def more(count: int) -> None:
@@ -48,8 +48,8 @@ def counted(begin: Begin, name: str, total: int) -> Callable[[int], None]:
 
 
 class Left(TimeRemainingColumn):
-    """What is left of the time, where that can be told."""
+    """The time left, if it can be estimated."""
 
     def render(self, task: Task) -> Text:
-        """Empty, or as `0:00:24 left`."""
+        """Return the time left, like `0:00:24 left`, or an empty text."""
         return Text("") if task.time_remaining is None else Text.assemble(super().render(task), " left")

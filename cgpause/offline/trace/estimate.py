@@ -1,8 +1,8 @@
-"""How a recorded node might have gone on under a policy: a held pod's own record stands still, all others' go on; pure.
+"""Estimate of a recorded node under a policy: the record of a paused pod stands still, all others go on; pure.
 
-It closes the loop as far as a record can, and ends where that is no further: with the first recorded OOM kill, for
-beyond that every record is one of a node on which somebody died. Of a pod only what lies between its own time and the
-record's is kept: nothing of one that was never held, whatever the length of the trace.
+This closes the loop as far as a record allows. It ends at the first recorded OOM kill, because the record after that is
+one of a node with a killed process. Of each pod it keeps only the record between the pod's own time and the trace's
+time, so it keeps nothing of a pod that was never paused.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from cgpause.telemetry.trace.read import Trace
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How it would have gone on, up to the first OOM kill for want of room, or to the end; amounts in bytes."""
+    """The estimate up to the first OOM kill at the node's or kubepods' limit, or to the end; amounts in bytes."""
 
     until_s: float
-    """Unix seconds."""
+    """End of the estimate in Unix seconds."""
     ends_with_kill: bool
     lowest_bytes: int
-    """Headroom, at the least, as estimated ..."""
+    """Smallest estimated headroom."""
     recorded_lowest_bytes: int
-    """... and as recorded."""
+    """Smallest recorded headroom."""
     last_bytes: int
-    """Headroom at the end, as estimated ..."""
+    """Estimated headroom at the end."""
     recorded_last_bytes: int
-    """... and as recorded."""
+    """Recorded headroom at the end."""
     holds: tuple[Hold, ...]
     headroom: tuple[tuple[float, int], ...] = field(repr=False)
-    """The estimate over time: Unix seconds, bytes."""
+    """Points of the estimate: Unix seconds, bytes."""
 
 
 class Track:
-    """One pod's own record, by its own time: what is still to come of it, for a pod never runs ahead of its record."""
+    """The record of one pod on its own clock, from its present time on: a pod never runs ahead of its record."""
 
     __slots__ = ("_record", "lag_ns", "until_ns")
 
     def __init__(self) -> None:
         self._record: deque[tuple[int, PodUsage]] = deque()
-        """What it held from when on; first what it holds now."""
+        """Memory use with its start times; the first item is the present use."""
         self.until_ns: int | None = None
-        """When it went; None while it is there."""
+        """Time at which the pod was removed; None while it exists."""
         self.lag_ns = 0
-        """For how long it stood still."""
+        """Time for which the pod was paused."""
 
     def __len__(self) -> int:
         return len(self._record)
 
     def add(self, at_ns: int, usage: PodUsage) -> None:
-        """Take in what was recorded of it."""
+        """Add a recorded value."""
         if not self._record or self._record[-1][1] != usage:
             self._record.append((at_ns, usage))
 
     def then(self, at_ns: int) -> PodUsage | None:
-        """What it would be at; None once it has gone. What was before is forgotten."""
+        """Return the pod's use at its own time, None after it was removed; forget earlier values."""
         record, own_ns = self._record, at_ns - self.lag_ns
         if self.until_ns is not None and own_ns >= self.until_ns:
             return None
@@ -75,12 +75,12 @@ class Track:
 
 
 def _fixed(usage: PodUsage | None) -> int:
-    """What of it reclaim cannot take back."""
+    """Return the part of its memory that is not reclaimable."""
     return 0 if usage is None else max(usage.memory_current_bytes - usage.pod.reclaimable_bytes, 0)
 
 
 class _Tracks:
-    """All pods, each by its own time."""
+    """All pods, each on its own clock."""
 
     def __init__(self, config: Config) -> None:
         throttle = config.throttle
@@ -89,13 +89,13 @@ class _Tracks:
         self._at_ns = 0
 
     def wait(self, at_ns: int, held: Mapping[CgroupId, SimulatedPause]) -> None:
-        """Let those that are held stand still (or crawl) until now."""
+        """Stop (or slow) the clocks of paused pods until now."""
         for key, one in held.items():
             self._tracks[key].lag_ns += int((at_ns - self._at_ns) * (1 - self._shares[one.record.mechanism]))
         self._at_ns = at_ns
 
     def look(self, sample: Sample) -> tuple[int, tuple[PodUsage, ...]]:
-        """Take a recorded sample in; returns what is free besides, in bytes, and the pods as they would be."""
+        """Add a recorded sample; return the bytes that the pauses save, and the estimated pods."""
         there = {usage.pod.cgroup: usage for usage in sample.pods}
         for key, usage in there.items():
             self._tracks.setdefault(key, Track()).add(sample.at_ns, usage)
@@ -112,16 +112,16 @@ class _Tracks:
         return saved, tuple(usages)
 
     def lags(self, key: CgroupId) -> bool:
-        """Whether a pod is behind its record."""
+        """Return True if a pod is behind its record."""
         return key in self._tracks and self._tracks[key].lag_ns > 0
 
     def forget(self, key: CgroupId) -> None:
-        """What a pod that was killed would have done is in no record: from here on it is as it was recorded."""
+        """Set a killed pod to its record: the record does not have its further course."""
         self._tracks.pop(key, None)
 
 
 def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estimate:
-    """Drive `config.policy` over a trace in which held pods stand still.
+    """Run `config.policy` on a trace in which paused pods stand still.
 
     It ends with the first recorded OOM kill that was not at a pod's own limit, or with the first gap.
     """
@@ -137,7 +137,7 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
         distress, killed, read_at_ns = incidents.look(moment)
         tracks.wait(sample.at_ns, keeper.held)
         if any(not one.own_limit for one in killed.values()):
-            # What was read now is from after the kill; what counts is what there was.
+            # The values of this sample are from after the kill; the ones before it count.
             ends_with_kill = True
             break
         saved, usages = tracks.look(sample)

@@ -1,4 +1,4 @@
-"""Who is held in a replay, and what happened to pods between two recorded samples; pure."""
+"""The paused pods of a replay, and the events between two recorded samples; pure."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from cgpause.core.model import (
 from cgpause.telemetry.trace.values import TracedSample, pause_seen
 
 OnSample = Callable[[int], None]
-"""Told how many samples are done."""
+"""A function that is called with the number of finished samples."""
 
 
 SPELL_S = 30.0
-"""Pauses belong together where nobody is held for no longer than this in between."""
+"""Longest time without a paused pod within one spell of pauses."""
 
 
 def quiet(_: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A pod would have been held, in Unix seconds."""
+    """A pause that the policy would have made; times in Unix seconds."""
 
     pod: str
     start_s: float
     end_s: float | None
-    """None: to the end of the record."""
+    """End of the pause; None: it lasts to the end of the record."""
     mechanism: Mechanism
     reason: str
     end_reason: str | None
     frozen: bool
-    """Whether it was frozen because it grew, though throttled."""
+    """Whether the pod was frozen because it grew although throttled."""
 
 
 @dataclass(slots=True)
 class SimulatedPause:
-    """A pod that is held, by our reckoning."""
+    """A pod that is paused in the replay."""
 
     pod: Pod
     start_s: float
@@ -62,19 +62,19 @@ class SimulatedPause:
 
 
 class Keeper:
-    """Who is held: what the ledger and the kernel are to the daemon."""
+    """The paused pods: the part of ledger and kernel in a replay."""
 
     def __init__(self) -> None:
         self.held: dict[CgroupId, SimulatedPause] = {}
         self.holds: list[Hold] = []
         self.sacrifices: list[tuple[float, str]] = []
         self._since_s: float | None = None
-        """When the spell of pauses began in which somebody was held last."""
+        """Start of the last spell of pauses."""
         self._last_s = 0.0
-        """When somebody was held last."""
+        """Last time with a paused pod."""
 
     def overlay(self, pod: Pod) -> Pod:
-        """A pod as the daemon would have seen it: the daemon's own recorded pauses were not ours."""
+        """Return a pod as the daemon would see it, without the recorded pauses."""
         held = self.held.get(pod.cgroup)
         if held is not None:
             return replace(pod, paused=held.record, distress=held.distress)
@@ -83,7 +83,7 @@ class Keeper:
         return pod
 
     def apply(self, actions: Iterable[Action], at_ns: int, at_s: float, current: Mapping[CgroupId, int]) -> None:
-        """Do what was decided; it holds from the next sample on."""
+        """Carry out a decision; it applies from the next sample on."""
         for action in actions:
             key = action.pod.cgroup
             match action:
@@ -102,33 +102,33 @@ class Keeper:
         self.follow(at_s)
 
     def drop_gone(self, there: Container[CgroupId], at_s: float) -> None:
-        """Let go of pods that went."""
+        """Forget removed pods."""
         for key in [key for key in self.held if key not in there]:
             self.end(key, at_s, "the pod went")
 
     def mark(self, distress: Mapping[CgroupId, str]) -> None:
-        """Say why pods are to be resumed at the next decision."""
+        """Note the reasons to resume pods at the next decision."""
         for key, why in distress.items():
             if key in self.held:
                 self.held[key].distress = why
 
     def follow(self, at_s: float) -> None:
-        """Note whether somebody is held."""
+        """Note whether any pod is paused."""
         if self.held:
             if self._since_s is None or at_s - self._last_s > SPELL_S:
                 self._since_s = at_s
             self._last_s = at_s
 
     def lead_s(self, at_s: float) -> float | None:
-        """For how long pauses have gone on; None where nobody is held, and was not lately either."""
+        """Return the length of the present spell of pauses; None if there is none."""
         return None if self._since_s is None or at_s - self._last_s > SPELL_S else at_s - self._since_s
 
     def begin_spell(self, at_s: float) -> None:
-        """Whatever pauses there are from now on are counted from now on."""
+        """Start a new spell of pauses."""
         self._since_s = at_s if self.held else None
 
     def end(self, key: CgroupId, at_s: float | None, reason: str | None) -> None:
-        """A pod is not held any more."""
+        """End the pause of a pod."""
         held = self.held.pop(key, None)
         if held is not None:
             self.holds.append(
@@ -136,35 +136,35 @@ class Keeper:
             )
 
     def end_all(self, at_s: float | None, reason: str | None) -> None:
-        """Nobody is."""
+        """End all pauses."""
         for key in list(self.held):
             self.end(key, at_s, reason)
         self._since_s = None
 
     def finish(self) -> tuple[Hold, ...]:
-        """All there were, by their beginning."""
+        """Return all pauses, in the order of their start."""
         self.end_all(None, None)
         return tuple(sorted(self.holds, key=lambda hold: (hold.start_s, hold.pod)))
 
 
 class Killed(NamedTuple):
-    """OOM kills of one pod since the sample before."""
+    """The OOM kills of one pod since the last sample."""
 
     processes: int
     own_limit: bool
 
 
 class Incidents:
-    """What happened to pods from one recorded sample to the next."""
+    """The events of pods between two recorded samples."""
 
     def __init__(self) -> None:
         self._before: dict[CgroupId, tuple[int, int, int]] = {}
-        """Of each pod: when it is settled, and its counts."""
+        """For each pod: the time at which it is settled, and its counts."""
         self._read_at_ns = 0
         self._at_ns = 0
 
     def look(self, moment: TracedSample) -> tuple[dict[CgroupId, str], dict[CgroupId, Killed], int]:
-        """Why pods are to be resumed; OOM kills since the sample before; when memory.stat was read."""
+        """Return the reasons to resume pods, the OOM kills since the last sample, and the time of memory.stat."""
         sample = moment.sample
         if moment.begins:
             self._before, self._read_at_ns, self._at_ns = {}, 0, 0
@@ -184,7 +184,7 @@ class Incidents:
                 kills[key] = Killed(count - before[1], own > before[2])
                 distress[key] = "a process in it was OOM-killed"
         self._before = now
-        # At the first sample it is from a time that is not in the record.
+        # At the first sample the count is from a time before the record.
         if self._at_ns and sample.read_at_ns >= self._at_ns:
             self._read_at_ns = sample.read_at_ns
         self._at_ns = sample.at_ns

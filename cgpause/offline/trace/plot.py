@@ -18,14 +18,14 @@ from cgpause.telemetry.trace.read import Trace
 
 _RECORDED, _KILLED, _OWN = "#aaaaaa", "#000000", "#888888"
 _MOST_PODS = 24
-"""Bars that can be told apart."""
+"""Most bars that are still distinct."""
 _MOST_POINTS = 4000
 _MOST_NAME = 36
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (300, 60, "minutes"), (0, 1, "seconds"))
 
 
 def picture(found: dict[str, Any], trace: Trace, results: Sequence[PolicyReport]) -> bytes:
-    """Draw what was replayed; returns a PNG."""
+    """Draw a replay; return a PNG."""
     length_s = trace.to_s - trace.from_s
     unit_s, unit = next((size, name) for least, size, name in _UNITS if length_s >= least)
     pods = [_pods(result, trace) for result in results]
@@ -80,14 +80,14 @@ def _line(
     width: float,
     name: str,
 ) -> Line2D:
-    """A line through the points, of which each stands for the lowest of several where there are many."""
+    """Draw a line through the points; of many points, each drawn one is the lowest of several."""
     step = -(-len(points) // _MOST_POINTS) or 1
     chosen = []
     for begin in range(0, len(points), step):
         some = points[begin : begin + step]
         known = [point for point in some if point[1] is not None]
         lowest = min(known, key=lambda point: point[1] or 0.0, default=some[0])
-        # A gap among them is one in the line.
+        # A gap between points is a gap in the line.
         chosen.append(lowest if len(known) == len(some) else (lowest[0], None))
     times = [(at_s - trace.from_s) / unit_s for at_s, _ in chosen]
     amounts = [float("nan") if amount is None else amount / MIB for _, amount in chosen]
@@ -96,7 +96,7 @@ def _line(
 
 
 def _pods(result: PolicyReport, trace: Trace) -> tuple[list[str], int]:
-    """The pods that are shown, where there are too many those killed, then those held longest; and how many are not."""
+    """Return the pods to show (of many: the killed ones, then the longest paused), and the number of the others."""
     kills = Counter(kill.pod for kill in result.outcome.kills)
     lengths = dict.fromkeys(kills, 0.0)
     for hold in result.outcome.holds:
@@ -116,7 +116,7 @@ def _draw_holds(
             end_s = trace.to_s if hold.end_s is None else hold.end_s
             begin = (hold.start_s - trace.from_s) / unit_s
             panel.barh(rows[hold.pod], (end_s - hold.start_s) / unit_s, left=begin, height=0.7, color=colour, lw=0)
-            # The shortest would else not be seen.
+            # Otherwise the shortest pause would be invisible.
             panel.plot([begin, begin], [rows[hold.pod] - 0.35, rows[hold.pod] + 0.35], color=colour, lw=1)
     for kill in result.outcome.kills:
         if kill.pod in rows:
@@ -136,6 +136,6 @@ def _draw_holds(
 
 
 def _text(name: str) -> str:
-    """A name in so many letters: pods of one deployment differ at their ends."""
+    """Return a shortened name: pods of one Deployment differ at their ends."""
     half = _MOST_NAME // 2
     return name if len(name) <= _MOST_NAME else f"{name[: half - 1]}…{name[-half:]}"

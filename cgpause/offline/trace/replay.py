@@ -1,8 +1,8 @@
-"""What a policy would have decided on a node that was recorded: the real `decide`, sample by sample; pure.
+"""Replay of a recorded node under a policy: the real `decide`, sample by sample; pure.
 
-An open loop: every sample is as it was recorded, whoever is held. It says when the policy would have held whom, on what
-it would have seen, until its first pause took effect; from there on a held pod's growth, which is in the record, would
-not have been. `estimate` is the other reading; neither is the truth (docs/trace.md).
+It is an open loop: every sample is the recorded one, also after a pause. So it shows the decisions of the policy up to
+its first pause; after that, the record has growth that the pause would have prevented. `estimate` is the other method;
+neither is exact (docs/trace.md).
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from cgpause.policy.decide import State, decide
 from cgpause.telemetry.trace.read import Trace
 
 GREW_NS = 10 * NS_PER_S
-"""Who grew most is asked of this long before a kill."""
+"""Time before a kill in which the pod with the largest growth is found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """OOM kills in a pod, as recorded, and how the policy would have stood then."""
+    """The recorded OOM kills in a pod, and the policy's pauses at that time."""
 
     at_s: float
     pod: str
     count: int
     own_limit: bool
-    """Whether the pod, or a container of it, was at its own limit: no policy prevents that."""
+    """Whether the pod or its container was at its own limit: no policy prevents that."""
     lead_s: float | None
     """How long before it the first of the pauses began that were for this shortage: after the kill before it, and with
     no more than SPELL_S between any two. None if there was none."""
     held: int
-    """Pods that would have been held."""
+    """Number of pods that the policy would have paused."""
     held_s: float | None
-    """For how long the pod itself would have been held; None if it was not."""
+    """Time for which the killed pod would have been paused; None if not at all."""
     grew: str | None
-    """The pod that grew most before; None if none did."""
+    """The pod with the largest growth before the kill; None if none grew."""
     grew_bytes: int
     grew_held_s: float | None
-    """For how long that one would have been held."""
+    """Time for which that pod would have been paused."""
     spared_bytes: int
-    """What all held pods took, by the record, after the moment at which they would have been held."""
+    """Recorded growth of all paused pods after the start of their pauses, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy would have decided."""
+    """The decisions of a policy on a trace."""
 
     decisions: int
     holds: tuple[Hold, ...]
     kills: tuple[Kill, ...]
     sacrifices: tuple[tuple[float, str], ...]
-    """When, and whom it would have killed."""
+    """Times and pods of the policy's own kills."""
 
     @property
     def forewarned(self) -> int:
-        """Recorded OOM kills, of those for want of room, before which somebody would have been held."""
+        """Number of recorded OOM kills at the shared limits with a pause before them."""
         return sum(kill.count for kill in self.kills if kill.lead_s is not None and not kill.own_limit)
 
 
 def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Replayed:
-    """Drive `config.policy` over a trace, as an open loop. The same trace and configuration give the same outcome."""
+    """Run `config.policy` on a trace, as an open loop. The same trace and configuration give the same result."""
     state, keeper, incidents = State(), Keeper(), Incidents()
     kills: list[Kill] = []
     recent: list[tuple[int, Mapping[CgroupId, int]]] = []
@@ -86,12 +86,12 @@ def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Replaye
         pods = tuple([PodUsage(amount, keeper.overlay(pod)) for amount, pod in sample.pods])
         decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns), config)
         state = decision.state
-        # That a held pod grew is in the record because nobody held it, so it is no reason to freeze it.
+        # The record has growth of a paused pod only because nothing paused it, so that is no reason for a freeze.
         actions = [action for action in decision.actions if not (isinstance(action, Freeze) and action.grew)]
         keeper.apply(actions, sample.at_ns, at_s, current)
         decisions += 1
         recent.append((sample.at_ns, current))
-        # One from before the window stays: what pods had when it began.
+        # One sample from before the window stays: it has the use at the start of the window.
         since_ns = sample.at_ns - GREW_NS
         while len(recent) > 1 and recent[1][0] <= since_ns:
             recent.pop(0)
@@ -107,7 +107,7 @@ def _kill(
     recent: list[tuple[int, Mapping[CgroupId, int]]],
     keeper: Keeper,
 ) -> Kill:
-    """A recorded kill, on what was known at the sample before it."""
+    """Return a recorded kill with the facts of the sample before it."""
     held = keeper.held
     grew, grew_bytes = None, 0
     if recent:

@@ -1,4 +1,4 @@
-"""What was replayed, as values for JSON, as a page, and as the files of `--output`; pure."""
+"""A replay as values for JSON, as a page, and as the files of `--output`; pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNKNOWN: Final = (
     ),
     "Between two samples nothing is known; where memory is short the daemon looks up to 20 times a second.",
 )
-"""What a replay cannot know."""
+"""The limits of a replay, as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class PolicyReport:
 
 
 def summary(trace: Trace) -> dict[str, Any]:
-    """What is in a trace, policies apart."""
+    """The facts of a trace, without policies."""
     lowest, gaps, times = None, 0, []
     held: set[object] = set()
     free: set[object] = set()
@@ -88,7 +88,7 @@ def summary(trace: Trace) -> dict[str, Any]:
 
 
 def values(trace: Trace, results: Sequence[PolicyReport]) -> dict[str, Any]:
-    """All of it, JSON-ready; the same trace, configuration and version give the same values."""
+    """Return the replay as values for JSON; the same trace, configuration and version give the same values."""
     kills = results[0].outcome.kills if results else ()
     return {
         "schema": 1,
@@ -170,7 +170,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def about(found: dict[str, Any]) -> list[str]:
-    """A few lines on the trace; `found` is what `values` returned."""
+    """Return a few lines about the trace; `found` is the result of `values`."""
     trace = found["trace"]
     took, capacity = durations.shown(trace["seconds"]), mib(trace["capacity_bytes"])
     kills, own = _many(found["oom_kills"], "OOM kill"), found["oom_kills_at_own_limits"]
@@ -191,13 +191,13 @@ def about(found: dict[str, Any]) -> list[str]:
 
 
 def _never_paused(protected: Mapping[str, int], pods: int) -> str:
-    """That no policy pauses the protected ones, with how many are for which reason."""
+    """Return a sentence about the protected pods, with their number for each reason."""
     reasons = ", ".join(f"{printable(why)}: {count}" for why, count in sorted(protected.items()))
     return f"{sum(protected.values())} of {_many(pods, 'pod')} are protected, so no policy pauses them ({reasons})"
 
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A table: its headings, then each policy."""
+    """Return a table: headings, then a row for each policy."""
     lines: list[tuple[str, ...]] = [
         ("POLICY", "PAUSES", "PODS", "PAUSED", "LONGEST", "FIRST", "KILLS BEFORE WHICH", "SOONEST", "LATEST")
     ]
@@ -224,7 +224,7 @@ def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The OOM kills for want of room under each policy: headings, then each."""
+    """Return a table of the OOM kills at the shared limits under each policy: headings, then rows."""
     lines: list[tuple[str, ...]] = [
         ("OOM KILL", "POD", "POLICY", "FIRST PAUSE", "HELD", "ITSELF", "NOT TAKEN", "GREW MOST", "THAT ONE")
     ]
@@ -252,7 +252,7 @@ def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def estimates(found: dict[str, Any]) -> list[str]:
-    """The estimates, a sentence each."""
+    """Return the estimates, a sentence each."""
     lines = []
     for policy in found["policies"]:
         guess = policy["estimate"]
@@ -280,7 +280,7 @@ def _held(seconds: float | None) -> str:
 
 
 def markdown(found: dict[str, Any], picture: str | None) -> str:
-    """All of it as a page; `picture` is what is shown on it."""
+    """Return the replay as a page; `picture` is the name of its picture."""
     lines = ["# What each policy would have done, replayed", "", *(f"{plain(line)}  " for line in about(found)), ""]
     if picture is not None:
         lines += [f"![Headroom over time, and whom each policy would have held]({picture})", ""]
@@ -300,7 +300,7 @@ def _table(lines: list[tuple[str, ...]], texts: int) -> list[str]:
 
 
 def files(found: dict[str, Any], trace: Trace, results: Sequence[PolicyReport]) -> dict[str, bytes]:
-    """All of it as files, by their names."""
+    """Return the files by name."""
 
     def draw() -> bytes:
         from cgpause.offline.trace.plot import picture  # noqa: PLC0415 - matplotlib is an extra
