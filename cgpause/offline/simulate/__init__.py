@@ -1,4 +1,4 @@
-"""What a policy would do to a workload: nodes, pods, kernel and kubelet in virtual time, under the real policies."""
+"""Simulation of a workload under the real policies: nodes, pods, kernel and kubelet in virtual time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Arm(StrEnum):
-    """Under what a workload can be simulated, in the order of the table."""
+    """The policies of a simulation, in the order of the table."""
 
     NONE = "none"
     WATERMARK = "watermark"

@@ -1,4 +1,4 @@
-"""A queue of pods before one or more nodes, as the paper's experiment has it, and a scheduler between them."""
+"""A queue of pods before one or more nodes, as in the paper's experiment, with a scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NodeSlot:
     node: SimNode
     capacity_bytes: int
     millicpu: int = 0
-    """0: its CPUs are not counted."""
+    """CPU capacity in millicores; 0: CPUs are not counted."""
 
 
 class Cluster:
@@ -41,7 +41,7 @@ class Cluster:
         scoring: Scoring | None = None,
         seed: int = 0,
     ) -> None:
-        """Pods come at their `start_s`, beside those that are there; `on_gone` is told how many jobs have gone."""
+        """Pods come at their `start_s`; `on_gone` is called with the number of finished jobs."""
         self._nodes = [place.node for place in places]
         self._on_gone = on_gone
         self._coming = deque(sorted(pods, key=lambda pod: pod.start_s))
@@ -53,16 +53,16 @@ class Cluster:
                 self._scheduler.add(number, _request(pod))
         self._gone = [0] * len(places)
         self._jobs = [0] * len(places)
-        """Admitted to each node, without what lasts."""
+        """Number of jobs admitted to each node."""
         self._jobs_gone = 0
         self._leaving = any(pod.lasts_s is not None and pod.lasts_s < math.inf for pod in self._coming)
-        """Whether room can come from what lasts, too."""
+        """Whether a lasting pod can also give room back."""
         self._due: list[float] = [math.inf] * len(places)
-        """When something changes on each node; it is in `_heap`, with times that have been put off."""
+        """Time of the next change on each node; `_heap` has it, with outdated times."""
         self._heap: list[tuple[float, int]] = []
 
     def run(self, until_s: float) -> None:
-        """Let time pass until all jobs have finished, or until `until_s`; what lasts stays."""
+        """Let time pass until all jobs have finished, or until `until_s`; lasting pods stay."""
         self._run(until_s)
         for node in self._nodes:
             node.settle()
@@ -96,9 +96,9 @@ class Cluster:
         return heap[0][0] if heap else math.inf
 
     def _advance(self, number: int, limit_s: float) -> None:
-        """Let a node go on as long as no other node can have a say in it, at most until `limit_s`.
+        """Let a node run as long as no other node can affect it, at most until `limit_s`.
 
-        Nodes have to do with each other only by the queue: while nobody waits, each can go on alone.
+        Only the queue connects nodes: while it is empty, each node runs alone.
         """
         node = self._nodes[number]
         if self._queue:
@@ -127,7 +127,7 @@ class Cluster:
             heapq.heappush(self._heap, (due_s, number))
 
     def _is_awaited(self, number: int) -> bool:
-        """Whether anybody waits for what happens on a node: for its jobs, or for room that others will leave there."""
+        """Return True if the queue waits for a node: for its jobs, or for room on it."""
         if self._jobs[number]:
             return True
         return self._leaving and bool(self._queue) and len(self._nodes[number].admitted) > 0

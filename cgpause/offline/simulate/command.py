@@ -1,4 +1,4 @@
-"""`cgpause simulate`: workloads under several policies, as values and with its progress."""
+"""`cgpause simulate`: workloads under several policies, as values, with progress."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from cgpause.telemetry.trace.read import is_trace
 _DIGITS = 3
 _NAMES = ("name", "kind", "priority")
 _LONGEST = ("longest_pause_s", "missed_in_a_row", "longest_silence_s")
-"""Of a group; one bad run must not be lost in a mean."""
+"""Figures of a group with the maximum instead of the mean: one bad run must stay visible."""
 
 
 def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
-    """The workloads asked for: files, and presets by name or pattern.
+    """Return the workloads of the command line: files, and presets by name or pattern.
 
     Raises:
-        ConfigError: what is wrong in a file.
-        ValueError: none at all, or no such preset.
+        ConfigError: a file has mistakes.
+        ValueError: there is no workload, or no such preset.
     """
     if not paths and not presets:
         raise ValueError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
@@ -58,7 +58,7 @@ def _presets(pattern: str) -> list[str]:
 def compare(
     loads: Sequence[Load], arms: Sequence[Arm], config: Config, seeds: Sequence[int], processes: int
 ) -> dict[str, Any]:
-    """Run each load under each policy with each seed; the same of these give the same values, JSON-ready.
+    """Run each load under each policy with each seed; return values for JSON, the same for the same input.
 
     Raises:
         HostError: a process was killed.
@@ -102,7 +102,7 @@ def _policy(arm: Arm, outcomes: dict[int, Outcome]) -> dict[str, Any]:
 
 
 def _over_seeds(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What became of one section's pods, in the mean; of what is the longest in each run, the longest."""
+    """Return the figures of one section's pods: means, and the maximum of the longest times."""
     values = dict(groups[0])
     for name in values:
         known = [group[name] for group in groups if group[name] is not None]

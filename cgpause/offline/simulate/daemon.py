@@ -1,7 +1,7 @@
 """The daemon of a simulated node: sample, decide, act a little later.
 
-It is woken early when containers start or are killed, as by inotify. PSI is left out: it comes too late to matter, so
-this daemon is a little worse than the real one.
+New and killed containers wake it early, as by inotify. PSI is left out: it comes too late to matter, so this daemon is
+a little worse than the real one.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from cgpause.policy.kinds import FIRM_S, Kinds
 
 _NS = 1_000_000_000
 _DETAILS_S = 1.0
-"""`memory.stat` and `cpu.stat` of the pods are read this often while memory is close."""
+"""Interval of reading the pods' `memory.stat` and `cpu.stat` while memory is tight."""
 _WAKE_S = 0.001
 _ASK_S = 10.0
-"""A pod that does not listen is asked again so often ..."""
+"""Interval of looking for listening sockets in a pod without any."""
 _ASK_PAUSED_S = 1.0
-"""... or this soon after its pause: a frozen pod cannot begin to listen."""
+"""The same after a pause: a frozen pod cannot begin to listen."""
 _SCAN_S = 1.0
-"""The daemon counts refused connections so often (cgpause.daemon.distress), ..."""
+"""Interval of counting refused connections (cgpause.daemon.distress)."""
 _YOUNG_S = 120.0
-"""... for pods whose container is younger than this."""
+"""Age of a container up to which they are counted."""
 _NOISE_PER_S = 1.0
-"""How often the kernel charges or returns batches of a pod that runs."""
+"""Interval in which the kernel charges or returns batches of a running pod."""
 _NOISE_MOST = 0.5
-"""But at most in this part of the samples."""
+"""Largest share of samples with such a change."""
 
 Decide = Callable[[State, Sample, Config], Decision]
 Observer = Callable[[Sample, State, Decision], None]
 
 
 class Node(Protocol):
-    """What the daemon needs of its node besides the engine."""
+    """The parts of a node that the daemon needs besides the engine."""
 
     @property
     def headroom(self) -> Headroom:
-        """Its memory now."""
+        """Return the present memory of the node."""
 
     def kill(self, pod: SimPod, why: str) -> None:
         """Kill a pod's container."""
@@ -77,7 +77,7 @@ class Node(Protocol):
 
 
 class SimDaemon:
-    """Decides for one node."""
+    """The daemon of one node."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ class SimDaemon:
         observe: Observer | None = None,
         noise: bool = False,
     ) -> None:
-        """Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late."""
+        """Actions apply up to 2 * `actuation_s` after their sample; samples come up to `lateness_s` late."""
         self.config = config
         self.noise = noise
-        """Whether `memory.current` moves by steps of the charge batch."""
+        """Whether `memory.current` moves in steps of the charge batch."""
         self.observe = observe
         self.decisions = 0
         self.pauses = 0
@@ -109,7 +109,7 @@ class SimDaemon:
         self._used_cpu_at_s = engine.now_s
         self._kinds = Kinds()
         self._services: set[SimPod] = set()
-        """Slow starters that have been found to be services: they listened, or refused a probe while paused."""
+        """Slow starters that are known as services: they listened, or refused a probe while paused."""
         self._sampled_at_s = engine.now_s
         self._actuation_s = actuation_s
         self._lateness_s = lateness_s
@@ -123,7 +123,7 @@ class SimDaemon:
         self._tick_at(engine.now_s)
 
     def sample(self) -> Sample:
-        """What the daemon would read now."""
+        """Return the sample that the daemon would take now."""
         engine = self._engine
         if engine.has_cache:
             self._reclaim()
@@ -144,7 +144,7 @@ class SimDaemon:
         )
 
     def _charge(self) -> None:
-        """Change what the kernel has charged in advance to some pods: none to all of its CPUs hold a batch."""
+        """Change the advance charges of some pods: from no CPU to all CPUs with a batch."""
         engine, chance = self._engine, self._random
         elapsed_s, self._sampled_at_s = engine.now_s - self._sampled_at_s, engine.now_s
         share = min(elapsed_s * _NOISE_PER_S, _NOISE_MOST)
@@ -164,7 +164,7 @@ class SimDaemon:
         return max(idle, 0.0)
 
     def _reclaim(self) -> None:
-        """Let page cache go where somebody needs the room."""
+        """Drop page cache if pods need the room."""
         engine = self._engine
         for pod in engine.pods:
             engine.settle(pod)
@@ -177,7 +177,7 @@ class SimDaemon:
                 pod.cache_bytes = min(pod.cache_bytes, pod.limit_bytes - pod.held_bytes)
 
     def _read_details(self) -> bool:
-        """Where it is due; returns whether it was."""
+        """Read details if due; return whether it was due."""
         is_due = self._engine.now_s >= self._details_at_s
         if is_due:
             self._details_at_s = self._engine.now_s + _DETAILS_S
@@ -195,7 +195,7 @@ class SimDaemon:
         return int(self._engine.now_s * _NS)
 
     def _tick_at(self, at_s: float) -> None:
-        """Look at `at_s` next, and not when it was planned before."""
+        """Plan the next sample for `at_s` instead of the former time."""
         self._tick += 1
         tick = self._tick
         at_s = max(at_s, self._acting_until_s)
@@ -212,7 +212,7 @@ class SimDaemon:
         self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
 
     def _look_closely(self) -> int:
-        """Decide; returns when to look again."""
+        """Take a sample and decide; return the time of the next sample."""
         if self._tight:
             self._read_details()
         sample = self.sample()
@@ -235,7 +235,7 @@ class SimDaemon:
         for action in actions:
             pod = pods.get(action.pod.cgroup)
             if pod is None or pod.facts is None:
-                continue  # it went away meanwhile
+                continue  # the pod was removed meanwhile
             match action:
                 case Pause(mechanism=mechanism, reason=reason):
                     self._hold(pod, pod.facts, mechanism, reason)
@@ -247,7 +247,7 @@ class SimDaemon:
                 case Resume():
                     self._release(pod, pod.facts)
                 case Sacrifice():
-                    if pod.steps is not None:  # in back-off there is nothing to kill
+                    if pod.steps is not None:  # a container in back-off cannot be killed
                         pod.sacrifices += 1
                         self._node.kill(pod, "sacrificed")
                     if pod.mechanism is not None:
@@ -280,12 +280,12 @@ class SimDaemon:
             self._node.answer(pod)
 
     def end_hold(self, pod: SimPod) -> None:
-        """Note that a pod is held no longer."""
+        """Note the end of a pod's pause."""
         since_s, _ = pod.holds[-1]
         pod.holds[-1] = (since_s, self._engine.now_s)
 
     def containers_changed(self, pod: SimPod, facts: Pod, why: str) -> None:
-        """Learn that a container was started, or killed."""
+        """Take in the start or the kill of a container."""
         self._quiet = None
         now_ns, hold = self._now_ns(), self.config.hold
         is_service = pod.workload is Workload.SERVICE and (not pod.starts_s or pod in self._services)
@@ -312,7 +312,7 @@ class SimDaemon:
         self._engine.at(self._engine.now_s + seconds, lambda: self._ask(pod) if pod.epoch == epoch else None)
 
     def _ask(self, pod: SimPod) -> None:
-        """Ask a pod whether it listens; one that does not is batch, until it does."""
+        """Look for listening sockets in a pod; without one it counts as batch."""
         facts, started_s = pod.facts, pod.started_s
         if facts is None or started_s is None or pod in self._services:
             return
@@ -337,7 +337,7 @@ class SimDaemon:
         pod.facts = replace(facts, workload=Workload.SERVICE)
 
     def _classify_silent(self, pods: Iterable[SimPod]) -> None:
-        """Take pods that have not listened yet for what is known of their workloads."""
+        """Give pods that do not listen yet the kind of their workloads."""
         for pod in pods:
             facts = pod.facts
             if facts is None or facts.workload is Workload.SERVICE or not self._kinds.is_silent(facts.controller):
@@ -349,7 +349,7 @@ class SimDaemon:
                 pod.facts = replace(facts, workload=workload)
 
     def probe_refused(self, pod: SimPod) -> None:
-        """Learn that the kernel has refused a connection to a pod; a young one that is paused is resumed soon."""
+        """Take in a refused connection to a pod; a young paused pod is resumed soon."""
         facts, started_s, now_s = pod.facts, pod.started_s, self._engine.now_s
         if facts is None or facts.paused is None or started_s is None or now_s - started_s > _YOUNG_S:
             return
@@ -368,7 +368,7 @@ class SimDaemon:
         self._engine.at(now_s + _SCAN_S, notice)
 
     def is_through(self, pod: SimPod) -> None:
-        """Learn that a pod has ended by itself."""
+        """Take in the end of a pod."""
         self._quiet = None
         if pod.workload is Workload.BATCH and pod.facts is not None:
             known = self._kinds.version

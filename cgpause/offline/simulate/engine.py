@@ -3,10 +3,10 @@
 Discrete events, exact between them: CPU is shared evenly among the pods that want it, memory grows in proportion to the
 CPU time got, so the next moment at which anything changes can be computed. No clock, no sleeping.
 
-CPU is one thread a pod; a throttled pod gets its quota (and leaks so fast), a frozen none. All that compute alike
-have got the same CPU time since any moment, so there is one clock of that for all of them (virtual time, as in fair
-queueing): who is through next is at the top of a heap, and an event costs the same however many pods compute. What one
-of them holds is known when somebody asks.
+Each pod is one thread. A throttled pod gets its quota and grows that slowly; a frozen pod gets nothing. All pods of the
+same speed have got the same CPU time since any moment, so they share one clock (virtual time, as in fair queueing). The
+pod that ends its step next is at the top of a heap, so the cost of an event does not depend on the number of pods. The
+memory of a pod is computed when it is read.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from cgpause.core.model import Mechanism
 from cgpause.offline.simulate.pods import SimPod
 
 START_S = 1000.0
-"""The virtual clock begins here, so that something can have happened before."""
+"""Start of the virtual clock, so that events can lie before it."""
 
 
 class Kernel(Protocol):
-    """What the pods of an engine run into."""
+    """The kernel's reactions to the pods of an engine."""
 
     def is_full(self) -> None:
-        """Make room: the pods hold all there is."""
+        """Make room: the memory is full."""
 
     def is_at_limit(self, pod: SimPod) -> None:
-        """Deal with a pod that has reached its own limit."""
+        """Handle a pod that has reached its own limit."""
 
     def is_through(self, pod: SimPod) -> None:
-        """Deal with a pod that has no more to do."""
+        """Handle a pod that has ended."""
 
 
 class Group:
@@ -44,27 +44,27 @@ class Group:
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
-        """CPUs of each."""
+        """Number of CPUs of each pod."""
         self.clock = 0.0
-        """CPU time that each would have got since the beginning, when `Engine` was last brought up to date."""
+        """CPU time that each pod would have got since the beginning, up to the last update of `Engine`."""
         self.size = 0
         self.growing = 0
-        """How many of them take memory."""
+        """Number of pods that take memory."""
         self.growth = 0.0
-        """Bytes that all of them take in a second of their clock."""
+        """Growth of all these pods in bytes per second of their clock."""
         self.ends: list[tuple[float, int, int, SimPod]] = []
-        """When, by the clock, each is through with its step or at its limit; with pods that have left the group."""
+        """Time by the clock at which each pod ends its step or reaches its limit; it still has pods that left."""
 
     def count(self, pod: SimPod, sign: int) -> None:
-        """Let one in, or out."""
+        """Add or remove a pod."""
         self.size += sign
         if pod.growth:
             self.growing += sign
-            # Rounding must not leave anything behind that grows for ever.
+            # Rounding must not leave a remainder that grows for ever.
             self.growth = self.growth + sign * pod.growth if self.growing else 0.0
 
     def next_end(self) -> float:
-        """By the clock; there must be somebody in it."""
+        """Return the next end by the clock; the group must not be empty."""
         ends = self.ends
         while ends[0][3].turn != ends[0][2]:
             heapq.heappop(ends)
@@ -72,16 +72,16 @@ class Group:
 
 
 class Engine:
-    """Lets pods compute."""
+    """The virtual CPUs and the memory of one node."""
 
     def __init__(self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float = 0.01) -> None:
-        """`room_bytes`: what the pods can hold together; `throttled_cpus`: the CPU share of a throttled pod."""
+        """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod."""
         self.now_s = START_S
         self.room_bytes = room_bytes
         self.pods: list[SimPod] = []
-        """Those with a cgroup."""
+        """Pods with a cgroup."""
         self.byte_seconds = 0.0
-        """What the pods held, times how long, when it was last brought up to date."""
+        """Memory of the pods times seconds, up to the last update."""
         self.has_cache = False
         """Whether any pod has ever had page cache."""
         self._departures = 0
@@ -95,23 +95,23 @@ class Engine:
         self._free = Group(1.0)
         self._throttled = Group(throttled_cpus)
         self._then_s = START_S
-        """When the clocks and what is held were last brought up to date."""
+        """Time of the last update of clocks and memory."""
         self._used = 0.0
-        """What all pods held then."""
+        """Memory of all pods at that time."""
         self._changes_s: float | None = None
-        """What `_change_s` found; None: not known, for who computes has changed since."""
+        """Result of `_change_s`; None after a change of the computing pods."""
         self._slope = 0.0
-        """Bytes that they take in a second since then."""
+        """Their growth since then, in bytes per second."""
 
-    # What is held
+    # Memory
 
     @property
     def held_bytes(self) -> float:
-        """What the pods hold and reclaim cannot take back."""
+        """Unreclaimable memory of all pods."""
         return self._used + self._slope * (self.now_s - self._then_s)
 
     def held(self, pod: SimPod) -> float:
-        """What one holds."""
+        """Return the memory of a pod."""
         return pod.held_bytes + pod.growth * self._got_s(pod)
 
     def _busy_cpus(self) -> float:
@@ -119,16 +119,16 @@ class Engine:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time used so far, by pods and by kubelet."""
+        """CPU time used so far by pods and kubelet."""
         return self._cpu_s + self._busy_cpus() * (self.now_s - self._then_s)
 
     @property
     def idle_cpus(self) -> float:
-        """CPUs that no pod uses now."""
+        """Number of idle CPUs."""
         return max(self.cpus - self._busy_cpus(), 0.0)
 
     def settle(self, pod: SimPod) -> None:
-        """Bring up to date what a pod has taken and used."""
+        """Update the memory and CPU time of a pod."""
         got_s = self._got_s(pod)
         if pod.group is None or got_s == 0.0:
             return
@@ -140,16 +140,16 @@ class Engine:
             pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
 
     def settle_all(self) -> None:
-        """Bring everything up to date."""
+        """Update all pods."""
         self._catch_up()
         for pod in self.pods:
             self.settle(pod)
 
     def drop(self, pod: SimPod) -> None:
-        """Take a pod's memory away, and let it compute no longer."""
+        """Free a pod's memory and stop it."""
         self._stop(pod)
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
-        # Summed up anew, now and then, so that rounding does not add up.
+        # Summed up again at times, so that rounding errors do not add up.
         self._used = sum(map(self.held, self.pods))
         self._changes_s = None
 
@@ -160,7 +160,7 @@ class Engine:
         self._departures += 1
 
     def _got_s(self, pod: SimPod) -> float:
-        """CPU time that is not in its fields yet."""
+        """Return the CPU time that is not yet in the pod's fields."""
         group = pod.group
         if group is None:
             return 0.0
@@ -170,7 +170,7 @@ class Engine:
     # Time
 
     def next_s(self) -> float:
-        """When something changes here next, if nobody comes before that."""
+        """Return the time of the next change, if no event comes before."""
         next_s = self._change_s() if self._changes_s is None else self._changes_s
         timers, now_s = self._timers, self.now_s
         if timers and timers[0][0] < next_s:
@@ -178,7 +178,7 @@ class Engine:
         return next_s if next_s > now_s else now_s  # noqa: FURB136 - called for each event, and max() is dearer
 
     def step(self, until_s: float) -> None:
-        """Let time pass until something changes, but not longer than `until_s`."""
+        """Let time pass until the next change, at most until `until_s`."""
         timers = self._timers
         due_s = timers[0][0] if timers and timers[0][0] < until_s else until_s
         change_s = self._change_s() if self._changes_s is None else self._changes_s
@@ -199,22 +199,22 @@ class Engine:
             heapq.heappop(timers)[2]()
 
     def pass_before(self, limit_s: float) -> None:
-        """Let happen what happens until then, but only until a pod has gone; time stops at the last of it."""
+        """Process all events up to a time, but stop after a pod has ended; time stops at the last event."""
         departures = self._departures
         while self.next_s() <= limit_s and self._departures == departures:
             self.step(limit_s)
 
     def pass_until(self, at_s: float) -> None:
-        """Let time pass until then."""
+        """Let time pass until a given time."""
         while self.now_s < at_s:
             self.step(at_s)
 
     def at(self, at_s: float, do: Callable[[], None]) -> None:
-        """Do something then, or now if that has passed."""
+        """Call a function at a time, or now if that has passed."""
         heapq.heappush(self._timers, (max(at_s, self.now_s), next(self._serial), do))
 
     def _change_s(self) -> float:
-        """When a pod is through with its step or out of memory, if all goes on as it does."""
+        """Return the time at which the next pod ends its step or memory is full, without other changes."""
         if self._changes_s is None:
             self._share()
             change_s = self._end_s(self._free)
@@ -242,22 +242,22 @@ class Engine:
         self._throttled.clock += self._throttled_cpus * elapsed_s
         self._then_s = self.now_s
 
-    # Who computes
+    # Computing pods
 
     def make(self, *, busy: bool) -> None:
-        """Begin or end to make a container, which takes kubelet a CPU."""
+        """Begin or end the creation of a container, which needs one CPU."""
         self._catch_up()
         self._making = busy
         self._changes_s = None
 
     def regroup(self, pod: SimPod) -> None:
-        """Do what is due when a pod is held, or held differently, or let go."""
+        """Update a pod after a change of its pause."""
         self._stop(pod)
         if pod.left_cpu_s > 0:
             self._start(pod)
 
     def next_step(self, pod: SimPod) -> None:
-        """Begin what a container does next."""
+        """Begin the next step of a container."""
         while pod.steps is not None:
             step = next(pod.steps, None)
             if step is None:
@@ -321,7 +321,7 @@ class Engine:
         self._slope = free.growth * free.speed + throttled.growth * self._throttled_cpus
 
     def _end_steps(self, group: Group) -> None:
-        """Deal with those that are through with their step, or at their limit."""
+        """Handle pods at the end of their step, or at their limit."""
         while group.size and self._end_s(group) <= self.now_s:
             pod = group.ends[0][3]
             to_limit = pod.to_limit
@@ -329,7 +329,7 @@ class Engine:
             if to_limit and pod.growth:
                 self._kernel.is_at_limit(pod)
                 continue
-            # What rounding has left of it.
+            # The remainder of rounding.
             pod.cpu_s += pod.left_cpu_s
             pod.left_cpu_s = 0.0
             if pod.step.sleep_s == 0:

@@ -1,4 +1,4 @@
-"""What `cgpause simulate --output DIR` writes: JSON, Markdown, and a picture where matplotlib is installed. Pure."""
+"""The files of `cgpause simulate --output DIR`: JSON, Markdown, and a picture if matplotlib is installed; pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _COLUMNS: Final = (
     ("paused, s", "paused_s", 1),
 )
 _BESIDE: Final = ("restarts", "total_s")
-"""What is also set beside the policy `none`."""
+"""Figures that are also compared with the policy `none`."""
 
 
 def make(values: dict[str, Any]) -> dict[str, bytes]:
-    """What `simulate.command.compare` returned, as files by their names."""
+    """Return the result of `simulate.command.compare` as files by name."""
 
     def draw() -> bytes:
         from cgpause.offline.simulate.plot import picture  # noqa: PLC0415 - matplotlib is an extra
@@ -43,7 +43,7 @@ def make(values: dict[str, Any]) -> dict[str, bytes]:
 
 
 def markdown(values: dict[str, Any], picture: str | None) -> str:
-    """The comparison as a page; `picture` is what is shown on it."""
+    """Return the comparison as a page; `picture` is the name of its picture."""
     lines = ["# What each policy does, simulated", "", _conditions(values), ""]
     if picture is not None:
         lines += [f"![Restarts, total time, waiting and memory use under each policy]({picture})", ""]
@@ -65,7 +65,7 @@ def markdown(values: dict[str, Any], picture: str | None) -> str:
 
 
 def describe(load: dict[str, Any]) -> str:
-    """The size of a workload, in words."""
+    """Return the size of a workload as text."""
     nodes = f"{load['nodes']} node{'s' if load['nodes'] != 1 else ''}"
     return (
         f"{load['jobs']} jobs on {nodes} of {mib(load['memory_bytes'])}, "
@@ -74,13 +74,13 @@ def describe(load: dict[str, Any]) -> str:
 
 
 def seeds(values: dict[str, Any]) -> str:
-    """Which seeds."""
+    """Return the seeds as text."""
     first, *others = values["seeds"]
     return f"seeds {first} to {others[-1]}" if others else f"seed {first}"
 
 
 def spread(policy: dict[str, Any], name: str, digits: int) -> str:
-    """A figure's mean, and its lowest and highest where these differ."""
+    """Return a figure's mean, with minimum and maximum if these differ."""
     low, high = (f"{policy[which][name]:.{digits}f}" for which in ("low", "high"))
     if low == high:
         return low
@@ -88,14 +88,14 @@ def spread(policy: dict[str, Any], name: str, digits: int) -> str:
 
 
 def beside(policy: dict[str, Any], none: dict[str, Any] | None, name: str) -> str:
-    """By how much a figure's mean differs from that without a policy; empty where that tells nothing."""
+    """Return the difference of a figure's mean from that without a policy; empty if it has no meaning."""
     if none is None or none is policy or not none["mean"][name]:
         return ""
     return f"{100 * (policy['mean'][name] / none['mean'][name] - 1):+.0f} %"
 
 
 def held(values: dict[str, Any]) -> str:
-    """How pods are held, in words."""
+    """Return the mechanism as text."""
     by = values["mechanism"]
     return "throttled, batch then frozen" if by == HowPaused.AUTO else f"held by {by}"
 

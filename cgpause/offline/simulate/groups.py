@@ -1,4 +1,4 @@
-"""The sections of a workload as rows of a table: what became of whom under each policy."""
+"""The sections of a workload as rows of a table, under each policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cgpause.core import durations
 
 
 def rows(policies: Sequence[dict[str, Any]], *, wide: bool) -> list[list[tuple[str, str]]]:
-    """Titles and texts, all policies of a section together; with several seeds means."""
+    """Return titles and rows, with the policies of a section together; means over several seeds."""
     return [
         _row(policy["policy"], policy["groups"][number], digits=0 if len(policy["runs"]) == 1 else 1, wide=wide)
         for number in range(len(policies[0]["groups"]))

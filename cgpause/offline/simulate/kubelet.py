@@ -1,4 +1,4 @@
-"""kubelet's rules, as far as a simulated node needs them: how long a killed container waits, and who is killed first.
+"""kubelet's rules for a simulated node: the back-off of a killed container, and the order of kills.
 
 scripts/lab/bed/kubelet.py runs the same rules on a real kernel.
 """
@@ -23,7 +23,7 @@ class Backoff:
     _last_s: float = 0.0
 
     def after_kill(self, ran_s: float) -> float:
-        """Seconds to wait before the next start, for a container that ran for `ran_s` and was killed."""
+        """Return the wait in s before the next start of a killed container that ran for `ran_s`."""
         if self._last_s == 0 or ran_s >= RESET_AFTER_S * self.scale:
             self._last_s = FIRST_BACKOFF_S
         else:
@@ -32,10 +32,10 @@ class Backoff:
 
 
 def request_bytes(limit_bytes: int, oversubscription: float) -> int:
-    """What a job asks the scheduler for: less than its limit where nodes are oversubscribed."""
+    """Return the request of a job: less than its limit if nodes are oversubscribed."""
     return int(limit_bytes / oversubscription)
 
 
 def oom_score_adj(request: int, capacity_bytes: int) -> int:
-    """What kubelet gives a Burstable container (pkg/kubelet/qos/policy.go): who requests more is killed later."""
+    """Return kubelet's value for a Burstable container (qos/policy.go): a larger request is killed later."""
     return max(3, min(1000 - 1000 * request // capacity_bytes, 999))

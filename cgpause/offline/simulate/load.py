@@ -1,4 +1,4 @@
-"""What is simulated: nodes, the jobs that queue before them, and what things cost there."""
+"""The input of a simulation: nodes, queued jobs, and costs."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class Jobs:
     unit_s: float
     """CPU time of the work after each unit."""
     idle_s: float = 0.0
-    """Asleep after that work."""
+    """Sleep after that work, in s."""
     request_millicpu: int = 0
     start_s: float = 0.0
-    """When the first comes ..."""
+    """Time at which the first pod comes."""
     every_s: float = 0.0
-    """... and how long after it the next."""
+    """Time from one pod to the next."""
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lasting:
-    """Pods of one kind that nobody waits for: a service's, or a DaemonSet's."""
+    """Lasting pods of one kind: of a service, or of a DaemonSet."""
 
     name: str
     count: int | None
-    """None: one on every node."""
+    """Number of pods; None: one on each node."""
     limit_bytes: int
     request_bytes: int
     surge: Surge
     probe: Probe | None
-    """None: nothing in them listens, and so the daemon takes them for batch."""
+    """Their probe; None: no process listens, so the daemon takes them for batch."""
     latency_s: float | None = None
-    """For how long they may go without an answer."""
+    """Longest allowed time without an answer."""
     protected: bool = False
     priority: int = 0
     lasts_s: float = math.inf
@@ -60,47 +60,47 @@ class Lasting:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One node; all are alike."""
+    """The nodes, all alike."""
 
     capacity_bytes: int
-    """Of kubepods: its memory.max."""
+    """memory.max of kubepods."""
     cpus: float
     page_s: float
-    """CPU time of a page that is taken."""
+    """CPU time to take a page."""
     charged_bytes: int = 0
-    """What the kernel charges to a container and its sandbox besides what its program takes."""
+    """Memory that the kernel charges to a container and its sandbox besides the program's."""
     make_s: float = 0.0
-    """kubelet's time to start a container, one after the other."""
+    """kubelet's time to start a container; it starts one at a time."""
     backoff_scale: float = 1.0
-    """Of kubelet's 10 to 300 s."""
+    """Factor on kubelet's back-off of 10 to 300 s."""
     enforced: bool = True
-    """Whether the capacity is a limit; else jobs are only admitted as if it were, and there is memory enough."""
+    """Whether the capacity is a limit; otherwise it only limits admission, and memory is unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Jobs on nodes, and what lasts beside them."""
+    """Jobs and lasting pods on nodes."""
 
     name: str
     machine: Machine
     oversubscription: float
-    """What the limits of all jobs admitted to a node may add up to, in capacities."""
+    """Largest sum of the limits of a node's jobs, in capacities."""
     jobs: tuple[Jobs, ...]
     nodes: int = 1
     timeout_s: float = field(default=7 * 86400.0)
     scoring: Scoring = field(default_factory=Scoring)
     lasting: tuple[Lasting, ...] = ()
     shuffled: bool = False
-    """Whether the jobs queue in an order that the seed decides, not in that of their kinds."""
+    """Whether the seed decides the order of the jobs, instead of their kinds."""
 
     @property
     def kinds(self) -> tuple[Jobs | Lasting, ...]:
-        """All of them."""
+        """All kinds of pods."""
         return (*self.jobs, *self.lasting)
 
     @property
     def count(self) -> int:
-        """How many jobs."""
+        """Number of jobs."""
         return sum(jobs.count for jobs in self.jobs)
 
 
@@ -110,12 +110,12 @@ class Queued(NamedTuple):
     name: str
     kind: Jobs
     number: int
-    """Among those of its kind."""
+    """Number among the jobs of its kind."""
     seed: int
 
 
 def queue(load: Load, seed: int) -> list[Queued]:
-    """The jobs in the order of their queue: the same for the same load and seed."""
+    """Return the jobs in the order of the queue; the same for the same load and seed."""
     numbered = [(jobs, number) for jobs in load.jobs for number in range(jobs.count)]
     if load.shuffled:
         Random(f"queue {seed}").shuffle(numbered)  # noqa: S311 - repeatable, not secret
@@ -126,7 +126,7 @@ def queue(load: Load, seed: int) -> list[Queued]:
 
 
 def make_pods(load: Load, seed: int) -> list[SimPod]:
-    """The jobs' pods in the order of their queue."""
+    """Return the pods of the jobs in the order of the queue."""
     machine = load.machine
     return [
         SimPod(
@@ -152,7 +152,7 @@ def make_pods(load: Load, seed: int) -> list[SimPod]:
 
 
 def make_services(load: Load, seed: int) -> list[SimPod]:
-    """The pods that last and can be on any node."""
+    """Return the lasting pods that can be on any node."""
     return [
         _lasting(load, kind, f"{kind.name}-{number:02}", seed)
         for kind in load.lasting
@@ -162,7 +162,7 @@ def make_services(load: Load, seed: int) -> list[SimPod]:
 
 
 def make_daemons(load: Load, seed: int, node: int) -> Iterator[SimPod]:
-    """The pods of DaemonSets on one node."""
+    """Return the pods of DaemonSets on one node."""
     return (_lasting(load, kind, f"{kind.name}-{node:02}", seed) for kind in load.lasting if kind.count is None)
 
 

@@ -1,15 +1,15 @@
-"""A node in virtual time: pods that want memory, a kernel and a kubelet that kill, a daemon.
+"""A node in virtual time: pods that take memory, a kernel and a kubelet that kill, a daemon.
 
-What is modelled, and from where (design: kernel facts, the kubepods tree):
-- memory: what a pod holds (anonymous) and page cache, which goes away by itself whenever somebody needs the room;
-- the OOM killer: when what is held reaches the tighter of node and kubepods, the container with the highest badness
-  dies, at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or
-  QoS class);
+The model, with its sources (docs/architecture.md, kernel facts): - memory: anonymous memory of pods, and page cache,
+which disappears if pods need the room; - the OOM killer: when memory reaches the smaller limit of node and kubepods,
+the container with the highest badness dies
+  at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS
+  class);
 - kubelet: a killed container starts again from zero after 10, 20, 40 … 300 s; three missed liveness probes (every 10 s,
-  1 s each) kill; below `eviction_bytes`, looked at every 10 s, it evicts the pod that holds most;
-- a container that has not run for `starts_s` yet does not listen: the kernel refuses its probes, paused or not;
-- `noise`: `memory.current` shows up to 64 pages per CPU more than a pod holds (MEMCG_CHARGE_BATCH, mm/memcontrol.c);
-- CPU and time are those of `engine`, the daemon is that of `daemon`. All chance is seeded.
+  1 s each) kill; below `eviction_bytes`, checked every 10 s, it evicts the largest pod;
+- a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not; - `noise`:
+`memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH, mm/memcontrol.c); -
+`engine` has CPUs and time, `daemon` the daemon. All random numbers are seeded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from cgpause.policy.decide import decide
 _EVICTION_LOOK_S = 10.0
 _BURSTABLE_ADJ = 500
 _OOM_SCORE_ADJ = {QosClass.GUARANTEED: -997, QosClass.BURSTABLE: _BURSTABLE_ADJ, QosClass.BEST_EFFORT: 1000}
-"""kubelet's values; a Burstable pod's follows from its request, here half the capacity for all alike."""
+"""kubelet's values; that of a Burstable pod follows from its request, here half the capacity for all."""
 
 
 class SimNode:
-    """Runs pods under a policy (or under none); read the outcome from the pods and the counters."""
+    """A node with pods under a policy or under none; the pods and the counters have the results."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class SimNode:
     ) -> None:
         """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
 
-        `make_s`: kubelet's time to start a container, one after the other.
+        `make_s`: kubelet's time to start a container; it starts one at a time.
         `noise`: whether the daemon sees steps of the kernel's charge batch in each pod's memory.
-        Actions take effect up to 2 * `actuation_s` after their sample, samples come up to `lateness_s` late.
+        Actions apply up to 2 * `actuation_s` after their sample; samples come up to `lateness_s` late.
         """
         self.kubepods_max_bytes = kubepods_max_bytes
         self.node_total_bytes = node_total_bytes
         self.system_bytes = system_bytes
         self.eviction_bytes = eviction_bytes
         self.admitted: dict[SimPod, None] = {}
-        """Those that are here, or about to be; in order."""
+        """Present and admitted pods, in order."""
         self.gone: list[SimPod] = []
         self._used_s = 0.0
         self._used_from_s = START_S
@@ -98,16 +98,16 @@ class SimNode:
         if eviction_bytes:
             self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
 
-    # Outcome
+    # Results
 
     @property
     def now_s(self) -> float:
-        """Virtual time."""
+        """The virtual time."""
         return self._engine.now_s
 
     @property
     def pods(self) -> list[SimPod]:
-        """Those with a cgroup."""
+        """Pods with a cgroup."""
         return self._engine.pods
 
     @property
@@ -117,35 +117,35 @@ class SimNode:
 
     @property
     def oom_kills(self) -> int:
-        """Kills because the node or kubepods was full."""
+        """Number of kills at the limit of the node or of kubepods."""
         return sum(pod.oom_kills for pod in self.all_pods)
 
     @property
     def in_use_s(self) -> float:
-        """How long anybody was here."""
+        """Time with at least one pod."""
         return self._used_s + (self.now_s - self._used_from_s if self.admitted else 0.0)
 
     @property
     def pauses(self) -> int:
-        """How often a pod was held."""
+        """Number of pauses."""
         return 0 if self.daemon is None else self.daemon.pauses
 
     @property
     def freezes(self) -> int:
-        """How often a throttled pod was frozen."""
+        """Number of freezes of throttled pods."""
         return 0 if self.daemon is None else self.daemon.freezes
 
     @property
     def byte_seconds(self) -> float:
-        """What the pods held, times how long."""
+        """Memory of the pods times seconds."""
         return self._engine.byte_seconds
 
     @property
     def headroom(self) -> Headroom:
-        """Memory now."""
+        """The present headroom."""
         used = self._engine.held_bytes
         if self.daemon is not None and self.daemon.noise:
-            # The kernel gives back what it has charged in advance before it reclaims or kills.
+            # The kernel returns advance charges before it reclaims or kills.
             used = min(used + sum(pod.charged_bytes for pod in self.pods), self._engine.room_bytes)
         return Headroom(
             node_total_bytes=self.node_total_bytes,
@@ -156,36 +156,36 @@ class SimNode:
         )
 
     def hold_spans(self, pod: SimPod) -> list[tuple[float, float]]:
-        """From when to when a pod was held; a hold under way ends now."""
+        """Return start and end of each pause of a pod; a present pause ends now."""
         return [(since_s, self.now_s if end_s is None else end_s) for since_s, end_s in pod.holds]
 
     # The engine
 
     def run(self, seconds: float) -> None:
-        """Let so much time pass, or until every pod has finished."""
+        """Let a time pass, or run until every pod has finished."""
         end_s = self.now_s + seconds
         while self.now_s < end_s and self.admitted:
             self.step(end_s)
         self.settle()
 
     def settle(self) -> None:
-        """Bring up to date what the pods have done until now."""
+        """Update all pods."""
         self._engine.settle_all()
 
     def step(self, until_s: float) -> None:
-        """Let time pass until something changes, but not longer than `until_s`."""
+        """Let time pass until the next change, at most until `until_s`."""
         self._engine.step(until_s)
 
     def pass_before(self, limit_s: float) -> None:
-        """Let happen what happens until then, but only until a pod has gone; time stops at the last of it."""
+        """Process all events up to a time, but stop after a pod has ended; time stops at the last event."""
         self._engine.pass_before(limit_s)
 
     def pass_until(self, at_s: float) -> None:
-        """Let time pass until then."""
+        """Let time pass until a given time."""
         self._engine.pass_until(at_s)
 
     def next_s(self) -> float:
-        """When something changes here next, if nobody comes before that."""
+        """Return the time of the next change, if no event comes before."""
         return self._engine.next_s()
 
     def add(self, pod: SimPod) -> None:
@@ -206,7 +206,7 @@ class SimNode:
         self._engine.at(at_s, lambda: self._appear(pod))
 
     def _make(self, then: Callable[[], None]) -> None:
-        """Let kubelet start a container, when it has started those before it; this takes it a CPU."""
+        """Let kubelet start a container after the earlier ones; this needs one CPU."""
         if not self._make_s:
             self._engine.at(self.now_s, then)
             return
@@ -254,7 +254,7 @@ class SimNode:
         self._engine.next_step(pod)
 
     def kill(self, pod: SimPod, why: str) -> None:
-        """Kill the container; it starts again after the back-off."""
+        """Kill a container; it restarts after the back-off."""
         pod.steps = None
         pod.epoch += 1
         self._engine.drop(pod)
@@ -274,7 +274,7 @@ class SimNode:
         self._engine.at(self.now_s + backoff_s, make)
 
     def _stop(self, pod: SimPod) -> float:
-        """Count a container's run that ends now, if one runs; returns how long it ran."""
+        """Count the run of a container that ends now; return its length."""
         if pod.started_s is None:
             return 0.0
         ran_s = self.now_s - pod.started_s
@@ -297,7 +297,7 @@ class SimNode:
             self._used_s += self.now_s - self._used_from_s
 
     def is_through(self, pod: SimPod) -> None:
-        """See a pod off that has done all it had to do."""
+        """Remove a finished pod."""
         pod.finished_s = self.now_s - START_S
         if self.daemon is not None:
             self.daemon.is_through(pod)
@@ -356,7 +356,7 @@ class SimNode:
             self.kill(pod, "its containers changed")
 
     def _look_for_eviction(self) -> None:
-        # Where the rest of the node leaves less than that by itself, nobody need be there.
+        # The rest of the node may leave less than the threshold even without pods.
         if self.pods and self._engine.room_bytes - self._engine.held_bytes < self.eviction_bytes:
             pod = max(self.pods, key=lambda pod: (_OOM_SCORE_ADJ[pod.qos], self._engine.held(pod)))
             self.evicted.append(pod)
@@ -366,18 +366,18 @@ class SimNode:
     # The kernel
 
     def is_at_limit(self, pod: SimPod) -> None:
-        """Kill in a pod that has reached its own limit."""
+        """Kill a process in a pod at its own limit."""
         pod.own_oom_kills += 1
         self.kill(pod, "a process in it was OOM-killed")
 
     def is_full(self) -> None:
-        """Kill whoever has the highest badness."""
+        """Kill the container with the highest badness."""
         victim = max((pod for pod in self.pods if self._engine.held(pod) > 0), key=self._badness)
         victim.oom_kills += 1
         self.kill(victim, "a process in it was OOM-killed")
 
     def _badness(self, pod: SimPod) -> float:
-        """oom_badness(), in bytes."""
+        """Return oom_badness() in bytes."""
         adj = _OOM_SCORE_ADJ[pod.qos]
         if pod.request_bytes is not None:
             adj = oom_score_adj(pod.request_bytes, int(self._engine.room_bytes))

@@ -18,15 +18,15 @@ from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.files import describe, held, seeds
 
 _ROOM = 0.8
-"""For all bars of a workload."""
+"""Width of all bars of a workload."""
 _BESIDE = 3
-"""So many workloads fit beside each other in half a picture."""
+"""Number of workloads that fit side by side into half a picture."""
 _GROUPS_BESIDE = 8
-"""And so many groups."""
+"""The same for groups."""
 _MOST_NUMBERS = 15
-"""Above so many bars there is no room for numbers in half a picture."""
+"""Number of bars above which half a picture has no room for numbers."""
 _MOST_LETTERS = 60
-"""Of names that stand beside each other in half a picture."""
+"""Letters of all names that fit side by side into half a picture."""
 _MOST_NAME = 40
 _LEGEND_IN = 0.35
 
@@ -36,15 +36,15 @@ class _Panel:
     title: str
     name: str
     longest: str | None = None
-    """Of a mean, the figure of whoever had most."""
+    """A figure of the pod with the largest value, in the mean."""
     top: float | None = None
     of: Callable[[dict[str, Any]], bool] = lambda _: True
-    """Which groups it shows."""
+    """The groups that a panel shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A figure; None where it has no value."""
+    """Return a figure; None if it has no value."""
 
     mean: float | None
     low: float
@@ -55,7 +55,7 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A workload, or a group of pods in one (its number): where there is a bar for each policy."""
+    """A workload, or a group of its pods (by number), with a bar for each policy."""
 
     name: str
     load: dict[str, Any]
@@ -78,11 +78,11 @@ _OF_LASTING = (
         "longest silence of services and DaemonSets, s", "longest_silence_s", of=lambda group: group["kind"] != "jobs"
     ),
 )
-"""Besides, where there are any."""
+"""Panels that are drawn only with values."""
 
 
 def picture(values: dict[str, Any]) -> bytes:
-    """Draw what `simulate.command.compare` returned; a PNG."""
+    """Draw the result of `simulate.command.compare`; return a PNG."""
     loads = values["workloads"]
     wholes = [_Place(_name(load), load) for load in loads]
     groups = _groups(loads)
@@ -94,7 +94,7 @@ def picture(values: dict[str, Any]) -> bytes:
     rows = -(-len(drawn) // columns)
     with drawing():
         size = (min(60, max(10, 2 + 0.55 * max(len(wholes), len(groups)))) if columns == 1 else 10, 3.3 * rows + 0.4)
-        # Below all panels is room for the legend. (Places for it "outside" are of matplotlib 3.7; Debian 12 has 3.6.)
+        # The legend is below all panels. (The place "outside" needs matplotlib 3.7; Debian 12 has 3.6.)
         room = _LEGEND_IN / size[1]
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=(0, room, 1, 1 - room)))
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -102,7 +102,7 @@ def picture(values: dict[str, Any]) -> bytes:
         for number, (axes, (panel, places)) in enumerate(zip(grid.flat, drawn, strict=False)):
             _draw(axes, panel, places, arms)
             _name_bars(axes, places, arms, wide=columns == 1)
-            # Names stand below the last of several panels that have the same.
+            # If several panels have the same names, these are below the last one.
             axes.tick_params(labelbottom=columns > 1 or [places] != [below for _, below in drawn[number + 1 :][:1]])
         for axes in list(grid.flat)[len(drawn) :]:
             axes.axis("off")
@@ -115,7 +115,7 @@ def picture(values: dict[str, Any]) -> bytes:
 
 
 def _groups(loads: Sequence[dict[str, Any]]) -> list[_Place]:
-    """The groups of every workload that has more than one."""
+    """Return the groups of each workload with more than one."""
     several = len(loads) > 1
     most = _MOST_NAME // 2 if several else _MOST_NAME
     return [
@@ -137,7 +137,7 @@ def _lasts(place: _Place) -> bool:
 
 
 def _bar(panel: _Panel, place: _Place, number: int) -> _Bar:
-    """Of the policy with this number."""
+    """Return the colour of the policy with this number."""
     policy = place.load["policies"][number]
     digits = 0 if len(policy["runs"]) == 1 else 1
     if place.group is None:
@@ -157,7 +157,7 @@ def _draw(axes: Axes, panel: _Panel, places: Sequence[_Place], arms: Sequence[Ar
         means = [mean for _, _, mean in known]
         axes.bar([x for x, _, _ in known], means, 0.92 * _ROOM / len(arms), color=COLOURS[arm])
         if any(bar.digits for _, bar, _ in known):
-            # A mean may be rounded to beyond equal values, which a bar of errors refuses.
+            # A rounded mean can lie outside equal values, which an error bar refuses.
             errors = [
                 [max(0.0, mean - bar.low) for _, bar, mean in known],
                 [max(0.0, bar.high - mean) for _, bar, mean in known],
@@ -188,7 +188,7 @@ def _draw(axes: Axes, panel: _Panel, places: Sequence[_Place], arms: Sequence[Ar
 
 
 def _places(places: Sequence[_Place], arms: Sequence[Arm]) -> list[list[float]]:
-    """Where the bars of each policy stand, a whole number for each place."""
+    """Return the positions of each policy's bars; each place is an integer."""
     return [
         [number + (place - (len(arms) - 1) / 2) * _ROOM / len(arms) for number in range(len(places))]
         for place in range(len(arms))

@@ -1,4 +1,4 @@
-"""The pods of a `SimNode`: what their containers do, what is known of them, and what became of them."""
+"""The pods of a `SimNode`: the steps of their containers, their facts, and their results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 FILL_BYTES_PER_S = 2246 * MIB
-"""How fast a CPU touches new memory (measured natively; design: kernel facts)."""
+"""Speed at which a CPU touches new memory, in bytes per second (measured natively)."""
 
 
 class Step(NamedTuple):
-    """What a container does next: give back, then compute (growing or shrinking evenly meanwhile), then sleep."""
+    """A step of a container: free memory, then compute (with even growth or shrinkage), then sleep."""
 
     free_bytes: float = 0.0
-    """Less than 0: it has so much more at once."""
+    """Freed bytes; a negative number takes memory at once."""
     cpu_s: float = 0.0
     grow_bytes: float = 0.0
     cache_bytes: float = 0.0
@@ -29,11 +29,11 @@ class Step(NamedTuple):
 
 
 Behaviour = Callable[[], Iterator[Step]]
-"""Called at each start of the container, so that a killed one begins from zero; at its end the pod is finished."""
+"""The steps of a container, called at each start: a killed container begins again. At its end the pod finishes."""
 
 
 def fill(grow_bytes: float, sleep_s: float = 0.0) -> Step:
-    """Take memory as fast as a CPU can touch it."""
+    """Return a step that takes memory as fast as a CPU can touch it."""
     return Step(cpu_s=grow_bytes / FILL_BYTES_PER_S, grow_bytes=grow_bytes, sleep_s=sleep_s)
 
 
@@ -50,48 +50,48 @@ class Probe:
 
 @dataclass(eq=False, slots=True)
 class SimPod:
-    """A pod: what it is, then what became of it."""
+    """A pod: its parameters, then its state and results."""
 
     name: str
     behaviour: Behaviour
     kind: str = ""
-    """The section of the workload that it is from."""
+    """Its section of the workload."""
     limit_bytes: int | None = None
     qos: QosClass = QosClass.BURSTABLE
     workload: Workload = Workload.BATCH
     priority: int = 0
     protected: str | None = None
     start_s: float = 0.0
-    """Seconds after the beginning."""
+    """Start in s after the beginning."""
     probe: Probe | None = None
     starts_s: float = 0.0
     """Running time of a container before it answers; a pause makes this take longer."""
     request_bytes: int | None = None
-    """For admission, and for the order in which the kernel kills."""
+    """Request for admission and for the order of OOM kills."""
     request_millicpu: int = 0
     backoff: Backoff = field(default_factory=Backoff)
     lasts_s: float | None = None
-    """How long it is there; nobody waits for one that lasts. None: until its behaviour ends."""
+    """Lifetime of a lasting pod, which no simulation waits for. None: until its behaviour ends."""
 
     held_bytes: float = 0.0
     cache_bytes: float = 0.0
     charged_bytes: float = 0.0
-    """What `memory.current` shows beyond that: pages that the kernel has charged in advance, one batch per CPU."""
+    """Pages in `memory.current` that the kernel has charged in advance: one batch per CPU."""
     cpu_s: float = 0.0
-    """Of the running container."""
+    """CPU time of the running container."""
     lost_cpu_s: float = 0.0
-    """Of the containers killed."""
+    """CPU time of the killed containers."""
     waiting_s: float = 0.0
-    """For admission and in back-off."""
+    """Time waiting for admission and in back-off."""
     running_s: float = 0.0
-    """Of all its containers, until they finished or were killed."""
+    """Time of all its containers, until they finished or were killed."""
     started_s: float | None = None
-    """When its container started; None while none runs."""
+    """Start of its container; None while none runs."""
     runs: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when its containers ran, without the one that still does."""
+    """Start and end of its finished containers."""
     oom_kills: int = 0
     own_oom_kills: int = 0
-    """At its own limit, which is nobody else's doing."""
+    """OOM kills at its own limit, which no other pod causes."""
     probe_kills: int = 0
     sacrifices: int = 0
     answered: int = 0
@@ -100,34 +100,34 @@ class SimPod:
     worst_missed_in_a_row: int = 0
     finished_s: float | None = None
     holds: list[tuple[float, float | None]] = field(default_factory=list)
-    """From when to when it was held."""
+    """Start and end of its pauses."""
 
     facts: Pod | None = None
-    """As the daemon knows it; None while there is no cgroup."""
+    """Its facts as the daemon knows them; None without a cgroup."""
     steps: Iterator[Step] | None = None
-    """None while no container runs."""
+    """The steps of the running container; None while none runs."""
     step: Step = field(default_factory=Step)
     left_cpu_s: float = 0.0
     growth: float = 0.0
-    """Of the step, in bytes per second of CPU time."""
+    """Growth in this step, in bytes per second of CPU time."""
     group: Group | None = None
-    """Of those that compute alike, while it does."""
+    """The group of pods with the same speed, while it computes."""
     since: float = 0.0
-    """By the clock of the group: up to when its fields are brought up to date."""
+    """Time of the last update of its fields, by the group's clock."""
     turn: int = 0
-    """Counts how often it joined or left a group."""
+    """Number of times that it joined or left a group."""
     to_limit: bool = False
-    """Whether its step ends at its own limit."""
+    """Whether this step ends at the pod's own limit."""
     epoch: int = 0
-    """Counts the containers, so that a dead one's timers do nothing."""
+    """Number of containers so far, so that timers of a dead one do nothing."""
     probe_open: bool = False
 
     @property
     def restarts(self) -> int:
-        """How often its container was started again."""
+        """Number of restarts of its container."""
         return self.oom_kills + self.own_oom_kills + self.probe_kills + self.sacrifices
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """How it is held, or None."""
+        """The mechanism of its pause, or None."""
         return None if self.facts is None or self.facts.paused is None else self.facts.paused.mechanism

@@ -1,7 +1,7 @@
-"""The workloads that are built in, at the true size of a node: those of the paper, and what clusters have besides.
+"""The built-in workloads, at the true size of a node: those of the paper, and common ones of clusters.
 
-The paper does not say how many CPUs a worker has, nor for how long a container works: that is ours. How many jobs and
-services there are in the others is ours too: enough to fill a node, and to be killed there without a policy.
+The paper gives neither the CPUs of a worker nor the working time of a container: these values are assumptions. So are
+the numbers of jobs and services in the other workloads: enough to fill a node, and to be killed without a policy.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cgpause.offline.simulate.workload import (
 )
 
 _PAPERS_JOBS: Final = {2: 100, 4: 50, 8: 25}
-"""Section 6.2 of Kang & Yu 2024: GB of a container's limit, and how many there are, on three workers of 32 GB."""
+"""Section 6.2 of Kang & Yu 2024: limit of a container in GB, and number of containers, on three workers of 32 GB."""
 _LATENCY_S: Final = 2.0
-"""What a service may take for an answer here, whatever its probe allows."""
+"""Longest time for an answer of a service, independent of its probe."""
 
 
 def _paper(gib: int, oversubscription_pct: int) -> WorkloadOptions:
@@ -72,4 +72,4 @@ PRESETS: Final = {f"paper-{gib}g-{pct}": _paper(gib, pct) for gib in _PAPERS_JOB
     "daemonsets": _DAEMONSETS,
     "priorities": _PRIORITIES,
 }
-"""By name."""
+"""The workloads by name."""

@@ -1,4 +1,4 @@
-"""Runs a load under one policy, or under none, and tells how that went."""
+"""Run of a load under one policy or under none, and its results."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cgpause.offline.simulate.service import Span, silences
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What became of the pods of one section of the workload; times are in seconds."""
+    """Results of the pods of one section of the workload; times are in seconds."""
 
     name: str
     kind: str
-    """`jobs`, `services` or `daemonsets`."""
+    """Kind of section: `jobs`, `services` or `daemonsets`."""
     priority: int
     pods: int
-    """Those that were admitted."""
+    """Number of admitted pods."""
     finished: int
     finished_mean_s: float | None
-    """When, of those that did."""
+    """Mean end of the finished pods."""
     restarts: int
     oom_kills: int
-    """For want of the node's memory; `restarts` has those at a pod's own limit, by probes and by sacrifice as well."""
+    """Kills at the node's limit; `restarts` also counts kills at a pod's own limit, by probes and by sacrifice."""
     probe_kills: int
     sacrifices: int
     lost_cpu_s: float
@@ -39,44 +39,44 @@ class GroupOutcome:
     longest_pause_s: float
     probes_missed: int
     missed_in_a_row: int
-    """At most."""
+    """Longest pause."""
     longest_silence_s: float | None
-    """Held, or without a container that runs; None for jobs, which nobody asks anything."""
+    """Longest time paused or without a running container; None for jobs, which have no probes."""
     late: int | None
-    """How often they were silent for longer than they may be; None where nothing says how long that is."""
+    """Number of times without an answer for longer than allowed; None if there is no such limit."""
     late_s: float | None
-    """For how much longer, added up."""
+    """Sum of the excess times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run; counts are of all pods, times are in seconds and, but for pauses, of the jobs that were admitted."""
+    """Results of one run; counts are of all pods, times in s and, except for pauses, of the admitted jobs."""
 
     jobs: int
     finished: int
     total_s: float
-    """Until the last job finished, or until it was given up."""
+    """Time until the last job finished, or until the run was given up."""
     restarts: int
     oom_kills: int
     waiting_mean_s: float
-    """For admission and in back-off."""
+    """Time waiting for admission and in back-off."""
     waiting_max_s: float
     running_mean_s: float
     running_max_s: float
     cpu_s: float
     lost_cpu_s: float
-    """Of containers that were killed."""
+    """CPU time of killed containers."""
     pauses: int
     paused_s: float
     longest_pause_s: float
     freezes: int
     sacrifices: int
     used_mean_pct: float
-    """Of the nodes' memory, until the last job finished."""
+    """Used share of the nodes' memory, until the last job finished."""
     nodes_used: float
-    """How many had a pod, on average until the last job finished."""
+    """Number of nodes with a pod, on average until the last job finished."""
     groups: tuple[GroupOutcome, ...] = ()
-    """In the order of the workload: jobs, services, DaemonSets."""
+    """The groups in the order of the workload: jobs, services, DaemonSets."""
 
 
 def simulate(
@@ -88,7 +88,7 @@ def simulate(
 ) -> Outcome:
     """Run a load until its last job has finished; `config` None: without a daemon.
 
-    `on_finish` is told how many jobs have finished.
+    `on_finish` is called with the number of finished jobs.
     """
     machine = load.machine
     nodes = [
@@ -182,5 +182,5 @@ def _group(kind: Jobs | Lasting, members: Sequence[tuple[SimNode, SimPod]]) -> G
 def _runs(node: SimNode, pod: SimPod) -> Iterator[Span]:
     yield from pod.runs
     if pod in node.admitted:
-        # Of one that waits for its next start, the silence has lasted until now.
+        # A pod that waits for its next start has been silent until now.
         yield (node.now_s if pod.started_s is None else pod.started_s), node.now_s

@@ -1,4 +1,4 @@
-"""Many simulations, on as many CPUs as are wanted: what comes out does not depend on how many."""
+"""Many simulations on several CPUs; the results do not depend on the number of CPUs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Simulation:
     load: Load
     arm: Arm
     config: Config
-    """Of which the policy is replaced by the arm's."""
+    """Configuration; the arm replaces its policy."""
     seed: int
 
 
 def run_all(
     runs: Sequence[Simulation], processes: int, on_finish: Callable[[int], None] = lambda _: None
 ) -> list[Outcome]:
-    """Their outcomes, in their order; `on_finish` is told of how many jobs more the end is known.
+    """Return the results in order; `on_finish` is called with the number of newly finished jobs.
 
     Raises:
         HostError: a process was killed.

@@ -1,8 +1,7 @@
-"""kube-scheduler, as far as it is NodeResourcesFit: on which node a pod fits, and which of those it likes best.
+"""kube-scheduler's NodeResourcesFit: the nodes on which a pod fits, and the best of them.
 
-Every node has a score for each kind of request, and keeps it until what is requested there changes. So the best is at
-the top of a heap, and 1000 nodes are not scored for every pod. Of several that score best one is chosen by chance, as
-upstream.
+Each node keeps a score for each kind of request until its requests change. So the best node is at the top of a heap,
+and 1000 nodes need no new score for each pod. Of several best nodes one is chosen at random, as upstream does.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from cgpause.offline.simulate.scoring import (
 MEMORY: Final = "memory"
 CPU: Final = "cpu"
 UNREQUESTED: Final = {CPU: 100, MEMORY: 200 << 20}
-"""What the score takes a container for that requests nothing (pkg/scheduler/util): millicores and bytes."""
+"""Assumed request of a container without one (pkg/scheduler/util): millicores and bytes."""
 _STALE = 4
 
 
 class Request(NamedTuple):
-    """What a pod requests."""
+    """The requests of a pod."""
 
     memory_bytes: int
     millicpu: int
@@ -44,10 +43,10 @@ class Scoring:
     strategy: Strategy = Strategy.LEAST_ALLOCATED
     weights: tuple[tuple[str, int], ...] = ((CPU, 1), (MEMORY, 1))
     shape: tuple[Point, ...] = ()
-    """For RequestedToCapacityRatio."""
+    """Shape for RequestedToCapacityRatio."""
 
     def score(self, requested: Amounts, allocatable: Amounts) -> int:
-        """From 0 to 100."""
+        """The score, from 0 to 100."""
         weights = dict(self.weights)
         match self.strategy:
             case Strategy.LEAST_ALLOCATED:
@@ -59,7 +58,7 @@ class Scoring:
 
 
 class Scheduler:
-    """Knows what is requested on each of some nodes, which are numbers here."""
+    """The requests on each node; nodes are numbers."""
 
     def __init__(self, allocatable: Sequence[Request], scoring: Scoring, chance: Random) -> None:
         """`allocatable` of each node; one without millicores does not count its CPUs."""
@@ -72,7 +71,7 @@ class Scheduler:
         self._heaps: dict[Request, list[tuple[int, float, int, int]]] = {}
 
     def best(self, request: Request) -> int | None:
-        """The node that scores best with it, of those where it fits; None where it fits nowhere."""
+        """Return the best node on which a pod fits; None if it fits on none."""
         heap = self._heaps.get(request)
         if heap is None or len(heap) > _STALE * len(self._allocatable):
             heap = self._heaps[request] = []
@@ -86,22 +85,22 @@ class Scheduler:
         return None
 
     def add(self, node: int, request: Request) -> None:
-        """Count a pod there."""
+        """Add a pod to a node."""
         self._change(node, request, 1)
 
     def remove(self, node: int, request: Request) -> None:
-        """Count it no longer."""
+        """Remove a pod from a node."""
         self._change(node, request, -1)
 
     def fits(self, node: int, request: Request) -> bool:
-        """Whether what is requested there leaves room for it."""
+        """Return True if a pod fits on a node."""
         requested, allocatable = self._requested[node], self._allocatable[node]
         return requested.memory_bytes + request.memory_bytes <= allocatable.memory_bytes and (
             not allocatable.millicpu or requested.millicpu + request.millicpu <= allocatable.millicpu
         )
 
     def score(self, node: int, request: Request) -> int:
-        """Of the node with the pod on it."""
+        """Return the score of a node with the pod on it."""
         scored, allocatable = self._scored[node], self._allocatable[node]
         memory, cpu = _scored(request)
         return self._scoring.score(

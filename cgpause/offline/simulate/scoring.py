@@ -1,8 +1,8 @@
-"""How kube-scheduler's NodeResourcesFit scores a node, in its own integer arithmetic; pure.
+"""Scores of nodes as in kube-scheduler's NodeResourcesFit, with its integer arithmetic; pure.
 
 Source: Kubernetes documentation, "Resource Bin Packing", and the plugin it describes (pkg/scheduler/framework/plugins/
-noderesources). `requested` is what a node's pods request with the new one among them; amounts are in any unit, as long
-as it is the same for a resource's request and capacity.
+noderesources). `requested` is the sum of the requests of a node's pods, with the new one; amounts are in any unit that
+a resource's request and capacity share.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 MAX_SCORE = 100
-"""Of a node."""
+"""Highest score of a node."""
 MAX_SHAPE_SCORE = 10
-"""Of a point of a shape, as people write it."""
+"""Highest score of a point of a shape, as users write it."""
 
 
 class Strategy(StrEnum):
@@ -28,22 +28,22 @@ class Strategy(StrEnum):
 
 
 class Point(NamedTuple):
-    """A point of a shape: utilization in percent, and the score there."""
+    """A point of a shape: utilization in percent, and its score."""
 
     utilization: int
     score: int
 
 
 Amounts = Mapping[str, int]
-"""By the resource's name."""
+"""Weight by name of the resource."""
 Shape = Sequence[Point]
 
 
 def check_shape(shape: Shape) -> None:
-    """What kube-scheduler refuses to start with.
+    """Check a shape as kube-scheduler does at its start.
 
     Raises:
-        ValueError: no points, utilization not rising, or anything out of range.
+        ValueError: it has no points, utilization does not rise, or a value is out of range.
     """
     if not shape:
         raise ValueError("a shape needs at least one point")
@@ -60,7 +60,7 @@ def check_shape(shape: Shape) -> None:
 
 
 def least_allocated(requested: Amounts, allocatable: Amounts, weights: Amounts) -> int:
-    """The default: the emptier, the better."""
+    """Return a higher score for an emptier node: the default."""
 
     def score(asked: int, capacity: int) -> int:
         return 0 if asked > capacity else (capacity - asked) * MAX_SCORE // capacity
@@ -69,7 +69,7 @@ def least_allocated(requested: Amounts, allocatable: Amounts, weights: Amounts) 
 
 
 def most_allocated(requested: Amounts, allocatable: Amounts, weights: Amounts) -> int:
-    """Bin packing: the fuller, the better."""
+    """Return a higher score for a fuller node: bin packing."""
 
     def score(asked: int, capacity: int) -> int:
         return min(asked, capacity) * MAX_SCORE // capacity
@@ -78,7 +78,7 @@ def most_allocated(requested: Amounts, allocatable: Amounts, weights: Amounts) -
 
 
 def requested_to_capacity_ratio(requested: Amounts, allocatable: Amounts, weights: Amounts, shape: Shape) -> int:
-    """What a shape says of each resource's utilization; a resource that scores 0 counts for nothing, as upstream."""
+    """Return the score by a shape; a resource with score 0 does not count, as upstream."""
     total = weight_sum = 0
     for name, weight in weights.items():
         asked, capacity = requested.get(name, 0), allocatable.get(name, 0)
@@ -92,7 +92,7 @@ def requested_to_capacity_ratio(requested: Amounts, allocatable: Amounts, weight
 
 
 def on_shape(utilization: int, shape: Shape) -> int:
-    """The broken line through a shape's points, flat before the first and after the last; rounded towards zero."""
+    """Return the score on the line through a shape's points, flat outside them, rounded towards zero."""
     if utilization <= shape[0].utilization:
         return shape[0].score
     for before, after in pairwise(shape):
@@ -103,7 +103,7 @@ def on_shape(utilization: int, shape: Shape) -> int:
 
 
 def scaled(shape: Shape) -> tuple[Point, ...]:
-    """A shape as the plugin uses it: scores from 0 to 10 become those of nodes, from 0 to 100."""
+    """Return a shape with scores from 0 to 100 instead of 0 to 10, as the plugin uses it."""
     return tuple(Point(point.utilization, point.score * (MAX_SCORE // MAX_SHAPE_SCORE)) for point in shape)
 
 

@@ -1,7 +1,7 @@
-"""What lasts beside the jobs: services and DaemonSets, whose memory surges, and for how long they did not answer.
+"""Lasting pods beside the jobs: services and DaemonSets with surges of memory, and their times without an answer.
 
-Such a pod holds a base and takes a surge on top of it, step by step; then it gives the surge back and rests. Without
-rest it is what scripts/lab/bed/service.c does.
+Such a pod keeps a base, takes a surge in steps, gives it back and rests. Without rests it does the same as
+scripts/lab/bed/service.c.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from cgpause.offline.simulate.pods import MIB, Behaviour, Step
 from cgpause.offline.simulate.worker import PAGE
 
 STEPS = 32
-"""Of a surge, at most; none is smaller than 1 MiB."""
+"""Most steps of a surge; no step is smaller than 1 MiB."""
 
 Span = tuple[float, float]
-"""From when to when, in seconds."""
+"""Start and end in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surge:
-    """How the memory of a pod comes and goes."""
+    """The memory of a pod over time."""
 
     base_bytes: int
     surge_bytes: int
     surge_s: float
-    """What a surge takes, from the first step to the last."""
+    """Time of a surge, from the first step to the last."""
     rest_s: float
-    """Mean time between two; each is drawn between half of it and one and a half."""
+    """Mean time between two surges; each is drawn between 0.5 and 1.5 times this."""
     page_s: float
-    """CPU time of a page that is taken."""
+    """CPU time to take a page."""
     charged_bytes: int = 0
-    """What the kernel charges besides."""
+    """Memory that the kernel charges besides."""
 
 
 def surging(surge: Surge, seed: str) -> Behaviour:
@@ -55,7 +55,7 @@ def surging(surge: Surge, seed: str) -> Behaviour:
         while True:
             for _ in range(steps):
                 yield take(unit, sleep_s=pause_s)
-            # Whoever neither works nor waits would let no time pass.
+            # Without work and waiting no time would pass.
             yield Step(free_bytes=unit * steps, sleep_s=max(rest_s(), pause_s))
 
     return run

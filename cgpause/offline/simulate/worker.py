@@ -1,7 +1,7 @@
-"""The container program of Kang & Yu 2024, section 6.2, as steps: the very job that scripts/lab/bed/worker.c does.
+"""The container program of Kang & Yu 2024, section 6.2, as steps: the same job as in scripts/lab/bed/worker.c.
 
-A job always holds half of its limit. In each round it takes unit by unit, up to a random point between half and the
-limit, works after each unit, and gives all of it back. The same seed makes the same sequence of allocations as there.
+A job always has half of its limit. In each round it takes unit by unit, up to a random point between half and the
+limit, works after each unit, and gives all units back. The same seed makes the same allocations as worker.c.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from cgpause.offline.simulate.pods import MIB, Behaviour, Step
 
 PAGE = 4096
 OVERHEAD_BYTES = MIB
-"""Left free below a limit for what the kernel charges besides."""
+"""Bytes below the limit for memory that the kernel charges besides."""
 _MASK = (1 << 64) - 1
 
 
 def splitmix64(state: int) -> Iterator[int]:
-    """Numbers of 64 bits for ever (Steele, Lea, Flood 2014); `state` is the seed."""
+    """Yield random numbers of 64 bits (splitmix64: Steele, Lea, Flood 2014); `state` is the seed."""
     while True:
         state = (state + 0x9E3779B97F4A7C15) & _MASK
         z = state
@@ -29,27 +29,27 @@ def splitmix64(state: int) -> Iterator[int]:
 
 
 def job_seeds(seed: int, jobs: int) -> list[int]:
-    """The seed of each job of a queue: those that scripts/lab/bed/stage.py gives them."""
+    """Return the seed of each job of a queue, as in scripts/lab/bed/stage.py."""
     chance = Random(seed)  # noqa: S311 - repeatable, not secret
     return [chance.getrandbits(63) for _ in range(jobs)]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a job works, and what its memory costs it."""
+    """The work of a job, and the costs of its memory."""
 
     unit_s: float
     """CPU time of the work after each unit."""
     page_s: float
-    """CPU time of a page that is taken."""
+    """CPU time to take a page."""
     charged_bytes: int = 0
-    """What the kernel charges to a container and its sandbox besides: page tables, stacks, the program."""
+    """Memory that the kernel charges to a container and its sandbox besides: page tables, stacks, the program."""
     idle_s: float = 0.0
-    """Asleep after the work."""
+    """Sleep after the work, in s."""
 
 
 def volatile(limit_bytes: int, unit_bytes: int, rounds: int, seed: int, work: Work) -> Behaviour:
-    """The job: `rounds` times up, by units, and down.
+    """Return the job: `rounds` times up, by units, and down.
 
     Raises:
         ValueError: the limit is too small for it.

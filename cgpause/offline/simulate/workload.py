@@ -1,6 +1,6 @@
-"""Workloads: what the file given to `cgpause simulate` says. Those that are built in are in `presets`.
+"""The options of a workload file for `cgpause simulate`; `presets` has the built-in workloads.
 
-Not with postponed annotations: `options` needs the types themselves.
+This module has no postponed annotations: `options` needs the types themselves.
 """
 
 import math
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 MAX_JOBS = 1_000_000
 MAX_SERVICES = 1000
 _SPARE_MIB = 8
-"""Between what a service takes and its limit, unless that is set."""
+"""Memory between the use of a service and its limit, if the limit is not set."""
 
 
 def _name(what: str) -> dict[str, Option]:
@@ -83,7 +83,7 @@ class PointOptions:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """How a node is chosen: `scoringStrategy` of kube-scheduler's NodeResourcesFit."""
+    """The choice of a node: `scoringStrategy` of kube-scheduler's NodeResourcesFit."""
 
     strategy: Strategy = field(default=Strategy.LEAST_ALLOCATED, metadata=option("Its type."))
     cpu_weight: int = field(default=1, metadata=option("How much CPU requests count.", low=0, high=100))
@@ -91,7 +91,7 @@ class SchedulerOptions:
     shape: tuple[PointOptions, ...] = field(default=(), metadata=option("For RequestedToCapacityRatio."))
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A shape is what kube-scheduler accepts, and there where it is needed."""
+        """Yield a conflict if kube-scheduler would not accept the shape, or if it is missing."""
         if not self.cpu_weight and not self.memory_weight:
             yield Conflict(("cpu_weight", "memory_weight"), "both are 0; allowed: at least one above 0")
         if (self.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO) != bool(self.shape):
@@ -135,7 +135,7 @@ class JobsOptions:
     priority: int = field(default=0, metadata=_priority())
 
     def conflicts(self) -> Iterator[Conflict]:
-        """A unit is a part of the limit, and not so small a part that nobody lives to see the end."""
+        """Yield a conflict if a unit is larger than the limit, or far too small."""
         if self.unit_mib is not None and not self.limit_mib / 10_000 <= self.unit_mib <= self.limit_mib:
             message = f"found {self.unit_mib} with limit_mib {self.limit_mib}; allowed: from 1/10000 of limit_mib to it"
             yield Conflict(("unit_mib", "limit_mib"), message)
@@ -143,7 +143,7 @@ class JobsOptions:
 
 @dataclass(frozen=True, slots=True)
 class _LastingOptions:
-    """What services and DaemonSets have in common."""
+    """Common options of services and DaemonSets."""
 
     name: str = field(metadata=_name("Its name."))
     base_mib: int = field(metadata=option("What each pod holds all the time.", unit="MiB", low=1, high=1 << 30))
@@ -198,16 +198,16 @@ class _LastingOptions:
 
     @property
     def limit(self) -> int:
-        """Its limit in MiB."""
+        """The limit in MiB."""
         return self.base_mib + self.surge_mib + _SPARE_MIB if self.limit_mib is None else self.limit_mib
 
     @property
     def request(self) -> int:
-        """Its request in MiB."""
+        """The request in MiB."""
         return self.limit if self.request_mib is None else self.request_mib
 
     def conflicts(self) -> Iterator[Conflict]:
-        """It must fit into its own limit, and that be no less than its request."""
+        """Yield a conflict if the pod does not fit into its limit, or the limit is below the request."""
         least = self.base_mib + self.surge_mib + 1
         if self.limit_mib is not None and self.limit_mib < least:
             yield Conflict(
@@ -249,7 +249,7 @@ class DaemonSetsOptions(_LastingOptions):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """All of a file."""
+    """A whole workload file."""
 
     shuffled: bool = field(
         default=False, metadata=option("Whether the jobs queue in an order that the seed decides, not in the file's.")
@@ -261,7 +261,7 @@ class WorkloadOptions:
     daemonsets: tuple[DaemonSetsOptions, ...] = field(default=(), metadata=option("The DaemonSets beside them."))
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Jobs there must be, and all that lasts, and beside it each of the jobs, must fit."""
+        """Yield a conflict if there are no jobs, or if the lasting pods and any one job do not fit."""
         count = sum(jobs.count for jobs in self.jobs)
         if not 1 <= count <= MAX_JOBS:
             yield Conflict(("jobs",), f"found {count} jobs in all; allowed: 1 to {MAX_JOBS}, in [[jobs]] sections")
@@ -301,7 +301,7 @@ class WorkloadOptions:
 
 
 def free_mib(workload: WorkloadOptions) -> list[int] | None:
-    """What DaemonSets and services leave of each node, placed as `cluster` does; None where they do not fit."""
+    """Return the memory that DaemonSets and services leave on each node; None if they do not fit."""
     nodes = workload.nodes
     daemons = sum(one.request for one in workload.daemonsets)
     free = [nodes.memory_mib - daemons] * nodes.count
@@ -316,13 +316,13 @@ def load_workload(path: str) -> Load:
     """Read a workload from its file.
 
     Raises:
-        ConfigError: everything that is wrong in it.
+        ConfigError: the file has mistakes; the error has all of them.
     """
     return make_load(path, load_options(WorkloadOptions(), path))
 
 
 def make_load(name: str, workload: WorkloadOptions) -> Load:
-    """What is simulated."""
+    """Return the load of a workload."""
     nodes = workload.nodes
     machine = Machine(
         capacity_bytes=nodes.memory_mib * MIB,
