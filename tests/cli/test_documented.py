@@ -1,0 +1,62 @@
+"""The commands in the documentation: each one runs on a made tree, and a shown output is the real one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.commandline import Patch, invoke, run
+from helpers.trees import FakeTree
+
+from cgpause.core.exit_codes import Exit
+
+REPO = Path(__file__).resolve().parents[2]
+PAGES = (REPO / "README.md", *sorted((REPO / "docs").glob("*.md")))
+POD = "batch-7"
+# A recording and a dashboard go on until a signal comes.
+SHORTER = {"record": ["--for", "1s"], "top": ["--once"]}
+
+
+def blocks(page: Path) -> Iterator[list[str]]:
+    """Yield the lines of each fenced block of a page."""
+    for block in re.findall(r"^```[^\n]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        yield block.splitlines()
+
+
+def command_of(line: str) -> list[str]:
+    """Return the arguments of a line with a cgpause command, without a pipe, or an empty list."""
+    shown = line.removeprefix("$ ")
+    if not shown.startswith("cgpause ") or shown.startswith("cgpause ["):  # not the synopsis
+        return []
+    return list(itertools.takewhile(lambda word: word not in ("|", "&&"), shlex.split(shown, comments=True)))[1:]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the arguments of each command in a page, in order."""
+    return [found for block in blocks(page) for line in block if (found := command_of(line))]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(page: Path, tree: FakeTree, tmp_path: Path, monkeypatch: Patch) -> None:
+    tree.add_pod(POD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execv", lambda *_: None)  # `cgpause run` becomes the daemon
+    for words in commands(page):
+        name, *rest = words
+        if name == "simulate":
+            continue  # below, with its output
+        result = run(tree, name, *rest, *SHORTER.get(name, []))
+        assert result.exit_code == Exit.DONE, f"cgpause {shlex.join(words)}: {result.output}"
+
+
+def test_the_simulation_of_the_manual_has_the_output_shown(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (block,) = [lines for lines in blocks(REPO / "docs/cli.md") if lines[0].startswith("$ cgpause simulate")]
+    words = shlex.split(block[0])[2:]
+    assert invoke(*words).stdout.splitlines() == block[1:]
