@@ -1,4 +1,4 @@
-"""Looking at the running demo with `cgpause top`: in a terminal until somebody quits, or for a picture."""
+"""The running demo in `cgpause top`: in a terminal until the user quits, or for a picture."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from cgpause.core.clock import now_ns
 from lab.bed.daemon_process import DaemonLog
 
 PICTURE_S = 60.0
-"""A picture is taken when somebody is held after so long: the sparklines have something to show then."""
+"""Time before the picture, which also needs a paused pod: then the sparklines have values."""
 _EVERY_S = 1.0
 
 Goes = Callable[[DaemonLog], bool]
-"""Called several times a second; whether there is more to see."""
+"""A function that is called several times a second; it returns False at the end."""
 Look = Callable[[Path, Path, Path], AbstractContextManager[Goes]]
-"""Begins to look at a cgroup root, with its folder of logs and the daemon's configuration."""
+"""A context manager that shows a cgroup root, with its log folder and the daemon's configuration."""
 
 
 @contextlib.contextmanager
 def in_terminal(root: Path, log_dir: Path, config: Path) -> Iterator[Goes]:
-    """Show it in our own terminal, until it is quit."""
+    """Show the dashboard in this terminal until the user quits."""
     argv = [sys.executable, "-m", "cgpause", "--cgroup-root", str(root), "--log-dir", str(log_dir)]
     top = subprocess.Popen([*argv, "--config", str(config), "top"])
     try:
         yield lambda _: top.poll() is None
     finally:
-        top.terminate()  # it gives the terminal back
+        top.terminate()  # it restores the terminal
         top.wait()
 
 
 def for_picture(file: Path) -> Look:
-    """Save what it shows as SVG, once there is enough to see."""
+    """Save a frame as SVG as soon as it has a paused pod and sparklines."""
 
     @contextlib.contextmanager
     def look(root: Path, log_dir: Path, config: Path) -> Iterator[Goes]:

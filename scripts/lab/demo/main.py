@@ -3,8 +3,8 @@
     python -m lab.demo.main [--json | --live | --picture FILE.svg] [--seed N]
 
 As root on a host (or in a VM) with cgroup v2. It works in `cgpause-demo.slice` below the cgroup mount and in
-/run/cgpause-demo, touches nothing else, and removes both at the end, also when interrupted. Exit status: 0 when all it
-claims held, 1 when not, 2 on a usage error, 128 + n when signal n ended it.
+/run/cgpause-demo, changes nothing else, and removes both at the end, also after an interrupt. Exit status: 0 if all its
+claims hold, 1 if not, 2 for a usage error, 128 + n if signal n ended it.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LOOK_TIMEOUT_S = 3600.0
 
 
 def load(plan: Plan, work: int) -> Load:
-    """The plan's jobs."""
+    """Return the jobs of the plan."""
     return Load(plan.jobs, plan.limit_mib * MIB, plan.unit_mib * MIB, plan.rounds, work, plan.seed)
 
 
 def is_original(tree: Kubepods, pod: PodSpec) -> bool:
-    """Whether a pod is as its kubelet made it: own cpu.max, not frozen, no record of a pause."""
+    """Return True if a pod is as kubelet made it: its own cpu.max, not frozen, no record of a pause."""
     path = tree.pod_path(pod)
     return (
         (path / "cpu.max").read_text().strip() == pod.cpu_max
@@ -63,12 +63,12 @@ def is_original(tree: Kubepods, pod: PodSpec) -> bool:
 
 
 def demo_slice(mount: Path) -> AbstractContextManager[Path]:
-    """The demo's own slice."""
+    """Make the demo's own slice."""
     return own_slice(mount, SLICE)
 
 
 def demo_folder(path: Path = FOLDER) -> AbstractContextManager[Path]:
-    """The demo's own folder."""
+    """Make the demo's own folder."""
     return own_folder(path)
 
 
@@ -85,7 +85,7 @@ class Demo:
         self._policy = Policy(plan.oversubscription, plan.backoff_scale)
 
     def run(self) -> Result:
-        """Both arms."""
+        """Run both arms."""
         started_s = time.monotonic()
         work = self._prepare()
         without = self.run_without(work)
@@ -94,7 +94,7 @@ class Demo:
         return Result(self.plan, CONFIG, machine(), work, without, with_cgpause, daemon, seconds)
 
     def run_looked_at(self, look: Look) -> DaemonLog:
-        """Jobs without an end and the daemon, while somebody looks."""
+        """Run endless jobs and the daemon for a dashboard."""
         work = self._prepare()
         self._reporter.say("running jobs that have no end, with cgpause")
         with self._tree("with") as tree, self._daemon(tree) as daemon:
@@ -123,13 +123,13 @@ class Demo:
         return replace(load(self.plan, work), rounds=10**9)
 
     def run_without(self, work: int) -> Arm:
-        """The jobs alone."""
+        """Run the jobs alone."""
         self._reporter.say("first run: without cgpause")
         with self._tree("without") as tree:
             return self._run_jobs(tree, work, "without cgpause", DaemonLog)
 
     def run_with(self, work: int) -> tuple[Arm, Daemon]:
-        """The jobs with the daemon, and then the end of one while it holds pods."""
+        """Run the jobs with the daemon; then stop a daemon while pods are paused."""
         self._reporter.say("second run: with cgpause, in its stock configuration")
         with self._tree("with") as tree:
             with self._daemon(tree) as daemon:
@@ -179,7 +179,7 @@ class Demo:
             self._policy,
             on_event=on_event,
             on_tick=lambda progress: self._reporter.update(title, progress, read_log()),
-            # A real kubelet too takes a moment between a container's end and the pod's.
+            # A real kubelet also needs a moment between the end of a container and the end of its pod.
             may_remove=lambda pod: is_original(tree, pod),
             run_id=title,
         )
@@ -189,7 +189,7 @@ class Demo:
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
 
     def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:
-        """Fill the node once more, and stop the daemon when it holds pods."""
+        """Fill the node again, and stop the daemon while pods are paused."""
         self._reporter.say("filling the node once more, to stop a daemon while pods are paused")
         inside = self._namespaces(tree)
 
@@ -207,7 +207,7 @@ class Demo:
 
 
 def make_arm(outcome: Outcome, ended: Restored) -> Arm:
-    """One run, summed up."""
+    """Return the summary of one run."""
     jobs = outcome.jobs.values()
     return Arm(
         finished=outcome.finished,
@@ -222,7 +222,7 @@ def make_arm(outcome: Outcome, ended: Restored) -> Arm:
 
 
 def machine() -> Machine:
-    """Where we run."""
+    """Return the facts of this machine."""
     detect = shutil.which("systemd-detect-virt")
     virt = "unknown"
     if detect is not None:
@@ -236,7 +236,7 @@ def machine() -> Machine:
 
 @contextlib.contextmanager
 def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
-    """Everything from the lock to the last rmdir."""
+    """Run the whole demo, from the lock to the last rmdir."""
     if os.geteuid() != 0:
         raise LabError("the demo makes cgroups, so it needs root")
     worker = ensure_program("worker")
@@ -245,7 +245,7 @@ def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
 
 
 def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:
-    """The command line; `plan` for tests, which have less time."""
+    """Run the command line; tests pass a shorter `plan`."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="The same jobs without and with cgpause.")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print one JSON object on stdout")

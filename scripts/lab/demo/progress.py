@@ -17,7 +17,7 @@ _EVERY_S = 5.0
 
 
 def describe(progress: Progress, log: DaemonLog) -> str:
-    """How a run stands, in a few words."""
+    """Return the state of a run in a few words."""
     held = min(len(log.held_now), progress.running)
     text = f"{progress.running - held} running"
     if log.started:
@@ -29,7 +29,7 @@ def describe(progress: Progress, log: DaemonLog) -> str:
 
 
 class Reporter:
-    """Tells the person waiting how far it is."""
+    """Reporter of the demo's progress."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr, highlight=False)
@@ -38,7 +38,7 @@ class Reporter:
         self._next_s = 0.0
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         print(f"demo: {text}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
@@ -48,7 +48,7 @@ class Reporter:
         if not self._console.is_terminal:
             yield
             return
-        # Refreshed by us: a thread that draws would be a thread that forks.
+        # Refreshed here, because the demo forks and so must not have a drawing thread.
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Bar(
             *columns, TextColumn("{task.fields[detail]}"), console=self._console, auto_refresh=False, transient=True
@@ -61,7 +61,7 @@ class Reporter:
                 self._bar = None
 
     def update(self, title: str, progress: Progress, log: DaemonLog) -> None:
-        """Show where the run stands now."""
+        """Show the present state of the run."""
         detail = describe(progress, log)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress.finished, detail=detail, refresh=True)

@@ -1,4 +1,4 @@
-"""What the demo found, what it claims, and how both are shown; values and text only."""
+"""Results and claims of the demo, and their texts; values only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run, the same in both arms."""
+    """The parameters of the demo, the same in both arms."""
 
     seed: int = 1
     jobs: int = 30
@@ -22,17 +22,17 @@ class Plan:
     oversubscription: float = 1.8
     backoff_scale: float = 0.05
     timeout_s: float = 200.0
-    """For each arm."""
+    """Longest time of an arm in s."""
 
     @property
     def at_once(self) -> int:
-        """Pods that fit at a time."""
+        """Number of pods that run at the same time."""
         return int(self.capacity_mib / (self.limit_mib / self.oversubscription))
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Pods that were looked at, and those whose original values were not back (or whose record remained)."""
+    """Number of checked pods, and names of pods without their original values (or with a record)."""
 
     pods: int = 0
     wrong: tuple[str, ...] = ()
@@ -50,12 +50,12 @@ class Arm:
     waiting_mean_s: float
     running_mean_s: float
     ended: Restored
-    """Each pod, at the moment it was removed."""
+    """Each pod at its removal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """What the daemon did."""
+    """The actions of the daemon."""
 
     pauses: int
     paused_s: float
@@ -63,14 +63,14 @@ class Daemon:
     sacrifices: int
     exit_code: int
     held_at_stop: int
-    """Pods it held when it was told to stop."""
+    """Number of paused pods when the daemon was stopped."""
     after_stop: Restored
-    """Every pod alive after it had stopped."""
+    """All live pods after the stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where it ran."""
+    """The machine of the demo."""
 
     kernel: str
     kind: str
@@ -93,7 +93,7 @@ class Result:
 
 
 def broken_claims(result: Result) -> list[str]:
-    """The claims that did not hold; none is what we want."""
+    """Return the claims that did not hold."""
     plan, without, with_cgpause, daemon = result.plan, result.without, result.with_cgpause, result.daemon
     claims = [
         (
@@ -124,7 +124,7 @@ def broken_claims(result: Result) -> list[str]:
 
 
 def render(result: Result) -> str:
-    """The result for people."""
+    """Return the result as text."""
     plan, machine = result.plan, result.machine
     broken = broken_claims(result)
     lines = [*_table(_rows(result)), ""]
@@ -145,7 +145,7 @@ def render(result: Result) -> str:
 
 
 def to_json(result: Result) -> dict[str, object]:
-    """The result for machines."""
+    """Return the result as JSON."""
     broken = broken_claims(result)
     return {
         "schema": SCHEMA,

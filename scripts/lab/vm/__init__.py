@@ -1,1 +1,1 @@
-"""The virtual machine: its disk, its start, and what goes into it."""
+"""The virtual machine: disk, start and contents."""

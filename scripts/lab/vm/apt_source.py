@@ -1,4 +1,4 @@
-"""Where the host has its own Debian from: images for VMs and containers are built from the same sources."""
+"""The apt source of the host's Debian: images for VMs and containers are built from it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,26 +10,26 @@ from lab.vm.host import LabError, run_tool
 
 @dataclass(frozen=True, slots=True)
 class AptSource:
-    """Where the host gets its Debian from."""
+    """An apt source of Debian."""
 
     site: str
     suite: str
     keyring: str | None
 
     def line(self) -> str:
-        """The source as a sources.list line."""
+        """Return the source as a line of sources.list."""
         options = f"[signed-by={self.keyring}] " if self.keyring else ""
         return f"deb {options}{self.site} {self.suite} main"
 
 
 def parse_targets(text: str) -> list[dict[str, str]]:
-    """The paragraphs `apt-get indextargets` prints."""
+    """Return the paragraphs of `apt-get indextargets`."""
     paragraphs = (block.splitlines() for block in text.strip().split("\n\n"))
     return [{key: value.strip() for key, _, value in (line.partition(":") for line in lines)} for lines in paragraphs]
 
 
 def choose_source(targets: Iterable[Mapping[str, str]], codename: str) -> AptSource | None:
-    """The host's own source for its own release: not the updates, not security, not a backport."""
+    """Return the host's source for its release: not the updates, security or backports."""
     for target in targets:
         wanted = (target.get("Origin"), target.get("Codename"), target.get("Component"))
         if wanted == ("Debian", codename, "main"):
@@ -48,7 +48,7 @@ def _keyring_of(entry: Path, site: str) -> str | None:
 
 
 def find_keyring(sources: str, site: str) -> str | None:
-    """The keyring file named beside `site` in a sources file of either format; None: apt's own default."""
+    """Return the keyring for `site` in a sources file of either format; None: apt's default."""
     for block in sources.split("\n\n") if "URIs:" in sources else sources.splitlines():
         found = re.search(r"^Signed-By:\s*(/\S+)", block, re.MULTILINE) or re.search(
             r"^deb\s*\[[^]]*signed-by=(/[^]\s,]+)", block
@@ -59,13 +59,13 @@ def find_keyring(sources: str, site: str) -> str | None:
 
 
 def apt_options(config: str) -> list[str]:
-    """The lines of `apt-config dump` a mirror may not be reachable without: proxies, certificates, dates."""
+    """Return the lines of `apt-config dump` that a mirror may need: proxies, certificates, dates."""
     wanted = re.compile(r'^Acquire::((https?|ftp)::|Check-(Valid-Until|Date) )[^"]*"[^"]+";$')
     return [line for line in config.splitlines() if wanted.match(line)]
 
 
 def host_source() -> tuple[AptSource, str]:
-    """Where this host has its Debian from, and its architecture; raises LabError where there is no such thing."""
+    """Return this host's apt source and its architecture; raise LabError if it has none."""
     arch = run_tool(["dpkg", "--print-architecture"]).strip()
     if arch != "amd64":
         raise LabError(f"the VM test bed knows amd64 hosts only; this one is {arch}")

@@ -1,4 +1,4 @@
-"""Compiles the lab's C programs into build/, on the host: the guest has no compiler."""
+"""Compiler of the lab's C programs into build/, on the host: the guest has no compiler."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-std=c11")
 
 
 def ensure_program(name: str, build: Path = BUILD) -> Path:
-    """Path of a program, compiled from scripts/lab/bed/<name>.c as it is now.
+    """Return the path of a program, compiled from the present scripts/lab/bed/<name>.c.
 
     Raises:
-        LabError: there is no compiler, or it refused.
+        LabError: there is no compiler, or the compiler failed.
     """
     source = REPO / "scripts/lab/bed" / f"{name}.c"
     program = build / name
@@ -29,7 +29,7 @@ def ensure_program(name: str, build: Path = BUILD) -> Path:
     if program.exists() and stamp.exists() and stamp.read_text() == wanted:
         return program
     build.mkdir(exist_ok=True)
-    # Made aside and renamed: two builders at once each leave a whole program.
+    # Written elsewhere and renamed: with two builders at once, the program is always complete.
     with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=build) as folder:
         new = Path(folder) / name
         command = ["cc", *_FLAGS, "-o", str(new), str(source)]
@@ -46,7 +46,7 @@ def ensure_program(name: str, build: Path = BUILD) -> Path:
 
 
 def main() -> int:
-    """Compile them all."""
+    """Compile all programs."""
     try:
         for name in PROGRAMS:
             ensure_program(name)

@@ -1,4 +1,4 @@
-"""What is done inside the guest's disk while it is made: shell, with the root's folder as $1."""
+"""Shell hooks for the build of the guest's disk; $1 is the folder of the root."""
 
 # Run inside the root before the packages come: a listed initrd boots faster than one for every machine.
 INITRD_HOOK = """
@@ -13,7 +13,7 @@ printf '#!/bin/sh\\n[ "$1" = prereqs ] || mount -n -o move /dev "$rootmnt/dev"\\
 chmod 755 "$bottom/vm"
 """
 
-# Run when all packages are there. Installations run Debian's pip from its wheel, a zip: Python takes byte code from one
+# Run after the packages. Installations run Debian's pip from its wheel, a zip: Python takes byte code from one
 # and never puts any there, and an emulated CPU compiles all of pip each time. Unchecked: a zip's times are not exact.
 WHEELS_HOOK = """
 chroot "$1" python3 -I - <<'PYTHON'

@@ -1,7 +1,4 @@
-"""What the test bed needs of the host: progress lines, the cache folder, locks, and tools run with clean ends.
-
-Leaves images, payloads and QEMU to the other `vm_*` modules.
-"""
+"""The host's part of the test bed: progress lines, the cache folder, locks, and tools with clean ends."""
 
 import fcntl
 import functools
@@ -19,7 +16,7 @@ from typing import NoReturn
 
 REPO = Path(__file__).resolve().parents[3]
 
-# The kernel kills the child when we die, even by SIGKILL: no VM may outlive the run that wanted it.
+# The kernel kills the child if this process dies, even by SIGKILL: no VM may outlive its run.
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -28,20 +25,20 @@ _started = time.monotonic()
 
 
 class LabError(Exception):
-    """The test bed itself failed: nothing is known about the command under test."""
+    """The test bed failed; the command under test has no result."""
 
 
 class ToolError(LabError):
-    """A tool we run on the host failed; the message carries the end of its output."""
+    """A tool on the host failed; the message has the end of its output."""
 
 
 def say(text: str) -> None:
-    """Tell the person waiting what is going on, and since when."""
+    """Print a progress line with the time since the start."""
     print(f"vm [{time.monotonic() - _started:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """The folder that outlives a run."""
+    """Return the cache folder, which outlives a run."""
     if env.get("CGPAUSE_CACHE"):
         return Path(env["CGPAUSE_CACHE"])
     if env.get("XDG_CACHE_HOME"):
@@ -51,10 +48,10 @@ def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 @contextmanager
 def building(target: Path) -> Iterator[Path | None]:
-    """Build the folder `target` once, whatever happens: yields an empty folder to fill, or None if it is there.
+    """Build the folder `target` once: yield an empty folder to fill, or None if the target exists.
 
-    The folder takes its name only when the caller is done, so a build that was cut short leaves nothing that
-    looks finished, and two builders wait for each other.
+    The folder gets its name after the caller has filled it, so an interrupted build leaves nothing that looks finished.
+    Two builders wait for each other.
     """
     if target.exists():
         yield None
@@ -77,7 +74,7 @@ def building(target: Path) -> Iterator[Path | None]:
 
 
 def end_by_signal() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP end this program by unwinding it, and nothing interrupts that."""
+    """Let SIGINT, SIGTERM and SIGHUP end this program by an exception; no further signal interrupts it."""
     for number in _ENDING:
         signal.signal(number, _unwind)
 
@@ -89,7 +86,7 @@ def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def commit_of(repo: Path = REPO) -> str:
-    """The short commit, "+dirty" where the tree is not it; docs/ does not count, for the results are written there."""
+    """Return the short commit, with "+dirty" if the tree differs; docs/ does not count: results go there."""
     git = functools.partial(subprocess.run, cwd=repo, capture_output=True, text=True, check=False)
     head = git(["git", "rev-parse", "--short", "HEAD"])
     if head.returncode:
@@ -99,7 +96,7 @@ def commit_of(repo: Path = REPO) -> str:
 
 
 def tail(path: Path, lines: int = 40) -> str:
-    """The last lines of a log, for a person."""
+    """Return the last lines of a log."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
@@ -108,7 +105,7 @@ def tail(path: Path, lines: int = 40) -> str:
 
 
 def run_tool(argv: Sequence[str | Path], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a tool to its end and return its standard output; what else it says is shown only if it fails."""
+    """Run a tool and return its standard output; its other output is shown only after a failure."""
     with tempfile.NamedTemporaryFile(prefix="cgpause-", suffix=".log") as log:
         try:
             child = subprocess.Popen(
@@ -125,7 +122,7 @@ def run_tool(argv: Sequence[str | Path], *, cwd: Path | None = None, env: Mappin
         try:
             out, _ = child.communicate()
         except BaseException:
-            # SIGTERM and patience: mmdebstrap has mounts to undo.
+            # SIGTERM and a wait: mmdebstrap has to undo mounts.
             child.terminate()
             try:
                 child.wait(timeout=20)

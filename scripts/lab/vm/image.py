@@ -32,7 +32,7 @@ PACKAGES = (
     "openssh-server",
     "procps",
     "python3",
-    # What our own Debian package depends on: the guest has no network.
+    # Dependencies of cgpause's Debian package: the guest has no network.
     "python3-click",
     "python3-psutil",
     "python3-rich",
@@ -44,26 +44,26 @@ PACKAGES = (
     "udev",
 )
 
-# What our experiment compares cgpause with, on the host's own Debian. Each is installed as Debian packages it, and runs
-# only when asked to.
+# The peers of the experiment, on the host's own Debian. Each is installed from its Debian package, and runs only on
+# request.
 PEERS = ("earlyoom", "nohang", "oomd", "systemd-oomd")
 PEER_UNITS = ("earlyoom.service", "nohang.service", "oomd.service", "systemd-oomd.service", "systemd-oomd.socket")
 PEERS_WANTED = "/run/cgpause-peers"
-"""While this file is there, the peers' units can be started."""
+"""The peers' units can start only while this file exists."""
 
-# What our metrics are tested with, on the host's own Debian too. Its service is masked: the test runs it itself.
+# For the tests of the metrics, on the host's own Debian. The service is masked: the test runs the program itself.
 MONITORING = ("prometheus",)
 
-# What our own Debian package only suggests: on every Debian its metrics are tested as they come with it.
+# Suggested by cgpause's Debian package: the package tests need it for the metrics.
 SUGGESTED = ("python3-prometheus-client",)
 
-# What our container image is tested with, on the host's own Debian too.
+# For the tests of the container image, on the host's own Debian.
 CONTAINERS = ("crun", "podman", "python3-yaml")
 
 # containerd's runtime: `lab.measure.runtimes` measures it beside podman's.
 RUNTIMES = ("runc",)
 
-# Real programs for `lab.measure.stock` (`--programs`), in an image of their own: nothing else needs their 150 MB. Perl,
+# Real programs for `lab.measure.stock` (`--programs`), in a separate image of 150 MB more. Perl,
 # Python and sort are in every image. No Node: DPKG_OPTIONS leave out files that it needs.
 PROGRAMS = ("gcc", "sqlite3", "xz-utils", "zstd")
 
@@ -95,7 +95,7 @@ FILES = {
     "etc/fstab": "",
     "etc/hostname": "cgpause-vm\n",
     "etc/hosts": "127.0.0.1 localhost cgpause-vm\n",
-    # No PAM: a session through logind costs more than the login, and nobody logs in but us.
+    # No PAM: a session through logind costs more than the login, and only the test bed logs in.
     "etc/ssh/sshd_config": """\
 HostKey /etc/ssh/ssh_host_ed25519_key
 PermitRootLogin prohibit-password
@@ -105,14 +105,14 @@ UseDNS no
 PrintMotd no
 MaxSessions 100
 """,
-    # Whatever runs over ssh lives in this cgroup: an OOM kill there must not stop the service.
+    # All commands over ssh run in this cgroup: an OOM kill there must not stop the service.
     "etc/systemd/system/ssh.service.d/vm.conf": """\
 [Service]
 ExecStartPre=
 OOMPolicy=continue
 TasksMax=infinity
 """,
-    # What udev would otherwise load for devices nobody uses.
+    # Modules that udev would load for unused devices.
     "etc/modprobe.d/vm.conf": "".join(f"blacklist {name}\n" for name in UNUSED_MODULES),
     "etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=volatile\nRateLimitIntervalSec=0\n",
     # The address is the one QEMU's user networking gives its only guest.
@@ -136,7 +136,7 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh -ec 'mount /dev/vdc /opt/cgpause; tar -x --no-same-owner -f /dev/vdb -C /opt/cgpause'
 """,
-    # One group that always has a quota, as every node has. Without it each first pause and last resume makes the kernel
+    # One cgroup that always has a quota, as on every node. Without it each first pause and last resume makes the kernel
     # patch its own code (the static key of CFS bandwidth control), which an emulated guest does not always survive.
     "etc/systemd/system/vm-quota.service": """\
 [Service]
@@ -153,7 +153,7 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh -c 'dmesg -n 1; echo "{READY}" >/dev/console'
 """,
-    # A condition, not a mask: so that they can be started as they are packaged, without a daemon-reload.
+    # A condition instead of a mask: the packaged units can start without a daemon-reload.
     **{f"etc/systemd/system/{unit}.d/vm.conf": f"[Unit]\nConditionPathExists={PEERS_WANTED}\n" for unit in PEER_UNITS},
 }
 
@@ -166,7 +166,7 @@ LINKS = {
     "etc/systemd/system/sysinit.target.wants/vm-payload.service": "../vm-payload.service",
 }
 
-# Each of these costs boot time, or wakes up in the middle of a measurement, and serves nobody here.
+# Each of these costs boot time or disturbs a measurement, and is not needed here.
 MASKED = (
     "apt-daily-upgrade.timer",
     "apt-daily.timer",
@@ -214,17 +214,17 @@ MASKED = (
     "systemd-user-sessions.service",
 )
 
-# No journal: a crash loses the disk anyway. Nothing left to initialise lazily in the guest.
+# No journal: a crash loses the disk anyway. Complete initialisation, so that the guest has none to do.
 MKFS = ("mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard")
 DISK_SIZE = "4G"  # sparse
 
-# Anything else that changes the image: count up.
+# Count up for any other change of the image.
 RECIPE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A built image: everything QEMU and ssh need of it."""
+    """A built image: the files that QEMU and ssh need."""
 
     folder: Path
     kernel_release: str
@@ -232,7 +232,7 @@ class Image:
 
     @property
     def kernel(self) -> Path:
-        """The kernel QEMU loads."""
+        """The kernel for QEMU."""
         return self.folder / "vmlinuz"
 
     @property
@@ -247,7 +247,7 @@ class Image:
 
     @property
     def ssh_key(self) -> Path:
-        """The private key that opens root's door."""
+        """The private key for root's login."""
         return self.folder / "ssh_key"
 
     @property
@@ -257,7 +257,7 @@ class Image:
 
 
 def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:
-    """What an image is called: two recipes that differ anywhere never share a name."""
+    """Return the name of an image: two different recipes never share a name."""
     recipe = [RECIPE_VERSION, suite, arch, list(packages), DPKG_OPTIONS, INITRD_HOOK, FILES, FOLDERS, LINKS, MASKED]
     recipe += [MKFS, DISK_SIZE, WHEELS_HOOK]
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
@@ -265,12 +265,12 @@ def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:
 
 
 def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, programs: bool = False) -> Image:
-    """The image of today's recipe, built if this cache has none: of this Debian suite, or else of the host's own.
+    """Return the image of the present recipe, for a Debian suite or the host's own; build it if the cache lacks it.
 
-    With `programs` it has real programs to run in pods, and on the host's own Debian not what only other tests need.
+    With `programs` it has real programs to run in pods, without the packages that only other tests need.
 
-    Of `NAME-backports` only the kernel is taken, and everything else of NAME: the newest kernel there is packaged, on a
-    Debian that does not change from day to day. `extra` packages are installed beside those of the suite.
+    From `NAME-backports` comes only the kernel, everything else from NAME: the newest packaged kernel on a stable
+    Debian. `extra` packages are installed beside those of the suite.
     """
     source, arch = host_source()
     packages = (*packages_of(suite, programs=programs), *extra)
@@ -285,7 +285,7 @@ def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, pro
 
 
 def packages_of(suite: str, *, programs: bool = False) -> tuple[str, ...]:
-    """What is installed for a suite, as apt is told."""
+    """Return the packages of a suite, as arguments for apt."""
     if programs:
         return (*_kernel_packages(suite), *PROGRAMS)
     if not suite:
@@ -373,13 +373,13 @@ printf '{{"kernel_release": "%s", "python_version": "%s"}}\\n' \\
     "$(ls root/lib/modules)" "$(readlink root/usr/bin/python3 | sed s/python//)" \\
     >{shlex.quote(str(work / "facts.json"))}
 """
-    # Without root, a user namespace stands in: the files are root's there, and ours here.
+    # Without root, a user namespace replaces it: the files belong to root there, and to this user here.
     become_root = [] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--map-auto"]
     run_tool([*become_root, "sh", "-c", script], cwd=scratch)
 
 
 def _plain_initrd(path: Path) -> None:
-    """Unpack the initrd's compression here: the emulated CPU would need a second for it at every boot."""
+    """Decompress the initrd on the host: the emulated CPU would need a second for it at each boot."""
     data = path.read_bytes()
     if data.startswith(b"\x1f\x8b"):
         path.write_bytes(gzip.decompress(data))

@@ -1,7 +1,7 @@
 """A VM with systemd and the checkout inside: `scripts/vm build`, `scripts/vm run -- CMD`, or `with Vm() as vm`.
 
-Owns the life of one guest: boot, commands over ssh, and an end that leaves nothing behind. The disk comes from
-`vm_image`, its contents from `vm_payload`, QEMU's arguments from `vm_qemu`.
+It boots one guest, runs commands over ssh, and removes everything at the end. `image` makes the disk, `payload` its
+contents, `qemu` QEMU's arguments.
 """
 
 import argparse
@@ -34,20 +34,20 @@ PASSED_ON = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CGPAUSE_VM_
 
 
 class VmLostError(LabError):
-    """The guest did not come up, or went away: says nothing about what ran in it."""
+    """The guest did not start, or died; its command has no result."""
 
 
 class CommandTimeoutError(LabError):
-    """The command took longer than it was given; the guest is of no use any more."""
+    """The command exceeded its time; the guest cannot be used any more."""
 
 
 def guest_command(
     command: str | Sequence[str], status_file: str, env: dict[str, str], *, terminal: bool = False
 ) -> str:
-    """What root's shell in the guest is told: the command with its environment, and a note of how it ended.
+    """Return the text for root's shell in the guest: the command with its environment, and a note of its status.
 
-    The command gets a session of its own, so that a `kill 0` in it does not look like a lost guest; and in that the
-    `terminal`, if there is one to be had.
+    The command gets its own session, so that a `kill 0` in it does not look like a lost guest. The session gets the
+    `terminal`, if there is one.
     """
     words = command if isinstance(command, str) else shlex.join(command)
     env = {
@@ -98,9 +98,9 @@ class Vm:
         self._stack.close()
 
     def run(self, command: str | Sequence[str], *, timeout: float | None = None, terminal: bool = False) -> int:
-        """Run an argument list, or a line of shell, in the guest's checkout; its output goes where ours goes.
+        """Run an argument list, or a line of shell, in the guest's checkout; its output goes to this process's output.
 
-        With `terminal` it has our own terminal, and with it our input.
+        With `terminal` it has this process's terminal and input.
         """
         status, _, _ = self._run(command, timeout=timeout, capture=False, terminal=terminal)
         return status
@@ -108,12 +108,12 @@ class Vm:
     def capture(
         self, command: str | Sequence[str], *, timeout: float | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Like run, but with stdout and stderr as text."""
+        """Run a command like `run`; return stdout and stderr as text."""
         status, out, err = self._run(command, timeout=timeout, capture=True)
         return subprocess.CompletedProcess(command, status, out, err)
 
     def fetch(self, guest_path: str, host_path: str | Path) -> None:
-        """Copy a file or folder of the guest to `host_path`; what is there already is written over."""
+        """Copy a file or folder of the guest to `host_path`; existing files are replaced."""
         path = os.path.normpath(os.path.join(f"{GUEST_ROOT}/src", guest_path))
         parent, name = os.path.split(path)
         with tempfile.TemporaryFile() as stream:
@@ -133,16 +133,17 @@ class Vm:
             with tarfile.open(fileobj=stream) as members:
                 for member in members:
                     member.name = os.path.normpath(os.path.join(host_path, os.path.relpath(member.name, name)))
-                    # Absolute by our own wish, so not the "data" filter; the owner is whoever runs this.
+                    # The paths are absolute on purpose, so not the "data" filter; the owner is the user of this
+                    # process.
                     members.extract(member, "/", set_attrs=False)
 
     def reset(self) -> None:
-        """Reset the machine, which has to be one that `resets`, and wait until it is up again.
+        """Reset a machine that `resets`, and wait until it is up again.
 
-        What was written to its disks is there afterwards, as far as its kernel had sent it out.
+        Its disks keep the data that its kernel had written out.
         """
         boots = self._boots()
-        # What asks for it does not live to say how it went, and ssh would wait for that for minutes.
+        # The command that asks for the reset dies with it, and ssh would wait for its status for minutes.
         quiet = subprocess.DEVNULL
         asking = self._spawn([*self._ssh, "guest", "echo b >/proc/sysrq-trigger"], stdout=quiet)
         self._await_ready(boots + 1)
@@ -156,7 +157,7 @@ class Vm:
         packages = ensure_packages(self._cache, self._repo, image.python_version)
         names = source_files(self._repo)
         wheel = ensure_wheel(self._cache, self._repo, names)
-        # The payload has no name, so that no end of ours, however sudden, leaves it behind.
+        # The payload has no name, so that it never remains after the end of this process.
         payload = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
         package = ensure_package(self._cache, self._repo, names, wheel)
         write_payload(payload, self._repo, names, {"wheels": wheel, "debs": package, "with": self._extra})
@@ -183,7 +184,7 @@ class Vm:
         say(f"up after {self.boot_seconds:.1f} s")
 
     def _spawn(self, argv: Sequence[str], *, stdout: int, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-        # A process group of its own: Ctrl-C reaches us, and we end it.
+        # Its own process group: Ctrl-C reaches only this process, which ends QEMU.
         child = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stdout, pass_fds=pass_fds, process_group=0
         )
@@ -205,7 +206,7 @@ class Vm:
             time.sleep(0.1)
 
     def _connect(self) -> None:
-        """Open the one connection all commands share: an emulated CPU takes a second over each key exchange."""
+        """Open the connection that all commands share: an emulated CPU needs a second for each key exchange."""
         control = self._folder / f"ssh-{self._boots()}"
         options = {
             "IdentityFile": self._image.ssh_key,
@@ -219,7 +220,7 @@ class Vm:
             "BatchMode": "yes",
             "LogLevel": "ERROR",
             "KexAlgorithms": "curve25519-sha256",
-            # A guest deep in reclaim may be silent for long, and is not lost for that.
+            # A guest deep in reclaim may be silent for a long time without being lost.
             "ServerAliveInterval": 30,
             "ServerAliveCountMax": 10,
             "ConnectTimeout": 30,
@@ -227,7 +228,7 @@ class Vm:
         }
         ssh = ["ssh", "-F", "none", *(f"-o{key}={value}" for key, value in options.items())]
         self._ssh = [*ssh, "-oControlMaster=no", "-oProxyCommand=false"]  # over the shared connection or not at all
-        self._ssh_anew = ["ssh", "-oControlPath=none", *ssh[1:]]  # before the other, for ssh takes the first
+        self._ssh_anew = ["ssh", "-oControlPath=none", *ssh[1:]]  # before the other one, because ssh takes the first
         log = control.with_suffix(".log")
         with open(log, "wb") as out:
             self._master = self._spawn(
@@ -237,7 +238,7 @@ class Vm:
             if self._master.poll() is not None:
                 raise self._lost(f"no ssh connection: {tail(log)}")
             time.sleep(0.05)
-        if self._qemu.poll() is not None:  # then somebody else answered at this port
+        if self._qemu.poll() is not None:  # another process answered at this port
             raise self._lost(f"QEMU ended with status {self._qemu.returncode}")
 
     def _run(
@@ -247,7 +248,7 @@ class Vm:
         status_file = f"/run/cgpause-vm-status.{self._commands}"
         env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         pipe = subprocess.PIPE if capture else None
-        # Over the shared connection its master would read the keys, and that is in the background.
+        # Over the shared connection, its master in the background would read the keys.
         ssh = [*self._ssh_anew, "-tt"] if terminal else self._ssh
         client = subprocess.Popen(
             [*DIE_WITH_PARENT, *ssh, "guest", guest_command(command, status_file, env, terminal=terminal)],
@@ -256,7 +257,7 @@ class Vm:
             stderr=pipe,
             text=True,
             errors="replace",
-            # In the background it could not set the terminal's modes; as they are then, Ctrl-C is for the guest.
+            # In the background it could not set the terminal's modes; with raw modes, Ctrl-C goes to the guest.
             process_group=None if terminal else 0,
         )
         try:
@@ -271,7 +272,7 @@ class Vm:
         return client.returncode, out or "", err or ""
 
     def _ended_with(self, status: int, status_file: str) -> bool:
-        """Whether the guest is there to say that this was the command's own status."""
+        """Return True if the guest confirms that this was the command's own status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._qemu.poll() is None:
                 asked = subprocess.run(
@@ -323,7 +324,7 @@ def parse_get(text: str) -> tuple[str, str]:
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our own arguments, and after `--` the command for the guest."""
+    """Split the arguments: those of this program, and after `--` the command for the guest."""
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:cut]), list(argv[cut + 1 :])
     parser = argparse.ArgumentParser(prog="scripts/vm", description="Run a command on a real kernel, in a VM.")

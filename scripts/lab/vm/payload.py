@@ -1,4 +1,4 @@
-"""What goes into the guest: the checkout as a tar, and a disk with the Python packages it needs offline."""
+"""The guest's contents: the checkout as a tar, and a disk with Python packages for offline use."""
 
 import contextlib
 import hashlib
@@ -21,24 +21,24 @@ from lab.vm.host import ToolError, building, run_tool, say
 from lab.vm.image import MKFS
 
 TEST_REQUIREMENTS = ("pytest", "hypothesis")
-PACKAGES_SIZE = "1G"  # sparse; leaves room for what runs in the guest
+PACKAGES_SIZE = "1G"  # sparse; leaves room for files of the guest
 NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The guest's Python packages: what cgpause runs on (with `cgpause metrics`), and what its tests add."""
+    """Return the guest's Python packages: dependencies of cgpause (with `cgpause metrics`) and of its tests."""
 
     runtime: tuple[str, ...]
     tests: tuple[str, ...]
 
 
 def guest_requirements(pyproject: str) -> Requirements:
-    """The requirements pyproject.toml asks for, less the tools that only run on the host."""
+    """Return the requirements of pyproject.toml without the tools that only run on the host."""
     project = tomllib.loads(pyproject)["project"]
     optional = dict(project.get("optional-dependencies", {}))
     dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
-    optional.pop("plots", None)  # pictures are drawn on the host
+    optional.pop("plots", None)  # only the host draws pictures
     runtime = [*project.get("dependencies", []), *optional.pop("metrics", [])]
     extras = [line for lines in optional.values() for line in lines]
     return Requirements(runtime=tuple(runtime), tests=tuple(dev + extras))
@@ -49,13 +49,13 @@ def _name(requirement: str) -> str:
 
 
 def packages_key(requirements: Requirements, python_version: str) -> str:
-    """What a disk with these packages is called."""
+    """Return the name of a disk with these packages."""
     parts = ["1", python_version, *requirements.runtime, "|", *requirements.tests]
     return f"packages-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}"
 
 
 def ensure_packages(cache: Path, repo: Path, python_version: str) -> Path:
-    """The disk that becomes /opt/cgpause: site/ to import from, wheels/ for an offline install."""
+    """Return the disk for /opt/cgpause: site/ for imports, wheels/ for an offline install."""
     requirements = guest_requirements((repo / "pyproject.toml").read_text())
     folder = cache / packages_key(requirements, python_version)
     with building(folder) as work:
@@ -75,28 +75,28 @@ def _build_packages(work: Path, requirements: Requirements, python_version: str)
     if python is None:
         say(f"no Python {python_version} here to compile the packages with: imports will be slow in the guest")
     else:
-        # Unchecked: the guest need not even look at the sources.
+        # Unchecked: the guest need not read the sources.
         run_tool([python, "-m", "compileall", "-q", "-j2", "--invalidation-mode=unchecked-hash", root / "site"])
     run_tool([*MKFS, "-E", "root_owner=0:0", "-d", root, work / "packages.ext4", PACKAGES_SIZE])
     shutil.rmtree(root)
 
 
 def _host_python(version: str) -> str | None:
-    """A host Python whose byte code the guest can use: that of the same minor version."""
+    """Return a host Python of the guest's minor version, so that the guest can use its byte code."""
     if "{}.{}".format(*sys.version_info) == version:
         return sys.executable
     python = shutil.which(f"python{version}")
-    # A version manager's stand-in is found even where it has nothing to stand in for.
+    # A version manager's wrapper exists even without the version.
     works = python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
     return python if works else None
 
 
 def source_files(repo: Path) -> list[str]:
-    """The working tree as git sees it, changes and new files included, and the helpers compiled into build/."""
+    """Return the working tree as git sees it, with changes and new files, and the compiled helpers in build/."""
     git = ["git", "-C", str(repo), "ls-files", "-coz", "--exclude-standard"]
     try:
         listed = subprocess.run(git, capture_output=True, check=True).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError):  # not a checkout: a release's tar, or a copy
+    except (FileNotFoundError, subprocess.CalledProcessError):  # no checkout: the tar of a release, or a copy
         names = set(_walk(repo, repo))
     else:
         names = set(os.fsdecode(listed).split("\0")) - {""}
@@ -112,7 +112,7 @@ def _walk(repo: Path, top: Path) -> Iterable[str]:
 
 
 def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mapping[str, Path | None]) -> None:
-    """Write the tar the guest unpacks into /opt/cgpause: src/, and a folder each for what was built of it."""
+    """Write the tar for /opt/cgpause in the guest: src/, and a folder for each build result."""
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
@@ -129,7 +129,7 @@ def write_payload(out: IO[bytes], repo: Path, names: Sequence[str], built: Mappi
 
 
 def wheel_inputs(names: Iterable[str]) -> list[str]:
-    """Those files of the tree that can change the wheel."""
+    """Return the files of the tree that can change the wheel."""
     wanted = re.compile(
         r"(cgpause|docs/man|scripts/completions|systemd)/|docs/[^/]*\.md$|docs/measurements/[^/]*\.(md|png)$|[^/]*$"
     )
@@ -137,12 +137,12 @@ def wheel_inputs(names: Iterable[str]) -> list[str]:
 
 
 def ensure_wheel(cache: Path, repo: Path, names: Sequence[str]) -> Path | None:
-    """A wheel of the working tree; None, and a warning, where it does not build."""
+    """Return a wheel of the working tree; None, and a warning, if the build fails."""
     return _ensure(cache / "wheels", repo, wheel_inputs(names), lambda work: build_wheel(work, repo))
 
 
 def ensure_package(cache: Path, repo: Path, names: Sequence[str], wheel: Path | None) -> Path | None:
-    """The Debian package of the working tree; None, and a warning, where it does not build."""
+    """Return the Debian package of the working tree; None, and a warning, if the build fails."""
     if wheel is None:
         return None
     inputs = [name for name in names if name.startswith("scripts/debian/") or name == "scripts/release/deb.py"]
@@ -152,7 +152,7 @@ def ensure_package(cache: Path, repo: Path, names: Sequence[str], wheel: Path | 
 
 
 def _ensure(builds: Path, repo: Path, inputs: Iterable[str], build: Callable[[Path], Path]) -> Path | None:
-    """What `build` makes of these files of the working tree, built once."""
+    """Return the result of `build` for these files of the working tree, built once."""
     digest = hashlib.sha256()
     for name in inputs:
         data = (repo / name).read_bytes()
@@ -171,7 +171,7 @@ def _ensure(builds: Path, repo: Path, inputs: Iterable[str], build: Callable[[Pa
 
 
 def _forget_old(folder: Path, *, keep: int) -> None:
-    """Every edit makes another wheel: the oldest go. Another VM that boots meanwhile may do the same."""
+    """Remove the oldest wheels: every edit makes another one. Another VM may do the same at the same time."""
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):

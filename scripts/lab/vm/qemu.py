@@ -1,4 +1,4 @@
-"""How QEMU is called, and whether this host's KVM can be trusted."""
+"""QEMU's command line, and the test of this host's KVM."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from lab.vm.image import Image
 
 # -cx16: QEMU 7.2's emulation of cmpxchg16b is broken, and kernels from 6.5 on panic over it.
 _EMULATED_CPU = "max,-cx16"
-# What costs time where it is emulated, and nobody needs: with erms a kernel clears and copies pages byte by byte, smap
+# Features that cost time in emulation and are not needed: with erms a kernel clears and copies pages byte by byte, smap
 # takes two more instructions for each access to a program's memory, and la57 makes page tables a level deeper.
 _COSTLY = "-erms,-la57,-pku,-smap,-smep,-umip"
 TCG = ("-accel", "tcg,thread=multi", "-cpu", f"{_EMULATED_CPU},{_COSTLY}")
@@ -35,11 +35,11 @@ KERNEL_COMMAND_LINE = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The hardware a guest gets."""
+    """The hardware of a guest."""
 
     memory: str = "1536M"
     cpus: int = 2
-    append: str = ""  # after our own words, so that it can take them back
+    append: str = ""  # after the fixed words, so that it can override them
     counted: bool = False  # time by instructions: all CPUs together execute 10^9 a second
     suite: str = ""  # the Debian, and with it the kernel; the host's own if empty
     programs: bool = False  # the image that has real programs to run in pods
@@ -50,7 +50,7 @@ class Machine:
 def qemu_command(
     machine: Machine, image: Image, *, accel: Sequence[str], payload: str, packages: str, ssh_port: int
 ) -> list[str]:
-    """The whole QEMU command line. Nothing the guest writes survives it, and it sees no network."""
+    """Return the QEMU command line. The guest's writes are lost at its end, and it has no network."""
     quick = "if=virtio,cache=unsafe,format=raw"
     return [
         *DIE_WITH_PARENT,
@@ -74,7 +74,7 @@ def _escaped(path: str | Path) -> str:
 
 
 def free_port() -> int:
-    """A loopback port that is free now. Somebody may take it before QEMU does: then the boot fails, and is retried."""
+    """Return a free loopback port. If another process takes it before QEMU, the boot fails and is tried again."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
@@ -82,7 +82,7 @@ def free_port() -> int:
 
 
 def accelerator(cache: Path, kernel: Path) -> Sequence[str]:
-    """KVM where a kernel really runs under it, else emulation. The answer holds until the host's next boot."""
+    """Return KVM if a kernel really runs under it, else emulation. The result is kept until the host's next boot."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return TCG
     verdict = _verdict_file(cache)
@@ -94,7 +94,7 @@ def accelerator(cache: Path, kernel: Path) -> Sequence[str]:
 
 
 def distrust_kvm(cache: Path) -> None:
-    """A guest was lost under KVM: emulate until the host's next boot."""
+    """Note that a guest was lost under KVM: emulate until the host's next boot."""
     _remember(_verdict_file(cache), works=False)
 
 
@@ -110,9 +110,9 @@ def _remember(verdict: Path, *, works: bool) -> None:
 
 
 def kvm_works(kernel: Path) -> bool:
-    """Boot the kernel under KVM without a disk: it panics for want of one, and that ends QEMU.
+    """Return True if a kernel boots under KVM; without a disk it panics, and that ends QEMU.
 
-    Nothing less will do: there are nested KVMs that run a boot sector and hang over a kernel.
+    A smaller test is not enough: some nested KVMs run a boot sector and hang with a kernel.
     """
     with tempfile.TemporaryFile() as console:
         probe = subprocess.Popen(
