@@ -1,1 +1,1 @@
-"""The test bed: a real kernel in a VM, and loads and measurements on it. No part of the installed package."""
+"""The test bed: a VM with a real kernel, loads and measurements. It is not part of the installed package."""

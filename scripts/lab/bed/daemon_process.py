@@ -64,7 +64,7 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Yield the pod's UID and the seconds of each pause in a daemon's log."""
+    """Yield the pod's UID and the duration in seconds of each ended pause in a daemon's log."""
     for line in log:
         match = _LINE.fullmatch(line)
         if match is not None and match["verb"] == "resumed":

@@ -28,14 +28,14 @@ _LINGER_POLL_S: Final = 0.1
 
 
 def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
-    """Whether another request fits beside the admitted ones."""
+    """Return True if `request` fits into the capacity beside the admitted requests."""
     return sum(admitted_bytes) + request <= capacity_bytes
 
 
 def count_oom_kills(memory_events: dict[str, int]) -> int:
     """Return the OOM kills in a `memory.events`: group kills, if the kernel counts them.
 
-    `oom_kill` counts processes, and counts the chosen process of a group twice: when it is chosen and with its group
+    `oom_kill` counts processes, and counts the chosen process of a group twice: when chosen and with its group
     (mm/oom_kill.c, oom_kill_process; measured on 6.1 and 6.12). `oom_group_kill` (kernel 5.17) counts each group once,
     and all our containers are groups.
     """
@@ -69,7 +69,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened to a job's pod, `at_s` seconds into the run."""
+    """An event of a job's pod, `at_s` seconds into the run."""
 
     kind: EventKind
     at_s: float
@@ -81,7 +81,7 @@ class Event:
 
 @dataclass(slots=True)
 class JobTimes:
-    """How one job fared. Waiting: for admission or in back-off; running: until it finished or was killed."""
+    """Times and restarts of one job. Waiting: for admission or in back-off. Running: until its end or a kill."""
 
     waiting_s: float = 0.0
     running_s: float = 0.0
@@ -93,7 +93,7 @@ class JobTimes:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run."""
+    """Result of one run."""
 
     finished: int
     total_s: float
@@ -116,7 +116,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How this kubelet runs jobs."""
+    """Parameters of a kubelet."""
 
     oversubscription: float
     backoff_scale: float
@@ -130,7 +130,7 @@ class Policy:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands."""
+    """State of a run: its time in seconds, and numbers of jobs and restarts."""
 
     at_s: float = 0.0
     total: int = 0
@@ -177,7 +177,7 @@ class Kubelet:
 
     @property
     def pods(self) -> list[PodSpec]:
-        """The pods admitted now."""
+        """Pods that are admitted now."""
         return [running.pod for running in self._admitted.values()]
 
     def stop(self) -> None:

@@ -49,7 +49,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """What the API would say about a pod with one container."""
+    """A pod with one container, as the API would describe it."""
 
     name: str
     uid: str
@@ -63,7 +63,7 @@ class PodSpec:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's cgroup and its one process, a child of ours."""
+    """A container's cgroup and its one process, a child of this process."""
 
     id: str
     scope: Path

@@ -93,7 +93,7 @@ def own_slice(mount: Path, name: str) -> Iterator[Path]:
 def own_folder(path: Path) -> Iterator[Path]:
     """Make an empty log folder and remove it at the end.
 
-    The path is fixed, and the slice's lock protects it: so the remains of a killed predecessor go as well.
+    The path is fixed, and the slice's lock protects it: so the remains of a killed predecessor are removed as well.
     """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)

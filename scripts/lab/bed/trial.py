@@ -5,7 +5,7 @@
 
 As root with cgroup v2; the peers only in the VM. In the setting `node` only the machine's own memory limits the jobs: a
 VM of 560M then has the same 384 MiB for them that are the default in the setting `kubepods`. Prints one JSON object on
-one line. Exit status: 0 when the trial ran, even out of time; 1 when it could not; 2 on a usage error; 128 + n when
+one line. Exit status: 0 if the trial ran, even into its timeout; 1 if it could not run; 2 on a usage error; 128 + n if
 signal n ended it.
 
 The load is the paper's: containers with a limit of 1/share of the capacity, which always use half of it and allocate
@@ -48,21 +48,19 @@ UNITS = 8
 """Units of memory in a limit (section 6.2)."""
 CAPACITY_MIB = 384
 ROUNDS = 3
-"""Times that a job grows and shrinks. With 200 ms of CPU time for each unit and 40 µs for each page, a job needs 2 to 3
-s
-
-of CPU time: some 30 s when 20 jobs share a CPU.
+"""Times that a job grows and shrinks. With 200 ms of CPU time for each unit and 40 µs for each page, a job needs
+2 to 3 s of CPU time: some 30 s when 20 jobs share a CPU.
 """
 BACKOFF_SCALE = 0.2
-"""Factor on kubelet's back-off. The paper's jobs run for minutes and the back-off begins at 10 s; here it begins at 2
-s.
+"""Factor on kubelet's back-off. The paper's jobs run for minutes and the back-off begins at 10 s; here it begins at
+2 s.
 """
 TIMEOUT_S = 600.0
 
 _SPARE_BYTES = 8 * MIB
-"""Memory that the node itself uses during a trial, out of the available memory before it."""
+"""Part of the memory available before a trial that the node itself uses during the trial, in bytes."""
 _DAEMON_BYTES = 36 * MIB
-"""Memory for the arm's daemon; see `ballast`."""
+"""Memory for the arm's daemon, in bytes; see `ballast`."""
 _BALLAST_MAX_BYTES = 256 * MIB
 _TICK_S = 0.2
 _PAGE = mmap.PAGESIZE
@@ -70,7 +68,7 @@ _PAGE = mmap.PAGESIZE
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for."""
+    """Parameters of a trial."""
 
     setting: Setting
     share: int
@@ -86,7 +84,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Is told what happens meanwhile; times are seconds into the trial."""
+    """Callbacks during a trial; times are seconds into the trial."""
 
     on_event: Callable[[Event], None]
     on_look: Callable[[float, int, frozenset[str]], None]
@@ -118,10 +116,10 @@ def load_of(plan: Plan, capacity: int) -> Load:
 
 @contextlib.contextmanager
 def ballast(size: int) -> Iterator[None]:
-    """Occupy `size` bytes of memory, touched; nothing if that is less than a page.
+    """Occupy and touch `size` bytes of memory until the block ends; do nothing for less than a page.
 
-    Where the node's memory is the limit, a daemon of some MiB is a large part of so small a node, and so is the page
-    cache of an earlier trial. With the ballast every trial begins with the same available memory.
+    If the node's memory is the limit, a daemon of some MiB or the page cache of an earlier trial is a large part of
+    so small a node. With the ballast every trial begins with the same available memory.
     """
     if size < _PAGE:
         yield
@@ -271,7 +269,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; `args.do` is the function to call."""
+    """Parse the command line; `args.do` of the result is the function to call."""
     parser = argparse.ArgumentParser(prog="lab.bed.trial", description="One trial of the paper's experiment.")
     actions = parser.add_subparsers(dest="action", required=True)
     measure = actions.add_parser("calibrate", help="measure how many iterations take that long here")
