@@ -77,7 +77,7 @@ def decode_record(data: bytes) -> HighRecord:
     """Return the record in the bytes of an xattr.
 
     Raises:
-        DamagedRecordError: not our JSON, another schema, or a value that cannot be.
+        DamagedRecordError: the bytes are no record, have another schema, or have an impossible value.
     """
     try:
         fields = json.loads(data)
@@ -106,13 +106,14 @@ def text(high_bytes: int | None) -> str:
 def set_high(
     cgroup: Cgroup, level_bytes: int, since_ns: int, *, known: HighRecord | None = None, wait_s: float = LOCK_WAIT_S
 ) -> HighRecord | None:
-    """Write memory.high and return the record; None if the original is at least as tight and stays in force.
+    """Write `level_bytes` to memory.high and return the record; None if the original is at least as tight.
 
     A value that cgpause did not write becomes the original. `known` is the record as the caller wrote it; it is used if
     the record on the cgroup is damaged or missing.
 
     Raises:
-        CgpauseError: the value could not be set; everything written was undone before.
+        RestoreError: the value could not be set, and the undo of the write failed too.
+        CgpauseError: the value could not be set; the write was undone before.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = _record(cgroup, known)

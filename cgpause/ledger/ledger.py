@@ -73,7 +73,7 @@ def read_record(cgroup: Cgroup) -> PauseRecord | None:
 
 
 def is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
-    """Return True if the pause in the record is in force: another program may have written since."""
+    """Return True if the pod is frozen or throttled as its record says; another program may have written since."""
     if record.mechanism is Mechanism.FREEZE:
         return _is_frozen(cgroup)
     return parse_cpu_max(cgroup.read("cpu.max")) == record.written
@@ -83,7 +83,8 @@ def pause(cgroup: Cgroup, request: PauseRequest, *, wait_s: float = LOCK_WAIT_S)
     """Pause a pod; return its record, and whether anything changed (a paused pod stays as it is).
 
     Raises:
-        CgpauseError: the pod could not be paused; everything written was undone before.
+        RestoreError: the pod could not be paused, and the undo of its writes failed too.
+        CgpauseError: the pod could not be paused; its writes were undone before.
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -180,7 +181,7 @@ def plan_take_over(
 ) -> tuple[PauseRecord, bool]:
     """Return the record that `take_over` would write, and whether the quota has to be written again.
 
-    It reads and writes nothing.
+    It writes nothing.
 
     Raises:
         HeldError: the pod is frozen, and a throttle was requested.
@@ -274,10 +275,10 @@ def resume(
 
 
 def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -> PauseRecord | None:
-    """Write the throttle again after a foreign write to cpu.max; return None if there was no foreign write.
+    """Write the throttle again after a foreign write to cpu.max; return the new record, None without such a write.
 
     A pod that is also frozen stays frozen. If the foreign value is the original, systemd has applied its unit again:
-    that is no wish to resume. Any other value is a resize, and becomes the original (docs/architecture.md).
+    that is no wish to resume. Any other value is a resize, and becomes the original (docs/comparison.md).
     """
     with cgroup.locked(wait_s=wait_s):
         existing = read_record(cgroup)
@@ -289,7 +290,7 @@ def reassert(cgroup: Cgroup, throttle: CpuMax, *, wait_s: float = LOCK_WAIT_S) -
 
 
 def _plan_reassert(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> PauseRecord | None:
-    """Return the record with the present value as the original; None if cgpause wrote the present value."""
+    """Return the record with a foreign value of cpu.max as the original; None if the value is not foreign."""
     if record.written is None:
         return None
     current = parse_cpu_max(cgroup.read("cpu.max"))

@@ -1,1 +1,1 @@
-"""What the daemon did: events, history, Prometheus metrics and traces."""
+"""Acts of the daemon: events, history, Prometheus metrics and traces."""

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 _INTERVAL_S = 15
 _DEADLINE_S = 10.0
-"""Longest time of a connection, from its start until the client has read the answer."""
+"""Longest time of a connection, whether or not its request has come and the client has read the answer."""
 _CLIENTS = 8
 """Most connections at a time, with a thread each; together with the server they stay below the unit's TasksMax=."""
 _GRACE_S = 0.05
@@ -99,7 +99,7 @@ class Source:
 
     @property
     def app(self) -> WSGIApplication:
-        """Return a registry for an HTTP server."""
+        """Return a WSGI application that answers with the metrics."""
         app: WSGIApplication = make_wsgi_app(self._registry)
         return app
 
@@ -194,7 +194,7 @@ def run(path: str | None, *, listen: str | None, textfile: str | None, interval_
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """An HTTP server with few threads, one for each connection: a new client replaces the oldest slow one."""
+    """HTTP server with at most `_CLIENTS` connections, each with a thread: a new client replaces the oldest one."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -219,7 +219,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(client)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as in BaseServer
-        """Start the thread of a connection as soon as one is free."""
+        """Start the thread of a connection; end the oldest connection if no thread becomes free in `_GRACE_S`."""
         while not self._free.acquire(timeout=_GRACE_S):
             for oldest in list(self._clients)[:1]:
                 self._end(oldest)
@@ -271,7 +271,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def application(source: Source) -> WSGIApplication:
-    """Answer with the metrics at /metrics, and with a link to them at /."""
+    """Return a WSGI application with the metrics at /metrics, and with a text that names this path at /."""
     metrics = source.app
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -30,7 +30,7 @@ from cgpause.telemetry.trace.write import TraceFiles
 _NS = 1_000_000_000
 _DETAILS_NS = _NS
 _CALM_DETAILS_NS = 10 * _NS
-"""Intervals of reading page cache and listening sockets: the daemon's while memory is tight, else longer."""
+"""Intervals of reading page cache and listening sockets: the first while memory is tight, as in the daemon."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Recorded:
     """Number of pods in the last sample."""
     seconds: float = 0.0
     written: int = 0
-    """Size of the trace in bytes."""
+    """Bytes written so far."""
     unread: int = 0
     """Number of failed samples."""
 
@@ -75,7 +75,7 @@ class _Node:
         self._root.close()
 
     def take_in(self, at_ns: int, *, tight: bool) -> None:
-        """Refresh the tree after a change that inotify reports, or when its timer is due."""
+        """Refresh the tree and the pods' records: after changes that inotify reports, or when a refresh is due."""
         changes: Changes = self._watch.read()
         times = self._follower.times
         if changes.tree:
@@ -102,7 +102,7 @@ class _Node:
                 self.tree.starts(one, at_ns)
 
     def due_ns(self) -> int:
-        """Return the time of the next refresh without a change."""
+        """Return the time at which the tree is refreshed even without an inotify event."""
         return self._follower.times.due_ns
 
     def read_details(self, at_ns: int, *, tight: bool) -> None:
@@ -126,7 +126,7 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     """Record until `for_s` is over or SIGINT, SIGTERM or SIGHUP comes; call `on_sample` with the progress.
 
     Raises:
-        KernelWriteError: the file exists, or a later write failed; the part before it can be read.
+        KernelWriteError: the file exists or cannot be made, or a later write failed; the part before it can be read.
         CgpauseError: the cgroup root does not exist.
     """
     raise_descriptor_limit()
@@ -191,7 +191,7 @@ def _loop(
                 write(blocks.add(gatherer.moment(sample, time.time()), tight=tight))
                 recorded.samples += 1
                 recorded.pods = len(sample.pods)
-                # Samples lie on a grid, so that their durations do not add up; a missed one is left out.
+                # Samples lie on a grid, so that their durations do not add up; missed samples are not made up for.
                 due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
                 if not tight:
                     node.read_details(at_ns, tight=False)
@@ -211,7 +211,7 @@ def _loop(
 
 @contextmanager
 def _told_to_end() -> Iterator[int]:
-    """Return a descriptor that becomes readable when a signal to end comes."""
+    """Yield a descriptor that becomes readable when SIGINT, SIGTERM or SIGHUP comes."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # The handler does nothing: the wakeup descriptor gets the byte.

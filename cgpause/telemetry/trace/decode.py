@@ -17,18 +17,18 @@ from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample, 
 E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
 
 _MOST = 1 << 60
-"""Largest number of bytes, nanoseconds or counts."""
+"""Largest valid number of bytes, nanoseconds or counts."""
 _LATEST_S = 4e11
 MAX_PODS = 10_000
 """Most pods at a time."""
 _MAX_TEXT = 600
 """Longest text: a namespace and a name have 316 characters, a rule with a glob some more."""
 GAP_NS = 60_000_000_000
-"""Time without a sample after which the time before counts as unknown; longer for a long interval."""
+"""Time without a sample after which the time before counts as unknown; five intervals if that is longer."""
 
 
 class BadLineError(ValueError):
-    """The mistake in a line."""
+    """A line of the trace is not valid; the message names the value and the allowed values."""
 
 
 class TornLineError(BadLineError):
@@ -56,7 +56,7 @@ class Decoder:
         """Decode a line; return the sample that it completes, or None.
 
         Raises:
-            BadLineError: the line has a mistake; the message names the value and the allowed values.
+            BadLineError: the line is not valid.
         """
         values = _parse(line)
         if "cgpause_trace" in values:
@@ -216,7 +216,7 @@ class Decoder:
         available = 0 if old is None else old.node_available_bytes
         used = 0 if old is None else old.kubepods_used_bytes
         if "a" in values:
-            # A kernel never reports negative headroom, but a simulation can overshoot by a page.
+            # A kernel never reports a negative MemAvailable, but a simulation can overshoot by a page.
             available = _checked(_whole(values, "a", least=-_MOST) * quantum, "a", least=-_MOST)
         if "u" in values:
             used = _checked(_whole(values, "u") * quantum, "u")

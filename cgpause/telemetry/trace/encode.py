@@ -16,15 +16,13 @@ from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample
 _CPU_QUANTUM_USEC = 1000
 
 Hide = Callable[[str], str]
-"""Replacement of names, UIDs and ids."""
+"""Function that returns the replacement of a name, a UID or an id."""
 
 
 def hasher(salt: bytes) -> Hide:
-    """Return a function that hashes names: the same name gets the same hash.
+    """Return a function that hashes names: under one salt, the same name gets the same hash.
 
-    Without the salt, names cannot be tried against the hashes.
-
-    `default` and similar names reveal nothing, and stay.
+    Without the salt, names cannot be tried against the hashes. `default` and similar names reveal nothing, and stay.
     """
     from cgpause.core.redact import WELL_KNOWN, hashed  # noqa: PLC0415 - it brings OpenSSL, which the daemon does without
 
@@ -225,7 +223,7 @@ def _line(values: dict[str, Any]) -> str:
 
 _BLOCK_NS = 5_000_000_000
 _CLOSE_BLOCK_NS = 1_000_000_000
-"""Longest time between two blocks while memory is tight: the recorder may be killed."""
+"""Longest time between two blocks while memory is tight: the recorder may be the next to be killed."""
 _BLOCK_LINES = 2000
 
 
@@ -252,7 +250,7 @@ class Blocks:
         self._anew = True
 
     def add(self, moment: TracedSample, *, tight: bool) -> list[Block]:
-        """Add a sample; return the blocks that are due. `close` is whether memory is tight."""
+        """Add a sample; return the blocks that are due. They are due sooner if memory is `tight`."""
         at_ns = moment.sample.at_ns
         blocks: list[Block] = []
         if self._anew:

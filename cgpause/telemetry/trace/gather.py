@@ -1,7 +1,7 @@
 """Reader of the values that a trace adds to a sample: pressure, OOM kills, CPU time. It writes nothing.
 
-The memory.events of kubepods counts the OOM kills of all pods; the pods' own files are read only after a new kill. The
-CPU time of each pod is read every 10 s, of some pods in each sample.
+The memory.events of kubepods counts the OOM kills of all pods; the pods' own files are read only after a new kill, and
+once for a new pod. The CPU time of each pod is read every 10 s, of some pods in each sample.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cgpause.pods.tree import PodTree, TrackedPod
 from cgpause.telemetry.trace.values import Stall, TracedSample
 
 CLOSE_PCT = 25
-"""Share of the capacity below which memory counts as tight; the daemon is awake there, too."""
+"""Memory is tight below this headroom in percent of the capacity; the daemon is awake at about the same headroom."""
 CLOSER = 5
-"""Factor on the number of samples while memory is tight."""
+"""Factor by which samples are more frequent while memory is tight."""
 _ROUND_NS = 10_000_000_000
 
 
@@ -33,7 +33,7 @@ def interval_ns(headroom: Headroom, interval_s: float) -> int:
 
 
 class Gatherer:
-    """Reader that completes samples."""
+    """Reader that adds its values to samples, as `TracedSample`s."""
 
     def __init__(self, tree: PodTree) -> None:
         self._tree = tree
@@ -44,7 +44,7 @@ class Gatherer:
         self._kubepods_kills: int | None = None
         self._at_ns = 0
         self._next = 0
-        """Position of the next pod to read."""
+        """Position of the pod that was read last."""
 
     def moment(self, sample: Sample, time_s: float) -> TracedSample:
         """Return a sample with the additional values; `time_s` is Unix time."""
@@ -55,7 +55,7 @@ class Gatherer:
                 counts.pop(gone, None)
         all_kills = self._killed()
         for key, tracked in pods.items():
-            # The counts of a new pod are its first values.
+            # The first counts of a new pod are the baseline for its later ones.
             if all_kills or key not in self._known:
                 self._read_kills(key, tracked)
                 self._known.add(key)
@@ -72,7 +72,7 @@ class Gatherer:
         )
 
     def _killed(self) -> bool:
-        """Return True if a process in any pod was OOM-killed since the last call."""
+        """Return True if a process of any pod may have been OOM-killed since the last call."""
         kubepods, before = self._tree.kubepods, self._kubepods_kills
         self._kubepods_kills = None
         if kubepods is not None:

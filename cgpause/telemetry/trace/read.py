@@ -87,9 +87,9 @@ def _begins_a_trace(name: str) -> bool:
 
 
 def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None) -> Trace:
-    """Read a trace and check every line.
+    """Return the trace in a file and its older parts, with every line checked.
 
-    It calls `on_bytes` with the number of bytes read so far.
+    It calls `on_bytes` with the number of bytes read so far and the number of all bytes.
 
     Raises:
         TraceError: the file is missing or unreadable, is no trace, or has no sample.
@@ -194,7 +194,7 @@ def _texts(fd: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _member(fd: int, start: int, end: int) -> Generator[tuple[bytes, int], None, int]:
-    """Decompress one gzip member, whole or torn; return the start of the next one."""
+    """Yield the text of one gzip member, whole or torn, as in `_texts`; return the start of the next member."""
     unpack = zlib.decompressobj(wbits=31)
     at = start
     while at < end:

@@ -35,7 +35,7 @@ class Header:
     time_s: float
     """Unix seconds (CLOCK_REALTIME) at `at_ns`."""
     at_ns: int
-    """Start on CLOCK_BOOTTIME, to the microsecond. Times of samples count from here."""
+    """Start in ns of CLOCK_BOOTTIME, to the microsecond. Times of samples count from here."""
     interval_s: float
     """Interval between two samples while memory is not tight, in s."""
     version: str
@@ -48,15 +48,15 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class TracedSample:
-    """One sample with additional values; the pods' `paused` is that of the node."""
+    """One sample with additional values; the pods' `paused` is the real pause on the node."""
 
     sample: Sample
     oom_kills: Mapping[CgroupId, int] = field(default_factory=dict)
-    """Number of OOM-killed processes of each pod that has any (`oom_kill` of its memory.events)."""
+    """Number of OOM-killed processes so far, of each pod that has any (`oom_kill` of its memory.events)."""
     own_ooms: Mapping[CgroupId, int] = field(default_factory=dict)
-    """Number of times that a pod or its container reached its own limit (`oom` of the same file)."""
+    """Number of times so far that a pod, or a container of it, reached its own limit (`oom` of the same file)."""
     cpu_usec: Mapping[CgroupId, int] = field(default_factory=dict)
-    """CPU time of some pods; that of the others is in their facts."""
+    """CPU time in µs, of pods that the recorder read; that of the others is in their facts."""
     node: Stall | None = None
     kubepods: Stall | None = None
     time_s: float = 0.0
@@ -66,10 +66,10 @@ class TracedSample:
 
 
 def pod_id(pod: Pod) -> CgroupId:
-    """Return the id of a pod in a trace: its cgroup's path has the UID, which may be hidden."""
+    """Return the id of a pod in a trace, from QoS class, UID and inode: the cgroup's path has the UID, maybe hidden."""
     return CgroupId(f"{pod.qos.lower()}/{pod.uid}", pod.cgroup.inode)
 
 
 def pause_seen(mechanism: Mechanism, owner: Owner, since_ns: int, reason: str = "") -> PauseRecord:
-    """Return a pause with the fields that a policy reads."""
+    """Return a pause record with the fields that a policy reads; the others have defaults."""
     return PauseRecord(mechanism, owner, reason, since_ns, None, CpuMax(None, 100_000), 0, None)

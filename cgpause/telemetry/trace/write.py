@@ -1,4 +1,4 @@
-"""Writer of a trace to its files, which have a maximal size and are readable to the last whole line at any time.
+"""Writer of a trace to files of a limited total size, which are readable to the last whole line at any time.
 
 A full file becomes FILE.1, the one before it FILE.2, and so on; the oldest is dropped. Each file begins with a header
 and needs none of the others. The compressor is flushed after each block, so a kill costs at most a block. No fsync, as
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from cgpause.telemetry.trace.read import SEGMENTS, segment
 
 _SLACK = 1 << 16
-"""Size limit of a file; the block that exceeds it is still written."""
+"""A file is full this many bytes before its limit; the block that fills it is still written to it."""
 LEAST_BYTES = 1 << 20
 """Smallest total size: a smaller one would be all headers."""
 
@@ -28,7 +28,7 @@ class TraceFiles:
         """Open the trace; with `fresh` it must not exist, otherwise the writer continues it.
 
         Raises:
-            OSError: the file cannot be opened, or is no trace.
+            OSError: the file cannot be opened or is not a regular file; with `fresh`, the trace exists.
         """
         self.path = path
         self._part_bytes = max(max_bytes, LEAST_BYTES) // SEGMENTS
@@ -47,7 +47,7 @@ class TraceFiles:
 
     @property
     def full(self) -> bool:
-        """Return True if the next block begins a file and needs a header."""
+        """Return True if the open file is full: the next block should begin with a header, and so begin a new file."""
         return self.size + _SLACK > self._part_bytes
 
     def write(self, lines: Sequence[str], *, begins: bool) -> None:
