@@ -230,7 +230,7 @@ FAMILIES = (
     Family(
         "cgpause_reaction_latency_seconds",
         _H,
-        "Time from the moment at which a sample was due, or the kernel reported pressure, to the end of a pause.",
+        "Time from a due sample, or from the kernel's report of pressure, until a pause is in force.",
         buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
     ),
 )
