@@ -1,1 +1,1 @@
-"""Pages of docs/, written from what was measured."""
+"""Pages of docs/, written from measured results."""

@@ -1,6 +1,6 @@
-"""Turns what `lab.measure.bench` and `lab.measure.slowdown` measured into performance.json, .md and a plot.
+"""Writes performance.json, .md and a plot from the results of `lab.measure.bench` and `lab.measure.slowdown`.
 
-No figure there is typed by hand. What was not measured has no section.
+No figure there is typed by hand. A measurement without results has no section.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what performance.json holds."""
+    """Return the report as Markdown; `results` is the content of performance.json."""
     runs, slowdown = results["runs"], results.get("slowdown")
     lines = [
         "# What cgpause costs",
@@ -74,7 +74,7 @@ def _growth(runs: list[dict[str, Any]]) -> list[str]:
     ticks = [(where, tick) for where, tick in _each_tick(runs) if "near_us" in tick]
     if not ticks:
         return []
-    used_pct = ticks[0][1].get("near_used_pct", 97)  # what it was before the figure was recorded
+    used_pct = ticks[0][1].get("near_used_pct", 97)  # older results do not record it; it was 97 %
     lines = [
         "",
         "## Near the limit",
@@ -197,7 +197,7 @@ def _slowdown(slowdown: dict[str, Any] | None) -> list[str]:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Draw a tick's cost by number of pods into a PNG; does nothing where that was not measured."""
+    """Draw a tick's cost by number of pods into a PNG; do nothing if no run has ticks near the limit."""
     runs = [run for run in results["runs"] if all("near_us" in tick for tick in run["tick"])]
     if not runs:
         return
@@ -220,7 +220,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What performance.json holds: the printed results, each in its place by `kind`."""
+    """Return the content of performance.json: the printed results, each placed by its `kind`."""
     results: dict[str, Any] = {"commit": commit, "runs": []}
     for part in parts:
         if part["kind"] == "slowdown":
@@ -237,12 +237,12 @@ def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def with_tops(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What was measured before, with the dashboard measured anew; it was another commit's then."""
+    """Return `results` with the dashboard's replaced by `parts`; only these get the commit."""
     return {**results, "tops": [{**part, "commit": commit} for part in parts]}
 
 
 def with_trace(results: dict[str, Any], commit: str, part: dict[str, Any]) -> dict[str, Any]:
-    """The same, with the recording measured anew."""
+    """Return `results` with the recording's replaced by `part`; only this gets the commit."""
     return {**results, "trace": {**part, "commit": commit}}
 
 
@@ -251,7 +251,7 @@ def _row(values: Iterable[object]) -> str:
 
 
 def main() -> int:
-    """Combine the JSON files named on the command line; those of dashboard or recording alone go into what is there."""
+    """Publish the JSON files on the command line; dashboards alone, or a recording alone, update the published file."""
     parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
     if parts and all(part["kind"] == "top" for part in parts):
         results = with_tops(json.loads(RESULTS.read_text()), commit_of(), parts)

@@ -20,7 +20,7 @@ _STYLES = {"none": ("--", "o", "without cgpause"), "reserve": ("-", "s", "with c
 
 
 def draw(cells: Sequence[dict[str, Any]]) -> None:
-    """Restarts, work and nodes by oversubscription."""
+    """Draw restarts, work done and nodes used by oversubscription into PICTURE."""
     mpl.use("Agg")
     sweep = [cell for cell in cells if cell["nodes"] == NODES]
     spread = next(
@@ -58,7 +58,7 @@ def draw(cells: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Draw the picture from cluster.json."""
     draw(json.loads((REPO / "docs/measurements" / "cluster.json").read_text())["runs"][0]["cells"])
     print(f"wrote {PICTURE.relative_to(REPO)}", file=sys.stderr)
     return 0

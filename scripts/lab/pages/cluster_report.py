@@ -1,4 +1,4 @@
-"""The page about oversubscribed clusters: what `lab.measure.cluster` found."""
+"""The page about oversubscribed clusters, from the results of `lab.measure.cluster`."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _SPEED_COLUMNS = (
     "peak memory, MiB",
 )
 TARGET_NODES, TARGET_S = 1000, 120.0
-"""For 1000 nodes, 100 pods on each, and an hour."""
+"""Target: simulating an hour of 1000 nodes with 100 pods each takes at most 120 s of CPU time."""
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what cluster.json holds."""
+    """Return the report as Markdown; `results` is the content of cluster.json."""
     (run,) = results["runs"]
     cells: list[Cell] = run["cells"]
     sweep = [cell for cell in cells if cell["nodes"] == NODES]
@@ -100,7 +100,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def safe_pct(cells: Sequence[Cell], scoring: str, arm: str) -> int | None:
-    """Up to which oversubscription nobody restarts, if there is any."""
+    """Return the highest oversubscription, in percent, up to which no container restarts; None if there is none."""
     mine = sorted(
         (cell for cell in cells if cell["scoring"] == scoring and cell["arm"] == arm), key=lambda cell: cell["percent"]
     )
@@ -149,7 +149,7 @@ def _answer(sweep: Sequence[Cell]) -> list[str]:
 
 
 def _restarts(sweep: Sequence[Cell], percent: int) -> tuple[int, int]:
-    """Without cgpause and with it, packed."""
+    """Return the restarts without cgpause and with it, on nodes packed by MostAllocated."""
     without, with_it = (_find(sweep, "MostAllocated", arm, percent)["restarts"] for arm in ("none", "reserve"))
     return int(without), int(with_it)
 
@@ -172,7 +172,7 @@ def _with(cell: Cell) -> str:
 
 
 def _packed_pct(cell: Cell) -> float:
-    """Memory used, of the nodes that ever had a pod."""
+    """Return the mean memory use, in percent, of the nodes while they have a pod."""
     return float(cell["used_mean_pct"]) * int(cell["nodes"]) / float(cell["nodes_used"])
 
 

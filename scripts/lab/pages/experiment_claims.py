@@ -1,7 +1,7 @@
-"""What the experiment must show, judged from the measured trials alone; values only.
+"""The claims that the experiment must meet, judged from the measured trials alone; values only.
 
-Arms are compared pairwise: on a load, over the seeds both have. A load on which either is missing is not measured, and
-a verdict says on how many of the loads it stands.
+Two arms are compared on a load, over the seeds that both have. A load without one of the arms counts as not measured,
+and each verdict names the number of loads behind it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lab.measure.experiment_results import (
 )
 
 JUDGED = (STOCK,)
-"""The arms that have to show it."""
+"""The arms that must meet the claims."""
 
 MAX_RESTARTS_LEFT = 0.02
 SAFE_OVERSUBSCRIPTION = 1.4
@@ -38,11 +38,11 @@ MAX_TIME_TO_UNLIMITED = {1.4: 1.10, 1.5: 1.30}
 
 PAPER_RESTARTS_SAVED = (0.40, 0.58)
 PAPER_TIME_SAVED = (0.07, 0.13)
-"""Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91), on average and at best, against no control."""
+"""Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91): shares saved against no control, on average and at best."""
 
 
 class Verdict(StrEnum):
-    """Whether something holds."""
+    """Result of judging a claim."""
 
     HOLDS = "holds"
     SO_FAR = "holds so far"
@@ -52,7 +52,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, the figure it stands on, and the loads that speak against it."""
+    """A verdict, the figure behind it, and the loads or trials that contradict the claim."""
 
     verdict: Verdict
     figure: str = ""
@@ -61,7 +61,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence and how each judged arm stands to it."""
+    """A claim in words, and the judgement of each judged arm."""
 
     text: str
     judgements: dict[str, Judgement]
@@ -69,23 +69,23 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two arms on one load, over the seeds both have; values are means over those seeds."""
+    """Two arms on one load; values are means over the seeds that both have."""
 
     cell: Cell
     seeds: int
     restarts: float
     other_restarts: float
     time_ratio: float
-    """Total time of the first in total times of the other."""
+    """Total time of the first arm divided by that of the other."""
 
     @property
     def other_restarted(self) -> bool:
-        """Whether the load has restarts with the other arm."""
+        """Whether the other arm has restarts on the load."""
         return self.other_restarts > 0
 
 
 class Evidence:
-    """The measured trials, to be looked up."""
+    """The measured trials, by load, arm and seed."""
 
     def __init__(self, results: Results) -> None:
         self._boots = results.boots
@@ -95,19 +95,19 @@ class Evidence:
             self._found.setdefault(trial.cell, {}).setdefault(trial.arm, {})[trial.seed] = result
 
     def cells(self) -> list[Cell]:
-        """Loads on which anything was measured."""
+        """Return the loads with a measured trial, in order."""
         return sorted(self._found)
 
     def arms(self, cell: Cell) -> list[str]:
-        """Arms measured on a load, in the order of ARMS."""
+        """Return the arms measured on a load, in the order of ARMS."""
         return [arm for arm in ARMS[cell.setting] if arm in self._found.get(cell, {})]
 
     def seeds(self, cell: Cell, arm: str) -> list[Result]:
-        """An arm's trials on a load, by seed."""
+        """Return an arm's trials on a load, sorted by seed."""
         return [result for _, result in sorted(self._found.get(cell, {}).get(arm, {}).items())]
 
     def pair(self, cell: Cell, arm: str, other: str) -> Pair | None:
-        """Two arms compared; None where they have no twins."""
+        """Return two arms compared on a load; None if they have no twins."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         twins = self.twins(cell, arm, other)
         common = [mine.trial.seed for mine, _ in twins]
@@ -118,13 +118,13 @@ class Evidence:
         return Pair(cell, len(common), restarts, other_restarts, total / other_total)
 
     def twins(self, cell: Cell, arm: str, other: str) -> list[tuple[Result, Result]]:
-        """The trials of two arms on a load that can be compared: same seed, same bed; by seed."""
+        """Return the trials of two arms in pairs with the same seed, bed, kernel and machine, sorted by seed."""
         ours, theirs = (self._found.get(cell, {}).get(name, {}) for name in (arm, other))
         both = [(ours[seed], theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
         return [(mine, its) for mine, its in both if self._boot(mine).ground == self._boot(its).ground]
 
     def is_calm(self, cell: Cell) -> bool:
-        """Whether nothing restarts on a load without control, as far as the seeds wanted go."""
+        """Return True if all SEEDS of a load ran without control and no container restarted."""
         found = self.seeds(cell, NONE)
         return len(found) >= len(SEEDS) and not any(result.number("restarts") for result in found)
 
@@ -132,18 +132,18 @@ class Evidence:
         return self._boots[result.boot]
 
     def pairs(self, arm: str, other: str, cells: Iterable[Cell]) -> list[Pair]:
-        """`pair` for those of the loads that have both."""
+        """Return the `pair` of each load that has one."""
         return [pair for cell in cells if (pair := self.pair(cell, arm, other)) is not None]
 
 
 def every_cell(arms: Sequence[str] = (), *, at: Callable[[float], bool] = lambda _: True) -> list[Cell]:
-    """The loads of the whole experiment on which all these arms are to be run, in order."""
+    """Return the loads of the experiment that run all these arms, in order; `at` selects oversubscriptions."""
     cells = [Cell(*key) for key in ((s, n, o) for s in ARMS for n in SHARES for o in OVERSUBSCRIPTIONS if at(o))]
     return sorted(cell for cell in cells if set(arms) <= set(cell.arms))
 
 
 def judge(evidence: Evidence) -> list[Claim]:
-    """All claims, in the order they are made."""
+    """Return all claims with their judgements, in the report's order."""
     rivals = [arm for arm in _rivals() if arm != WATERMARK]
     by_text: list[tuple[str, Callable[[Evidence, str], Judgement]]] = [
         ("every job finishes, in every trial", _all_finish),
@@ -174,7 +174,7 @@ def judge(evidence: Evidence) -> list[Claim]:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What an arm saves against no control over the loads with restarts, on average and at best, as shares of 1."""
+    """Shares of 1 that an arm saves against no control, over the loads with restarts: on average and at best."""
 
     arm: str
     cells: int
@@ -183,7 +183,7 @@ class Saved:
 
 
 def savings(evidence: Evidence, arm: str, cells: Sequence[Cell] | None = None) -> Saved | None:
-    """The paper's two figures for an arm; None when no load with restarts was measured."""
+    """Return an arm's savings, the paper's two figures; None if no measured load has restarts without control."""
     pairs = evidence.pairs(arm, NONE, every_cell((arm,)) if cells is None else cells)
     pairs = [pair for pair in pairs if pair.other_restarted]
     if not pairs:
@@ -212,7 +212,7 @@ def _restarts_left(evidence: Evidence, arm: str) -> Judgement:
     cells = every_cell((arm,))
     pairs = evidence.pairs(arm, NONE, cells)
     ours, without = sum(pair.restarts for pair in pairs), sum(pair.other_restarts for pair in pairs)
-    if not without:  # then there is nothing to be saved
+    if not without:  # then there is nothing to save
         return Judgement(Verdict.UNKNOWN)
     figure = f"{percent(ours / without, 1)}: {ours:.4g} against {without:.4g}"
     return _judgement(_seeds(pairs), len(cells), holds=ours / without <= MAX_RESTARTS_LEFT, figure=figure)
@@ -293,7 +293,7 @@ def _rivals() -> list[str]:
 
 
 def _fewer(pair: Pair) -> bool:
-    # Nobody can do better than none at all.
+    # No arm can have fewer than no restarts.
     return pair.restarts < pair.other_restarts or pair.restarts == pair.other_restarts == 0
 
 
@@ -304,7 +304,7 @@ def _compared(pair: Pair) -> str:
 def _judgement(
     seeds: Sequence[int], wanted: int, *, holds: bool, figure: str, against: tuple[str, ...] = ()
 ) -> Judgement:
-    """A verdict on so many of the wanted loads, each measured with so many seeds."""
+    """Return a judgement; `seeds` has the number of seeds of each measured load, `wanted` is the number of loads."""
     if not seeds:
         return Judgement(Verdict.UNKNOWN)
     extent = f"{len(seeds)} of {wanted} loads"

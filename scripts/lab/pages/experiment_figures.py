@@ -1,4 +1,4 @@
-"""What is shown of a trial: each figure with its title, how a trial gives it, and how many of them become one cell."""
+"""The columns of the report's tables, and the text of a cell from the figures of several trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.measure.experiment_results import Result
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of a table: its title, how a trial gives it, and its decimals."""
+    """One column of a table: its title, a function that returns its figure of a trial, and its decimals."""
 
     title: str
     value: Callable[[Result], float | None]
@@ -23,7 +23,7 @@ def _of(name: str) -> Callable[[Result], float | None]:
 
 
 def restarts_per_job(result: Result) -> float:
-    """The paper's restart ratio."""
+    """Return the paper's restart ratio."""
     return result.number("restarts") / result.number("jobs")
 
 
@@ -52,17 +52,17 @@ CONTROL = (
 
 
 def row_of(columns: Sequence[Column], results: Sequence[Result]) -> list[str]:
-    """The cells of one row: each column over all of these trials."""
+    """Return the cells of one row, each over all of these trials."""
     return [spread([column.value(result) for result in results], column.digits) for column in columns]
 
 
 def titles_of(columns: Sequence[Column]) -> list[str]:
-    """The heads of these columns."""
+    """Return the titles of these columns."""
     return [column.title for column in columns]
 
 
 def spread(values: Sequence[float | None], digits: int) -> str:
-    """Mean, smallest and largest of what there is; one figure where they are the same, and - where there is none."""
+    """Return mean, smallest and largest of the values, None left out; one figure if all agree, "-" without values."""
     found = [value for value in values if value is not None]
     if not found:
         return "-"
@@ -73,6 +73,6 @@ def spread(values: Sequence[float | None], digits: int) -> str:
 
 
 def value_range(results: Sequence[Result], name: str, unit: int = 1) -> str:
-    """From where to where a value goes, in whole units."""
+    """Return the smallest and largest value of a figure, in whole multiples of `unit`."""
     low, high = (round(end(result.number(name) for result in results) / unit) for end in (min, max))
     return str(low) if low == high else f"{low} to {high}"

@@ -38,7 +38,7 @@ class _Style:
 
 
 _RATIOS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 3, 4, 6, 8)
-# Okabe and Ito's palette, which colour-blind people tell apart; markers and lines tell the rest, in print as well.
+# Okabe and Ito's palette, for colour-blind readers; markers and lines distinguish the arms in print, too.
 _STYLES = {
     NONE: _Style("#000000", "X"),
     UNLIMITED: _Style("#777777", "_", "--"),
@@ -52,7 +52,7 @@ _STYLES = {
 }
 
 _Value = Callable[[Evidence, Cell, str], list[float]]
-"""An arm's values on a load, one for each seed."""
+"""Function that returns an arm's values on a load, one for each seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,16 @@ class _Row:
     label: str
     value: _Value
     without: tuple[str, ...] = ()
-    """Arms that are left out."""
+    """Arms left out of the row."""
     line: float | None = None
-    """Where a horizontal line helps."""
+    """Value of a horizontal line, in a row of ratios; None for other rows."""
 
 
 def draw_plot(plot: Plot, results: Results, path: Path) -> None:
     """Draw one of the report's plots.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     measured = results.measured()
     rows = [row for row in _ROWS[plot.file] if any(result.trial.cell.setting == row.setting for result in measured)]
@@ -88,9 +88,9 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
                     panel.set_title(f"limit 1/{share} of the capacity", fontsize=9)
             panels[number][0].set_ylabel(f"{row.setting}\n{row.label}")
             if row.line is None:
-                # The panels of a row share this axis; a little below 0, what is there can be seen.
+                # The panels of a row share this axis. It begins slightly below 0, so that markers at 0 are visible.
                 panels[number][0].set_ylim(bottom=-0.03 * panels[number][0].get_ylim()[1])
-            else:  # a ratio: half and twice are as far from it
+            else:  # a ratio: half and twice lie equally far from 1
                 panels[number][0].set_yscale("log", base=2)
                 low, high = panels[number][0].get_ylim()
                 panels[number][0].set_yticks(ticks(low, high))
@@ -103,7 +103,7 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Ratios to label on a logarithmic axis: 1, and the others as far as their labels do not touch."""
+    """Return the ratios to label on a logarithmic axis: 1 first, and others if their labels do not touch; sorted."""
     room = math.log(high / low) / 15
     found: list[float] = []
     for ratio in sorted(_RATIOS, key=lambda ratio: ratio != 1):
@@ -113,7 +113,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[str]:
-    """One panel, a line for each arm; the arms it has."""
+    """Draw one panel with a line for each arm; return the arms drawn."""
     drawn = []
     arms = [arm for arm in ARMS[row.setting] if arm not in row.without]
     for place, arm in enumerate(arms):
@@ -123,9 +123,9 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
         if not points:
             continue
         means = [statistics.fmean(values) for _, values in points]
-        # Aside of each other, so that arms with the same value can all be seen.
+        # Shift the arms sideways, so that all arms with the same value are visible.
         places = [100 * at + 0.35 * (place - len(arms) / 2) for at, _ in points]
-        # A mean may be a rounding error beyond equal values, which errorbar() refuses.
+        # Rounding may put the mean of equal values outside them; errorbar() refuses negative lengths.
         below = [max(0.0, mean - min(values)) for mean, (_, values) in zip(means, points, strict=True)]
         above = [max(0.0, max(values) - mean) for mean, (_, values) in zip(means, points, strict=True)]
         panel.errorbar(
@@ -161,7 +161,7 @@ def _where(results: Results, measured: Sequence[Result]) -> str:
     dates = sorted({boot.date for boot in boots})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     commits = ", ".join(dict.fromkeys(boot.commit for boot in boots))
-    # A line of its own: there are as many as the code was changed between the trials, and the table has them in order.
+    # Commits get their own line: each change of the code between trials adds one. The table lists them in order.
     return f"{' / '.join(machines)}; {date}\n{commits}"
 
 

@@ -1,6 +1,6 @@
-"""Turns docs/measurements/experiment.json into docs/measurements/evaluation.md; no figure there is typed by hand.
+"""Writes docs/measurements/evaluation.md from docs/measurements/experiment.json; no figure is typed by hand.
 
-The verdicts come from `experiment_claims`, the plots from `experiment_plots`, which alone needs matplotlib.
+The verdicts come from `experiment_claims`, the plots from `experiment_plots`. Only the latter needs matplotlib.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Plot:
     file: str
     title: str
     setting: str = ""
-    """The only setting it shows; empty for all."""
+    """The only setting in the picture; empty for all."""
 
 
 _PLOTS = (
@@ -109,7 +109,7 @@ _PLOTS = (
 
 
 class Report:
-    """Renders one results file."""
+    """The report on one results file."""
 
     def __init__(self, results: Results, label: str = "") -> None:
         self._results = results
@@ -120,7 +120,7 @@ class Report:
         self._places = list(dict.fromkeys(results.boots[number].where for number in used))
 
     def text(self) -> str:
-        """The report as Markdown."""
+        """Return the report as Markdown."""
         parts = ["# Evaluation", self._label, _INTRODUCTION.strip()]
         if not self._measured:
             parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
@@ -148,7 +148,7 @@ class Report:
         ]
 
     def _again(self) -> str:
-        """What came of `none`, which runs nothing of cgpause, when it was run again with newer code."""
+        """Return a sentence that compares `none`, which runs no code of cgpause, with its earlier run by older code."""
         newer = {result.trial: result for result in self._measured}
         both = [(its, newer[trial]) for trial, its in self._results.earlier.items() if trial in newer]
         if not both:
@@ -166,7 +166,7 @@ class Report:
         return f"{found} of {len(cell.arms) * len(SEEDS)}"
 
     def _notes(self, arm: str) -> list[str]:
-        """What the trials themselves said about an arm."""
+        """Return the notes that the trials recorded about an arm, each once."""
         found = [result.values.get("arm_notes", []) for result in self._measured if result.trial.arm == arm]
         return list(dict.fromkeys(str(note).replace("|", "\\|") for notes in found for note in notes))
 
@@ -209,7 +209,10 @@ class Report:
         return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
 
     def _added(self, arm: str, *, held: bool) -> str:
-        """Against no control, over the trials in which neither has a restart."""
+        """Return the median of total time added against no control, over twins without restarts.
+
+        `held` selects the trials with pauses, or the trials without.
+        """
         twins = [twin for cell in self._evidence.cells() for twin in self._evidence.twins(cell, arm, NONE)]
         ratios = [
             mine.number("total_s") / its.number("total_s")
@@ -309,7 +312,7 @@ class Report:
         ]
 
     def _placed(self, head: list[str], rows: list[list[object]], used: list[list[Result]]) -> list[str]:
-        """A table whose rows say where they were measured: under it if all agree, else each in a column."""
+        """Return a table that names where its rows were measured: in a caption if all rows agree, else in a column."""
         found = [result for results in used for result in results]
         if len({self._where(results) for results in used}) == 1:
             return [_table(head, rows), self._caption(found)]
@@ -329,18 +332,18 @@ class Report:
 
 
 def render(results: Results, *, label: str = "") -> str:
-    """The report on these results as Markdown; `label` goes on top of it."""
+    """Return the report on these results as Markdown; `label` goes below its title."""
     return Report(results, label).text()
 
 
 def plots(measured: Sequence[Result]) -> list[Plot]:
-    """The plots that these trials make."""
+    """Return the plots that have data in these trials."""
     settings = {result.trial.cell.setting for result in measured}
     return [plot for plot in _PLOTS if (plot.setting in settings if plot.setting else settings)]
 
 
 def publish(results: Results, folder: Path, *, label: str = "", draw: bool = True) -> str:
-    """Write the report, and its plots where matplotlib is installed; returns what was done, for people."""
+    """Write the report, and its plots if matplotlib is installed; return a message about the files written."""
     report = folder / REPORT
     new = report.with_suffix(".new")
     new.write_text(render(results, label=label))
@@ -374,6 +377,6 @@ def _sizes(results: Sequence[Result]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)

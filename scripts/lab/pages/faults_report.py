@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.faults` found."""
+"""The page about faults injected into the daemon, from the results of `lab.measure.faults`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PHASES = {
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what faults.json holds."""
+    """Return the report as Markdown; `results` is the content of faults.json."""
     (run,) = results["runs"]
     lines = [
         "# Faults injected into the daemon",

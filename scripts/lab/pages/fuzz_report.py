@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.fuzz` found."""
+"""The page about fuzzed parsers, from the results of `lab.measure.fuzz`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lab.pages.report import Report
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what fuzz.json holds."""
+    """Return the report as Markdown; `results` is the content of fuzz.json."""
     (run,) = results["runs"]
     targets = run["targets"]
     broken = [(target["target"], one) for target in targets for one in target["broken"]]

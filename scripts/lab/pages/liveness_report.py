@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.liveness` measured."""
+"""The page about the answers of a paused pod to probes, from the results of `lab.measure.liveness`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KINDS = {"http": "HTTP", "tcp": "TCP", "exec": "exec"}
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what liveness.json holds."""
+    """Return the report as Markdown; `results` is the content of liveness.json."""
     (run,) = results["runs"]
     states = list(dict.fromkeys(asked["state"] for asked in run["asked"]))
     cells = {(asked["state"], asked["kind"]): _cell(asked) for asked in run["asked"]}

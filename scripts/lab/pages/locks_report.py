@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.locks` measured."""
+"""The page about locks that a paused pod keeps, from the results of `lab.measure.locks`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lab.pages.report import COUNTED_MACHINE, Report
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what locks.json holds: one run for each kernel."""
+    """Return the report as Markdown; `results` is the content of locks.json: one run for each kernel."""
     runs = results["runs"]
     states = [waits["state"] for waits in runs[0]["waits"]]
     cells = {

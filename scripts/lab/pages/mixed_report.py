@@ -1,4 +1,4 @@
-"""The page about mixed sizes, services, DaemonSets and priorities: what `lab.measure.mixed` measured and simulated."""
+"""The page about mixed sizes, services, DaemonSets and priorities, measured and simulated by `lab.measure.mixed`."""
 
 from __future__ import annotations
 
@@ -61,28 +61,28 @@ not help, and why.
 
 
 def total(runs: Iterable[Run], name: str) -> float:
-    """A figure of several runs, added up; what is not there is nothing."""
+    """Return the sum of a figure over runs; a missing figure counts as 0."""
     return sum(run.get(name) or 0 for run in runs)
 
 
 def most(runs: Iterable[Run], name: str) -> float:
-    """The largest of several."""
+    """Return the largest value of a figure over runs; a missing figure counts as 0."""
     return max((run.get(name) or 0 for run in runs), default=0)
 
 
 def mean(runs: Iterable[Run], name: str) -> float | None:
-    """The mean of those that have it."""
+    """Return the mean of a figure over the runs that have it; None if no run has it."""
     values = [run[name] for run in runs if run.get(name) is not None]
     return statistics.fmean(values) if values else None
 
 
 def by_arm(runs: Runs) -> dict[str, Runs]:
-    """The runs of each arm, in the order they came."""
+    """Return the runs of each arm, arms in the order of their first run."""
     return {arm: [run for run in runs if run["arm"] == arm] for arm in dict.fromkeys(run["arm"] for run in runs)}
 
 
 def by_group(runs: Runs) -> dict[str, Runs]:
-    """The groups of several runs, by their name."""
+    """Return the groups of pods of all runs, by group name."""
     names = dict.fromkeys(group["name"] for run in runs for group in run["groups"])
     return {name: [group for run in runs for group in run["groups"] if group["name"] == name] for name in names}
 
@@ -149,7 +149,11 @@ def _groups(runs: Runs) -> list[str]:
 
 
 def badly(runs: Runs) -> list[str]:
-    """Return a sentence for each figure of the reserve policy that is worse than without a policy."""
+    """Return the findings against the reserve policy, a sentence each.
+
+    A finding is a group with restarts, with kills by probes or with services paused too long, or a load that takes
+    over 1 % longer than without a policy.
+    """
     allowed_s = HoldConfig().max_pause_s
     found = []
     for load, mine in groupby(runs, key=lambda run: run["load"]):
@@ -166,7 +170,7 @@ def badly(runs: Runs) -> list[str]:
                     found.append(f"{where}: restarts of {name}: {restarts:.0f} (without a policy: {before:.0f}).")
                 if kills:
                     found.append(f"{where}: containers of {name} killed by their probes: {kills:.0f}.")
-                # A resume comes a look later than it is due.
+                # A resume may come one sample after it is due.
                 if groups[0]["kind"] == "services" and longest_s > 1.1 * allowed_s:
                     found.append(f"{where}: {name} held for {longest_s:.1f} s, and {allowed_s:.1f} s are allowed.")
             without, with_it = mean(arms.get(NONE, []), "total_s"), mean(own, "total_s")
@@ -176,7 +180,7 @@ def badly(runs: Runs) -> list[str]:
 
 
 def worst(trials: Runs, presets: Runs) -> list[str]:
-    """Return a list item for each run on the page, measured or simulated, in which the reserve did badly."""
+    """Return a list item for each finding of `badly`, measured or simulated; a single line if there is none."""
     measured = [f"- on the kernel, {line}" for line in badly(trials)]
     simulated = [f"- simulated at true size, {line}" for line in badly(presets)]
     return measured + simulated or ["In no run on this page."]
@@ -212,7 +216,7 @@ def _presets(runs: Runs) -> list[str]:
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what mixed.json holds."""
+    """Return the report as Markdown; `results` is the content of mixed.json."""
     (run,) = results["runs"]
     trials: Runs = run["trials"]
     loads = [

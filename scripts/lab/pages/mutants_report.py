@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.mutants` found."""
+"""The page about mutants that unit tests kill, from the results of `lab.measure.mutants`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ GOAL_PCT = 85
 
 
 def pct(killed: int, tried: int) -> float:
-    """Return the share of mutants that tests killed."""
+    """Return the percentage of tried mutants that tests killed; 100 if none was tried."""
     return 100 * killed / tried if tried else 100.0
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the report as Markdown; `results` is what mutants.json holds: one run for each module."""
+    """Return the report as Markdown; `results` is the content of mutants.json: one run for each module."""
     runs = results["runs"]
     lines = [
         "# Mutants that unit tests kill",

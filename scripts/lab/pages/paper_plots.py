@@ -23,11 +23,11 @@ from lab.vm.host import REPO
 _STYLE: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 _PAPER = "#D55E00"
 _LOWEST = -75
-"""In percent: whoever saves less would make all else too small to see."""
+"""Lower end of the axis, in percent: with lower values in view, all other bars would be too small to see."""
 
 
 def draw_saved(run: dict[str, Any], path: Path) -> None:
-    """What each policy saves, by CPUs, beside what was published."""
+    """Draw the share that each policy saves, by CPUs, beside the published figures."""
     loads = Loads.of(run)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 3.8), layout="constrained")
@@ -69,7 +69,7 @@ def draw_saved(run: dict[str, Any], path: Path) -> None:
 
 
 Value = Callable[[Loads, str, int, Arm], list[float]]
-"""A figure's mean, lowest and highest."""
+"""Function that returns a figure's mean, lowest and highest value over the seeds."""
 
 
 def _of(name: str) -> Value:
@@ -82,7 +82,7 @@ def _to_none(loads: Loads, load: str, cpus: int, arm: Arm) -> list[float]:
 
 
 def draw_grid(run: dict[str, Any], path: Path, rows: list[tuple[str, int, Value]], line: float | None = None) -> None:
-    """A column for each size, a row for each of `rows`: what it is, CPUs, and the figure."""
+    """Draw a column of panels for each size, and a row for each of `rows`: its title, CPUs, and figure."""
     loads = Loads.of(run)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 1 + 1.9 * len(rows)), layout="constrained")
@@ -93,7 +93,7 @@ def draw_grid(run: dict[str, Any], path: Path, rows: list[tuple[str, int, Value]
                 if line is not None:
                     panel.axhline(line, color="#bbbbbb", linewidth=0.8, zorder=0)
             if line is None:
-                panels[0].set_ylim(bottom=-0.04 * panels[0].get_ylim()[1])  # of all, for they share it
+                panels[0].set_ylim(bottom=-0.04 * panels[0].get_ylim()[1])  # the panels of a row share this axis
             panels[0].set_ylabel(title)
         for size, top, bottom in zip(SIZES, grid[0], grid[-1], strict=True):
             top.set_title(f"limit {size} GB", loc="left", fontsize=9)
@@ -112,7 +112,7 @@ def _draw_lines(panel: Axes, loads: Loads, size: int, cpus: int, value: Value) -
             [max(0.0, mean - low) for mean, low, _ in found],
             [max(0.0, high - mean) for mean, _, high in found],
         ]
-        # Aside of each other, so that equal values can all be seen.
+        # Shift the policies sideways, so that all equal values are visible.
         at = [pct + 0.9 * (place - 1) for pct in OVERSUBSCRIPTIONS]
         panel.errorbar(
             at,
@@ -130,7 +130,7 @@ def _draw_lines(panel: Axes, loads: Loads, size: int, cpus: int, value: Value) -
 
 
 def draw_memory(run: dict[str, Any], path: Path) -> None:
-    """Memory use over time: a panel for each policy, a line for each worker."""
+    """Draw memory use over time: a panel for each policy, a line for each worker."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 6.4), layout="constrained")
         panels = figure.subplots(len(run["use"]), 1, sharex=True, sharey=True)
@@ -166,7 +166,7 @@ def draw_memory(run: dict[str, Any], path: Path) -> None:
 
 
 def pictures(run: dict[str, Any], folder: Path) -> None:
-    """Draw all of them."""
+    """Draw all pictures of the page into `folder`."""
     eight = SHOWN[2]
     draw_saved(run, folder / "paper-saved.png")
     draw_grid(run, folder / "paper-restarts.png", [(f"restarts, {cpus} CPUs", cpus, _of("restarts")) for cpus in CPUS])
@@ -182,7 +182,7 @@ def pictures(run: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Draw the pictures from paper.json."""
     (run,) = json.loads(REPORT.results.read_text())["runs"]
     pictures(run, REPO / "docs/measurements")
     print("wrote docs/measurements/paper-*.png", file=sys.stderr)

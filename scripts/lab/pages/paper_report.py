@@ -1,4 +1,4 @@
-"""The page that sets what `lab.measure.paper` found beside what was published (Kang & Yu 2024)."""
+"""The page that sets the results of `lab.measure.paper` beside the published ones (Kang & Yu 2024)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.pages.experiment_claims import PAPER_RESTARTS_SAVED, PAPER_TIME_SAVED
 from lab.pages.report import Report
 
 NEAR = {"restarts": 0.10, "total_s": 0.04}
-"""So far apart, in shares of 1, may a published mean and ours be to speak of a match."""
+"""Largest difference, in shares of 1, between a published mean and ours that counts as a match."""
 _BOTH = (
     f"both published means met, that of restarts within {percent(NEAR['restarts'])} of what there is without a policy, "
     f"that of total time within {percent(NEAR['total_s'])}"
@@ -30,26 +30,26 @@ class Loads:
 
     @classmethod
     def of(cls, run: dict[str, Any]) -> Loads:
-        """Those of a results file."""
+        """Return the cells of a run in a results file."""
         return cls({(cell["load"], int(cell["cpus"]), Arm(cell["policy"])): cell for cell in run["cells"]})
 
     def mean(self, load: str, cpus: int, arm: Arm, name: str) -> float:
-        """A figure's mean over the seeds."""
+        """Return a figure's mean over the seeds."""
         return float(self.cells[load, cpus, arm][name][0])
 
     def restarting(self, cpus: int) -> list[str]:
-        """The loads in which anybody restarts without a policy."""
+        """Return the loads with a restart in at least one seed without a policy."""
         return [load for load in names() if self.cells[load, cpus, Arm.NONE]["restarts"][2] > 0]
 
     def saved(self, cpus: int, arm: Arm, name: str, sizes: Sequence[int] = SIZES) -> tuple[float, float, float]:
-        """What a policy saves: of the sum, and in the best and the worst load, each among those that restart."""
+        """Return the shares that a policy saves on `restarting` loads: of their sum, on the best, and on the worst."""
         loads = [load for load in self.restarting(cpus) if load in names(sizes)]
         each = [1 - self.mean(load, cpus, arm, name) / self.mean(load, cpus, Arm.NONE, name) for load in loads]
         ours, theirs = (sum(self.mean(load, cpus, one, name) for load in loads) for one in (arm, Arm.NONE))
         return (1 - ours / theirs, max(each), min(each)) if loads else (0.0, 0.0, 0.0)
 
     def as_published(self, cpus: int, sizes: Sequence[int] = SIZES) -> bool:
-        """Whether the paper's algorithm saves about what was published as its mean."""
+        """Whether the paper's algorithm saves its published means, within NEAR."""
         means = {"restarts": PAPER_RESTARTS_SAVED[0], "total_s": PAPER_TIME_SAVED[0]}
         return all(
             abs(self.saved(cpus, Arm.WATERMARK, name, sizes)[0] - mean) <= NEAR[name] for name, mean in means.items()
@@ -57,12 +57,12 @@ class Loads:
 
 
 def names(sizes: Iterable[int] = SIZES) -> list[str]:
-    """The loads, in order."""
+    """Return the names of the loads, in order."""
     return [f"paper-{size}g-{pct}" for size in sizes for pct in OVERSUBSCRIPTIONS]
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what paper.json holds."""
+    """Return the report as Markdown; `results` is the content of paper.json."""
     (run,) = results["runs"]
     loads = Loads.of(run)
     lines = [
@@ -219,7 +219,7 @@ def _sizes(found: Sequence[str]) -> list[str]:
 
 
 def _rises(values: Sequence[float]) -> bool:
-    # Half a restart is chance.
+    # A fall by up to half a restart is chance.
     return all(after >= before - 0.5 for before, after in pairwise(values))
 
 

@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.cost` measured."""
+"""The page about the costs of cgpause and its peers, from the results of `lab.measure.cost`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = {
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what peers.json holds."""
+    """Return the report as Markdown; `results` is the content of peers.json."""
     runs = results["runs"]
     lines = [
         "# What cgpause costs beside its peers",
@@ -52,7 +52,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def _beside_nohang(daemons: list[dict[str, Any]]) -> list[str]:
-    """The verdict against the other one in Python, line by line, also where it is against us."""
+    """Return a sentence that compares cgpause with nohang, the other Python daemon, also where cgpause costs more."""
     by_name = {daemon["name"]: daemon for daemon in daemons}
     if not by_name.keys() >= {"cgpause", "nohang"}:
         return []

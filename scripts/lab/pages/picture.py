@@ -1,4 +1,4 @@
-"""How a picture of docs/ is saved, drawn by matplotlib (the extra `plots`)."""
+"""Saving of docs/ pictures that matplotlib draws (the extra `plots`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from PIL.PngImagePlugin import PngInfo
 from cgpause.offline.pictures import png
 
 _COLOURS = 96
-"""Of the palette the pictures are reduced to: a third of the size, and nothing to be seen of it."""
+"""Number of colours in a saved picture: it shrinks the file to a third without a visible difference."""
 
 
 def save(figure: Figure, path: Path, says: str = "") -> None:
-    """Write a figure as PNG; `says` is kept in the file, for `what_it_says`.
+    """Write a figure as PNG; the file also stores the text `says`, which `what_it_says` reads.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     info = PngInfo()
     if says:
@@ -30,6 +30,6 @@ def save(figure: Figure, path: Path, says: str = "") -> None:
 
 
 def what_it_says(path: Path) -> str:
-    """The text that a picture was saved with."""
+    """Return the text that `save` stored in a picture; empty if there is none."""
     with Image.open(path) as drawn:
         return str(drawn.info.get("Description", ""))

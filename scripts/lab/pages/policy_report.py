@@ -1,4 +1,4 @@
-"""The page about the default policy with the stock configuration: what `lab.measure.policy_bed` simulated."""
+"""The page about the default policy with the stock configuration, simulated by `lab.measure.policy_bed`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Run = dict[str, Any]
 Runs = list[Run]
 
 SAME: Final = 0.02
-"""Times that differ by less count as the same."""
+"""Times that differ by at most this share count as the same."""
 NEAR: Final = 0.10
-"""A cell is near unlimited memory if its time beside none is at most so much higher, as a share of none's time."""
+"""Largest excess of a cell's `time` over its `best` that counts as near unlimited memory."""
 
 _HEAD = """\
 # The default policy, simulated
@@ -49,46 +49,46 @@ class Cell(NamedTuple):
 
     @property
     def time(self) -> float:
-        """Time beside none, as a share: 0.1 is 10 % longer."""
+        """Time added by the policy, as a share of the time without control: 0.1 is 10 % longer."""
         return beside(self.reserve, self.none)
 
     @property
     def best(self) -> float:
-        """The same with unlimited memory."""
+        """Time added with unlimited memory, as the same share."""
         return beside(self.unlimited, self.none)
 
     @property
     def longest(self) -> float:
-        """Longest pause of a batch pod, as a share of the time without control; of all seeds the largest."""
+        """Longest pause of a batch pod, as a share of the time without control; the largest over all seeds."""
         pairs = zip(self.reserve, self.none, strict=True)
         return max(float(run["longest_batch_pause_s"] / none["total_s"]) for run, none in pairs)
 
     @property
     def urgent(self) -> float | None:
-        """Mean end of the urgent jobs beside none, as a share; None where there are none."""
+        """Time added until urgent jobs end, as a share of that without control; None without urgent jobs."""
         if any(run.get("urgent_s") is None for run in (*self.reserve, *self.none)):
             return None
         return total(self.reserve, "urgent_s") / total(self.none, "urgent_s") - 1
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """Jobs that had not finished when the run was given up: under the policy, and without control."""
+        """Number of jobs unfinished when the run was given up: under the policy, and without control."""
         left = [sum(run["jobs"] - run["finished"] for run in runs) for runs in (self.reserve, self.none)]
         return left[0], left[1]
 
 
 def total(runs: Iterable[Run], name: str) -> float:
-    """Return the sum of a figure."""
+    """Return the sum of a figure over runs."""
     return float(sum(run[name] for run in runs))
 
 
 def beside(runs: Runs, none: Runs) -> float:
-    """Return the time of all runs beside that without control, as a share: 0.1 is 10 % longer."""
+    """Return the time that `runs` take longer than `none`, as a share: 0.1 is 10 % longer."""
     return total(runs, "total_s") / total(none, "total_s") - 1
 
 
 def cells_of(runs: Runs, name_of: Callable[[Run], str]) -> list[Cell]:
-    """Return the cells of runs, in the order of the first run of each."""
+    """Return the cells of runs, in the order of each cell's first run; `name_of` returns the name of a run's cell."""
     found: dict[str, Runs] = {}
     for run in runs:
         found.setdefault(name_of(run), []).append(run)
@@ -100,13 +100,13 @@ def cells_of(runs: Runs, name_of: Callable[[Run], str]) -> list[Cell]:
 
 
 def presets(run: Run, count: int, start_s: float = PRESET_START_S) -> list[Cell]:
-    """Return the cells of all presets on so many CPUs, with so long a container creation."""
+    """Return the presets' cells on nodes with `count` CPUs, where creating a container takes `start_s`."""
     mine = [one for one in run["presets"] if (one["cpus"], one["start_s"]) == (count, start_s)]
     return cells_of(mine, lambda one: f"{one['load']}, {count} CPUs")
 
 
 def losses(cell: Cell) -> list[str]:
-    """Return in words in which respects a cell ended worse under the policy than without control."""
+    """Return a phrase for each figure of a cell that is worse under the policy than without control."""
     found = []
     if cell.time > SAME:
         found.append(f"{percent(cell.time)} longer")
@@ -121,12 +121,12 @@ def losses(cell: Cell) -> list[str]:
 
 
 def where_it_loses(cells: Iterable[Cell]) -> list[str]:
-    """Return a line for each cell that ended worse than without control."""
+    """Return a line for each cell with a figure worse than without control."""
     return [f"- `{cell.name}`: {'; '.join(found)}." for cell in cells if (found := losses(cell))]
 
 
 def summary(cells: Sequence[Cell]) -> str:
-    """Return the answer for some cells in a few sentences."""
+    """Return a few sentences that sum up time and restarts over these cells."""
     within = sum(cell.time <= SAME for cell in cells)
     near = sum(cell.time <= cell.best + NEAR for cell in cells)
     worst = max(cells, key=lambda cell: cell.time)
@@ -221,7 +221,7 @@ def _noise_answer(runs: Runs) -> str:
 
 
 def render(results: dict[str, Any]) -> str:
-    """Return the page; `results` is what policy-bed.json holds."""
+    """Return the page as Markdown; `results` is the content of policy-bed.json."""
     (run,) = results["runs"]
     sizes = [(count, presets(run, count)) for count in CPUS]
     slow = [(count, start_s, presets(run, count, start_s)) for start_s in SLOW_START_S for count in SLOW_CPUS]

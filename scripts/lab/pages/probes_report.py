@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.probe` measured."""
+"""The page about liveness probes under pressure, from the results of `lab.measure.probe`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROWS = (
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what probes.json holds."""
+    """Return the report as Markdown; `results` is the content of probes.json."""
     lines = [
         "# Liveness probes under pressure",
         "",

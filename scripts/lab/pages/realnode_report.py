@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.realnode` measured."""
+"""The page about a node with a real kubelet, from the results of `lab.measure.realnode`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _loads(rows: list[Row]) -> list[str]:
 
 
 def finding(row: Row) -> str:
-    """Return what a check measured, in words."""
+    """Return the measurement of a check in words."""
     if row["case"] == "sigterm":
         times = (
             "was killed" if one is None else f"ended after {one:g} s" for one in (row["paused_s"], row["running_s"])
@@ -101,14 +101,14 @@ def _checks(rows: list[Row]) -> list[str]:
 
 
 def tables(run: Row) -> list[str]:
-    """Return a run's tables, those that it has rows for."""
+    """Return the lines of a run's tables; a table without rows is left out."""
     loads = _loads(run["loads"]) if run["loads"] else []
     checks = _checks(run["checks"]) if run["checks"] else []
     return [*loads, *([""] if loads and checks else []), *checks]
 
 
 def answers(run: Row) -> list[str]:
-    """Return what the figures say, a sentence for each load and one for all checks."""
+    """Return a list item for each load with both arms, one for all checks, and one for the cases not measured."""
     lines = []
     for case, words in _LOADS.items():
         arms = {row["arm"]: row for row in run["loads"] if row["case"] == case}
@@ -134,7 +134,7 @@ def answers(run: Row) -> list[str]:
 
 
 def render(results: Row) -> str:
-    """Return the page as Markdown; `results` is what realnode.json holds."""
+    """Return the page as Markdown; `results` is the content of realnode.json."""
     (run,) = results["runs"]
     facts = run["facts"]
     versions = ", ".join(f"{name} {facts[name]}" for name in ("kubelet", "containerd", "runc", "systemd"))

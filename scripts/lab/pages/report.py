@@ -1,7 +1,7 @@
-"""Makes a page of docs/ of what was measured: `python -m lab.pages.report NAME FILE...`.
+"""Writes a page of docs/ from measured results: `python -m lab.pages.report NAME FILE...`.
 
-Each file is one run's JSON object. docs/measurements/NAME.json keeps them with commit and date, and NAME.md is made
-of nothing else: no figure in it is typed by hand.
+Each file holds one run's JSON object. docs/measurements/NAME.json keeps all runs with commit and date. NAME.md is
+rendered from that file alone: no figure in it is typed by hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from lab.vm.host import REPO, commit_of
 
 COUNTED_MACHINE = "one CPU that executes 10^9 instructions a second (QEMU -icount)"
-"""The same on every host, and whatever else that host does: no run is slower than another."""
+"""The emulated machine, as pages name it. Neither the host nor its load changes the machine's speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,43 +27,43 @@ class Report:
 
     name: str
     render: Callable[[dict[str, Any]], str]
-    """From what the JSON file holds to the page."""
+    """Function from the JSON file's content to the page's text."""
 
     @property
     def results(self) -> Path:
-        """The JSON file."""
+        """Path of the JSON file."""
         return REPO / "docs/measurements" / f"{self.name}.json"
 
     @property
     def page(self) -> Path:
-        """The Markdown file."""
+        """Path of the Markdown file."""
         return REPO / "docs/measurements" / f"{self.name}.md"
 
     def publish(self, runs: Sequence[dict[str, Any]]) -> None:
-        """Write both."""
+        """Write the JSON file and the page, with today's date and the commit."""
         results = dated(runs)
         self.results.write_text(f"{json.dumps(results, indent=2)}\n")
         self.page.write_text(self.render(results))
 
     def is_current(self) -> bool:
-        """Whether the page is what the results say."""
+        """Whether the page equals the text rendered from the JSON file."""
         return self.page.read_text() == self.render(json.loads(self.results.read_text()))
 
 
 def dated(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Runs of today, at the commit that is checked out."""
+    """Return the results of these runs, with today's date and the commit that is checked out."""
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     return {"commit": commit_of(), "date": date, "runs": list(runs)}
 
 
 def find_report(name: str) -> Report:
-    """Return the report of a page's name."""
+    """Return the report with this name."""
     report: Report = importlib.import_module(f"lab.pages.{name}_report").REPORT
     return report
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Publish the report NAME from the files on the command line."""
     name, *paths = argv
     report = find_report(name)
     report.publish([json.loads(Path(path).read_text()) for path in paths])

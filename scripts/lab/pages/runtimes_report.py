@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.runtimes` measured."""
+"""The page about the time a runtime takes to make a container, from the results of `lab.measure.runtimes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.pages.report import COUNTED_MACHINE, Report
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what runtimes.json holds."""
+    """Return the report as Markdown; `results` is the content of runtimes.json."""
     (run,) = results["runs"]
     lines = [
         "# How long a runtime makes a container",

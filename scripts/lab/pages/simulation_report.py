@@ -1,4 +1,4 @@
-"""The page about how far the simulation is from the kernel: what `lab.measure.validate` found."""
+"""The page about the simulation's error against a kernel, from the results of `lab.measure.validate`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lab.measure.experiment_results import NONE, UNLIMITED, WATERMARK, percent
 from lab.pages.report import Report
 
 BAR = 0.15
-"""What the sums of restarts and of total times may be off."""
+"""Largest error allowed in the sums of restarts and of total times, as a share."""
 HELD_TO = (NONE, WATERMARK)
-"""The arms with restarts enough to speak of a share of them."""
+"""The arms with enough restarts to judge the error in restarts as a share."""
 
 _THREE = "measured | simulated | error"
 _FROM = {
@@ -22,17 +22,17 @@ _FROM = {
 
 
 def error(measured: float, simulated: float) -> float | None:
-    """How far off, as a share; None where there was nothing."""
+    """Return the simulation's error as a share of the measured figure; None if that is 0."""
     return simulated / measured - 1 if measured else None
 
 
 def total(cells: Iterable[dict[str, Any]], which: str, name: str) -> float:
-    """The sum of a figure."""
+    """Return the sum of a figure over cells; `which` is `measured`, `simulated` or `absolute_error`."""
     return sum(float(cell[which][name]) for cell in cells)
 
 
 def misses(results: dict[str, Any]) -> list[str]:
-    """What is further off than the bar allows, as sentences."""
+    """Return a phrase for each sum with an error above BAR."""
     (run,) = results["runs"]
     found = []
     for arm in dict.fromkeys(cell["arm"] for cell in run["cells"]):
@@ -45,7 +45,7 @@ def misses(results: dict[str, Any]) -> list[str]:
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what simulation.json holds."""
+    """Return the report as Markdown; `results` is the content of simulation.json."""
     (run,) = results["runs"]
     costs, cells = run["costs"], run["cells"]
     far = misses(results)

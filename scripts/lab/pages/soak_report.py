@@ -1,4 +1,4 @@
-"""The page about what `lab.measure.soak` found."""
+"""The page about half an hour of pods that come and go, from the results of `lab.measure.soak`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMES = {"descriptors": "open descriptors", "watches": "inotify watches", "resi
 
 
 def render(results: dict[str, Any]) -> str:
-    """The report as Markdown; `results` is what soak.json holds."""
+    """Return the report as Markdown; `results` is the content of soak.json."""
     (run,) = results["runs"]
     lines = [
         "# Half an hour of coming and going",

@@ -1,4 +1,4 @@
-"""The page about the stock configuration on a kernel: what `lab.measure.stock` measured."""
+"""The page about the stock configuration on a kernel, from the results of `lab.measure.stock`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = dict[str, Any]
 Runs = list[Run]
 
 SLOWER: Final = 1.05
-"""A load counts as slower from this ratio of its times on: the same run repeated differs by a few percent."""
+"""Ratio of times above which a load counts as slower: repeats of the same run differ by a few percent."""
 
 LOADS: Final = {
     "idle": (
@@ -84,7 +84,7 @@ def by_load(runs: Iterable[Run]) -> dict[str, Runs]:
 
 
 def pairs(trials: Iterable[Run]) -> Runs:
-    """Return the runs whose load and seed ran in both arms: only these can be compared."""
+    """Return the runs of each load and seed that ran in both arms: only these can be compared."""
     runs = list(trials)
     arms: dict[tuple[str, int], set[str]] = {}
     for run in runs:
@@ -93,7 +93,7 @@ def pairs(trials: Iterable[Run]) -> Runs:
 
 
 def where_worse(runs: Runs) -> list[str]:
-    """Return a sentence for each respect in which a load ended worse with the stock daemon than without one."""
+    """Return a sentence for each figure of a load that is worse with the stock daemon than without a daemon."""
     found = []
     for load, mine in by_load(runs).items():
         none, stock = (by_arm(mine)[arm] for arm in (NONE, STOCK))

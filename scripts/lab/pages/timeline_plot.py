@@ -31,17 +31,17 @@ _TITLES = {"none": "without cgpause", STOCK: "with cgpause"}
 
 
 class Spans(NamedTuple):
-    """One job's life, in seconds: (from, to) each, and the moments it was killed."""
+    """One job's life as spans (begin, end), and the times of its kills; all in seconds."""
 
     runs: list[tuple[float, float]]
     backs_off: list[tuple[float, float]]
-    """In CrashLoopBackOff."""
+    """Spans in CrashLoopBackOff."""
     held: list[tuple[float, float]]
     killed: list[float]
 
 
 def spans(job: dict[str, Any]) -> Spans:
-    """What happened to a job, from its events."""
+    """Return the spans and kills of a job, from its pauses and events."""
     found = Spans([], [], [(begin, end) for begin, end in job["held"]], [])
     since_s = 0.0
     for kind, at_s in job["events"]:
@@ -61,10 +61,10 @@ def spans(job: dict[str, Any]) -> Spans:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Draw the picture.
+    """Draw memory use and jobs of each arm into a PNG.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     (run,) = results["runs"]
     arms = run["arms"]
@@ -117,7 +117,7 @@ def _many(count: int, what: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Publish the recording in FILE and draw its picture."""
     (path,) = argv
     results = dated([json.loads(Path(path).read_text())])
     RESULTS.write_text(f"{json.dumps(results)}\n")
