@@ -91,7 +91,7 @@ def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
 def make_tree(root: Path) -> None:
     files = {
         "cgpause/__init__.py": "",
-        "cgpause/daemon/loop.py": "from cgpause.policy.decide import decide\n",
+        "cgpause/daemon/process.py": "from cgpause.policy.decide import decide\n",
         "cgpause/policy/decide.py": "from cgpause.policy import hold\n",
         "cgpause/policy/hold.py": "import os\n",
         "cgpause/cli/main.py": "",
@@ -112,7 +112,7 @@ def make_tree(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("cgpause/daemon/loop.py", True),
+        ("cgpause/daemon/process.py", True),
         ("cgpause/policy/decide.py", True),
         ("cgpause/policy/hold.py", True),
         ("cgpause/cli/main.py", False),
@@ -140,7 +140,7 @@ def test_words_are_not_what_a_trial_is_made_of(tmp_path: Path) -> None:
         "X = 1\ndef f():\n    return 'x'\n",
         "X = 1  # a comment\n'A docstring.'\n\ndef f():\n    'Another.'\n    return 'x'\n",
     ):
-        (tmp_path / "cgpause/daemon/loop.py").write_text(text)
+        (tmp_path / "cgpause/daemon/process.py").write_text(text)
         hashes.add(code_hash(tmp_path))
 
     assert len(hashes) == 1
@@ -156,5 +156,5 @@ def test_commit_says_when_the_tree_is_another(tmp_path: Path) -> None:
 
     assert clean
     assert commit_of(tmp_path) == clean
-    (tmp_path / "cgpause/daemon/loop.py").write_text("x = 1\n")
+    (tmp_path / "cgpause/daemon/process.py").write_text("x = 1\n")
     assert commit_of(tmp_path) == f"{clean}+dirty"

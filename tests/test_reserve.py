@@ -35,7 +35,7 @@ from cgpause.core.model import (
     Sample,
     Workload,
 )
-from cgpause.policy.decide import Decision, Quiet, State, decide, explain
+from cgpause.policy.decide import Decision, State, decide, explain
 from cgpause.policy.demand import Basis, Demand, Terms
 from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.reserve import (
@@ -52,6 +52,7 @@ from cgpause.policy.reserve import (
     runnable_pods,
     step,
 )
+from cgpause.policy.schedule import Quiet
 from cgpause.policy.serving import Forecast, Served, serve
 
 TOTAL = 1000 * MIB

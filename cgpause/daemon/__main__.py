@@ -2,6 +2,6 @@
 
 import sys
 
-from cgpause.daemon.loop import main
+from cgpause.daemon.process import main
 
 sys.exit(main())

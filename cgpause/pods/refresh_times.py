@@ -76,7 +76,7 @@ class RefreshTimes:
         self.due_ns = at_ns + UNNAMED_REFRESH_NS
 
     def walked(self, at_ns: int, found: Refreshed, *, tight: bool) -> None:
-        """Schedule the next refresh after a successful one; `close` is whether memory is tight."""
+        """Schedule the next refresh after a successful one; `tight` is whether memory is tight."""
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS
         if found.started:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import NamedTuple
 
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import NS_PER_S
@@ -31,6 +30,7 @@ from cgpause.policy import hold, reserve, watermark
 from cgpause.policy import schedule as pace
 from cgpause.policy.demand import describe
 from cgpause.policy.reserve import Grants
+from cgpause.policy.schedule import Quiet
 from cgpause.policy.serving import Place
 
 _MEMORY_CURRENT = itemgetter(0)
@@ -52,25 +52,6 @@ class State:
     watermark: watermark.WatermarkState = field(default_factory=watermark.WatermarkState)
     reserve: reserve.ReserveState = field(default_factory=reserve.ReserveState)
     fill: pace.FillRate = field(default_factory=pace.FillRate)
-
-
-class Quiet(NamedTuple):
-    """Bounds of the headroom within which no running pod has to be paused: a reading of node and kubepods is enough.
-
-    A decision made in between might pause a pod at its base a little earlier, or resume a paused one.
-    """
-
-    low_bytes: float
-    """Lower bound of `Headroom.available_bytes`: below it, pods have taken much of the headroom left to them."""
-    high_bytes: float
-    """Upper bound of the same: above it, a paused pod might be resumed."""
-    until_ns: int
-    next_sample_ns: int
-    """Time from one sample to the next."""
-
-    def holds(self, available_bytes: int, at_ns: int) -> bool:
-        """Return True if the headroom is within the bounds before `until_ns`: the pods need not be read."""
-        return at_ns < self.until_ns and self.low_bytes < available_bytes < self.high_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +306,7 @@ def _next_ns(
 ) -> int:
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
-        return int(config.sampling.slow_s * NS_PER_S)
+        return pace.slow_ns(config.sampling)
     if not paused:
         return pace.interval_ns(fill, sample, room, config.sampling)
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])

@@ -1,16 +1,21 @@
-"""The sampling interval: seconds while there is plenty of headroom, milliseconds while memory is tight; pure.
+"""When the daemon samples next: after seconds while there is plenty of headroom, milliseconds where it is tight; pure.
 
-The daemon cannot wait for PSI alone: without swap it is exactly zero until the limit is reached (design: kernel facts).
-So the interval is half the time that pods would need to reach the threshold at the fastest rate to be expected.
+The daemon cannot wait for PSI alone: without swap it is exactly zero until the limit is reached (docs/architecture.md).
+So the interval is half the time that pods would need to reach the threshold at the fastest rate to be expected. Where
+memory.high of kubepods wakes the daemon in time, it sleeps instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cgpause.config.settings import SamplingConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Headroom, Sample
+
+if TYPE_CHECKING:
+    from cgpause.policy.decide import Decision
 
 PRIOR_FILL_S = 10.0
 """Time within which pods may fill the capacity, even before faster growth was seen: 6.4 GB/s on a node with 64 GB, the
@@ -20,6 +25,10 @@ PRIOR_BYTES_PER_S = 512 << 20
 OWN_SHARE = 0.05
 """Largest share of one CPU for sampling, because the pods compete for it, and as much again for refreshing the tree of
 pods. Where a sample is slow (500 pods, an emulated CPU), memory fills slowly too, or there is more of it."""
+LINGER_NS = NS_PER_S
+"""Time of fast sampling after a PSI event: the kernel sends at most one event a window (lmkd does the same)."""
+BLIND_NS = NS_PER_S
+"""Delay of the next attempt after the node's memory could not be read."""
 _HALF_LIFE_S = 10.0
 """Time in which a past fill rate is halved: a burst is expected again for a while, and less and less."""
 
@@ -48,8 +57,100 @@ def fast_ns(sample: Sample, sampling: SamplingConfig) -> int:
     return max(sampling.fast_ms * 1_000_000, int(sample.cost_ns / OWN_SHARE))
 
 
+def slow_ns(sampling: SamplingConfig) -> int:
+    """Return the longest sampling interval in ns."""
+    return int(sampling.slow_s * NS_PER_S)
+
+
 def interval_ns(rate: FillRate, sample: Sample, room_bytes: float, sampling: SamplingConfig) -> int:
     """Return the ns until the next sample is due, if pods may take `room_bytes` more before one has to be paused."""
     fastest = max(rate.bytes_per_s, sample.headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
     seconds = room_bytes / fastest / 2
     return int(min(max(seconds, fast_ns(sample, sampling) / NS_PER_S), sampling.slow_s) * NS_PER_S)
+
+
+class Quiet(NamedTuple):
+    """Bounds of the headroom within which no running pod has to be paused: a reading of node and kubepods is enough.
+
+    A decision made in between might pause a pod at its base a little earlier, or resume a paused one.
+    """
+
+    low_bytes: float
+    """Lower bound of `Headroom.available_bytes`: below it, pods have taken much of the headroom left to them."""
+    high_bytes: float
+    """Upper bound of the same: above it, a paused pod might be resumed."""
+    until_ns: int
+    next_sample_ns: int
+    """Time from one sample to the next."""
+
+    def holds(self, available_bytes: int, at_ns: int) -> bool:
+        """Return True if the headroom is within the bounds before `until_ns`: the pods need not be read."""
+        return at_ns < self.until_ns and self.low_bytes < available_bytes < self.high_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The time of the next sample, and how long the last decision stays valid without one."""
+
+    sample_at_ns: int = 0
+    tight: bool = False
+    """Whether memory was tight at the last decision."""
+    care_bytes: int = 0
+    """`Headroom.available_bytes` below which memory is tight."""
+    quiet: Quiet | None = None
+    """Bounds within which the last decision stays valid; None if a new one is needed."""
+    asleep: bool = False
+    """Whether the daemon relies on the kernel (PSI, memory.high) to wake it."""
+    linger_until_ns: int = 0
+    """End of the time of fast sampling after a PSI event."""
+
+    def by(self, at_ns: int) -> Schedule:
+        """Return the schedule with the next sample at `at_ns` at the latest."""
+        return replace(self, sample_at_ns=min(self.sample_at_ns, at_ns))
+
+    def awake(self) -> Schedule:
+        """Return the schedule after a change that neither sleep nor the last decision takes into account."""
+        return replace(self, asleep=False, quiet=None)
+
+    def after_pressure(self, at_ns: int) -> Schedule:
+        """Return the schedule after a PSI event."""
+        return replace(self, linger_until_ns=at_ns + LINGER_NS)
+
+    def after_failure(self, at_ns: int) -> Schedule:
+        """Return the schedule after a sample that could not be taken."""
+        return replace(self.awake(), sample_at_ns=at_ns + BLIND_NS)
+
+    def still_holds(self, available_bytes: int, at_ns: int) -> bool:
+        """Return True if the headroom alone shows that the last decision is still valid."""
+        sleeps = self.asleep and available_bytes >= self.care_bytes
+        return sleeps or (self.quiet is not None and self.quiet.holds(available_bytes, at_ns))
+
+    def after_rest(self, available_bytes: int, at_ns: int, sleep_ns: int | None) -> Schedule | None:
+        """Return the schedule without a new decision, or None if one is needed although `still_holds`.
+
+        `sleep_ns` is the time that the daemon may sleep, or None if the kernel would not wake it.
+        """
+        if self.asleep and available_bytes >= self.care_bytes and sleep_ns is not None:
+            return replace(self, sample_at_ns=at_ns + sleep_ns)
+        if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
+            return replace(self, sample_at_ns=at_ns + self.quiet.next_sample_ns)
+        return None
+
+    def after_decision(
+        self, decision: Decision, sample: Sample, sleep_ns: int | None, sampling: SamplingConfig
+    ) -> Schedule:
+        """Return the schedule after a decision on `sample`; `sleep_ns` as in `after_rest`."""
+        at_ns, next_ns = sample.at_ns, decision.next_sample_ns
+        lingers = at_ns < self.linger_until_ns
+        if lingers:
+            next_ns = fast_ns(sample, sampling) if next_ns < slow_ns(sampling) else next_ns
+        elif sleep_ns is not None:
+            next_ns = sleep_ns
+        return Schedule(
+            sample_at_ns=at_ns + next_ns,
+            tight=decision.tight,
+            care_bytes=decision.care_bytes,
+            quiet=decision.quiet,
+            asleep=sleep_ns is not None and not lingers,
+            linger_until_ns=self.linger_until_ns,
+        )

@@ -16,8 +16,8 @@ from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned
 
 RESERVE = "[sampling]\nfast_ms = 10\nslow_s = 1\n"
-AT_ONCE = "loop.saver._EVERY_NS = 0"
-ONLY_ONCE = "loop.saver._EVERY_NS = 10**18"
+AT_ONCE = "process.saver._EVERY_NS = 0"
+ONLY_ONCE = "process.saver._EVERY_NS = 10**18"
 NAME = "job-x7k2p"
 TIGHT = 800 * MIB
 """Use in bytes, with a limit of 1 GiB on kubepods."""
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
 
 def test_a_disk_that_hangs_stops_no_pause_and_no_resume(tree: FakeTree, start: Start, state: Path) -> None:
     pod, job = tree.add_pod("web"), tree.add_pod(NAME)
-    hangs = 'import threading; hang = lambda *_: (loop.log.info("it waits"), threading.Event().wait()); '
+    hangs = 'import threading; hang = lambda *_: (process.log.info("it waits"), threading.Event().wait()); '
     hangs += "from cgpause.daemon import learned; learned.write = hang"
     daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; {AT_ONCE}")
     shutil.rmtree(job)

@@ -32,7 +32,7 @@ class Running:
         self.config = tree.folder / "config.toml"
         self.config.write_text(config)
         self.log_path = tree.folder / "daemon.log"
-        program = f"import sys; from cgpause.daemon import loop; {before}; sys.exit(loop.main())"
+        program = f"import sys; from cgpause.daemon import process; {before}; sys.exit(process.main())"
         command = [sys.executable, *(("-c", program) if before else ("-m", "cgpause.daemon"))]
         command += ["--config", str(self.config), "--verbose", *options]
         command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]

@@ -37,6 +37,7 @@ from cgpause.policy import decide as policy
 from cgpause.policy.decide import Decision, State
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import FIRM_S, Kinds
+from cgpause.policy.schedule import Quiet
 
 _NS = 1_000_000_000
 _DETAILS_S = 1.0
@@ -104,7 +105,7 @@ class SimDaemon:
         self._engine = engine
         self._random = chance
         self._decide = decide
-        self._quiet: policy.Quiet | None = None
+        self._quiet: Quiet | None = None
         self._used_cpu_s = 0.0
         self._used_cpu_at_s = engine.now_s
         self._kinds = Kinds()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cgpause.core.errors import KernelReadError, KernelWriteError
-from cgpause.daemon import loop as daemon
+from cgpause.daemon import process as daemon
 from cgpause.kernel import cgroupfs
 
 MARK = "INJECTED"

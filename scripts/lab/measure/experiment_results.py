@@ -291,7 +291,7 @@ def code_hash(repo: Path = REPO) -> str:
     Not their comments and docstrings: better words must not cost hours of measuring.
     """
     paths = _imported(
-        {"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon.loop", "lab.bed.trial"]
+        {"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon.process", "lab.bed.trial"]
     )
     paths |= set((repo / "scripts" / "lab" / "bed").glob("*.c"))
     digest = hashlib.sha256()

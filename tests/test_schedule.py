@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from cgpause.config.settings import SamplingConfig
 from cgpause.core.model import Headroom, Sample
-from cgpause.policy.schedule import OWN_SHARE, PRIOR_FILL_S, FillRate, fast_ns, interval_ns, learn
+from cgpause.policy.decide import Decision, State
+from cgpause.policy.schedule import (
+    BLIND_NS,
+    LINGER_NS,
+    OWN_SHARE,
+    PRIOR_FILL_S,
+    FillRate,
+    Quiet,
+    Schedule,
+    fast_ns,
+    interval_ns,
+    learn,
+)
 
 SAMPLING = SamplingConfig(fast_ms=50, slow_s=2)
 TOTAL = 10**10
@@ -107,3 +119,74 @@ def test_less_room_never_means_a_longer_interval() -> None:
         interval_ns(FillRate(), sampled(node(pct)), node(pct).room_below_bytes(90), SAMPLING) for pct in range(101)
     ]
     assert all(later <= earlier for earlier, later in pairwise(intervals))
+
+
+# What the daemon does between two decisions
+
+CARE = TOTAL // 4
+"""Headroom in bytes below which memory is tight."""
+SLEEP = 30 * S
+QUIET = Quiet(low_bytes=TOTAL // 2, high_bytes=TOTAL, until_ns=START_NS + 5 * S, next_sample_ns=S // 4)
+
+
+def decided(next_ns: int, quiet: Quiet | None = None, *, tight: bool = False) -> Decision:
+    return Decision(State(), (), next_ns, tight, CARE, quiet)
+
+
+@pytest.mark.parametrize(
+    ("next_ns", "sleep_ns", "lingers", "expected_ns", "asleep"),
+    [
+        pytest.param(S, None, False, S, False, id="as-the-policy-says"),
+        pytest.param(S, SLEEP, False, SLEEP, True, id="sleeps-where-the-kernel-wakes-it"),
+        pytest.param(S, SLEEP, True, FAST, False, id="stays-awake-and-samples-fast-after-pressure"),
+        pytest.param(SLOW, None, True, SLOW, False, id="pressure-far-from-the-limit-changes-nothing"),
+    ],
+)
+def test_the_next_sample_after_a_decision(
+    next_ns: int,
+    sleep_ns: int | None,
+    lingers: bool,  # noqa: FBT001 - a table
+    expected_ns: int,
+    asleep: bool,  # noqa: FBT001 - a table
+) -> None:
+    before = Schedule().after_pressure(START_NS - (0 if lingers else LINGER_NS))
+    after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns, SAMPLING)
+    assert after.sample_at_ns == START_NS + expected_ns
+    assert (after.asleep, after.tight, after.care_bytes, after.quiet) == (asleep, True, CARE, QUIET)
+    assert after.linger_until_ns == before.linger_until_ns
+
+
+def asleep(quiet: Quiet | None = None) -> Schedule:
+    return Schedule().after_decision(decided(S, quiet), sampled(node(50)), SLEEP, SAMPLING)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "available", "sleep_ns", "expected_ns"),
+    [
+        pytest.param(asleep(), CARE, SLEEP, SLEEP, id="sleeps-on"),
+        pytest.param(asleep(), CARE - 1, SLEEP, None, id="memory-is-tight"),
+        pytest.param(asleep(), CARE, None, None, id="the-kernel-no-longer-wakes-it"),
+        pytest.param(asleep(QUIET), TOTAL - 1, None, S // 4, id="but-the-headroom-has-hardly-changed"),
+        pytest.param(Schedule(quiet=QUIET), TOTAL - 1, SLEEP, S // 4, id="awake"),
+        pytest.param(Schedule(quiet=QUIET), TOTAL // 2, SLEEP, None, id="headroom-at-the-bound"),
+        pytest.param(Schedule(), TOTAL - 1, SLEEP, None, id="no-decision-to-keep"),
+    ],
+)
+def test_the_next_sample_without_a_decision(
+    schedule: Schedule, available: int, sleep_ns: int | None, expected_ns: int | None
+) -> None:
+    after = schedule.after_rest(available, START_NS, sleep_ns)
+    assert (None if after is None else after.sample_at_ns - START_NS) == expected_ns
+    if expected_ns is not None:
+        assert schedule.still_holds(available, START_NS)
+
+
+def test_a_sample_can_only_be_brought_forward() -> None:
+    assert asleep().by(START_NS + S).sample_at_ns == START_NS + S
+    assert asleep().by(START_NS + 2 * SLEEP) == asleep()
+
+
+def test_after_a_failed_sample_nothing_of_the_last_decision_is_relied_on() -> None:
+    after = asleep(QUIET).after_failure(START_NS)
+    assert after.sample_at_ns == START_NS + BLIND_NS
+    assert not after.still_holds(TOTAL - 1, START_NS)

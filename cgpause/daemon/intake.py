@@ -1,0 +1,119 @@
+"""Takes in what has changed: pods that inotify reports, the tree of pods, values that another writer has changed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from cgpause.core.clock import NS_PER_S
+from cgpause.core.model import Headroom
+from cgpause.daemon.actuate import Actuator
+from cgpause.daemon.brake import Brake
+from cgpause.daemon.distress import Distress
+from cgpause.daemon.publisher import Publisher
+from cgpause.kernel.inotify import Changes, PodChange, Watch
+from cgpause.kernel.logfmt import fields
+from cgpause.kernel.psi import PsiTriggers
+from cgpause.pods.follow import Follower
+from cgpause.pods.tree import SPARED_S, PodTree, TrackedPod
+from cgpause.policy.schedule import OWN_SHARE, Schedule, slow_ns
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Keeps the daemon's view of the pods up to date between two samples."""
+
+    tree: PodTree
+    follower: Follower
+    watch: Watch
+    psi: PsiTriggers
+    actuator: Actuator
+    brake: Brake
+    distress: Distress
+    publisher: Publisher
+
+    def take_in(
+        self, changes: Changes, schedule: Schedule, headroom: Headroom | None, at_ns: int
+    ) -> tuple[Schedule, bool]:
+        """Refresh the changed pods, and the tree if that is due; `headroom` is that of the last sample.
+
+        Return the schedule, and whether a decision must not wait.
+        """
+        times = self.follower.times
+        if changes.tree:
+            times.something_came(at_ns)
+        elif changes.gone:
+            times.something_went(at_ns)
+        if times.is_due(at_ns):
+            started_ns = time.thread_time_ns()
+            schedule = self.refresh(schedule, headroom, at_ns)
+            times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
+        urgent = changes.high and self.brake.answer_drift(at_ns)
+        for key, change in changes.pods.items():
+            tracked = self.tree.pods.get(key)
+            if tracked is not None:
+                schedule, now = self._take_in_pod(tracked, change, schedule, at_ns)
+                urgent = now or urgent
+        return (replace(schedule, quiet=None) if changes.pods else schedule), urgent
+
+    def _take_in_pod(
+        self, tracked: TrackedPod, change: PodChange, schedule: Schedule, at_ns: int
+    ) -> tuple[Schedule, bool]:
+        urgent = False
+        config = self.tree.config
+        if PodChange.RECORD in change:
+            if self.tree.is_marked_otherwise(tracked):  # otherwise the record changed, usually by the daemon itself
+                self.tree.update_facts(tracked, at_ns)
+            self.actuator.read_record(tracked)
+            if tracked.pod.paused is not None:  # an operator may have paused it while the daemon slept
+                schedule = schedule.awake().by(at_ns + slow_ns(config.sampling))
+        if PodChange.CPU_MAX in change:
+            self.actuator.answer_drift(tracked, config)
+        if PodChange.MEMORY in change:
+            self.tree.update_facts(tracked, at_ns)
+            urgent = self.distress.check_oom(tracked)
+        if PodChange.CONTAINERS in change:
+            urgent = self.distress.on_containers(tracked, at_ns) or urgent
+            schedule = _expect_newcomer(schedule, at_ns)
+        return schedule, urgent
+
+    def refresh(self, schedule: Schedule, headroom: Headroom | None, at_ns: int) -> Schedule:
+        """Refresh the tree of pods; return the schedule."""
+        config = self.tree.config
+        schedule = schedule.awake()
+        appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)
+        for tracked in appeared:
+            self.actuator.read_record(tracked)
+            self.publisher.containers_changed(tracked.pod.uid)
+            schedule = _expect_newcomer(schedule, at_ns)
+            log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
+        for pod in gone:
+            self.actuator.forget(pod)
+            log.debug("pod gone %s", fields(pod=pod.label))
+        for tracked in self.tree.pods.values():
+            self.actuator.answer_drift(tracked, config)  # also a pause that was given up an hour ago
+        self.psi.follow(self.tree.kubepods)
+        self.brake.follow()
+        missed = self.watch.done()
+        if missed:
+            self.distress.missed(at_ns)
+        slept = schedule.sample_at_ns > at_ns + slow_ns(config.sampling)
+        # The tripwire and the PSI trigger of a kubepods root that was left wake the daemon no more.
+        if missed or (slept and headroom is not None and self.sleep_ns(headroom) is None):
+            schedule = schedule.by(at_ns)
+        return schedule
+
+    def sleep_ns(self, headroom: Headroom) -> int | None:
+        """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
+        # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
+        if not self.psi.on_kubepods or any(t.pod.paused is not None or t.damaged for t in self.tree.pods.values()):
+            return None
+        return self.brake.sleep_ns(headroom)
+
+
+def _expect_newcomer(schedule: Schedule, at_ns: int) -> Schedule:
+    """Return the schedule with a sample as soon as a new container may be paused: it can take gigabytes in a second."""
+    return schedule.by(at_ns + int(SPARED_S * NS_PER_S)) if schedule.tight else schedule

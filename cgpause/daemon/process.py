@@ -1,0 +1,255 @@
+"""The daemon as a process: start, reload of the configuration, and a stop that leaves no pod paused.
+
+    python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
+        [--dry-run]
+
+The systemd unit starts it. It stays small and imports neither typer nor rich.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+
+from cgpause import __version__
+from cgpause.config.arguments import Options, parse_options
+from cgpause.config.load import load_config
+from cgpause.core.clock import now_ns
+from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, ConfigError, HostError
+from cgpause.core.exit_codes import Exit
+from cgpause.core.model import Owner, Result
+from cgpause.daemon import saver
+from cgpause.daemon.actuate import Actuator, Ledger
+from cgpause.daemon.brake import Brake
+from cgpause.daemon.distress import Distress
+from cgpause.daemon.gauges import Sources
+from cgpause.daemon.intake import Intake
+from cgpause.daemon.loop import Loop
+from cgpause.daemon.publisher import Publisher
+from cgpause.daemon.status import Status
+from cgpause.daemon.tracer import Tracer
+from cgpause.kernel import logfmt
+from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
+from cgpause.kernel.inotify import Watch
+from cgpause.kernel.logfmt import fields
+from cgpause.kernel.notify import Notifier
+from cgpause.kernel.process import lock_memory, raise_descriptor_limit
+from cgpause.kernel.psi import PsiTriggers
+from cgpause.ledger import ledger
+from cgpause.ledger.dryrun import DryLedger
+from cgpause.pods.follow import Follower
+from cgpause.pods.own import POD_UID, own_pod_uid
+from cgpause.pods.sampler import Sampler
+from cgpause.pods.tree import PodTree
+from cgpause.policy.decide import State
+from cgpause.policy.kinds import Kinds
+from cgpause.policy.reserve import with_peaks
+from cgpause.restore import resume_elsewhere
+from cgpause.telemetry.recorder import HistoryThread
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """One run of the daemon, from start to the last resume."""
+
+    def __init__(self, options: Options) -> None:
+        """Read the configuration and open the cgroup tree, epoll, inotify, PSI triggers and state files.
+
+        Raises:
+            HostError: the host lacks something that the daemon needs, such as the cgroup root.
+            ConfigError: the configuration is missing or invalid.
+        """
+        self._options = options
+        config = load_config(options.config_path, must_exist=options.config_required)
+        root = options.cgroup_root or find_cgroup_root()
+        dry_run = options.dry_run
+        try:
+            self._root = root_cgroup = Cgroup(root, "")
+        except CgpauseError as e:
+            raise HostError(f"no such cgroup root: {e}") from e
+        if not dry_run:
+            root_cgroup.lock_for_daemon()
+        known = saver.load(options.learned_path)
+        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds))
+        sampler = Sampler(tree)
+        epoll = select.epoll()
+        watch = Watch(epoll)
+        follower = Follower(tree, root_cgroup, watch)
+        self._history: HistoryThread | None = None
+        if options.history_path is not None and not dry_run:
+            self._history = HistoryThread.start(options.history_path, config.history.max_mib)
+        kept: Ledger = DryLedger() if dry_run else ledger
+        self._actuator = actuator = Actuator(kept, tree, watch, dry_run=dry_run, recorder=self._history)
+        self._brake = brake = Brake(tree, watch, dry_run=dry_run)
+        self._notifier = Notifier()
+        psi = PsiTriggers(epoll, config.psi)
+        sources = Sources(tree, sampler, psi, watch, brake, actuator.counts, started_at=time.time())
+        # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
+        publisher = Publisher(None if dry_run else options.metrics_path, options.log_dir, sources)
+        distress = Distress(tree, actuator, publisher.containers_changed)
+        self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._loop = Loop(
+            epoll,
+            self._signals,
+            Intake(tree, follower, watch, psi, actuator, brake, distress, publisher),
+            sampler,
+            Status(self._notifier, tree, actuator.counts),
+            Tracer(None if dry_run else options.trace_path, tree, sampler),
+            saver.Saver(options.learned_path, self._history, known.peaks),
+            State(reserve=with_peaks(known.peaks)),
+            release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
+        )
+        self._stop = self._reload = False
+
+    def run(self) -> int:
+        """Run until a signal stops the daemon; return 0, 1 after a failure, or 6 if a pause could not be undone."""
+        failed = False
+        try:
+            self._set_up()
+            while not self._stop:
+                woken = self._loop.wait()
+                if self._reload:
+                    self._reload = False
+                    self._load_config()
+                    woken.changes.tree = woken.urgent = True
+                self._loop.turn(woken, stopping=self._stop)
+        except Exception:  # a bug, or a node without resources: in any case the daemon must not leave a pod paused
+            log.exception("failed")
+            failed = True
+        left = self._shut_down(failed=failed)
+        if left:
+            return Exit.NOT_RESTORED
+        return Exit.CHECK_FAILED if failed else Exit.DONE
+
+    def _set_up(self) -> None:
+        loop, tree, config = self._loop, self._tree, self._tree.config
+        raise_descriptor_limit()
+        reason = lock_memory()
+        if reason is not None:
+            advice = "grant CAP_IPC_LOCK or LimitMEMLOCK=infinity"
+            log.warning("memory not locked %s", fields(error=reason, advice=advice))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
+        loop.epoll.register(self._signals, select.EPOLLIN)
+        loop.intake.publisher.configure(config.metrics)
+        loop.tracer.configure(config.trace)
+        loop.schedule = loop.intake.refresh(loop.schedule, None, now_ns())
+        for tracked in tree.pods.values():
+            if tracked.pod.paused is not None:
+                self._actuator.adopt(tracked)
+        own_pod, own_uid = tree.own_pod, own_pod_uid()
+        if own_pod is None and own_uid is not None and tree.pods:
+            advice = "is --cgroup-root the host's cgroup tree?"
+            log.warning("own pod not found %s", fields(uid=own_uid, variable=POD_UID, advice=advice))
+        log.info(
+            "started %s",
+            fields(
+                version=__version__,
+                cgroup_root=tree.root,
+                driver=tree.driver or "none yet",
+                pods=len(tree.pods),
+                own_pod=None if own_pod is None else own_pod.pod.label,
+                config=self._options.config_shown,
+                policy=config.policy,
+                mechanism=config.mechanism,
+                dry_run="yes" if self._options.dry_run else None,
+            ),
+        )
+        self._notifier.send("READY=1")
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        # Set flags only: a handler that logs can interrupt the write of another log line, and that raises.
+        if number == signal.SIGHUP:
+            self._reload = True
+        else:
+            self._stop = True
+
+    def _load_config(self) -> None:
+        self._notifier.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            config = load_config(self._options.config_path, must_exist=self._options.config_required)
+        except ConfigError as e:
+            for problem in str(e).splitlines():
+                log.error("configuration not reloaded, the old one stays: %s", problem)
+        else:
+            loop = self._loop
+            self._tree.config = config
+            loop.intake.psi.configure(config.psi, self._tree.kubepods)
+            loop.sampler.read_eviction_threshold()
+            if self._history is not None:
+                self._history.limit(config.history.max_mib)
+            loop.intake.follower.times.expire_facts()
+            loop.intake.publisher.configure(config.metrics)
+            loop.tracer.configure(config.trace)
+            log.info("configuration reloaded %s", fields(file=self._options.config_shown))
+        self._notifier.send("READY=1")
+
+    def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
+        """Undo every pause of the daemon and restore memory.high; return how many could not be undone."""
+        left = 0
+        for tracked in list(self._tree.pods.values()):
+            if tracked.pod.paused is None or tracked.pod.paused.owner is not Owner.DAEMON:
+                left += tracked.damaged
+                continue
+            try:
+                left += not self._actuator.resume(tracked, reason, result, wait_s=wait_s)
+            except CgroupGoneError:
+                continue
+            except BusyError as e:
+                log.error("could not resume %s", fields(pod=tracked.pod.label, error=e))
+                left += 1
+        # memory.high comes last: meanwhile it keeps the resumed pods from filling the node at once.
+        with self._actuator.spare.lent():
+            return left + (not self._brake.release(reason, wait_s=wait_s))
+
+    def _resume_elsewhere(self) -> int:
+        if self._options.dry_run:
+            return 0
+        followed = set(self._tree.pods)
+        if self._tree.kubepods is not None:
+            followed.add(self._tree.kubepods.id)
+        with self._actuator.spare.lent():
+            return resume_elsewhere(self._tree.root, self._options.log_dir, self._history, followed)
+
+    def _shut_down(self, *, failed: bool) -> int:
+        log.info("stopping")
+        self._notifier.send("STOPPING=1")
+        left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S) + self._resume_elsewhere()
+        self._loop.intake.publisher.close()  # before the unlock: this removes the file, and the next daemon may publish
+        # Unlock before anything waits for a disk: a disk that hangs keeps this process and would block the next daemon.
+        self._root.unlock_for_daemon()
+        # Wait for disks only now, when no pod is paused any more.
+        self._loop.tracer.close()
+        if not failed:
+            self._loop.saver.close(self._loop.state.reserve.growths.peaks, self._tree.kinds)
+        if self._history is not None:
+            self._history.close()
+        held = [tracked.pod.paused for tracked in self._tree.pods.values()]
+        by_hand = sum(record is not None and record.owner is Owner.MANUAL for record in held)
+        log.info("stopped %s", fields(not_resumed=left, paused_by_hand=by_hand))
+        return left
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the daemon and return its exit code.
+
+    It is 0 after a stop, 1 after a failure or on a host that cannot run the daemon, 2 for a bad configuration, and 6 if
+    a pause could not be undone.
+    """
+    options = parse_options(argv)
+    logfmt.set_up(verbose=options.verbose)
+    try:
+        daemon = Daemon(options)
+    except ConfigError as e:
+        for line in str(e).splitlines():
+            log.error("%s", line)
+        return Exit.USAGE
+    except HostError as e:
+        log.error("%s", e)
+        return Exit.CHECK_FAILED
+    return daemon.run()
