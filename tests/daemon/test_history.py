@@ -84,7 +84,8 @@ def test_while_a_stopped_daemon_waits_for_its_disk_the_next_one_has_the_tree(
     (tree.root / "memory.reclaim").touch()
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    hangs = "import threading; from cgpause.telemetry import history as h, recorder; h.append = lambda *_: threading.Event().wait()"
+    hangs = "import threading; from cgpause.telemetry import history as h, recorder"
+    hangs += "; h.append = lambda *_: threading.Event().wait()"
     first = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; recorder._LAST_WAIT_S = 600")
     first.wait_for_log(" paused pod=default/web")
     tree.set_used(0)
