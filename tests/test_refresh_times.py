@@ -76,12 +76,12 @@ def test_another_configuration_expires_facts() -> None:
 
 def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_off() -> None:
     times = times_after(CALM)
-    times.something_came(5 * S)
+    times.changed(5 * S, came=True, gone=False)
     assert times.due_ns == 5 * S
 
     times.walked(5 * S, CALM, tight=False)
     times.rest_until(7 * S)
-    times.something_came(6 * S)
+    times.changed(6 * S, came=True, gone=False)
 
     assert times.due_ns == 7 * S
 
@@ -89,8 +89,8 @@ def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_
 def test_what_goes_is_walked_for_within_a_second_and_puts_nothing_off() -> None:
     times = times_after(CALM)
 
-    times.something_went(5 * S)
-    times.something_went(5 * S + S // 2)
+    times.changed(5 * S, came=False, gone=True)
+    times.changed(5 * S + S // 2, came=False, gone=True)
 
     assert times.due_ns == 6 * S
 

@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
+from cgpause.core.clock import NEVER_NS
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon import learned, saver
 from cgpause.daemon.learned import Learned
-from cgpause.daemon.publisher import NEVER_NS
 from cgpause.daemon.saver import Saver, load
 from cgpause.policy.kinds import Kinds
 from cgpause.telemetry import recorder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -160,25 +161,27 @@ def asleep(quiet: Quiet | None = None) -> Schedule:
     return Schedule().after_decision(decided(S, quiet), sampled(node(50)), SLEEP, SAMPLING)
 
 
+RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
+
+
 @pytest.mark.parametrize(
-    ("schedule", "available", "sleep_ns", "expected_ns"),
+    ("schedule", "available", "expected"),
     [
-        pytest.param(asleep(), CARE, SLEEP, SLEEP, id="sleeps-on"),
-        pytest.param(asleep(), CARE - 1, SLEEP, None, id="memory-is-tight"),
-        pytest.param(asleep(), CARE, None, None, id="the-kernel-no-longer-wakes-it"),
-        pytest.param(asleep(QUIET), TOTAL - 1, None, S // 4, id="but-the-headroom-has-hardly-changed"),
-        pytest.param(Schedule(quiet=QUIET), TOTAL - 1, SLEEP, S // 4, id="awake"),
-        pytest.param(Schedule(quiet=QUIET), TOTAL // 2, SLEEP, None, id="headroom-at-the-bound"),
-        pytest.param(Schedule(), TOTAL - 1, SLEEP, None, id="no-decision-to-keep"),
+        pytest.param(asleep(), CARE, asleep(), id="sleeps-on"),
+        pytest.param(asleep(), CARE - 1, None, id="memory-is-tight"),
+        pytest.param(Schedule(quiet=QUIET), TOTAL - 1, RESTED, id="awake"),
+        pytest.param(
+            Schedule(asleep=True, care_bytes=TOTAL, quiet=QUIET),
+            TOTAL - 1,
+            replace(RESTED, care_bytes=TOTAL),
+            id="wakes",
+        ),
+        pytest.param(Schedule(quiet=QUIET), TOTAL // 2, None, id="headroom-at-the-bound"),
+        pytest.param(Schedule(), TOTAL - 1, None, id="no-decision-to-keep"),
     ],
 )
-def test_the_next_sample_without_a_decision(
-    schedule: Schedule, available: int, sleep_ns: int | None, expected_ns: int | None
-) -> None:
-    after = schedule.after_rest(available, START_NS, sleep_ns)
-    assert (None if after is None else after.sample_at_ns - START_NS) == expected_ns
-    if expected_ns is not None:
-        assert schedule.still_holds(available, START_NS)
+def test_the_next_sample_without_a_decision(schedule: Schedule, available: int, expected: Schedule | None) -> None:
+    assert schedule.after_rest(available, START_NS) == expected
 
 
 def test_a_sample_can_only_be_brought_forward() -> None:
@@ -189,4 +192,4 @@ def test_a_sample_can_only_be_brought_forward() -> None:
 def test_after_a_failed_sample_nothing_of_the_last_decision_is_relied_on() -> None:
     after = asleep(QUIET).after_failure(START_NS)
     assert after.sample_at_ns == START_NS + BLIND_NS
-    assert not after.still_holds(TOTAL - 1, START_NS)
+    assert after.after_rest(TOTAL - 1, START_NS) is None

@@ -15,9 +15,9 @@ import pytest
 from helpers.trees import FakeTree, rewrite, wait_until
 
 from cgpause.config.settings import Config, TraceConfig
+from cgpause.core.clock import NEVER_NS
 from cgpause.core.model import Headroom
 from cgpause.daemon import tracer
-from cgpause.daemon.publisher import NEVER_NS
 from cgpause.daemon.tracer import Tracer
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 NS_PER_S = 1_000_000_000
+NEVER_NS = 1 << 63
+"""A time that does not come."""
 
 
 def now_ns() -> int:

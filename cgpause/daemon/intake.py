@@ -43,10 +43,7 @@ class Intake:
         Return the schedule, and whether a decision must not wait.
         """
         times = self.follower.times
-        if changes.tree:
-            times.something_came(at_ns)
-        elif changes.gone:
-            times.something_went(at_ns)
+        times.changed(at_ns, came=changes.tree, gone=changes.gone)
         if times.is_due(at_ns):
             started_ns = time.thread_time_ns()
             schedule = self.refresh(schedule, headroom, at_ns)

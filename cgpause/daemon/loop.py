@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from cgpause.config.settings import Policy
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Sample
+from cgpause.core.model import Headroom, Sample
 from cgpause.daemon.intake import Intake
 from cgpause.daemon.saver import Saver
 from cgpause.daemon.status import Status
@@ -36,7 +36,7 @@ _DETAILS_NS = NS_PER_S
 
 @dataclass(slots=True)
 class Woken:
-    """What ended a wait."""
+    """The events that ended a wait."""
 
     changes: Changes
     urgent: bool
@@ -68,10 +68,8 @@ class Loop:
 
     def wait(self) -> Woken:
         """Wait for an event or for the next due time; return what has happened."""
-        parts = (self.intake.follower.times, self.intake.publisher, self.tracer, self.saver)
+        parts = (self.intake.follower.times, self.status, self.intake.publisher, self.tracer, self.saver)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
-        alive_ns = self.status.due_ns
-        due_ns = due_ns if alive_ns is None else min(due_ns, alive_ns)
         woken = Woken(Changes(), urgent=False)
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):
             if fd == self.signals:
@@ -108,14 +106,17 @@ class Loop:
             headroom = self.sampler.headroom()
         except CgpauseError:
             return False
-        if not self.schedule.still_holds(headroom.available_bytes, at_ns):
+        schedule = self.schedule.after_rest(headroom.available_bytes, at_ns)
+        if schedule is None:
             return False
-        sample = replace(self.sample, headroom=headroom)
-        self._brake(sample, at_ns)
-        schedule = self.schedule.after_rest(headroom.available_bytes, at_ns, self.intake.sleep_ns(headroom))
-        if schedule is not None:
-            self.schedule, self.sample = schedule, sample
-        return schedule is not None
+        self._brake(headroom, at_ns)
+        if schedule.asleep:
+            sleep_ns = self.intake.sleep_ns(headroom)
+            if sleep_ns is None:
+                return False
+            schedule = replace(schedule, sample_at_ns=at_ns + sleep_ns)
+        self.schedule, self.sample = schedule, replace(self.sample, headroom=headroom)
+        return True
 
     def _decide(self, at_ns: int) -> None:
         """Take a sample, decide, act, and plan the next sample."""
@@ -141,7 +142,7 @@ class Loop:
         self.state, self.sample = decision.state, sample
         self.intake.actuator.apply(decision.actions, sample, config)
         self.schedule = replace(self.schedule, tight=decision.tight, care_bytes=decision.care_bytes)
-        self._brake(sample, at_ns)
+        self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns, config.sampling)
 
@@ -165,10 +166,10 @@ class Loop:
             self.intake.tree.read_details(at_ns)
         return is_due
 
-    def _brake(self, sample: Sample, at_ns: int) -> None:
+    def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, schedule = self.sampler.kubepods_current_bytes, self.schedule
         care_bytes = schedule.care_bytes
-        self.intake.brake.apply(sample.headroom, current_bytes, at_ns, tight=schedule.tight, care_bytes=care_bytes)
+        self.intake.brake.apply(headroom, current_bytes, at_ns, tight=schedule.tight, care_bytes=care_bytes)
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
         """Resume all pods the daemon paused: without a sample it cannot tell when a pause should end."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from cgpause.config.settings import MetricsConfig
 from cgpause.core import wholefile
+from cgpause.core.clock import NEVER_NS
 from cgpause.daemon.gauges import Sources, gather
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
@@ -29,7 +30,6 @@ from cgpause.telemetry.restarts import LogFolder, Restarts
 
 log = logging.getLogger(__name__)
 
-NEVER_NS = 1 << 63
 _ALL_NS = 60 * 1_000_000_000
 """Interval at which the logs of all pods are read while inotify does not report container changes."""
 _LAST_WAIT_S = 1.0

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from cgpause.core.clock import NS_PER_S
+from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned, LearnedError
-from cgpause.daemon.publisher import NEVER_NS
 from cgpause.kernel.logfmt import fields
 from cgpause.policy.kinds import Kinds
 from cgpause.telemetry import recorder

@@ -1,8 +1,8 @@
-"""What the daemon tells systemd: that it is alive, and the line that `systemctl status` shows."""
+"""Tells systemd that the daemon is alive, and the line that `systemctl status` shows."""
 
 from __future__ import annotations
 
-from cgpause.core.clock import NS_PER_S
+from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.core.model import Headroom
 from cgpause.kernel.notify import Notifier
 from cgpause.pods.tree import PodTree
@@ -23,9 +23,9 @@ class Status:
         self._status_at_ns = 0
 
     @property
-    def due_ns(self) -> int | None:
-        """Time of the next WATCHDOG=1 message; None if systemd does not wait for one."""
-        return None if self._notifier.watchdog_s is None else self._alive_at_ns
+    def due_ns(self) -> int:
+        """Time of the next WATCHDOG=1 message; NEVER_NS if systemd does not wait for one."""
+        return NEVER_NS if self._notifier.watchdog_s is None else self._alive_at_ns
 
     def turn(self, at_ns: int, headroom: Headroom | None) -> None:
         """Send the messages that are due; `headroom` is that of the last sample, None if memory cannot be read."""

@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 from cgpause import __version__
 from cgpause.config.settings import TraceConfig
+from cgpause.core.clock import NEVER_NS
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Sample
-from cgpause.daemon.publisher import NEVER_NS
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree

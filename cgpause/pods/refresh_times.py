@@ -56,16 +56,15 @@ class RefreshTimes:
         """Make the facts of known pods due, because the configuration has changed."""
         self._facts_due_ns = 0
 
-    def something_came(self, at_ns: int) -> None:
-        """Make a refresh due after a new pod or tier: now, or when the rest after the last refresh is over.
+    def changed(self, at_ns: int, *, came: bool, gone: bool) -> None:
+        """Make a refresh due after a new pod or tier (`came`), or within GONE_REFRESH_NS after one is gone.
 
-        Pods come by the dozen and are not paused at first, so one refresh can handle all of them.
+        Pods come by the dozen and are not paused at first, so one refresh after the rest handles all of them.
         """
-        self._not_later_than(max(at_ns, self._not_before_ns))
-
-    def something_went(self, at_ns: int) -> None:
-        """Make a refresh due within GONE_REFRESH_NS, after a pod or an empty tier is gone."""
-        self._not_later_than(at_ns + GONE_REFRESH_NS)
+        if came:
+            self._not_later_than(max(at_ns, self._not_before_ns))
+        elif gone:
+            self._not_later_than(at_ns + GONE_REFRESH_NS)
 
     def memory_became_tight(self, at_ns: int) -> None:
         """Make a refresh due as soon as the facts are a minute old: decisions need them while memory is tight."""

@@ -120,26 +120,24 @@ class Schedule:
         """Return the schedule after a sample that could not be taken."""
         return replace(self.awake(), sample_at_ns=at_ns + BLIND_NS)
 
-    def still_holds(self, available_bytes: int, at_ns: int) -> bool:
-        """Return True if the headroom alone shows that the last decision is still valid."""
-        sleeps = self.asleep and available_bytes >= self.care_bytes
-        return sleeps or (self.quiet is not None and self.quiet.holds(available_bytes, at_ns))
+    def after_rest(self, available_bytes: int, at_ns: int) -> Schedule | None:
+        """Return the schedule if the headroom alone shows that the last decision still holds; None if it does not.
 
-    def after_rest(self, available_bytes: int, at_ns: int, sleep_ns: int | None) -> Schedule | None:
-        """Return the schedule without a new decision, or None if one is needed although `still_holds`.
-
-        `sleep_ns` is the time that the daemon may sleep, or None if the kernel would not wake it.
+        If the result is `asleep`, its next sample is as before: the caller asks how long the kernel can be relied on.
         """
-        if self.asleep and available_bytes >= self.care_bytes and sleep_ns is not None:
-            return replace(self, sample_at_ns=at_ns + sleep_ns)
+        if self.asleep and available_bytes >= self.care_bytes:
+            return self
         if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
-            return replace(self, sample_at_ns=at_ns + self.quiet.next_sample_ns)
+            return replace(self, asleep=False, sample_at_ns=at_ns + self.quiet.next_sample_ns)
         return None
 
     def after_decision(
         self, decision: Decision, sample: Sample, sleep_ns: int | None, sampling: SamplingConfig
     ) -> Schedule:
-        """Return the schedule after a decision on `sample`; `sleep_ns` as in `after_rest`."""
+        """Return the schedule after a decision on `sample`.
+
+        `sleep_ns` is the time that the daemon may sleep, or None if the kernel would not wake it.
+        """
         at_ns, next_ns = sample.at_ns, decision.next_sample_ns
         lingers = at_ns < self.linger_until_ns
         if lingers:

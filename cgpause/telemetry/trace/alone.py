@@ -78,10 +78,7 @@ class _Node:
         """Refresh the tree and the pods' records: after changes that inotify reports, or when a refresh is due."""
         changes: Changes = self._watch.read()
         times = self._follower.times
-        if changes.tree:
-            times.something_came(at_ns)
-        elif changes.gone:
-            times.something_went(at_ns)
+        times.changed(at_ns, came=changes.tree, gone=changes.gone)
         if times.is_due(at_ns):
             appeared, _ = self._follower.refresh(at_ns, tight=tight)
             for tracked in appeared:
