@@ -24,17 +24,17 @@ from lab.vm.host import REPO, LabError
 
 SCHEMA = 3
 BED = 1
-"""What a trial is made of besides cgpause: the jobs' program, kubelet's rules, the sizes of everything.
+"""Version of the test bed: the jobs' program, kubelet's rules, the sizes of everything.
 
-Raised where that changes what comes of a trial, which is then no longer compared with those before. Whether it did,
-trials of `none` show that are run again with newer code.
+Raise it when a change of the bed changes the figures of a trial. Trials of different versions are not compared. To find
+out whether a change matters, run trials of `none` again and compare.
 """
 RESULTS = REPO / "docs/measurements" / "experiment.json"
 
 SHARES = (16, 8, 4)
 """A job's memory limit is the capacity divided by this."""
 OVERSUBSCRIPTIONS = (1.5, 1.4, 1.8, 1.3, 1.2, 1.1, 1.0)
-"""What the limits of all jobs that run at a time add up to, in capacities; the most telling first."""
+"""Sum of the limits of all jobs that run at a time, divided by the capacity. The first values are measured first."""
 SEEDS = (1, 2, 3)
 
 NONE = "none"
@@ -48,9 +48,9 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 """The arms of each setting. earlyoom and nohang look at the node's memory only, never at a cgroup's limit."""
 ALL_ARMS = (NONE, UNLIMITED, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd")
 _CALM = 1.2
-"""Up to here nothing restarts without control, so that nobody has anything to prevent ..."""
+"""Largest oversubscription at which no job restarts without control. There, arms only show what control costs."""
 _CALM_ARMS = (NONE, STOCK)
-"""... and these are to show that control costs nothing."""
+"""The arms that are run up to _CALM."""
 
 COUNTS = ("jobs", "finished", "restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices")
 FIGURES = (*COUNTS, "total_s", "capacity_bytes", "limit_bytes")
