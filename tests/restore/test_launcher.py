@@ -14,9 +14,6 @@ from helpers.trees import FakeTree, records_left
 import cgpause
 
 LAUNCHER = Path(__file__).parents[2] / "systemd/restore.sh"
-NODE_PYTHON = subprocess.run(
-    ["/usr/bin/python3", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False
-).returncode
 
 
 class Installation:
@@ -64,7 +61,6 @@ def test_what_another_python_would_say_too_is_not_tried_again(installation: Inst
     assert (done.returncode, done.stdout, done.stderr) == (status, "once\n", "")
 
 
-@pytest.mark.skipif(NODE_PYTHON != 0, reason="/usr/bin/python3 is older than cgpause needs")
 @pytest.mark.parametrize("how", ["gone", "without the modules"])
 def test_the_nodes_python_does_it_where_an_upgrade_took_its_own_away(
     installation: Installation, tree: FakeTree, how: str
@@ -79,7 +75,8 @@ def test_the_nodes_python_does_it_where_an_upgrade_took_its_own_away(
     done = installation.restore("--daemon-only", "--cgroup-root", str(tree.root))
 
     assert (done.returncode, cpu_max(pod), records_left(tree.root)) == (0, "50000 100000", []), done.stderr
-    assert "/usr/bin/python3 resumes; install cgpause again" in done.stderr
+    assert "/bin/python3" in done.stderr
+    assert "resumes; install cgpause again" in done.stderr
     damage(damaged)
     assert installation.restore("--daemon-only", "--cgroup-root", str(tree.root)).returncode == 6
 
