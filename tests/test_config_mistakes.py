@@ -18,7 +18,7 @@ from cgpause.core.errors import ConfigError
 @pytest.mark.parametrize(
     "value", ['"90"', "true", "[]", "[90]", "{}", "1979-05-27", "nan", "+nan", "inf", "-inf", "''"]
 )
-@pytest.mark.parametrize("option", ["watermark.upper_pct", "watermark.batch", "psi.node.stall_us"])
+@pytest.mark.parametrize("option", ["watermark.upper_pct", "watermark.batch"])
 def test_a_number_is_nothing_else(option: str, value: str) -> None:
     assert [(1, option)] == problems(f"{option} = {value}\n")
 
@@ -121,13 +121,13 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         pytest.param(
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
-            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, psi, history, "
+            "policy, mechanism, reserve, watermark, throttle, hold, sampling, memory_high, history, "
             "metrics, trace, protect, pods",
             id="section",
         ),
         pytest.param(
             "[protect]\nstatic-pods = true\n",
-            'unknown option; did you mean "static_pods"?; known here: namespaces, static_pods, guaranteed, unnamed',
+            'unknown option; did you mean "static_pods"?; known here: namespaces, static_pods, guaranteed',
             id="hyphen",
         ),
         pytest.param(
@@ -135,20 +135,19 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
             "removed, for this policy has nothing to tune any more: delete this line",
             id="gone",
         ),
-        pytest.param("[psi]\nzzz = true\n", "unknown option; known here: node, kubepods", id="nothing-near"),
+        pytest.param("[reserve]\nzzz = true\n", "unknown option; known here: sacrifice", id="nothing-near"),
+        pytest.param(
+            "[psi.node]\nstall_us = 1\n",
+            "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
+            id="gone-section",
+        ),
         pytest.param("upper_pct = 1\n", "unknown option here; it belongs in [watermark]", id="no-section"),
         pytest.param(
             "[watermark]\nmechanism = 'freeze'\n",
             "unknown option here; it belongs in the part above all sections",
             id="below-a-section",
         ),
-        pytest.param(
-            "[psi]\nwindow_us = 500000\n",
-            "unknown option here; it belongs in [psi.node] or [psi.kubepods]",
-            id="one-level-up",
-        ),
         pytest.param("[protect]\nmatch = 'a/b'\n", "unknown option here; it belongs in [[pods]]", id="rule"),
-        pytest.param("[node]\n", "unknown section here; it belongs in [psi]", id="inner-section"),
         pytest.param(
             'mechanism = "Freeze"\n',
             'found "Freeze"; allowed: "auto" or "throttle" or "freeze"; did you mean "freeze"?',
@@ -213,11 +212,8 @@ qos = ["Burstable",
        "Best"]
 protect = "yes"
 
-[psi]
-kubepods = { kind = "some", stall_us = 600_000 }
-
-[psi.node]
-"window_us" = 1
+[hold]
+"settle_s" = -1
 """
 
     assert problems(text) == [
@@ -233,8 +229,7 @@ kubepods = { kind = "some", stall_us = 600_000 }
         (30, "pods[2].match"),
         (32, "pods[2].qos[2]"),
         (33, "pods[2].protect"),
-        (36, "psi.kubepods.stall_us"),
-        (39, "psi.node.window_us"),
+        (36, "hold.settle_s"),
     ]
 
 
@@ -256,7 +251,7 @@ def test_an_error_prints_one_line_per_problem_with_source_and_line() -> None:
         pytest.param("[watermark\n", 1, "Expected", id="open-header"),
         pytest.param("\n[protect]\nnamespaces = [\n'a',\n", 4, "Invalid value", id="list-never-closed"),
         pytest.param("policy = 'watermark'\n\npolicy = 'watermark'\n", 3, "set twice", id="duplicate-option"),
-        pytest.param("[hold]\n[psi]\n[hold]\n", 3, "opened twice", id="duplicate-section"),
+        pytest.param("[hold]\n[trace]\n[hold]\n", 3, "opened twice", id="duplicate-section"),
         pytest.param("hold.settle_s = 1\n[hold]\n", 2, "opened twice", id="dotted-then-section"),
         pytest.param("[[pods]]\n[pods]\n", 2, "opened twice", id="array-then-section"),
         pytest.param("\nx = 1\x00\n", 2, "Expected newline", id="nul"),

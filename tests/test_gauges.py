@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.trees import FakeTree
 
-from cgpause.config.settings import Config, MetricsConfig, PsiConfig
+from cgpause.config.settings import Config, MetricsConfig
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Pressure
 from cgpause.daemon.brake import Brake
@@ -39,7 +39,7 @@ class Bench:
         self.tree = PodTree(str(self.fake.root), str(self.fake.log_dir), Config())
         self.counts = Counts(now_ns())
         self.sampler = Sampler(self.tree, kubelet_config="/nonexistent")
-        psi, brake = PsiTriggers(epoll, PsiConfig()), Brake(self.tree, watch, dry_run=False)
+        psi, brake = PsiTriggers(epoll), Brake(self.tree, watch, dry_run=False)
         self.sources = Sources(self.tree, self.sampler, psi, watch, brake, self.counts, started_at=time.time())
 
     def refresh(self) -> None:

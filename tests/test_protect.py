@@ -13,7 +13,7 @@ UUID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 STATIC = "b1f4499cb83e8ce3e7de136e9e81cb0d"
 WEB = PodName("default", "web")
 BURSTABLE, GUARANTEED, BEST_EFFORT = QosClass.BURSTABLE, QosClass.GUARANTEED, QosClass.BEST_EFFORT
-ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False)
+ALLOW_ALL = ProtectConfig(namespaces=(), static_pods=False, guaranteed=False)
 
 
 def rule(
@@ -192,4 +192,4 @@ def test_a_pod_without_a_name_matches_no_rule() -> None:
     config = Config(protect=ALLOW_ALL, pods=(rule("*/*", protect=True, class_=PodClass.BATCH, priority=5),))
     assert pod_class(BURSTABLE, None, config) is PodClass.AUTO
     assert priority(BURSTABLE, None, config) == 0
-    assert reason(name=None, config=config) is None
+    assert reason(name=None, config=config) == "its name is unknown while rules depend on names"

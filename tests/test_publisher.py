@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers.trees import FakeTree, wait_until
 
-from cgpause.config.settings import Config, MetricsConfig, PsiConfig
+from cgpause.config.settings import Config, MetricsConfig
 from cgpause.core import wholefile
 from cgpause.core.clock import NEVER_NS
 from cgpause.core.paths import METRICS_FILE
@@ -47,7 +47,7 @@ class Bench:
         self.sources = Sources(
             tree,
             Sampler(tree),
-            PsiTriggers(epoll, PsiConfig()),
+            PsiTriggers(epoll),
             watch,
             Brake(tree, watch, dry_run=False),
             self.counts,
@@ -112,7 +112,7 @@ def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench
 
 
 def test_it_is_published_at_once_and_then_when_it_is_due(bench: Bench) -> None:
-    bench.publisher.configure(replace(ON, interval_s=5.0))
+    bench.publisher.configure(ON)
     for at_s, due_s in ((10, 15), (14, 15), (15, 20), (99, 104)):
         bench.turn(at_s)
         assert bench.publisher.due_ns == due_s * S

@@ -488,4 +488,4 @@ def test_a_pod_of_unknown_name_is_shown_by_its_uid(tree: FakeTree) -> None:
     (pod,) = status(tree.root, tree.log_dir)["pods"]
 
     assert (pod["uid"], pod["namespace"], pod["name"]) == (make_uid(1), None, None)
-    assert pod["protected"] == "its name is unknown while rules depend on names (protect.unnamed)"
+    assert pod["protected"] == "its name is unknown while rules depend on names"

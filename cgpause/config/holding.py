@@ -1,8 +1,9 @@
 """Options of a pause: its mechanism and its length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from cgpause.config.options import Conflict, option
 from cgpause.core.model import CpuMax, Mechanism
@@ -63,6 +64,9 @@ class ThrottleConfig:
 class HoldConfig:
     """Limits on the length of a pause."""
 
+    GONE: ClassVar[Mapping[str, str]] = {"starting_s": "removed, a new pod is starting for 10 s: delete this line"}
+    """Options of earlier versions, each with the message for a file that still sets it."""
+
     max_pause_s: float = field(
         default=9.0,
         metadata=option(
@@ -90,16 +94,6 @@ class HoldConfig:
             unit="s",
             low=0,
             high=86400,
-        ),
-    )
-    starting_s: float = field(
-        default=10.0,
-        metadata=option(
-            "For this time after a pod has appeared or its containers have changed, it may still begin to listen, so "
-            "a pause lasts at most 18 s. This does not apply to pods of a workload that is known as batch.",
-            unit="s",
-            low=0,
-            high=3600,
         ),
     )
     settle_s: float = field(

@@ -330,7 +330,7 @@ def quoted(text: str) -> str:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as text for people: `psi.node.kind`, and `pods[2].match` in the second of [[pods]]."""
+    """Return a path as text for people: `reserve.sacrifice`, and `pods[2].match` in the second of [[pods]]."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -1,9 +1,10 @@
 """Options of the protection of pods, and rules for single pods."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import ClassVar
 
 from cgpause.config.options import Conflict, option
 from cgpause.core.model import QosClass
@@ -26,6 +27,11 @@ def _is_pod_glob(text: str) -> bool:
 class ProtectConfig:
     """Pods that are never paused, unless a rule allows it."""
 
+    GONE: ClassVar[Mapping[str, str]] = {
+        "unnamed": "removed, an unknown name always protects while rules depend on names: delete this line"
+    }
+    """Options of earlier versions, each with the message for a file that still sets it."""
+
     namespaces: tuple[str, ...] = field(
         default=("kube-system",),
         metadata=option(
@@ -40,10 +46,6 @@ class ProtectConfig:
         metadata=option("Protect static pods, which kubelet starts from files (the control plane)."),
     )
     guaranteed: bool = field(default=True, metadata=option("Protect pods of QoS class Guaranteed."))
-    unnamed: bool = field(
-        default=True,
-        metadata=option("Protect pods without a known name, if a namespace above or a rule below depends on names."),
-    )
 
 
 class PodClass(StrEnum):

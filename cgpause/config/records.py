@@ -1,6 +1,8 @@
 """Options of the history, the published figures and the trace."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from cgpause.config.options import option
 
@@ -24,13 +26,12 @@ class HistoryConfig:
 class MetricsConfig:
     """Options of the figures that the daemon publishes for Prometheus."""
 
+    GONE: ClassVar[Mapping[str, str]] = {"interval_s": "removed, the daemon publishes every 5 s: delete this line"}
+    """Options of earlier versions, each with the message for a file that still sets it."""
+
     publish: bool = field(
         default=False,
         metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
-    )
-    interval_s: float = field(
-        default=5.0,
-        metadata=option("Time between two publications. A scrape gets the last one.", unit="s", low=1, high=60),
     )
     max_pods: int = field(
         default=100,
@@ -47,27 +48,15 @@ class MetricsConfig:
 class TraceConfig:
     """Options of the trace, a recording of the node."""
 
+    GONE: ClassVar[Mapping[str, str]] = {
+        "interval_s": "removed, the daemon records every second: delete this line, or use `cgpause record --interval`",
+        "max_mib": "removed, the trace takes up to 64 MiB: delete this line, or use `cgpause record --max-size`",
+    }
+    """Options of earlier versions, each with the message for a file that still sets it."""
+
     record: bool = field(
         default=False,
         metadata=option("Whether the daemon records the memory of the node and its pods, for `cgpause replay`."),
-    )
-    interval_s: float = field(
-        default=1.0,
-        metadata=option(
-            "Time between two samples; a fifth of it while less than a quarter of the memory is left.",
-            unit="s",
-            low=0.1,
-            high=60,
-        ),
-    )
-    max_mib: int = field(
-        default=64,
-        metadata=option(
-            "Disk space for the trace, in four files of a quarter of this size; the oldest is dropped first.",
-            unit="MiB",
-            low=1,
-            high=65536,
-        ),
     )
     hash_names: bool = field(
         default=False,

@@ -52,8 +52,7 @@ def _section(kind: Kind, value: object, defaults: object, path: Path, root: Kind
         inner = getattr(value, entry.field)
         yield from _comment(entry.option.doc)
         if entry.item is None:
-            # [psi] has only sections in it, so it needs no header of its own.
-            yield header(where, root) if any(e.section is None for e in entries(entry.section)) else ""
+            yield header(where, root)
             yield from _section(entry.section, inner, entry.default, where, root)
         else:
             yield from _array(entry, inner, where, root)

@@ -6,14 +6,16 @@ sections are in modules of their own; other packages import all of them from her
 These modules have no postponed annotations: `options` needs the types themselves.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from cgpause.config.holding import HoldConfig, HowPaused, ThrottleConfig
 from cgpause.config.options import option
 from cgpause.config.pods import PodClass, PodRule, ProtectConfig
 from cgpause.config.policies import Policy, ReserveConfig, WatermarkConfig
 from cgpause.config.records import HistoryConfig, MetricsConfig, TraceConfig
-from cgpause.config.watching import MemoryHighConfig, PsiConfig, PsiTriggerConfig, SamplingConfig
+from cgpause.config.watching import MemoryHighConfig, SamplingConfig
 
 __all__ = [
     "Config",
@@ -26,8 +28,6 @@ __all__ = [
     "PodRule",
     "Policy",
     "ProtectConfig",
-    "PsiConfig",
-    "PsiTriggerConfig",
     "ReserveConfig",
     "SamplingConfig",
     "ThrottleConfig",
@@ -39,6 +39,11 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class Config:
     """All options that an operator can set; `Config()` has the defaults."""
+
+    GONE: ClassVar[Mapping[str, str]] = {
+        "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section"
+    }
+    """Options of earlier versions, each with the message for a file that still sets it."""
 
     policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
     mechanism: HowPaused = field(
@@ -69,12 +74,6 @@ class Config:
         metadata=option(
             "memory.high of kubepods, the cgroup of all pods, as a tripwire that wakes the daemon and as a brake below "
             "the limit (docs/memory-high.md)."
-        ),
-    )
-    psi: PsiConfig = field(
-        default=PsiConfig(),
-        metadata=option(
-            "Pressure stall information (PSI) wakes the daemon between samples. It pauses no pod by itself."
         ),
     )
     history: HistoryConfig = field(

@@ -28,6 +28,8 @@ from cgpause.policy.trips import Trips
 
 log = logging.getLogger(__name__)
 
+AIRBAG_PCT = 99.0
+"""Level of the airbag, in percent of the capacity less kubelet's hard eviction threshold."""
 _LITTLE_PCT = 0.5
 """Percent of the capacity: the smallest move of a level, and the least distance of a lowered level from the use."""
 _STALL_NS = 1_000_000_000
@@ -58,8 +60,8 @@ def choose(
     *,
     tight: bool,
     care_bytes: int,
-    airbag_pct: float,
     now: HighLevel | None,
+    airbag_pct: float = AIRBAG_PCT,
     lifted: bool = False,
     rests: bool = False,
 ) -> HighLevel:
@@ -160,7 +162,6 @@ class Brake:
                 current_bytes,
                 tight=tight,
                 care_bytes=care_bytes,
-                airbag_pct=config.airbag_pct,
                 now=now,
                 lifted=self._is_to_be_lifted(headroom, at_ns),
                 rests=not self._trips.may_arm(at_ns),

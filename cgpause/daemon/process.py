@@ -86,7 +86,7 @@ class Daemon:
         self._actuator = actuator = Actuator(kept, tree, watch, dry_run=dry_run, recorder=self._history)
         self._brake = brake = Brake(tree, watch, dry_run=dry_run)
         self._notifier = Notifier()
-        psi = PsiTriggers(epoll, config.psi)
+        psi = PsiTriggers(epoll)
         sources = Sources(tree, sampler, psi, watch, brake, actuator.counts, started_at=time.time())
         # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
         publisher = Publisher(None if dry_run else options.metrics_path, options.log_dir, sources)
@@ -179,7 +179,6 @@ class Daemon:
         else:
             loop = self._loop
             self._tree.config = config
-            loop.intake.psi.configure(config.psi, self._tree.kubepods)
             loop.sampler.read_eviction_threshold()
             if self._history is not None:
                 self._history.limit(config.history.max_mib)

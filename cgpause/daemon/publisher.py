@@ -30,6 +30,8 @@ from cgpause.telemetry.restarts import LogFolder, Restarts
 
 log = logging.getLogger(__name__)
 
+INTERVAL_S = 5.0
+"""Time between two publications. Prometheus usually scrapes every 15 to 60 s."""
 _ALL_NS = 60 * 1_000_000_000
 """Interval at which the logs of all pods are read while inotify does not report container changes."""
 _LAST_WAIT_S = 1.0
@@ -171,7 +173,7 @@ class Publisher:
         """Publish the figures if that is due."""
         if at_ns < self.due_ns or self._thread is None:
             return
-        self.due_ns = at_ns + int(self._config.interval_s * 1e9)
+        self.due_ns = at_ns + int(INTERVAL_S * 1e9)
         try:
             self._thread.offer(lambda: self._job(at_ns))
         except Exception:  # a bug: it must cost only the figures, from now on
@@ -204,7 +206,7 @@ class Publisher:
         changed, self._changed = self._changed, set()
         look = [pod for pod in pods if changed is None or pod.uid in changed]
         return Job(
-            PublishedMetrics(at_ns, round(time.time(), 3), self._config.interval_s, gather(self._sources, at_ns)),
+            PublishedMetrics(at_ns, round(time.time(), 3), INTERVAL_S, gather(self._sources, at_ns)),
             tuple(LogFolder(pod.uid, pod.namespace, pod.name) for pod in look),
             frozenset(pod.uid for pod in pods),
         )

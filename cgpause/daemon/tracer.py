@@ -30,7 +30,9 @@ from cgpause.telemetry.trace.write import TraceFiles
 
 log = logging.getLogger(__name__)
 
-_MIB = 1 << 20
+_INTERVAL_S = 1.0
+_MAX_BYTES = 64 << 20
+"""Disk space for the trace, in four files; the oldest is dropped first."""
 _WAITING = 16
 """Most blocks that wait for the thread while the disk is slow."""
 _LAST_WAIT_S = 1.0
@@ -147,7 +149,7 @@ class Tracer:
         """
         if at_ns < self.due_ns or self._writer is None or self._blocks is None:
             return
-        self.due_ns = at_ns + int(self._config.interval_s * 1e9)
+        self.due_ns = at_ns + int(_INTERVAL_S * 1e9)
         if self._writer.failed:
             self._end()
             return
@@ -170,7 +172,7 @@ class Tracer:
     def _add(self, at_ns: int, sample: Sample | None, writer: TraceThread, blocks: Blocks) -> None:
         if sample is None or sample.at_ns != at_ns:
             sample = self._sampler.sample(at_ns)
-        self.due_ns = at_ns + interval_ns(sample.headroom, self._config.interval_s)
+        self.due_ns = at_ns + interval_ns(sample.headroom, _INTERVAL_S)
         if writer.full:
             writer.full = False
             blocks.begin_anew()
@@ -188,7 +190,7 @@ class Tracer:
 
     def _begin(self, path: str) -> None:
         config = self._config
-        header = Header(boot_id() or "", 0.0, 0, config.interval_s, __version__, by_daemon=True)
+        header = Header(boot_id() or "", 0.0, 0, _INTERVAL_S, __version__, by_daemon=True)
         hide = hasher(os.urandom(16)) if config.hash_names else None
         try:
             # Keep one thread for the whole run, unless it has failed: two could write to one file while a disk hangs.
@@ -196,7 +198,7 @@ class Tracer:
         except RuntimeError as e:
             log.warning("trace not written %s", fields(file=path, error=e))
             return
-        self._writer.begin(config.max_mib * _MIB)
+        self._writer.begin(_MAX_BYTES)
         self._blocks = Blocks(Encoder(header, hide))
         self.due_ns = 0
 

@@ -12,9 +12,8 @@ import logging
 import os
 import select
 
-from cgpause.config.settings import PsiConfig
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Pressure, PsiTrigger
+from cgpause.core.model import CgroupId, Pressure, PsiKind, PsiTrigger
 from cgpause.core.parse import parse_pressure
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.logfmt import fields
@@ -23,28 +22,22 @@ log = logging.getLogger(__name__)
 
 NODE_PRESSURE = "/proc/pressure/memory"
 
+NODE_TRIGGER = PsiTrigger(PsiKind.SOME, stall_us=100_000, window_us=1_000_000)
+"""Wakes the daemon after a stall of a tenth of a second. The node has reclaim of its own, so a little is ordinary."""
+KUBEPODS_TRIGGER = PsiTrigger(PsiKind.SOME, stall_us=50_000, window_us=500_000)
+"""The same share, twice as soon: half a second is the kernel's shortest window (accounting/psi.rst)."""
+
 
 class PsiTriggers:
     """The armed triggers, registered with the loop's epoll."""
 
-    def __init__(self, epoll: select.epoll, config: PsiConfig) -> None:
+    def __init__(self, epoll: select.epoll) -> None:
         self._epoll = epoll
         self._paths: dict[int, str] = {}
         self._node_fd: int | None = None
         self._kubepods: tuple[CgroupId | None, int | None] = (None, None)
-        self._config = config
         self._told: set[str] = set()
         self._arm_node()
-
-    def configure(self, config: PsiConfig, kubepods: Cgroup | None) -> None:
-        """Arm both triggers again if the configuration has changed."""
-        if config == self._config:
-            return
-        self._config = config
-        for fd in list(self._paths):
-            self._disarm(fd)
-        self._told.clear()
-        self.follow(kubepods)
 
     def follow(self, kubepods: Cgroup | None) -> None:
         """Arm missing triggers, also on a new kubepods root. The caller calls it after each refresh."""
@@ -60,9 +53,7 @@ class PsiTriggers:
         if kubepods is not None:
             path = os.path.join(kubepods.path, "memory.pressure")
             try:
-                fd = self._arm(
-                    kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, self._config.kubepods.trigger
-                )
+                fd = self._arm(kubepods.open("memory.pressure", os.O_RDWR | os.O_NONBLOCK), path, KUBEPODS_TRIGGER)
             except CgpauseError as e:
                 self._complain(path, e)
         self._kubepods = (key, fd)
@@ -91,7 +82,7 @@ class PsiTriggers:
         except OSError as e:
             self._complain(NODE_PRESSURE, e)
             return
-        self._node_fd = self._arm(fd, NODE_PRESSURE, self._config.node.trigger)
+        self._node_fd = self._arm(fd, NODE_PRESSURE, NODE_TRIGGER)
 
     def _arm(self, fd: int, path: str, trigger: PsiTrigger) -> int | None:
         try:
@@ -124,7 +115,7 @@ class PsiTriggers:
         number = getattr(error, "errno", None)
         if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
             # Without CAP_SYS_RESOURCE the kernel accepts only windows of multiples of 2 s (6.1: EINVAL).
-            advice = "working from headroom alone; grant CAP_SYS_RESOURCE, or use a window that is a multiple of 2 s"
+            advice = "working from headroom alone; grant CAP_SYS_RESOURCE"
         else:
             advice = "working from headroom alone; boot with psi=1 for earlier wake-ups"
         log.warning("no PSI trigger %s", fields(path=path, trigger=trigger, error=error, advice=advice))

@@ -32,6 +32,8 @@ from cgpause.policy.protect import OPT_OUT_XATTRS, pod_class, priority, protecti
 
 log = logging.getLogger(__name__)
 
+STARTING_S = 10.0
+"""Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
 SPARED_S = 0.1
 """Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
 them: a container cannot be made in a paused pod."""
@@ -284,7 +286,7 @@ class PodTree:
         )
 
     def starts(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Treat a pod as starting after a container's start or end: it may begin to listen within `starting_s`.
+        """Treat a pod as starting after a container's start or end: it may begin to listen within STARTING_S.
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
@@ -293,7 +295,7 @@ class PodTree:
             return
         tracked.starting = not self.kinds.is_silent(tracked.pod.controller)
         tracked.listens = None if tracked.starting else False
-        tracked.ask_at_ns = at_ns + int(self.config.hold.starting_s * NS_PER_S)
+        tracked.ask_at_ns = at_ns + int(STARTING_S * NS_PER_S)
         self._classify(tracked, at_ns)
 
     def _classify(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -302,13 +304,13 @@ class PodTree:
             tracked.pod = replace(tracked.pod, workload=workload)
 
     def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after `starting_s`."""
+        """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         controller = tracked.pod.controller
         if tracked.listens or tracked.visited:
             self.kinds.listened(controller)
             return
         silent_s = (at_ns - max(tracked.seen_ns, tracked.started_ns)) / NS_PER_S
-        if silent_s >= self.config.hold.starting_s:
+        if silent_s >= STARTING_S:
             self.kinds.was_silent(controller, silent_s)
             self._tell_siblings(controller, at_ns)
 

@@ -43,8 +43,8 @@ def protection(
         for glob in protect.namespaces:
             if fnmatchcase(name.namespace, glob):
                 return f"namespace {name.namespace} (protect.namespaces)"
-    elif protect.unnamed and (config.pods or protect.namespaces):
-        return "its name is unknown while rules depend on names (protect.unnamed)"
+    elif config.pods or protect.namespaces:
+        return "its name is unknown while rules depend on names"
     if protect.static_pods and is_static_uid(uid):
         return "static pod (protect.static_pods)"
     if protect.guaranteed and qos is QosClass.GUARANTEED:

@@ -215,7 +215,7 @@ PROTECTIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "static": ({"static": True}, "", "static pod (protect.static_pods)"),
     "namespace": ({"namespace": "kube-system"}, "", "namespace kube-system (protect.namespaces)"),
     "rule": ({}, '[[pods]]\nmatch = "*/web"\nprotect = true\n', "rule 1 ([[pods]] match = '*/web')"),
-    "unnamed": ({"log": False}, "", "its name is unknown while rules depend on names (protect.unnamed)"),
+    "unnamed": ({"log": False}, "", "its name is unknown while rules depend on names"),
 }
 
 

@@ -14,7 +14,7 @@ from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry import published
 from cgpause.telemetry.published import PublishedError
 
-METRICS = "[metrics]\npublish = true\ninterval_s = 1\n"
+METRICS = "[metrics]\npublish = true\n"
 
 
 @pytest.fixture

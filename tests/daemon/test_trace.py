@@ -13,7 +13,7 @@ def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:
     tree.set_used(500 * MIB)
     state = tree.folder / "state"
     state.mkdir()
-    daemon = start(NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n", "--state-dir", str(state))
+    daemon = start(NO_SACRIFICE + "[trace]\nrecord = true\n", "--state-dir", str(state))
     path = state / "trace.jsonl.gz"
     wait_until(path.exists, "the trace")
     tree.set_used(1000 * MIB)
@@ -32,7 +32,7 @@ def test_a_daemon_without_room_for_its_trace_goes_on(tree: FakeTree, start: Star
     web = tree.add_pod("web", 300 * MIB)
     tree.set_used(500 * MIB)
     (tree.folder / "state/trace.jsonl.gz").mkdir(parents=True)
-    config = NO_SACRIFICE + "[trace]\nrecord = true\ninterval_s = 0.1\n"
+    config = NO_SACRIFICE + "[trace]\nrecord = true\n"
     daemon = start(config, "--state-dir", str(tree.folder / "state"))
     daemon.wait_for_log("trace not written any more")
     tree.set_used(1000 * MIB)

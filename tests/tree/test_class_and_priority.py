@@ -101,7 +101,7 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
     for tracked in tree.pods.values():
         tree.starts(tracked, 5 * S)
     assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
-    starting_ns = int(tree.config.hold.starting_s * S)
+    starting_ns = int(tree_module.STARTING_S * S)
     tree.refresh(5 * S + starting_ns - 1)
     assert workloads(tree) == {"slow": Workload.STARTING, "known": Workload.SERVICE}
     tree.refresh(5 * S + starting_ns)
@@ -109,7 +109,7 @@ def test_a_container_that_starts_may_yet_listen(fake: FakeTree, tree: PodTree, a
 
 
 def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
-    """The first pod of a Job takes `starting_s` to be known as batch; then all its other pods are batch at once."""
+    """The first pod of a Job takes STARTING_S to be known as batch; then all its other pods are batch at once."""
     first, second = str(fake.add_pod("job-0")), str(fake.add_pod("job-1"))
     asked.answers = {first: False, second: False}
     tree.refresh(0)
@@ -117,7 +117,7 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     tree.starts(one, 0)
     tree.starts(other, 9 * S)
     assert workloads(tree) == {"job-0": Workload.STARTING, "job-1": Workload.STARTING}
-    tree.refresh(int(tree.config.hold.starting_s * S))
+    tree.refresh(int(tree_module.STARTING_S * S))
     assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
     tree.starts(other, 20 * S)  # its container starts again
     assert workloads(tree)["job-1"] is Workload.BATCH

@@ -14,7 +14,7 @@ from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.tree import PodTree, count_oom_kills
 
-ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
+ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guara
         ({"tier": ""}, "QoS class Guaranteed (protect.guaranteed)"),
         ({"static": True}, "static pod (protect.static_pods)"),
         ({"namespace": "kube-system"}, "namespace kube-system (protect.namespaces)"),
-        ({"log": False}, "its name is unknown while rules depend on names (protect.unnamed)"),
+        ({"log": False}, "its name is unknown while rules depend on names"),
     ],
     ids=["burstable", "besteffort", "guaranteed", "static", "kube-system", "unnamed"],
 )

@@ -19,7 +19,7 @@ from cgpause.ledger.ledger import PauseRequest
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
-ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False, unnamed=False))
+ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
 
 
 def labels(tree: PodTree) -> set[str]:

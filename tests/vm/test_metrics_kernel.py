@@ -30,7 +30,7 @@ from cgpause.core.wholefile import replace
 from cgpause.telemetry.metrics import FAMILIES, Figure, Values
 from cgpause.telemetry.published import PublishedMetrics, encode
 
-METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\ninterval_s = 1\n"
+METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\n"
 MONITORING = REPO / "docs/monitoring"
 API = "http://127.0.0.1:9090/api/v1"
 CONFIG = f"""

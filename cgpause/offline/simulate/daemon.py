@@ -32,7 +32,7 @@ from cgpause.core.model import (
 from cgpause.kernel.processes import Call
 from cgpause.offline.simulate.engine import Engine
 from cgpause.offline.simulate.pods import SimPod
-from cgpause.pods.tree import SPARED_S
+from cgpause.pods.tree import SPARED_S, STARTING_S
 from cgpause.policy import decide as policy
 from cgpause.policy.decide import Decision, State
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
@@ -303,7 +303,7 @@ class SimDaemon:
             workload=workload,
         )
         if not is_service:
-            self._ask_in(pod, hold.starting_s)
+            self._ask_in(pod, STARTING_S)
         if pod.facts.paused is not None:
             pod.facts = replace(pod.facts, distress=why)
         self._tick_at(self._engine.now_s + _WAKE_S)

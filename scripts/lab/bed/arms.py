@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from cgpause.config.settings import MemoryHighConfig
+from cgpause.daemon.brake import AIRBAG_PCT
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
 from lab.bed.kubepods import MIB, read_keyed, write
 from lab.vm.host import REPO, LabError
@@ -28,7 +28,7 @@ from lab.vm.image import PEERS_WANTED
 
 SLICE = "cgpauselab.slice"
 """Name without a dash: systemd derives a slice's parent from the dashes in its name."""
-HIGH_PCT = MemoryHighConfig().airbag_pct
+HIGH_PCT = AIRBAG_PCT
 """memory.high of the arm `memory-high`, in % of the capacity: the same as cgpause's."""
 _START_SECONDS = 60
 
