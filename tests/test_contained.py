@@ -22,8 +22,6 @@ UNIT = (Path(__file__).parent.parent / "systemd/cgpause.service").read_text()
 FULL = 1000 << 20
 CONFIG = """\
 policy = "watermark"
-[sampling]
-fast_ms = 10
 [watermark]
 interval_s = 0.1
 patience = 1

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import MS, START_NS, Node, S, pod, record, sample
 
-from cgpause.config.settings import Config, HowPaused, Policy, SamplingConfig
+from cgpause.config.settings import Config, HowPaused, Policy
 from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Resume, Workload
 from cgpause.policy.decide import Decision, State, decide
 
-MARKS = Config(policy=Policy.WATERMARK, sampling=SamplingConfig(fast_ms=50, slow_s=2))
+MARKS = Config(policy=Policy.WATERMARK)
 NOW = START_NS
 DUE_NS = 1500 * MS
 

@@ -11,10 +11,11 @@ from helpers.nodes import MS, START_NS, Node, S, names, pod, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, HoldConfig, Policy, SamplingConfig, WatermarkConfig
+from cgpause.config.settings import Config, HoldConfig, Policy, WatermarkConfig
 from cgpause.core.model import Owner, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Workload
 from cgpause.policy.decide import Decision, State, decide, explain, rank
 from cgpause.policy.reserve import with_peaks
+from cgpause.policy.schedule import SLOW_NS
 
 MAX_PAUSE_S, MIN_RUN_S = 15, 12
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
@@ -144,7 +145,7 @@ def check_decision(node: Node, decision: Decision) -> None:
             assert name in ended, "distress and protection end a pause at once"
         if found.paused.expires_ns is not None and node.at_ns >= found.paused.expires_ns:
             assert name in ended, "an expired pause ends"
-    assert 0 < decision.next_sample_ns <= node.config.sampling.slow_s * S
+    assert 0 < decision.next_sample_ns <= SLOW_NS
 
 
 def play(node: Node, history: list[Turn]) -> None:
@@ -305,7 +306,7 @@ def test_a_new_pod_is_left_alone_until_it_has_settled() -> None:
 )
 def test_a_pod_that_may_soon_be_paused_is_looked_at_in_time(blocked: Pod, blocked_ms: int) -> None:
     """Above the upper mark with no other pod to pause, the next sample comes when the pod becomes a candidate."""
-    node = Node(replace(WATERMARK, hold=HOLD, sampling=SamplingConfig(fast_ms=50, slow_s=60)))
+    node = Node(replace(WATERMARK, hold=HOLD))
     node.add(blocked)
     while not names(node.step(99).actions, Pause):
         node.at_ns += decide(node.state, node.sample(99), node.config).next_sample_ns

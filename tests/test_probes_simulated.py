@@ -8,17 +8,23 @@ from __future__ import annotations
 import pytest
 from helpers.simpods import service, worker
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, SamplingConfig
+from cgpause.config.settings import Config, HoldConfig, HowPaused
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Workload
 from cgpause.offline.simulate.cluster import Cluster, NodeSlot
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.kubelet import request_bytes
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
+from cgpause.policy import schedule
 
 HOUR_S = 3600.0
-LOOK = SamplingConfig(fast_ms=500)
-"""A long sampling interval, so that an hour simulates in seconds; the length of pauses does not depend on it."""
+
+
+@pytest.fixture(autouse=True)
+def sampled_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengthen the sampling interval, so that an hour simulates in seconds; the length of pauses stays the same."""
+    monkeypatch.setattr(schedule, "FAST_NS", NS_PER_S // 2)
 
 
 def node_with_services(config: Config | None) -> SimNode:
@@ -49,7 +55,7 @@ def node_with_services(config: Config | None) -> SimNode:
 
 @pytest.mark.parametrize("mechanism", list(HowPaused))
 def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanism: HowPaused) -> None:
-    node = node_with_services(Config(mechanism=mechanism, sampling=LOOK))
+    node = node_with_services(Config(mechanism=mechanism))
     node.run(HOUR_S)
     services = [pod for pod in node.all_pods if pod.probe is not None]
     for pod in services:
@@ -62,7 +68,7 @@ def test_in_an_hour_of_pressure_no_service_misses_three_probes_in_a_row(mechanis
 
 def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
     """The control: without the bound on services the same node restarts them."""
-    node = node_with_services(Config(sampling=LOOK, hold=HoldConfig(max_pause_s=600)))
+    node = node_with_services(Config(hold=HoldConfig(max_pause_s=600)))
     node.run(600)
     assert all(pod.probe_kills for pod in node.all_pods if pod.probe is not None)
 

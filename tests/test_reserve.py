@@ -17,7 +17,6 @@ from cgpause.config.settings import (
     HowPaused,
     Policy,
     ReserveConfig,
-    SamplingConfig,
     ThrottleConfig,
 )
 from cgpause.core.model import (
@@ -60,7 +59,6 @@ NOW = START_NS + 100 * S
 CONFIG = Config(
     mechanism=HowPaused.THROTTLE,
     reserve=ReserveConfig(sacrifice=False),
-    sampling=SamplingConfig(fast_ms=50, slow_s=2),
     hold=HoldConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
 )
 """Settings with a reaction time of 0.1 s, a margin of 10 MiB, and a relevant surge above 5 MiB."""
@@ -166,7 +164,7 @@ def test_what_is_left_if_every_pod_takes_all_it_may(facts: dict[str, Any], taken
     sample = node.sample()
     known = node.state().reserve
     known = replace(known, growths=replace(known.growths, peaks={"default/job": (350 * MIB,)}))
-    assert left_bytes(observe(known, sample), sample, CONFIG) == (500 - taken) * MIB
+    assert left_bytes(observe(known, sample), sample) == (500 - taken) * MIB
 
 
 @pytest.mark.parametrize(("free", "paused"), [(150, False), (149, True)], ids=["nothing-left", "less"])
@@ -187,7 +185,7 @@ def test_all_pods_run_while_all_worst_demands_fit() -> None:
     assert decision.actions == ()
     assert decision.quiet is not None
     assert decision.quiet.holds(150 * MIB, node.sample().at_ns)
-    assert left_bytes(observe(node.state().reserve, node.sample()), node.sample(), CONFIG) == MIB
+    assert left_bytes(observe(node.state().reserve, node.sample()), node.sample()) == MIB
 
 
 def test_the_worst_demand_of_the_first_is_reserved_and_pods_whose_need_does_not_fit_are_paused() -> None:
@@ -355,7 +353,7 @@ def test_a_pod_whose_containers_were_made_just_now_is_not_paused() -> None:
 def test_what_a_throttled_pod_leaks_is_reserved() -> None:
     node = Node(free=60).add("a", 300, claim=20, rate=100).add("b", 200, claim=400, rate=4, held_s=1)
     assert node.step().grants.left_bytes == pytest.approx((50 - 20 - 0.4004) * MIB), "1 % of 4 MiB/s for 10 s"
-    node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=2000, period_us=200_000))
+    node.config = replace(CONFIG, throttle=ThrottleConfig(quota_us=1000))
     assert node.step().grants.left_bytes == pytest.approx((50 - 20 - 0.4) * MIB)
     node.pods[1] = PodUsage(
         200 * MIB, replace(node.pods[1].pod, paused=replace(record(NOW - S), mechanism=Mechanism.FREEZE))
@@ -613,10 +611,8 @@ def test_lateness_is_remembered_and_halved_in_10_s() -> None:
 
 def test_a_reaction_takes_two_samples_and_what_they_are_late() -> None:
     sample = Node(900).sample()
-    assert reaction_s(0.25, sample, CONFIG) == 0.35
-    assert reaction_s(0, replace(sample, cost_ns=5 * MS), CONFIG) == 0.2, (
-        "samples that are expensive are taken less often"
-    )
+    assert reaction_s(0.25, sample) == 0.35
+    assert reaction_s(0, replace(sample, cost_ns=5 * MS)) == 0.2, "samples that are expensive are taken less often"
 
 
 def test_lateness_is_part_of_the_need() -> None:

@@ -1,18 +1,16 @@
-"""Invariants of the reserve policy's decisions: random single decisions, and random nodes over minutes."""
+"""Invariants of the reserve policy's decisions: random single decisions."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from random import Random
 
 from helpers.nodes import START_NS, S, record
-from helpers.simpods import cache_reader, idle, leaker, service, worker
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig, SamplingConfig
+from cgpause.config.settings import Config, HoldConfig, HowPaused, ReserveConfig
 from cgpause.core.model import (
     CgroupId,
     Freeze,
@@ -28,8 +26,7 @@ from cgpause.core.model import (
     Sample,
     Workload,
 )
-from cgpause.offline.simulate.node import SimNode
-from cgpause.offline.simulate.pods import MIB, Probe, SimPod
+from cgpause.offline.simulate.pods import MIB
 from cgpause.policy.decide import Decision, State, decide, explain
 from cgpause.policy.demand import ACTIVE_S, Basis, Terms, demand
 from cgpause.policy.growth import CHARGE_BATCH_BYTES as BATCH
@@ -41,10 +38,6 @@ MAX_PAUSE_S, BATCH_MAX_PAUSE_S, MIN_RUN_S = 15.0, 60.0, 12.0
 HOLD = HoldConfig(max_pause_s=MAX_PAUSE_S, batch_max_pause_s=BATCH_MAX_PAUSE_S, min_run_s=MIN_RUN_S, settle_s=5)
 CAPACITY = 1000 * MIB
 DECISIONS = settings(max_examples=100, deadline=None, derandomize=True)
-HISTORIES = settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
-"""Settings without shrinking, because minutes of simulated time would take minutes to shrink."""
-
-# Single decisions
 
 
 @dataclass(frozen=True)
@@ -341,138 +334,3 @@ def test_only_pods_that_run_are_admitted(moment: Moment) -> None:
         known = moment.state.reserve.growths.pods.get(usage.pod.cgroup)
         if known is None and usage.pod.uid in held:
             assert not decision.state.reserve.growths.pods[usage.pod.cgroup].admitted
-
-
-# Histories
-
-MEMORY_MIB = st.integers(20, 300)
-
-
-@st.composite
-def sim_pods(draw: st.DrawFn, number: int) -> SimPod:
-    limit = draw(MEMORY_MIB) * MIB
-    kind = draw(st.sampled_from(["worker", "worker", "leaker", "service", "service", "cache", "idle", "unlimited"]))
-    behaviour = {
-        "worker": worker(limit, seed=number, rounds=1000, unit_bytes=limit // 8, work_s=0.5),
-        "leaker": leaker(limit - MIB, bytes_per_s=draw(st.integers(1, 20)) * MIB),
-        "service": service(limit // 2, swing_bytes=limit // 2 - MIB, seed=number),
-        "cache": cache_reader(limit // 4, cache_bytes=limit, swing_bytes=limit // 4),
-        "idle": idle(limit // 10),
-        "unlimited": worker(limit, seed=number, rounds=1000, unit_bytes=limit // 8, work_s=0.5),
-    }[kind]
-    is_service = kind == "service"
-    return SimPod(
-        f"{kind}{number}",
-        behaviour,
-        limit_bytes=None if kind == "unlimited" else limit,
-        qos=draw(st.sampled_from([QosClass.BURSTABLE, QosClass.BEST_EFFORT])),
-        workload=Workload.SERVICE if is_service else Workload.BATCH,
-        priority=draw(st.sampled_from([0, 0, 1])),
-        protected="rule 1" if draw(st.integers(0, 9)) == 0 else None,
-        start_s=draw(st.integers(0, 60)),
-        probe=Probe() if is_service else None,
-    )
-
-
-@st.composite
-def sim_nodes(draw: st.DrawFn) -> SimNode:
-    pods = [draw(sim_pods(number)) for number in range(draw(st.integers(2, 10)))]
-    limits = sum(pod.limit_bytes or 300 * MIB for pod in pods)
-    return SimNode(
-        pods,
-        # A long sampling interval simulates quickly and tests the bounds hard.
-        config=Config(
-            mechanism=draw(st.sampled_from(HowPaused)),
-            hold=HOLD,
-            sampling=SamplingConfig(fast_ms=500),
-            reserve=ReserveConfig(sacrifice=draw(st.booleans())),
-        ),
-        kubepods_max_bytes=int(limits / draw(st.sampled_from([1.2, 1.5, 1.8]))),
-        seed=draw(st.integers(0, 99)),
-    )
-
-
-TICK_S = 1.1
-"""Longest time in seconds between two samples while a pod is paused: one second, plus delays of daemon and writes."""
-
-
-def stretches(node: SimNode, pod: SimPod) -> list[list[tuple[float, float]]]:
-    """Return a pod's pauses in groups; within a group the pod ran for less than `min_run_s` between pauses."""
-    found: list[list[tuple[float, float]]] = []
-    for span in node.hold_spans(pod):
-        if found and span[0] - found[-1][-1][1] < MIN_RUN_S - 0.01:
-            found[-1].append(span)
-        else:
-            found.append([span])
-    return found
-
-
-@HISTORIES
-@given(sim_nodes())
-def test_each_pause_is_followed_by_exactly_one_restore(node: SimNode) -> None:
-    node.run(200)
-    assert sum(len(pod.holds) for pod in node.all_pods) == node.pauses
-    for pod in node.all_pods:
-        spans = node.hold_spans(pod)
-        assert all(one[0] <= one[1] <= other[0] for one, other in pairwise(spans))
-        # Every pause has an end, except the current one.
-        assert [end_s is None for _, end_s in pod.holds].count(True) == (pod.mechanism is not None)
-
-
-@HISTORIES
-@given(sim_nodes())
-def test_protected_pods_are_never_held_or_killed_by_us(node: SimNode) -> None:
-    node.run(200)
-    for pod in node.all_pods:
-        if pod.protected is not None:
-            assert not pod.holds
-            assert not pod.sacrifices
-
-
-@HISTORIES
-@given(sim_nodes())
-def test_services_are_held_no_longer_than_the_bound_and_probes_find_them(node: SimNode) -> None:
-    node.run(300)
-    for pod in node.all_pods:
-        if pod.workload is Workload.SERVICE:
-            for stretch in stretches(node, pod):
-                assert stretch[-1][1] - stretch[0][0] <= MAX_PAUSE_S + TICK_S
-            assert pod.worst_missed_in_a_row < 3
-
-
-@HISTORIES
-@given(sim_nodes())
-def test_no_batch_pod_starves(node: SimNode) -> None:
-    """Batch pods at the end of their longest pause take turns, one at a time, so the bound grows with their number."""
-    node.run(600)
-    bound_s = BATCH_MAX_PAUSE_S + len(node.all_pods) * (MIN_RUN_S + TICK_S)
-    for pod in node.all_pods:
-        for stretch in stretches(node, pod):
-            assert stretch[-1][1] - stretch[0][0] <= bound_s
-
-
-@HISTORIES
-@given(sim_nodes())
-def test_batch_pods_take_turns_one_at_a_time(node: SimNode) -> None:
-    """If these pods ran together, none of them stoppable, they would fill the node at once."""
-    daemon = node.daemon
-    assert daemon is not None
-
-    def count_turns(sample: Sample, state: State, _: Decision) -> None:
-        _, verdicts = explain(state, sample, daemon.config)
-        killed = {pod.name for pod in node.pods if pod.restarts}
-        turns = [
-            verdict.usage.pod.uid
-            for verdict in verdicts
-            if verdict.place is not None
-            and not verdict.place.stoppable
-            and verdict.usage.pod.workload is Workload.BATCH
-            and verdict.usage.pod.protected is None
-            and verdict.usage.pod.paused is None
-            and verdict.usage.pod.settled_at_ns <= sample.at_ns
-            and verdict.usage.pod.uid not in killed  # a killed pod runs through its restart beside any other
-        ]
-        assert len(turns) <= 1
-
-    daemon.observe = count_turns
-    node.run(300)

@@ -10,7 +10,6 @@ from helpers.nodes import START_NS, S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.config.settings import SamplingConfig
 from cgpause.core.model import Headroom, Sample
 from cgpause.policy.decide import Decision, State
 from cgpause.policy.schedule import (
@@ -26,7 +25,6 @@ from cgpause.policy.schedule import (
     learn,
 )
 
-SAMPLING = SamplingConfig(fast_ms=50, slow_s=2)
 TOTAL = 10**10
 """Memory in bytes (10 GB); the prior fill rate is then 1 GB/s."""
 FAST, SLOW = 50_000_000, 2 * S
@@ -45,8 +43,8 @@ def sampled(headroom: Headroom, cost_ns: int = 0) -> Sample:
 )
 def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: int) -> None:
     assert OWN_SHARE == 0.05
-    assert fast_ns(sampled(node(99), cost_ns), SAMPLING) == expected_ns
-    assert interval_ns(FillRate(), sampled(node(99), cost_ns), 0, SAMPLING) == pytest.approx(expected_ns, abs=10)
+    assert fast_ns(sampled(node(99), cost_ns)) == expected_ns
+    assert interval_ns(FillRate(), sampled(node(99), cost_ns), 0) == pytest.approx(expected_ns, abs=10)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +62,16 @@ def test_looking_takes_a_twentieth_of_a_cpu_at_most(cost_ns: int, expected_ns: i
 )
 def test_interval_is_half_the_time_to_the_threshold(used_pct: float, expected_ns: int) -> None:
     assert PRIOR_FILL_S == 10
-    assert interval_ns(
-        FillRate(), sampled(node(used_pct)), node(used_pct).room_below_bytes(90), SAMPLING
-    ) == pytest.approx(expected_ns, rel=0.01)
+    assert interval_ns(FillRate(), sampled(node(used_pct)), node(used_pct).room_below_bytes(90)) == pytest.approx(
+        expected_ns, rel=0.01
+    )
 
 
 def test_a_faster_fill_shortens_the_interval_and_is_forgotten_by_halves() -> None:
     rate = learn(FillRate(), START_NS, node(50))
     rate = learn(rate, START_NS + S, node(70))  # 2 GB in a second, twice the prior
     assert rate.bytes_per_s == pytest.approx(2e9)
-    assert interval_ns(rate, sampled(node(70)), node(70).room_below_bytes(90), SAMPLING) == pytest.approx(
-        S // 2, rel=0.01
-    )
+    assert interval_ns(rate, sampled(node(70)), node(70).room_below_bytes(90)) == pytest.approx(S // 2, rel=0.01)
     rate = learn(rate, START_NS + 11 * S, node(70))
     assert rate.bytes_per_s == pytest.approx(1e9)
 
@@ -92,7 +88,7 @@ def test_a_clock_that_stands_still_gives_no_rate(at_ns: int) -> None:
 
 
 def test_a_limit_of_nothing_is_looked_at_often() -> None:
-    assert interval_ns(FillRate(), sampled(Headroom(TOTAL, TOTAL, 0, 0)), 0, SAMPLING) == FAST
+    assert interval_ns(FillRate(), sampled(Headroom(TOTAL, TOTAL, 0, 0)), 0) == FAST
 
 
 headrooms = st.builds(
@@ -112,13 +108,11 @@ def test_interval_stays_within_its_bounds_whatever_happened(
     for at_ns, headroom in history:
         rate = learn(rate, at_ns, headroom)
         assert rate.bytes_per_s >= 0
-        assert FAST <= interval_ns(rate, sampled(headroom), headroom.room_below_bytes(threshold_pct), SAMPLING) <= SLOW
+        assert FAST <= interval_ns(rate, sampled(headroom), headroom.room_below_bytes(threshold_pct)) <= SLOW
 
 
 def test_less_room_never_means_a_longer_interval() -> None:
-    intervals = [
-        interval_ns(FillRate(), sampled(node(pct)), node(pct).room_below_bytes(90), SAMPLING) for pct in range(101)
-    ]
+    intervals = [interval_ns(FillRate(), sampled(node(pct)), node(pct).room_below_bytes(90)) for pct in range(101)]
     assert all(later <= earlier for earlier, later in pairwise(intervals))
 
 
@@ -151,14 +145,14 @@ def test_the_next_sample_after_a_decision(
     asleep: bool,  # noqa: FBT001 - a table
 ) -> None:
     before = Schedule().after_pressure(START_NS - (0 if lingers else LINGER_NS))
-    after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns, SAMPLING)
+    after = before.after_decision(decided(next_ns, QUIET, tight=True), sampled(node(50)), sleep_ns)
     assert after.sample_at_ns == START_NS + expected_ns
     assert (after.asleep, after.tight, after.care_bytes, after.quiet) == (asleep, True, CARE, QUIET)
     assert after.linger_until_ns == before.linger_until_ns
 
 
 def asleep(quiet: Quiet | None = None) -> Schedule:
-    return Schedule().after_decision(decided(S, quiet), sampled(node(50)), SLEEP, SAMPLING)
+    return Schedule().after_decision(decided(S, quiet), sampled(node(50)), SLEEP)
 
 
 RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)

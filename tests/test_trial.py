@@ -91,7 +91,7 @@ def test_the_watermark_arm_has_the_papers_parameters() -> None:
         False,
     )
     assert (marks.upper_pct, marks.lower_pct, marks.interval_s, marks.patience, marks.batch) == (90, 80, 1, 3, 2)
-    assert config.throttle.quota_us * 100 == config.throttle.period_us
+    assert config.throttle.quota_us == 1000
 
 
 @pytest.mark.parametrize("arm", [*OURS, *PEERS, "unlimited", "memory-high"])

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from cgpause.cli import output
 from cgpause.config.settings import Config, Policy
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Owner, Sample
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
+from cgpause.policy.schedule import FAST_NS
 from cgpause.policy.watermark import WatermarkState
 
 _PAGE = 4096
@@ -37,7 +38,7 @@ def decide_now(
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:
         growths = learn(growths, sampler.sample(now_ns()))
-        time.sleep(config.sampling.fast_ms / 1000)
+        time.sleep(FAST_NS / NS_PER_S)
     sample = sampler.sample(now_ns())
     # As if the daemon's next check were due: the time and number of its checks are known to the daemon alone.
     looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)

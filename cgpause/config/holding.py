@@ -1,11 +1,11 @@
 """Options of a pause: its mechanism and its length."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
-from cgpause.config.options import Conflict, option
+from cgpause.config.options import option
 from cgpause.core.model import CpuMax, Mechanism
 
 
@@ -23,41 +23,41 @@ class HowPaused(StrEnum):
         return Mechanism.FREEZE if self is HowPaused.FREEZE else Mechanism.THROTTLE
 
 
+PERIOD_US = 100_000
+"""The period of a throttled pod's `cpu.max`: the kernel's default, which kubelet writes too."""
+
+
 @dataclass(frozen=True, slots=True)
 class ThrottleConfig:
     """The `cpu.max` of a paused pod."""
 
+    GONE: ClassVar[Mapping[str, str]] = {
+        "period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms"
+    }
+    """Options of earlier versions, each with the message for a file that still sets it."""
+
     quota_us: int = field(
         default=1001,
         metadata=option(
-            "CPU time a paused pod may use in each period. The kernel refuses less than 1000; below 1 % of the "
+            "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000; below 1 % of the "
             "period a throttled task can stop inside the kernel holding locks (before kernel 6.18). The odd "
             "microsecond distinguishes this value from a CPU limit of 10m, which is 1000.",
             unit="µs",
             low=1000,
             high=1_000_000,
-            limit="at least 1 % of period_us",
             paper="CPUr",
         ),
     )
-    period_us: int = field(
-        default=100_000,
-        metadata=option("The period of the quota.", unit="µs", low=1000, high=1_000_000),
-    )
-
-    def conflicts(self) -> Iterator[Conflict]:
-        """Yield a conflict if the quota is below 1 % of the period."""
-        if self.quota_us * 100 < self.period_us:
-            yield Conflict(
-                ("quota_us", "period_us"),
-                f"found quota_us = {self.quota_us} and period_us = {self.period_us}; allowed: a quota of at least "
-                f"1 % of the period, here {-(-self.period_us // 100)}",
-            )
 
     @property
     def cpu_max(self) -> CpuMax:
         """The `cpu.max` that the daemon writes to a throttled pod."""
-        return CpuMax(quota_us=self.quota_us, period_us=self.period_us)
+        return CpuMax(quota_us=self.quota_us, period_us=PERIOD_US)
+
+    @property
+    def cpus(self) -> float:
+        """The CPUs that a throttled pod may use."""
+        return self.quota_us / PERIOD_US
 
 
 @dataclass(frozen=True, slots=True)

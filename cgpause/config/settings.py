@@ -15,7 +15,7 @@ from cgpause.config.options import option
 from cgpause.config.pods import PodClass, PodRule, ProtectConfig
 from cgpause.config.policies import Policy, ReserveConfig, WatermarkConfig
 from cgpause.config.records import HistoryConfig, MetricsConfig, TraceConfig
-from cgpause.config.watching import MemoryHighConfig, SamplingConfig
+from cgpause.config.watching import MemoryHighConfig
 
 __all__ = [
     "Config",
@@ -29,7 +29,6 @@ __all__ = [
     "Policy",
     "ProtectConfig",
     "ReserveConfig",
-    "SamplingConfig",
     "ThrottleConfig",
     "TraceConfig",
     "WatermarkConfig",
@@ -41,7 +40,8 @@ class Config:
     """All options that an operator can set; `Config()` has the defaults."""
 
     GONE: ClassVar[Mapping[str, str]] = {
-        "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section"
+        "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
+        "sampling": "removed, the daemon samples every 50 ms to 2 s as memory requires: delete this section",
     }
     """Options of earlier versions, each with the message for a file that still sets it."""
 
@@ -66,9 +66,6 @@ class Config:
     )
     throttle: ThrottleConfig = field(default=ThrottleConfig(), metadata=option("The cpu.max of a throttled pod."))
     hold: HoldConfig = field(default=HoldConfig(), metadata=option("Limits on the length of a pause."))
-    sampling: SamplingConfig = field(
-        default=SamplingConfig(), metadata=option("How often the daemon reads memory use.")
-    )
     memory_high: MemoryHighConfig = field(
         default=MemoryHighConfig(),
         metadata=option(

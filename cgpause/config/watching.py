@@ -1,24 +1,10 @@
-"""Options of the ways to notice that memory is tight: samples and memory.high."""
+"""Options of memory.high on kubepods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from cgpause.config.options import option
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingConfig:
-    """Limits of the sampling interval."""
-
-    fast_ms: int = field(
-        default=50,
-        metadata=option("Shortest sampling interval, used near the limit.", unit="ms", low=5, high=1000),
-    )
-    slow_s: float = field(
-        default=2.0,
-        metadata=option("Longest sampling interval, used with comfortable headroom.", unit="s", low=1, high=60),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +23,7 @@ class MemoryHighConfig:
     sleep_s: float = field(
         default=30.0,
         metadata=option(
-            "Longest sampling interval while the kernel wakes the daemon, instead of sampling.slow_s: no pod is "
+            "Longest sampling interval while the kernel wakes the daemon, instead of 2 s: no pod is "
             "paused, memory.high is the tripwire, and PSI works.",
             unit="s",
             low=1,

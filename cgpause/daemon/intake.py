@@ -17,7 +17,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.pods.follow import Follower
 from cgpause.pods.tree import SPARED_S, PodTree, TrackedPod
-from cgpause.policy.schedule import OWN_SHARE, Schedule, slow_ns
+from cgpause.policy.schedule import OWN_SHARE, SLOW_NS, Schedule
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Intake:
                 self.tree.update_facts(tracked, at_ns)
             self.actuator.read_record(tracked)
             if tracked.pod.paused is not None:  # an operator may have paused it while the daemon slept
-                schedule = schedule.awake().by(at_ns + slow_ns(config.sampling))
+                schedule = schedule.awake().by(at_ns + SLOW_NS)
         if PodChange.CPU_MAX in change:
             self.actuator.answer_drift(tracked, config)
         if PodChange.MEMORY in change:
@@ -97,7 +97,7 @@ class Intake:
         missed = self.watch.done()
         if missed:
             self.distress.missed(at_ns)
-        slept = schedule.sample_at_ns > at_ns + slow_ns(config.sampling)
+        slept = schedule.sample_at_ns > at_ns + SLOW_NS
         # The tripwire and the PSI trigger of a kubepods root that was left wake the daemon no more.
         if missed or (slept and headroom is not None and self.sleep_ns(headroom) is None):
             schedule = schedule.by(at_ns)

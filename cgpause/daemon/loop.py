@@ -144,7 +144,7 @@ class Loop:
         self.schedule = replace(self.schedule, tight=decision.tight, care_bytes=decision.care_bytes)
         self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom)
-        self.schedule = self.schedule.after_decision(decision, sample, sleep_ns, config.sampling)
+        self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
 
     def _take_sample(self, at_ns: int) -> tuple[Sample, Decision]:
         started_ns = time.thread_time_ns()

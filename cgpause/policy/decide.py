@@ -123,7 +123,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     if not everyone and not state.stretches and not [None for _, pod in pods if pod.paused is not None]:
         # No pod is paused. If headroom is left as well, the tick ends here, before any pod is ranked.
         if config.policy is Policy.RESERVE:
-            room = reserve.left_bytes(learned, sample, config)
+            room = reserve.left_bytes(learned, sample)
         else:
             room = _room_below_mark(sample, config)
         if room > 0:
@@ -304,20 +304,15 @@ def _next_ns(
     stretches: Mapping[CgroupId, hold.Stretch],
     config: Config,
 ) -> int:
+    """Return the ns until the next sample; while pods are paused, at the latest when one is to be resumed or frozen."""
     # If every pod is protected, no sample can lead to an action: sample as rarely as possible.
     if not paused and all(pod.protected is not None for _, pod in sample.pods):
-        return pace.slow_ns(config.sampling)
+        return pace.SLOW_NS
     if not paused:
-        return pace.interval_ns(fill, sample, room, config.sampling)
+        return pace.interval_ns(fill, sample, room)
     due_ns = min([_due_ns(pod, stretches[pod.cgroup], sample.at_ns, config) for _, pod in paused])
-    return held_next_ns(fill, sample, room, due_ns, config)
-
-
-def held_next_ns(fill: pace.FillRate, sample: Sample, room: float, due_ns: int, config: Config) -> int:
-    """Return the ns until the next sample while pods are paused; the first resume or freeze is due at `due_ns`."""
-    next_ns = pace.interval_ns(fill, sample, room, config.sampling)
-    wait_ns = max(due_ns - sample.at_ns, pace.fast_ns(sample, config.sampling))
-    return min(next_ns, _PAUSED_LOOK_NS, wait_ns)
+    wait_ns = max(due_ns - sample.at_ns, pace.fast_ns(sample))
+    return min(pace.interval_ns(fill, sample, room), _PAUSED_LOOK_NS, wait_ns)
 
 
 def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tuple[Verdict, ...]]:

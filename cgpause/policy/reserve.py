@@ -117,9 +117,9 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
     )
 
 
-def left_bytes(state: ReserveState, sample: Sample, config: Config) -> float:
+def left_bytes(state: ReserveState, sample: Sample) -> float:
     """Return the headroom left if every pod takes its worst demand, in bytes; above 0 no pod has to be paused."""
-    reaction = reaction_s(state.late_s, sample, config)
+    reaction = reaction_s(state.late_s, sample)
     growths = state.growths
     left = room_bytes(sample)
     for usage in growths.moving:
@@ -158,7 +158,7 @@ def step(
     """
     everyone = everyone or config.reserve.sacrifice
     capacity, growths = sample.headroom.capacity_bytes, state.growths
-    terms = _terms(state, sample, config)
+    terms = _terms(state, sample)
     room = left = room_bytes(sample)
     places: list[Place] = []
     for usage, seconds in unstoppable:
@@ -170,7 +170,7 @@ def step(
     throttle = config.throttle
     for usage in paused:
         growth = growths.pods[usage.pod.cgroup]
-        left -= leak_bytes(usage, growth, capacity, throttle.quota_us / throttle.period_us)
+        left -= leak_bytes(usage, growth, capacity, throttle.cpus)
     demands = [_demand(usage, growths, terms) for usage in (*candidates, *paused)]
     demands.sort(key=Demand.order, reverse=True)
     served = serve(demands, left, sample.headroom.capacity_bytes * MARGIN_PCT / 100, terms, state.nearest, everyone)
@@ -275,19 +275,19 @@ def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[Cg
     return replace(growths, pods={**growths.pods, **pods}) if pods else growths
 
 
-def _terms(state: ReserveState, sample: Sample, config: Config) -> Terms:
+def _terms(state: ReserveState, sample: Sample) -> Terms:
     return Terms(
         sample.at_ns,
         sample.headroom.capacity_bytes,
-        reaction_s(state.late_s, sample, config),
+        reaction_s(state.late_s, sample),
         sample.cpus,
         min(max(state.idle_cpus, 0.0), 1.0),
     )
 
 
-def reaction_s(late_s: float, sample: Sample, config: Config) -> float:
+def reaction_s(late_s: float, sample: Sample) -> float:
     """Return the seconds until a pod that starts to grow can be paused."""
-    return REACTION_SAMPLES * fast_ns(sample, config.sampling) / NS_PER_S + late_s
+    return REACTION_SAMPLES * fast_ns(sample) / NS_PER_S + late_s
 
 
 def room_bytes(sample: Sample) -> float:

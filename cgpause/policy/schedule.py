@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpause.config.settings import SamplingConfig
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Headroom, Sample
 
 if TYPE_CHECKING:
     from cgpause.policy.decide import Decision
 
+FAST_NS = 50_000_000
+"""Shortest sampling interval, near the limit."""
+SLOW_NS = 2 * NS_PER_S
+"""Longest sampling interval while the kernel does not wake the daemon."""
 PRIOR_FILL_S = 10.0
 """Time within which pods may fill the capacity, even before faster growth was seen: 6.4 GB/s on a node with 64 GB, the
 rate that earlyoom assumes."""
@@ -52,21 +55,16 @@ def learn(rate: FillRate, at_ns: int, headroom: Headroom) -> FillRate:
     return FillRate(at_ns, available, max(decayed, (rate.available_bytes - available) / elapsed_s))
 
 
-def fast_ns(sample: Sample, sampling: SamplingConfig) -> int:
-    """Return the shortest sampling interval in ns: as configured, or longer to use at most OWN_SHARE of a CPU."""
-    return max(sampling.fast_ms * 1_000_000, int(sample.cost_ns / OWN_SHARE))
+def fast_ns(sample: Sample) -> int:
+    """Return the shortest sampling interval in ns: FAST_NS, or longer to use at most OWN_SHARE of a CPU."""
+    return max(FAST_NS, int(sample.cost_ns / OWN_SHARE))
 
 
-def slow_ns(sampling: SamplingConfig) -> int:
-    """Return the longest sampling interval in ns."""
-    return int(sampling.slow_s * NS_PER_S)
-
-
-def interval_ns(rate: FillRate, sample: Sample, room_bytes: float, sampling: SamplingConfig) -> int:
+def interval_ns(rate: FillRate, sample: Sample, room_bytes: float) -> int:
     """Return the ns until the next sample is due, if pods may take `room_bytes` more before one has to be paused."""
     fastest = max(rate.bytes_per_s, sample.headroom.capacity_bytes / PRIOR_FILL_S, PRIOR_BYTES_PER_S)
     seconds = room_bytes / fastest / 2
-    return int(min(max(seconds, fast_ns(sample, sampling) / NS_PER_S), sampling.slow_s) * NS_PER_S)
+    return int(min(max(seconds * NS_PER_S, fast_ns(sample)), SLOW_NS))
 
 
 class Quiet(NamedTuple):
@@ -131,9 +129,7 @@ class Schedule:
             return replace(self, asleep=False, sample_at_ns=at_ns + self.quiet.next_sample_ns)
         return None
 
-    def after_decision(
-        self, decision: Decision, sample: Sample, sleep_ns: int | None, sampling: SamplingConfig
-    ) -> Schedule:
+    def after_decision(self, decision: Decision, sample: Sample, sleep_ns: int | None) -> Schedule:
         """Return the schedule after a decision on `sample`.
 
         `sleep_ns` is the time that the daemon may sleep, or None if the kernel would not wake it.
@@ -141,7 +137,7 @@ class Schedule:
         at_ns, next_ns = sample.at_ns, decision.next_sample_ns
         lingers = at_ns < self.linger_until_ns
         if lingers:
-            next_ns = fast_ns(sample, sampling) if next_ns < slow_ns(sampling) else next_ns
+            next_ns = fast_ns(sample) if next_ns < SLOW_NS else next_ns
         elif sleep_ns is not None:
             next_ns = sleep_ns
         return Schedule(

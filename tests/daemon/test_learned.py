@@ -15,7 +15,6 @@ from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned
 
-RESERVE = "[sampling]\nfast_ms = 10\nslow_s = 1\n"
 AT_ONCE = "process.saver._EVERY_NS = 0"
 ONLY_ONCE = "process.saver._EVERY_NS = 10**18"
 NAME = "job-x7k2p"
@@ -49,13 +48,13 @@ def surged(pod: Path, state: Path) -> bool:
 def test_a_peak_is_saved_and_outlives_a_daemon_that_is_killed(tree: FakeTree, start: Start, state: Path) -> None:
     pod = tree.add_pod(NAME, 10 * MIB)
     tree.set_used(TIGHT)  # memory is not tight, so the daemon reads pods once a minute
-    first = start(RESERVE, "--state-dir", str(state), before=AT_ONCE)
+    first = start("", "--state-dir", str(state), before=AT_ONCE)
     wait_until(lambda: surged(pod, state), "a peak to be saved")
     first.stop(signal.SIGKILL)
     found = known(state).peaks["default/job"]
     assert set(found) == {300 * MIB}
 
-    second = start(RESERVE, "--state-dir", str(state))
+    second = start("", "--state-dir", str(state))
     assert second.stop() == 0
 
     assert f"learned before file={state / LEARNED_FILE!s} peaks=1" in second.log

@@ -18,7 +18,7 @@ MIB, GIB = 1 << 20, 1 << 30
 S = 1_000_000_000
 HIGH = int(0.95 * GIB)
 PAUSED = "1001 100000\n"
-QUICK = 'policy = "watermark"\n' + "[sampling]\nfast_ms = 10\n[watermark]\ninterval_s = 0.1\npatience = 1\n"
+QUICK = 'policy = "watermark"\n' + "[watermark]\ninterval_s = 0.1\npatience = 1\n"
 NO_SACRIFICE = QUICK + "sacrifice = false\n"
 
 

@@ -24,8 +24,6 @@ QUICK = """
 policy = "watermark"
 [memory_high]
 enabled = false
-[sampling]
-fast_ms = 20
 [watermark]
 interval_s = 0.3
 patience = 1

@@ -18,7 +18,7 @@ from cgpause.ledger.high import XATTR
 from cgpause.pods.kubeletconfig import eviction_bytes
 from cgpause.policy.decide import CARE_PCT
 
-ASLEEP = "[sampling]\nslow_s = 1\n[memory_high]\nsleep_s = 600\n[hold]\nmax_pause_s = 3600\n"
+ASLEEP = "[memory_high]\nsleep_s = 600\n[hold]\nmax_pause_s = 3600\n"
 LIMIT = LIMIT_MIB * MIB
 EVICTION = eviction_bytes(None, node_total_bytes=LIMIT, capacity_bytes=LIMIT)
 """Eviction threshold in bytes on a node without a kubelet configuration."""

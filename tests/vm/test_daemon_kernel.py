@@ -526,7 +526,7 @@ def test_a_manual_pause_is_left_alone_until_it_expires(node: Node, start: Start)
 @pytest.mark.long
 def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Node, start: Start, state: Path) -> None:
     """A job without a limit that has peaked once is expected to peak again, even after the daemon was killed."""
-    config = "[memory_high]\nenabled = false\n[sampling]\nslow_s = 1\n"
+    config = "[memory_high]\nenabled = false\n"
     options = ["--state-dir", str(state)]
     node.add("job-x7k2p", 10)
     node.add("filler", 230, namespace="kube-system")  # with much headroom the daemon reads pods once a minute

@@ -74,9 +74,7 @@ class SimNode:
         if kubepods_max_bytes is not None:
             room_bytes = min(room_bytes, kubepods_max_bytes)
         throttle = (config or Config()).throttle
-        self._engine = Engine(
-            self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.quota_us / throttle.period_us
-        )
+        self._engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus)
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._make_s = make_s
         self._made_at_s = START_S

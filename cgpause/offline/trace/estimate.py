@@ -84,7 +84,7 @@ class _Tracks:
 
     def __init__(self, config: Config) -> None:
         throttle = config.throttle
-        self._shares = {Mechanism.FREEZE: 0.0, Mechanism.THROTTLE: min(throttle.quota_us / throttle.period_us, 1.0)}
+        self._shares = {Mechanism.FREEZE: 0.0, Mechanism.THROTTLE: min(throttle.cpus, 1.0)}
         self._tracks: dict[CgroupId, Track] = {}
         self._at_ns = 0
 

@@ -95,7 +95,6 @@ batch = 2
 sacrifice = true
 [throttle]
 quota_us = 1000
-period_us = 100000
 [memory_high]
 enabled = false
 """

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 from cgpause.config.settings import Config
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import (
     CpuMax,
     Headroom,
@@ -24,6 +24,7 @@ from cgpause.core.model import (
     Sample,
 )
 from cgpause.policy.decide import State, decide
+from cgpause.policy.schedule import FAST_NS
 from lab.bed.kubepods import MIB
 
 USED_SHARE = 0.9845  # of the capacity: where a policy begins to hold somebody
@@ -52,12 +53,11 @@ class BusyNode:
 
     def tick(self) -> int:
         """Let the fastest sampling interval pass, then decide; returns the ns the decision took."""
-        interval_ms = self._config.sampling.fast_ms
-        self._at_ns += int(interval_ms * 1_000_000)
+        self._at_ns += FAST_NS
         for place, pod in enumerate(self._pods):
             if self._growing[place] and pod.paused is None:
                 limit = pod.memory_max_bytes or 0
-                used = self._used[place] + limit / 2 * interval_ms / 1000 / _ROUND_S
+                used = self._used[place] + limit / 2 * FAST_NS / NS_PER_S / _ROUND_S
                 self._used[place] = used if used <= limit else limit / 2
         usages = tuple(PodUsage(int(used), pod) for used, pod in zip(self._used, self._pods, strict=True))
         used_bytes = int(USED_SHARE * _CAPACITY_BYTES)
