@@ -52,6 +52,15 @@ def test_a_second_controller_is_answered_ten_times_and_then_left_alone(bench: Be
     assert records_left(bench.fake.root) == []
 
 
+def test_a_new_pause_has_ten_answers_of_its_own(bench: Bench) -> None:
+    bench.pause("b")
+    drift(bench, 10)
+    bench.resume("b")
+    bench.pause("b")
+    drift(bench, 10)
+    assert bench.held() == ["b"]
+
+
 @pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])
 @pytest.mark.parametrize("trouble", ["locked", "gone", "refused"])
 def test_trouble_while_answering_a_drift_is_never_raised(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.actuating import BY_HAND, CONFIG, Bench, lines, locked, refuse, take_over
 
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Owner, Resume, Sacrifice
 from cgpause.ledger import ledger
 from cgpause.pods.sampler import Sampler
@@ -29,11 +29,14 @@ def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.pause("a", "b")
+    began_ns = now_ns()
     bench.sacrifice("b")
     assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
     assert killed(bench.folders["a"]) == []
     assert (bench.held(), bench.cpu_max()[1]) == (["a"], "50000 100000")
     assert bench.actuator.counts.sacrifices == 1
+    assert began_ns + int(CONFIG.hold.settle_s * NS_PER_S) <= bench.tracked("b").pod.settled_at_ns
+    assert bench.tracked("b").pod.settled_at_ns <= now_ns() + int(CONFIG.hold.settle_s * NS_PER_S)
     assert [r.levelname for r in caplog.records if r.getMessage().startswith("sacrificed")] == ["WARNING"]
 
 

@@ -59,7 +59,7 @@ def test_a_second_source_replaces_a_damaged_record(
 
     resumed = ledger.resume(cgroup, second_source=systemd)
     assert resumed is not None
-    assert (resumed.record, resumed.cpu_max) == (None, CpuMax(75000, 100000))
+    assert (resumed.record, resumed.cpu_max, resumed.foreign) == (None, CpuMax(75000, 100000), False)
     assert asked == [str(pausable_cgroup.folder)]
     assert pausable_cgroup.state() == CgroupState("75000 100000", "0", "0", None)
 

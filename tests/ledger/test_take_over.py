@@ -14,7 +14,7 @@ from helpers.ledgers import hold, make_cgroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.errors import HeldError, KernelWriteError
+from cgpause.core.errors import CgpauseError, HeldError, KernelWriteError
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -92,6 +92,43 @@ def test_what_cannot_be_frozen_when_it_is_taken_over_stays_the_daemons(pausable_
     ):
         take_over(FREEZE)(refused)
     assert pausable_cgroup.state() == before
+
+
+def test_a_freeze_that_another_program_undoes_at_a_take_over_is_undone_too(pausable_cgroup: PausableCgroup) -> None:
+    """The program thaws the pod as soon as it is frozen, and freezes it again when the daemon has seen that."""
+    pausable_cgroup.set("50000 100000", 20000)
+    hold(pausable_cgroup, "throttle")
+    before = pausable_cgroup.state()
+    frozen = False
+
+    def thaw_once(_: SteppedCgroup, step: str, name: str) -> None:
+        nonlocal frozen
+        if (step, name) == ("read", "cgroup.freeze") and frozen:
+            pausable_cgroup.write("cgroup.freeze", "0")
+        if (step, name) == ("get_xattr", XATTR) and frozen:
+            pausable_cgroup.write("cgroup.freeze", "1")
+            frozen = False
+        frozen = frozen or (step, name) == ("write", "cgroup.freeze")
+
+    with (
+        SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, thaw_once) as raced,
+        pytest.raises(CgpauseError, match="another writer is at work"),
+    ):
+        take_over(FREEZE)(raced)
+    assert pausable_cgroup.state() == before
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "file", "value"), [(THROTTLED, "cpu.max", "60000 100000"), (FREEZE, "cgroup.freeze", "0")]
+)
+def test_a_pause_is_in_force_until_another_program_writes(
+    pausable_cgroup: PausableCgroup, cgroup: Cgroup, mechanism: Mechanism, file: str, value: str
+) -> None:
+    pausable_cgroup.set("50000 100000")
+    record, _ = ledger.pause(cgroup, request(mechanism))
+    assert ledger.is_in_force(cgroup, record)
+    pausable_cgroup.write(file, value)
+    assert not ledger.is_in_force(cgroup, record)
 
 
 @pytest.mark.parametrize("known", [True, False])

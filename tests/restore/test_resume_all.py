@@ -198,6 +198,43 @@ def test_a_pod_that_vanishes_in_between_is_nobodys_failure(step: str, tree: Fake
     assert [(outcome.path, outcome.error) for outcome in outcomes] == [(str(good.relative_to(tree.root)), None)]
 
 
+def test_all_but_the_given_pods_are_resumed(tree: FakeTree) -> None:
+    pods = [tree.add_pod(f"pod-{n}") for n in range(3)]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+    for kept in pods:
+        with Cgroup(str(tree.root), str(kept.relative_to(tree.root))) as cgroup:
+            resume_all(str(tree.root), but={cgroup.id})
+        assert records_left(tree.root) == [kept]
+        for pod in pods:
+            if pod is not kept:
+                pause_pod(tree.root, pod)
+
+
+def test_a_damaged_pod_that_vanishes_does_not_hide_the_next(
+    tree: FakeTree, monkeypatch: Patch, no_systemd: None
+) -> None:
+    """Damaged records are tried again at the end; the first of these pods has gone by then."""
+    pods = [tree.add_pod(f"pod-{n}") for n in range(3)]
+    for pod in pods:
+        pause_pod(tree.root, pod)
+        damage(pod)
+    damaged = {str(pod.relative_to(tree.root)) for pod in pods}
+    real, opened, gone = Cgroup.__init__, list[str](), list[str]()
+
+    def vanish(self: Cgroup, root: str, path: str) -> None:
+        if path in damaged and path in opened and not gone:
+            gone.append(path)
+            raise CgroupGoneError(path)
+        opened.append(path)
+        real(self, root, path)
+
+    monkeypatch.setattr(Cgroup, "__init__", vanish)
+    outcomes = resume_all(str(tree.root))
+    assert {outcome.path for outcome in outcomes if outcome.error is not None} == damaged - set(gone)
+    assert len(gone) == 1
+
+
 def test_a_locked_pod_is_a_failure_that_says_so(tree: FakeTree) -> None:
     locked, good = tree.add_pod("locked"), tree.add_pod("good")
     for pod in (locked, good):
