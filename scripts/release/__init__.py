@@ -1,1 +1,1 @@
-"""What is shipped: the wheel, the Debian package, the container image and the manual pages."""
+"""Builds what is shipped: the wheel, the Debian package, the container image and the manual pages."""

@@ -1,8 +1,8 @@
-"""The Debian package, put together with dpkg-deb: the wheel's content where Debian wants it, and what no Debian has.
+"""Builds the Debian package with dpkg-deb: the wheel's files in Debian's places, and packages that Debian lacks.
 
-One package for every Debian from 12 on, whatever its Python: below /usr/lib/cgpause is what looks like a virtual
-environment, so that the unit, the command and `python -I -m cgpause...` work as after any other installation. Control
-file, maintainer scripts and the list of bundled packages are in scripts/debian.
+One package suits every Debian from 12 on, with any Python: /usr/lib/cgpause looks like a virtual environment, so that
+the unit, the command and `python -I -m cgpause...` work as after any other installation. Control file, maintainer
+scripts and the list of bundled packages are in scripts/debian.
 """
 
 import argparse
@@ -49,7 +49,7 @@ UNIT_PATHS = {
 }
 
 FILES = {
-    # No packages but ours and Debian's: what somebody installed in /usr/local with pip is not to change the daemon.
+    # Only our packages and Debian's: a package that pip put into /usr/local must not change the daemon.
     f"{PREFIX}/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = false\n",
     f"{SITE}/debian.pth": "/usr/lib/python3/dist-packages\n",
     f"{PREFIX}/bin/cgpause": f'#!/bin/sh\nexec /{PREFIX}/bin/python -I -m cgpause "$@"\n',
@@ -90,7 +90,7 @@ def build_package(folder: Path, wheel: Path, cache: Path, repo: Path = REPO) -> 
         _write_control(root, version)
         for path in (root, *root.rglob("*")):
             if path.is_dir() and not path.is_symlink():
-                path.chmod(0o755)  # whatever the umask, and a temporary folder's own mode
+                path.chmod(0o755)  # independent of the umask and of a temporary folder's mode
         package = folder / f"cgpause_{version}_all.deb"
         folder.mkdir(parents=True, exist_ok=True)
         run_tool(

@@ -1,6 +1,6 @@
-"""What a pod template asks of a container runtime, as options of podman: so that the manifest itself is what is tested.
+"""Translates a pod template into options of podman, so that tests run the manifest itself.
 
-Knows what docs/deploy/daemonset.yaml uses, and refuses what it does not know: nothing is left out silently.
+It knows the fields that docs/deploy/daemonset.yaml uses and refuses every other one, so that none is left out silently.
 """
 
 import re
@@ -74,7 +74,7 @@ def podman_options(pod: Yaml, name: str, folders: Mapping[str, str], uid: str) -
 
 
 def arguments(container: Yaml) -> tuple[str | None, list[str]]:
-    """What the container runs: an entry point in place of the image's or None, and arguments."""
+    """Return the container's entry point, None if it is the image's, and its arguments."""
     command = list(container.get("command", []))
     if not command:
         return None, list(container.get("args", []))

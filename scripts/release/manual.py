@@ -84,7 +84,7 @@ class Parameter:
     flags: tuple[str, ...]
     """Empty for an argument."""
     value: str
-    """What stands for its value; empty for a switch."""
+    """Placeholder of its value; empty for a switch."""
     help: str
 
     @property

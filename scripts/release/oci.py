@@ -23,7 +23,7 @@ from release.wheels import build_wheel
 
 RECIPE = REPO / "scripts/oci/Containerfile"
 SUITE = "bookworm"
-"""A stable Debian, whatever the host is."""
+"""A stable Debian on any host."""
 # What our package depends on, and what `cgpause metrics` needs.
 PACKAGES = (
     "python3",
@@ -39,8 +39,8 @@ DPKG_OPTIONS = (
     *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man", "bash-completion")),
     "path-include=/usr/share/doc/*/copyright",
 )
-# What is of no use without apt and shells to log in to, and what is not the same twice. Not what mmdebstrap cleans up
-# itself after our hooks: its apt configuration is in tmp/ meanwhile, and apt without that empties the host's own lists.
+# Files that are useless without apt and login shells, and files that differ from build to build. Not tmp/: mmdebstrap
+# has its apt configuration there and cleans it up itself; without it, apt would empty the host's own lists.
 USELESS = (
     *("boot/*", "home/*", "media/*", "mnt/*", "srv/*", "var/tmp/*", "var/log/*"),
     *("var/cache/debconf/*", "var/cache/ldconfig/*", "var/lib/dpkg/*-old", "etc/*-"),

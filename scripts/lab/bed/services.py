@@ -32,7 +32,7 @@ _NETNS_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run; durations in seconds as on a real node, before `scale`."""
+    """The services and jobs of a run; durations in seconds as on a real node, before `scale`."""
 
     seconds: float = 600.0
     """Duration once all pods run, in seconds, not scaled."""
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Probes:
-    """What the probes of one service met, over all its containers; a new container starts with a clean sheet."""
+    """The results of one service's probes, over all its containers; a new container starts with no failures."""
 
     failures: int
     """Misses in a row after which kubelet kills the container."""

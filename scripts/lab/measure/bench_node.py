@@ -27,7 +27,7 @@ from cgpause.policy.decide import State, decide
 from cgpause.policy.schedule import FAST_NS
 from lab.bed.kubepods import MIB
 
-USED_SHARE = 0.9845  # of the capacity: where a policy begins to hold somebody
+USED_SHARE = 0.9845  # of the capacity: where a policy begins to pause pods
 _CAPACITY_BYTES = 64 << 30
 _GROWING_SHARE = 0.25  # the other pods keep what they have
 _ROUND_S = 20.0  # a growing pod goes from half its limit to the limit, and back at once

@@ -103,7 +103,7 @@ def crowded(nodes: int, share_pct: float, seconds: float) -> Load:
 
 
 def speed(nodes: int, share_pct: float, arm: Arm, seconds: float) -> dict[str, Any]:
-    """What so much simulated time costs, in a process that does nothing else."""
+    """Return the CPU time that a simulation takes, in a process that does nothing else."""
     began_s = time.process_time()
     outcome = simulate(crowded(nodes, share_pct, seconds), None if arm is Arm.NONE else Config(), seed=1)
     return {

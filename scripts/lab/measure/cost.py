@@ -93,7 +93,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the node looked like while a daemon was measured; lowest and highest, in percent."""
+    """Lowest and highest memory use of the node while a daemon was measured, in percent."""
 
     used_pct: tuple[float, float]
     """Of kubepods' limit, in use."""
@@ -215,7 +215,7 @@ def parse_kib(text: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the pods hold under pressure, in bytes; one wave, and ballast in equal pods."""
+    """Memory of the pods under pressure, in bytes: one wave, and ballast in equal pods."""
 
     limit_bytes: int
     wave_low_bytes: int
@@ -365,7 +365,7 @@ def measure_all(arms: Sequence[Arm], node: Node, idle_s: float, pressure_s: floa
         daemons = []
         for arm in arms:
             say(f"under pressure: {arm.name}")
-            with node.under_pressure():  # anew each time: whatever one did to it, the next finds it whole
+            with node.under_pressure():  # anew each time, so that one daemon's changes do not reach the next
                 daemons.append(measure(arm, node, pressure_s))
         phases.append({"phase": "pressure", "seconds": pressure_s, "daemons": daemons})
     return phases

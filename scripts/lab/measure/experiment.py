@@ -61,7 +61,7 @@ MEMORY = {"kubepods": "1536M", "node": "560M"}
 UNIT_CPU_MS = 200
 """CPU time of a worker for each unit of memory it takes."""
 TRIAL_SECONDS = 600
-"""What a trial may take, by the guest's clock; it then says itself that it timed out."""
+"""Longest time of a trial by the guest's clock; after it the guest itself reports a timeout."""
 TRIAL_HOST_SECONDS = 2400
 """By the host's, until a trial that says nothing is given up."""
 CALIBRATION_SECONDS = 180
@@ -79,7 +79,7 @@ QUICK_LABEL = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a booted guest is."""
+    """Kernel, machine, memory and speed of a booted guest."""
 
     memory: str
     kernel: str
@@ -211,7 +211,7 @@ class Driver:
         self._deadline = None if minutes is None else self._clock() + minutes * 60
         missing = sum(len(self._missing(batch)) for batch in batches)
         with self._reporter.showing(missing, sum(len(batch) for batch in batches)):
-            # First what nobody has measured yet, then what was measured with other code.
+            # First trials without a result, then those that were measured with other code.
             for measured, batch in itertools.product((False, True), batches):
                 todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
                 while todo:
@@ -319,7 +319,7 @@ def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = 
                 reporter.say("the time is up; the next run goes on from here")
             draw = True
         finally:
-            # Whoever interrupts does not want to wait for plots.
+            # After an interrupt there is no time for plots.
             reporter.say(publish(results, path.parent, label=label, draw=draw))
     trials = {trial for batch in batches for trial in batch}
     failed = [result for result in results.errors() if result.trial in trials]

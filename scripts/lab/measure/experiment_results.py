@@ -127,12 +127,12 @@ class Boot:
 
     @property
     def where(self) -> str:
-        """What every published figure has to name."""
+        """Kernel, machine, date and commit of a boot: each published figure names them."""
         return f"Linux {self.kernel}, {self.machine}; {self.date}; commit {self.commit}"
 
     @property
     def ground(self) -> tuple[object, ...]:
-        """What trials must have in common to be compared."""
+        """Values that two trials must share to be compared."""
         return self.bed, self.kernel, self.machine
 
 
@@ -266,7 +266,7 @@ def only_writer(path: Path) -> Iterator[None]:
 
 
 def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the guest said about a trial, less what the key and the boot say already.
+    """Return the guest's figures of a trial, without those that its key and its boot have.
 
     Raises:
         LabError: it is about another trial, or a figure is missing.
@@ -286,7 +286,7 @@ def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_hash(repo: Path = REPO) -> str:
-    """What a trial's outcome depends on: the modules the daemon and the trial are made of, and the jobs' program.
+    """Return a hash of all code that a trial's outcome depends on: the daemon, the trial and the jobs' program.
 
     Not their comments and docstrings: better words must not cost hours of measuring.
     """

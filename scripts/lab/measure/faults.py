@@ -65,7 +65,7 @@ MANUAL_SHARE = 0.5
 
 
 class How(StrEnum):
-    """What happens to the daemon."""
+    """The fault that is injected into the daemon."""
 
     KILL = "kill"
     STOP = "stop"
@@ -75,7 +75,7 @@ class How(StrEnum):
 
 
 class Phase(StrEnum):
-    """What it is doing at that moment."""
+    """The work of the daemon at that moment."""
 
     LOAD = "load"
     """Pausing and resuming under pressure."""
@@ -123,7 +123,7 @@ class State:
 
 
 def state_of(path: Path) -> State:
-    """What it is now."""
+    """Return the pod's present state."""
     cpu_max, burst, freeze = (
         (path / name).read_text().strip() for name in ("cpu.max", "cpu.max.burst", "cgroup.freeze")
     )
@@ -148,7 +148,7 @@ class Bed:
         self._before: dict[Path, State] = {}
         self._high = ""
         for number in range(PODS):
-            # Batch and service alike: what listens is nobody here.
+            # Batch and service alike, because no pod listens here.
             spec = PodSpec(f"job-{number}", make_uid("faults", number), LIMIT_BYTES, oom_score_adj=900)
             tree.add_pod(spec)
             self._specs.append(spec)
@@ -158,7 +158,7 @@ class Bed:
         self._prepare(case)
         armed = FOLDER / "armed"
         if case.phase is Phase.START:
-            for spec in self._chance.sample(self._specs, 2):  # what a daemon left that nobody cleaned up after
+            for spec in self._chance.sample(self._specs, 2):  # pauses that an earlier daemon left
                 self._hold(spec, Owner.DAEMON, case.mechanism)
             armed.touch()
             # Its end is waited for: before, the unit's cgroup may not be there yet. That it fails is the point.

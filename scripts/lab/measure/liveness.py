@@ -1,4 +1,4 @@
-"""What a held pod answers to kubelet's probes: `python3 -m lab.measure.liveness`, in the guest, prints JSON.
+"""Measures how a paused pod answers kubelet's probes: `python3 -m lab.measure.liveness`, in the guest, prints JSON.
 
 As root on a host (or in a VM) with cgroup v2. One pod with a network namespace of its own and a service in it
 (service.c) is asked by HTTP, by TCP and by starting a process in its container (exec), as it runs, throttled to 1 % of
@@ -44,7 +44,7 @@ _READY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is done to the pod, and what the service does meanwhile."""
+    """A way to pause the pod, and the work of its service meanwhile."""
 
     name: str
     file: str = ""
@@ -181,7 +181,7 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
             say(f"{asked[-1]}")
         if state.file:
             write(file, state.back)
-        stage.await_answer()  # whatever was done to it, it works again
+        stage.await_answer()  # after any kind of pause, it works again
         stage.stop(container)
     return asked
 

@@ -37,7 +37,7 @@ UNHELD: Final = "max 100000"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is done to the pod."""
+    """A way to pause the pod."""
 
     name: str
     file: str
@@ -55,7 +55,7 @@ STATES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long somebody outside waited for the lock, in ms."""
+    """Time that a process outside the pod waited for the lock, in ms."""
 
     state: str
     count: int
@@ -70,7 +70,7 @@ def add_up(state: str, waits_ns: Sequence[int]) -> Waits:
 
 
 def sized_call(fd: int, call_ms: int) -> bytes:
-    """What takes about so long to write when nobody holds anybody: once written, so that its pages are there."""
+    """Return a block that takes about `call_ms` to write while no pod is paused; write it once before."""
     block = bytes(1 << 20)
     os.pwrite(fd, block, 0)
     started = time.process_time_ns()

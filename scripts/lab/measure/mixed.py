@@ -63,7 +63,7 @@ _TICK_S: Final = 0.2
 
 @dataclass(slots=True)
 class Seen:
-    """What kubelet has told of the jobs."""
+    """The jobs' starts and ends, as kubelet reported them."""
 
     uids: dict[str, str]
     """Name of a job by its pod's UID."""
@@ -93,7 +93,7 @@ def make_jobs(load: Load, seed: int, worker: Path, work: int) -> list[Job]:
 def groups_of_jobs(
     load: Load, outcome: Outcome, seen: Seen, holds: Iterable[tuple[str, float]]
 ) -> list[dict[str, Any]]:
-    """What became of each section's jobs, in the words of `cgpause.offline.simulate.run.GroupOutcome`."""
+    """Return the outcome of each section's jobs, with the names of `cgpause.offline.simulate.run.GroupOutcome`."""
     by_name: dict[str, list[float]] = {}
     for uid, held_s in holds:
         if uid in seen.uids:
@@ -235,7 +235,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(measured: dict[str, Any]) -> dict[str, Any]:
-    """What was measured, with what is simulated for each trial; and the presets at true size."""
+    """Return the measured trials, each with its simulation, and the presets at true size."""
     costs = read_costs()
     trials = [
         one | {"simulated": rounded(simulated(one["load"], one["arm"], one["seed"], costs))}

@@ -77,7 +77,7 @@ LOADS: Final = {
 
 
 def load_of(name: str, costs: Costs) -> Load:
-    """What is simulated: with what a job, a page and a container cost where the load is run."""
+    """Return the simulated load, with the measured costs of a job, a page and a container."""
     workload = LOADS[name]
     nodes = replace(
         workload.nodes,
@@ -109,13 +109,13 @@ def config_of(name: str, arm: str) -> Config | None:
 
 
 def read_costs() -> Costs:
-    """What the experiment's machine takes for the parts of a trial, as docs/measurements/simulation.json has it."""
+    """Return the time that the experiment's machine needs for each part of a trial (docs/measurements)."""
     results: dict[str, Any] = json.loads((REPO / "docs/measurements" / "simulation.json").read_text())
     return Costs(**results["runs"][0]["costs"])
 
 
 def simulated(name: str, arm: str, seed: int, costs: Costs) -> Outcome:
-    """What comes of a trial in the simulation."""
+    """Simulate a trial and return the outcome."""
     return simulate(load_of(name, costs), config_of(name, arm), seed)
 
 

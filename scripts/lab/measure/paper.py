@@ -67,7 +67,7 @@ def load_of(size: int, pct: int, count: int) -> Load:
 
 
 class WatchedNode(SimNode):
-    """A node that notes what is used over time, and when somebody is killed."""
+    """A node that records its memory use over time, and the times of OOM kills."""
 
     def __init__(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - whatever a SimNode takes
         super().__init__(*args, **named)
@@ -76,7 +76,7 @@ class WatchedNode(SimNode):
         self._watch()
 
     def is_full(self) -> None:
-        """Kill whoever has the highest badness."""
+        """Kill the pod with the highest badness."""
         self._note()
         self.kills_s.append(round(self.now_s - START_S, 2))
         super().is_full()
@@ -97,7 +97,7 @@ class WatchedNode(SimNode):
 
 
 def use_over_time(arm: Arm) -> dict[str, Any]:
-    """What the pods of each node held in each half second of a run, in percent, and when containers were OOM-killed."""
+    """Return each node's memory use in percent for each half second of a run, and the times of OOM kills."""
     load = load_of(*SHOWN)
     nodes: list[WatchedNode] = []
 

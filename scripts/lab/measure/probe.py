@@ -98,7 +98,7 @@ class Result:
 
     seconds: float
     classified: dict[str, str]
-    """What cgpause takes each pod for, by name, at the end."""
+    """The class of each pod at the end, as cgpause sees it; by name."""
     probes: Probes
     """All services together; the runs and the kills are those of single ones."""
     control: Probes
@@ -108,7 +108,7 @@ class Result:
     oom_kills: int
     batch_restarts: int
     service_restarts: int
-    """For whatever reason: liveness and OOM kills."""
+    """For any reason: liveness and OOM kills."""
     mean_use_pct: float
     daemon_exit_code: int
 
@@ -156,7 +156,7 @@ def make_jobs(plan: Plan, namespaces: Namespaces, worker: Path, work: int) -> li
 
 
 def classify(tree: Kubepods, config: Config) -> dict[str, str]:
-    """What cgpause takes each pod for, by name."""
+    """Return the class of each pod as cgpause sees it, by name."""
     pods = PodTree(str(tree.parent), str(tree.log_dir), config)
     try:
         pods.refresh(0)

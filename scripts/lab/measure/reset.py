@@ -50,7 +50,7 @@ def start_pod() -> None:
 
 
 def ask(*words: str) -> str:
-    """What `cgpause` prints.
+    """Run `cgpause` and return its output.
 
     Raises:
         LabError: it failed.
@@ -69,7 +69,7 @@ def hold() -> None:
 
 
 def before() -> None:
-    """What there is when the power fails."""
+    """Set up the node as it is when the power fails."""
     subprocess.run([REPO / "scripts/install", "--wheels", "/opt/cgpause/wheels"], check=True)
     start_pod()
     hold()
@@ -79,7 +79,7 @@ def before() -> None:
 
 
 def after() -> list[str]:
-    """What is not as it should be."""
+    """Return a description of each thing that is wrong after the reset."""
     wrong = []
     deadline = time.monotonic() + PATIENCE_S
     while subprocess.run(["systemctl", "is-active", "--quiet", "cgpause"], check=False).returncode:

@@ -83,7 +83,7 @@ def sample(pid: int) -> Sample:
 
 
 def find_growth(samples: Sequence[Sample], pods: int) -> list[str]:
-    """What is larger in the last third than in the first, by more than it goes up and down: a pod more or less held."""
+    """Return the figures that grew from the first third to the last by more than one paused pod explains."""
     third = max(1, len(samples) // 3)
     first, last = samples[:third], samples[-third:]
     found = []
@@ -148,7 +148,7 @@ class Soak:
                 self.restarts += 1
 
     def operate(self) -> None:
-        """What an operator does: pause a pod, or resume it."""
+        """Pause or resume a pod by hand, as an operator does."""
         spec, _ = self.chance.choice(list(self.jobs.values()))
         with self.open(spec) as cgroup:
             record = ledger.read_record(cgroup)

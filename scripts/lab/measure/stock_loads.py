@@ -33,7 +33,7 @@ _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the loads run, and how much work a unit is on this machine."""
+    """The programs of the loads, and the amount of work in a unit on this machine."""
 
     worker: Path
     work: int
@@ -65,7 +65,7 @@ class Load:
     lasting: tuple[Job, ...] = ()
     """Pods that run before the daemon starts, and until the end."""
     oversubscription: float = OVERSUBSCRIPTION
-    """What the limits of the jobs that run at once may add up to, in capacities."""
+    """Sum of the limits of the jobs that run at once, divided by the capacity."""
     backoff_scale: float = BACKOFF_SCALE
     """Factor of kubelet's back-off; the jobs run for seconds instead of minutes."""
     services: int = 0

@@ -25,7 +25,7 @@ from lab.vm.host import say
 SETTLE_S = 15.0
 SECONDS = 60.0
 LOADS = ("nothing changes", "a quarter of the pods grow", "the same, memory close")
-"""What is measured; while memory is close, five times as many samples are taken."""
+"""The measured loads; while memory is close, the recorder takes five times as many samples."""
 _LIMIT = 4 * GIB
 _STEP_S = 0.25
 _MIB = 1 << 20
@@ -75,7 +75,7 @@ def _look_on(tree: BenchTree, load: str, seconds: float) -> None:
             for pod in sorted((tree.kubepods / "kubepods-burstable.slice").glob("*.slice"))[::4]:
                 file = pod / "memory.current"
                 now = int(file.read_text()) + _MIB // 4
-                # In one step: whoever reads must not find it empty.
+                # In one step, so that no reader finds it empty.
                 fd = os.open(file, os.O_WRONLY)
                 os.pwrite(fd, f"{now if now < 64 * _MIB else 8 * _MIB:020}\n".encode(), 0)
                 os.close(fd)

@@ -35,7 +35,7 @@ FIGURES = ("restarts", "total_s", "lost_cpu_s", "pauses", "paused_s")
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the machine of the experiment takes for the parts of a trial."""
+    """Time that the experiment's machine needs for each part of a trial."""
 
     unit_s: float
     page_s: float
@@ -60,12 +60,12 @@ def load_of(share: int, oversubscription: float, costs: Costs, *, enforced: bool
 
 
 def config_of(arm: str) -> Config | None:
-    """What the daemon of an arm is told; None: there is none."""
+    """Return the configuration of an arm's daemon; None if it has no daemon."""
     return None if arm in (NONE, UNLIMITED) else parse_config(cgpause_config(arm), arm)
 
 
 def simulated(result: Result, costs: Costs) -> Outcome:
-    """What comes of a trial's load in the simulation."""
+    """Simulate a trial's load and return the outcome."""
     cell, arm = result.trial.cell, result.trial.arm
     load = load_of(cell.share, cell.oversubscription, costs, enforced=arm != UNLIMITED)
     return simulate(load, config_of(arm), result.trial.seed)
@@ -85,7 +85,7 @@ def work_of(share: int, seed: int) -> tuple[int, int]:
 
 
 def measure_costs(unlimited: Sequence[Result]) -> Costs:
-    """What the trials of the arm `unlimited` tell.
+    """Return the costs that the trials of the arm `unlimited` show.
 
     Raises:
         LabError: there are too few.

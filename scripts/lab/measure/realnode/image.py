@@ -1,4 +1,4 @@
-"""What the guest needs beside Debian packages, built once on the host: kubelet, and an image for its pods."""
+"""Builds kubelet and an image for its pods, once, on the host; the guest has all else from Debian packages."""
 
 from __future__ import annotations
 

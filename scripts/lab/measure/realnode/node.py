@@ -113,7 +113,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What kubelet says of a pod's container."""
+    """The state of a pod's container, as kubelet reports it."""
 
     running: bool = False
     restarts: int = 0
