@@ -11,6 +11,12 @@ REASONS: dict[str, dict[str, str]] = {
     "kernel/cgroupfs": {
         "self._daemon_fd = -1 -> self._daemon_fd = - 2": "any negative number says that there is none",
     },
+    "ledger/ledger": {
+        "if record.mechanism is not existing.mechanism: -> if record.mechanism < existing.mechanism:": (
+            "a take-over changes throttle to freeze only, and freeze comes first in the alphabet"
+        ),
+        "if e.errno != errno.EINVAL: -> if e.errno is not errno.EINVAL:": "Python keeps one object for each small number",
+    },
     "policy/hold": {
         "if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold): -> "
         "if at_ns - (old.resumed_ns or -1) < _run_ns(old, hold):": (
