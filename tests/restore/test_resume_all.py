@@ -16,7 +16,7 @@ from helpers.trees import CAPTURES, FakeTree, lay_out_capture, records_left
 
 from cgpause import restore
 from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
-from cgpause.core.model import Mechanism, Owner
+from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import list_pods
 from cgpause.restore import resume_all
@@ -265,3 +265,16 @@ def test_without_pods_nothing_is_paused(arrange: Callable[[Path], object], tmp_p
 
     assert resume_all(str(tmp_path)) == []
     assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
+
+
+def test_each_resume_is_an_event_and_an_error_hides_none(tree: FakeTree, no_systemd: None) -> None:
+    damaged, good = tree.add_pod("damaged"), tree.add_pod("good")
+    for pod in (damaged, good):
+        pause_pod(tree.root, pod)
+    damage(damaged)
+    outcomes = sorted(resume_all(str(tree.root)), key=lambda outcome: outcome.error is None)
+    assert [outcome.error is None for outcome in outcomes] == [False, True]
+
+    told = list(restore.events(outcomes, str(tree.log_dir), "a test", Result.STOPPED))
+
+    assert [(event.what, event.reason) for event in told] == [("resumed", "a test")]

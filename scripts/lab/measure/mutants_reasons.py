@@ -15,7 +15,7 @@ REASONS: dict[str, dict[str, str]] = {
         "if record.mechanism is not existing.mechanism: -> if record.mechanism < existing.mechanism:": (
             "a take-over changes throttle to freeze only, and freeze comes first in the alphabet"
         ),
-        "if e.errno != errno.EINVAL: -> if e.errno is not errno.EINVAL:": "Python keeps one object for each small number",
+        "if e.errno != errno.EINVAL: -> if e.errno is not errno.EINVAL:": "Python has one object for each small number",
     },
     "policy/hold": {
         "if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold): -> "
