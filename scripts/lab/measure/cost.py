@@ -231,7 +231,7 @@ class Load:
 def plan_load(total_bytes: int, used_bytes: int, eviction_bytes: int) -> Load:
     """A kubepods limit and pods for a node where `used_bytes` are in use without them.
 
-    At the peak MemAvailable is at 13 %: everybody who watches the node looks as often as they ever do, and none kills.
+    At the peak MemAvailable is at 13 %: each daemon samples as often as it ever does, and none kills.
 
     Raises:
         LabError: 5 % of the limit would be less than kubelet's eviction threshold: beyond where anybody works.

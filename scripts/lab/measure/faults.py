@@ -1,4 +1,4 @@
-"""Ends the daemon at every step of its work, many times, and looks whether anybody stays paused.
+"""Ends the daemon at every step of its work, many times, and checks that no pod stays paused.
 
     python3 -m lab.measure.faults [--cases N] [--seed N]
 

@@ -174,7 +174,7 @@ class Soak:
                 time.sleep(0.1)
 
     def check_all_free(self) -> None:
-        """The daemon has stopped: nobody is held, but by the operator, and then it says so."""
+        """Check that, after the daemon's end, only the operator's pauses are left."""
         for spec in self.all():
             self.check(spec)
             with self.open(spec) as cgroup:
