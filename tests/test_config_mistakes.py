@@ -328,3 +328,11 @@ def test_many_mistakes_are_found_in_reasonable_time() -> None:
 def test_any_text_is_either_a_configuration_or_a_config_error(text: str) -> None:
     for problem in all_problems(text):
         assert problem.line is None or 1 <= problem.line <= text.count("\n") + 1
+
+
+@pytest.mark.parametrize(("name", "message"), Config.GONE.items(), ids=list(Config.GONE))
+def test_what_earlier_versions_had_is_refused_with_what_became_of_it(name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f"{name} = {{}}\n", "test.toml")
+
+    assert str(caught.value) == f"test.toml:1: {name}: {message}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, PsiKind, PsiTrigger, QosClass
+from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, PsiTrigger, QosClass
 
 cpu_maxes = st.builds(CpuMax, st.none() | st.integers(1000, 10**7), st.integers(1000, 10**6))
 
@@ -33,7 +33,7 @@ def test_of_two_quotas_one_is_at_most_the_other(one: CpuMax, other: CpuMax) -> N
 
 
 def test_trigger_is_written_as_the_kernel_wants_it() -> None:
-    assert str(PsiTrigger(PsiKind.SOME, 100000, 1000000)) == "some 100000 1000000"
+    assert str(PsiTrigger(100000, 1000000)) == "some 100000 1000000"
 
 
 GIB = 1 << 30

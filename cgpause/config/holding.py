@@ -1,9 +1,7 @@
 """Options of a pause: its mechanism and its length."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
 
 from cgpause.config.options import option
 from cgpause.core.model import CpuMax, Mechanism
@@ -30,11 +28,6 @@ PERIOD_US = 100_000
 @dataclass(frozen=True, slots=True)
 class ThrottleConfig:
     """The `cpu.max` of a paused pod."""
-
-    GONE: ClassVar[Mapping[str, str]] = {
-        "period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms"
-    }
-    """Options of earlier versions, each with the message for a file that still sets it."""
 
     quota_us: int = field(
         default=1001,
@@ -63,9 +56,6 @@ class ThrottleConfig:
 @dataclass(frozen=True, slots=True)
 class HoldConfig:
     """Limits on the length of a pause."""
-
-    GONE: ClassVar[Mapping[str, str]] = {"starting_s": "removed, a new pod is starting for 10 s: delete this line"}
-    """Options of earlier versions, each with the message for a file that still sets it."""
 
     max_pause_s: float = field(
         default=9.0,

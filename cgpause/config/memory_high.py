@@ -1,8 +1,6 @@
 """Options of memory.high on kubepods."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from cgpause.config.options import option
 
@@ -10,11 +8,6 @@ from cgpause.config.options import option
 @dataclass(frozen=True, slots=True)
 class MemoryHighConfig:
     """Options of memory.high on kubepods, which wakes the daemon and slows growth near the limit."""
-
-    GONE: ClassVar[Mapping[str, str]] = {
-        "airbag_pct": "removed, it is always 99 % of the memory that pods may use: delete this line"
-    }
-    """Options of earlier versions, each with the message for a file that still sets it."""
 
     enabled: bool = field(
         default=True,

@@ -171,7 +171,7 @@ class _Reader:
         values: dict[str, object] = {}
         doubtful = set()
         for key in table.keys() - {entry.name for entry in known}:
-            gone = getattr(kind, "GONE", {}).get(key)
+            gone = getattr(self.root, "GONE", {}).get(dotted((*path, key)))
             self._find((*path, key), gone or self._unknown(key, table[key], known, path))
         for entry in known:
             before = len(self.findings)

@@ -1,10 +1,9 @@
 """Options of the protection of pods, and rules for single pods."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
 
 from cgpause.config.options import Conflict, option
 from cgpause.core.model import QosClass
@@ -26,11 +25,6 @@ def _is_pod_glob(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class ProtectConfig:
     """Pods that are never paused, unless a rule allows it."""
-
-    GONE: ClassVar[Mapping[str, str]] = {
-        "unnamed": "removed, an unknown name always protects while rules depend on names: delete this line"
-    }
-    """Options of earlier versions, each with the message for a file that still sets it."""
 
     namespaces: tuple[str, ...] = field(
         default=("kube-system",),

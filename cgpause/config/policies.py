@@ -3,10 +3,9 @@
 The names and defaults under [watermark] come from Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
 
 from cgpause.config.options import Conflict, option
 
@@ -21,12 +20,6 @@ class Policy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReserveConfig:
     """Options of the reserve policy, which has nothing to tune."""
-
-    GONE: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing"),
-        "removed, for this policy has nothing to tune any more: delete this line",
-    )
-    """Options of earlier versions, each with the message for a file that still sets it."""
 
     sacrifice: bool = field(
         default=False,

@@ -1,8 +1,6 @@
 """Options of the history, the published figures and the trace."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from cgpause.config.options import option
 
@@ -26,9 +24,6 @@ class HistoryConfig:
 class MetricsConfig:
     """Options of the figures that the daemon publishes for Prometheus."""
 
-    GONE: ClassVar[Mapping[str, str]] = {"interval_s": "removed, the daemon publishes every 5 s: delete this line"}
-    """Options of earlier versions, each with the message for a file that still sets it."""
-
     publish: bool = field(
         default=False,
         metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
@@ -47,12 +42,6 @@ class MetricsConfig:
 @dataclass(frozen=True, slots=True)
 class TraceConfig:
     """Options of the trace, a recording of the node."""
-
-    GONE: ClassVar[Mapping[str, str]] = {
-        "interval_s": "removed, the daemon records every second: delete this line, or use `cgpause record --interval`",
-        "max_mib": "removed, the trace takes up to 64 MiB: delete this line, or use `cgpause record --max-size`",
-    }
-    """Options of earlier versions, each with the message for a file that still sets it."""
 
     record: bool = field(
         default=False,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from cgpause.config.holding import HoldConfig, HowPaused, ThrottleConfig
+from cgpause.config.memory_high import MemoryHighConfig
 from cgpause.config.options import option
 from cgpause.config.pods import PodClass, PodRule, ProtectConfig
 from cgpause.config.policies import Policy, ReserveConfig, WatermarkConfig
 from cgpause.config.records import HistoryConfig, MetricsConfig, TraceConfig
-from cgpause.config.watching import MemoryHighConfig
 
 __all__ = [
     "Config",
@@ -40,10 +40,22 @@ class Config:
     """All options that an operator can set; `Config()` has the defaults."""
 
     GONE: ClassVar[Mapping[str, str]] = {
+        "hold.starting_s": "removed, a new pod is starting for 10 s: delete this line",
+        "memory_high.airbag_pct": "removed, it is always 99 % of the memory that pods may use: delete this line",
+        "metrics.interval_s": "removed, the daemon publishes every 5 s: delete this line",
+        "protect.unnamed": "removed, an unknown name always protects while rules depend on names: delete this line",
         "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
+        **dict.fromkeys(
+            [f"reserve.{name}" for name in ("margin_pct", "horizon_s", "ahead_s", "resume_pct", "freeze_growing")],
+            "removed, for this policy has nothing to tune any more: delete this line",
+        ),
         "sampling": "removed, the daemon samples every 50 ms to 2 s as memory requires: delete this section",
+        "throttle.period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms",
+        "trace.interval_s": "removed, the daemon records every second: delete this line, or use "
+        "`cgpause record --interval`",
+        "trace.max_mib": "removed, the trace takes up to 64 MiB: delete this line, or use `cgpause record --max-size`",
     }
-    """Options of earlier versions, each with the message for a file that still sets it."""
+    """Sections and options of earlier versions, each with the message for a file that still sets it."""
 
     policy: Policy = field(default=Policy.RESERVE, metadata=option("The policy that decides which pods are paused."))
     mechanism: HowPaused = field(

@@ -76,13 +76,6 @@ class Workload(StrEnum):
     """Unknown so far: the containers are new, and so is the workload."""
 
 
-class PsiKind(StrEnum):
-    """A line of a pressure file: some task stalled, or all of them (accounting/psi.rst)."""
-
-    SOME = "some"
-    FULL = "full"
-
-
 @dataclass(frozen=True, slots=True)
 class CpuMax:
     """One `cpu.max` value; `quota_us` is None for "max". `str()` returns the kernel's text."""
@@ -102,14 +95,13 @@ class CpuMax:
 
 @dataclass(frozen=True, slots=True)
 class PsiTrigger:
-    """A stall time within a window; `str()` returns the text for the kernel (accounting/psi.rst)."""
+    """A time in which some task stalls, within a window; `str()` returns the kernel's text (accounting/psi.rst)."""
 
-    kind: PsiKind
     stall_us: int
     window_us: int
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.stall_us} {self.window_us}"
+        return f"some {self.stall_us} {self.window_us}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import os
 import select
 
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Pressure, PsiKind, PsiTrigger
+from cgpause.core.model import CgroupId, Pressure, PsiTrigger
 from cgpause.core.parse import parse_pressure
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.logfmt import fields
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 NODE_PRESSURE = "/proc/pressure/memory"
 
-NODE_TRIGGER = PsiTrigger(PsiKind.SOME, stall_us=100_000, window_us=1_000_000)
+NODE_TRIGGER = PsiTrigger(stall_us=100_000, window_us=1_000_000)
 """Wakes the daemon after a stall of a tenth of a second. The node has reclaim of its own, so a little is ordinary."""
-KUBEPODS_TRIGGER = PsiTrigger(PsiKind.SOME, stall_us=50_000, window_us=500_000)
+KUBEPODS_TRIGGER = PsiTrigger(stall_us=50_000, window_us=500_000)
 """The same share, twice as soon: half a second is the kernel's shortest window (accounting/psi.rst)."""
 
 
