@@ -217,6 +217,35 @@ def test_clock_that_jumps_neither_ends_nor_prolongs_a_pause(node: Node, start: S
     assert daemon.stop() == 0
 
 
+def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_time(node: Node, start: Start) -> None:
+    """To memory (ACPI S3), as a laptop or a virtual machine does; CLOCK_BOOTTIME goes on meanwhile."""
+    by_hand = node.add("by-hand", 2, cpu_max=ORIGINAL)
+    pod, daemon = paused_web(node, start)
+    daemon.wait_for_pause("by-hand")
+    cgpause(node, "pause", "default/by-hand", "--for", "30s")
+
+    slept_s = suspend(45)
+    assert slept_s > 30
+    daemon.wait_for_log('reason="pause expired"')
+    wait_until(lambda: cpu_max(by_hand) == ORIGINAL, "the pause by hand to end", 120)
+    assert cpu_max(pod) == PAUSED, "memory is as scarce as before"
+
+    node.resize("filler", 10)
+    wait_until(lambda: not records_left(node.root), "all to be resumed", 120)
+    assert cpu_max(pod) == ORIGINAL
+    assert daemon.stop() == 0
+
+
+def suspend(seconds: int) -> float:
+    """Suspend the machine to memory until its clock wakes it; return how long it slept, in seconds."""
+    alarm = Path("/sys/class/rtc/rtc0/wakealarm")
+    alarm.write_text("0")
+    alarm.write_text(f"+{seconds}")
+    before_ns = now_ns() - time.monotonic_ns()
+    Path("/sys/power/state").write_text("mem")
+    return (now_ns() - time.monotonic_ns() - before_ns) / 1e9
+
+
 @pytest.mark.parametrize("larger", [True, False], ids=["larger", "smaller"])
 def test_resize_in_place_in_kubelets_order_is_what_a_resume_leaves(node: Node, start: Start, larger: bool) -> None:  # noqa: FBT001 - a table
     """The pod's cgroup first when it grows, the container's first when it shrinks (kubelet, doPodResizeAction)."""
