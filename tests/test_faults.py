@@ -24,7 +24,17 @@ def test_a_loss_is_in_the_report() -> None:
     assert "0 losses" in render({**results, "runs": [{**run, "losses": []}]})
     said = render({**results, "runs": [{**run, "losses": ["case 7: pod x: a is now b"]}]})
     assert "1 losses" in said
-    assert "- case 7: pod x: a is now b" in said
+    assert "- seed 1, case 7: pod x: a is now b" in said
+
+
+def test_the_runs_of_several_vms_are_added() -> None:
+    hits = {phase: dict.fromkeys(How, 2) for phase in Phase}
+    run = {"cases": 41, "hit": 40, "hits": hits, "losses": [], "kernel": "6.1", "cpus": 1}
+    runs = [{**run, "seed": 1}, {**run, "seed": 2, "losses": ["case 3: gone"]}]
+    said = render({"commit": "abc", "date": "2026-11-22", "runs": runs})
+    assert "**80 faults in 82 cases (seeds: 1, 2), 1 losses.**" in said
+    assert "- seed 2, case 3: gone" in said
+    assert "| SIGKILL | 4 | 4 | 4 | 4 |" in said
 
 
 def test_the_report_is_what_the_results_say() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import Report
 
 _FAULTS = {
     "kill": "SIGKILL",
@@ -23,7 +23,8 @@ _PHASES = {
 
 def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of faults.json."""
-    (run,) = results["runs"]
+    runs = results["runs"]
+    phases = runs[0]["hits"]
     lines = [
         "# Faults injected into the daemon",
         "",
@@ -35,16 +36,19 @@ def render(results: dict[str, Any]) -> str:
         "",
         "Faults that came, by what the daemon was doing; the others were planned for a step it did not reach:",
         "",
-        "| fault | " + " | ".join(_PHASES[phase] for phase in run["hits"]) + " |",
-        "|---|" + "---|" * len(run["hits"]),
+        "| fault | " + " | ".join(_PHASES[phase] for phase in phases) + " |",
+        "|---|" + "---|" * len(phases),
     ]
     for how, name in _FAULTS.items():
-        lines.append(f"| {name} | " + " | ".join(str(hits[how]) for hits in run["hits"].values()) + " |")
-    losses = f"{len(run['losses'])} losses"
-    lines += ["", f"**{run['hit']} faults in {run['cases']} cases (seed {run['seed']}), {losses}.**"]
-    lines += [f"- {loss}" for loss in run["losses"]]
-    where = f"Linux {run['kernel']}, {COUNTED_MACHINE}"
-    lines += ["", f"Commit {results['commit']}, {results['date']}: {where}."]
+        came = [sum(run["hits"][phase][how] for run in runs) for phase in phases]
+        lines.append(f"| {name} | " + " | ".join(map(str, came)) + " |")
+    losses = [f"seed {run['seed']}, {loss}" for run in runs for loss in run["losses"]]
+    hit, cases = (sum(run[key] for run in runs) for key in ("hit", "cases"))
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    lines += ["", f"**{hit} faults in {cases} cases (seeds: {seeds}), {len(losses)} losses.**"]
+    lines += [f"- {loss}" for loss in losses]
+    machine = f"{len(runs)} virtual machines with one emulated CPU each (QEMU)"
+    lines += ["", f"Commit {results['commit']}, {results['date']}: Linux {runs[0]['kernel']}, {machine}."]
     return "\n".join([*lines, ""])
 
 
