@@ -62,7 +62,7 @@ ENDED_SECONDS = 180.0
 _POLL_S = 0.05
 WORK = 20_000
 SLEEP_MS = 20
-"""The jobs mostly wait after each step: the daemon is tested here, not they, and their work is most of what it costs."""
+"""The jobs mostly wait after each step: the daemon is tested here, and their work would only cost time."""
 MANUAL_SHARE = 0.5
 
 
