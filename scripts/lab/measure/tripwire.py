@@ -1,0 +1,202 @@
+"""How long a pod waits for memory while another one crosses the tripwire: `python3 -m lab.measure.tripwire`, as root.
+
+In the guest. Two protected pods on a kubepods of CAPACITY_MIB: "swing" fills it beyond the tripwire and gives all back,
+over and over; "neighbour" takes and returns a few pages all the time and notes how long each time took. Three arms: no
+daemon, the shipped configuration, and the same without `memory.high`. Prints one JSON object; exit status 1 when the
+bed failed, which it also does when swing never met the tripwire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import platform
+import select
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from cgpause.core.parse import parse_pressure
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.daemon_process import DaemonProcess
+from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
+from lab.bed.stage import own_folder, own_slice
+from lab.vm.build import ensure_program
+from lab.vm.host import REPO, LabError, end_by_signal, say
+
+SLICE: Final = "cgpause-tripwire.slice"
+FOLDER: Final = Path("/run/cgpause-tripwire")
+CAPACITY_MIB: Final = 400
+SWING_MIB: Final = 330
+HIGH_S: Final = 3.0
+"""How long swing keeps its memory in each cycle."""
+LOW_S: Final = 5.0
+"""How long it does without: the daemon, which samples every 2 s, arms the tripwire again in that time."""
+EVERY_S: Final = 0.01
+NEIGHBOUR_BYTES: Final = 64 << 10
+SHIPPED: Final = REPO / "systemd" / "config.toml"
+OPTION: Final = "\nenabled = true\n"
+"""The only option of this name, [memory_high] enabled."""
+ARMS: Final = {"no daemon": None, "shipped configuration": OPTION, "without memory.high": "\nenabled = false\n"}
+"""What stands for OPTION in the configuration of each arm; None: no daemon."""
+_GRACE_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The neighbour's waits of one arm, in ms, and the trips that caused them."""
+
+    arm: str
+    count: int
+    median_ms: float
+    p99_ms: float
+    longest_ms: float
+    over_100ms: int
+    stalled_ms: float
+    """Time in which any task of kubepods waited for memory (`memory.pressure`)."""
+    trips: int
+    """How often a task was slowed at `memory.high` of kubepods (`high` of `memory.events.local`)."""
+
+
+def add_up(arm: str, waits_ns: Sequence[int], *, stalled_us: int, trips: int) -> Waits:
+    """Return the line of the report for these waits."""
+    waits_ms = sorted(wait / 1e6 for wait in waits_ns)
+    return Waits(
+        arm,
+        len(waits_ms),
+        round(waits_ms[len(waits_ms) // 2], 3),
+        round(waits_ms[-(-len(waits_ms) * 99 // 100) - 1], 3),
+        round(waits_ms[-1], 1),
+        sum(wait > 100 for wait in waits_ms),
+        round(stalled_us / 1000, 1),
+        trips,
+    )
+
+
+def swing(cycles: int) -> None:
+    """Take SWING_MIB and give it back, `cycles` times."""
+    for _ in range(cycles):
+        with mmap.mmap(-1, SWING_MIB * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            _touch(memory)
+            time.sleep(HIGH_S)
+        time.sleep(LOW_S)
+
+
+def neighbour(result: Path, stop: Path) -> None:
+    """Take and return a few pages until the file `stop` exists; write how long each time took, in ns."""
+    waits_ns = []
+    while not stop.exists():
+        began_ns = time.monotonic_ns()
+        with mmap.mmap(-1, NEIGHBOUR_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            _touch(memory)
+        waits_ns.append(time.monotonic_ns() - began_ns)
+        time.sleep(EVERY_S)
+    part = result.with_suffix(".part")
+    part.write_text(json.dumps(waits_ns))
+    part.rename(result)
+
+
+def _touch(memory: mmap.mmap) -> None:
+    for at in range(0, len(memory), mmap.PAGESIZE):
+        memory[at] = 1
+
+
+def measure(parent: Path, folder: Path, arm: str, cycles: int) -> Waits:
+    """Run one arm.
+
+    Raises:
+        LabError: a program did not start or end.
+    """
+    folder.mkdir()
+    enabled = ARMS[arm]
+    worker = ensure_program("worker")
+    with ExitStack() as stack:
+        tree = stack.enter_context(Kubepods(parent, folder / "log", CAPACITY_MIB * MIB, (str(worker), "pause")))
+        if enabled is not None:
+            config = folder / "config.toml"
+            config.write_text(SHIPPED.read_text().replace(OPTION, enabled))
+            options = ("--state-dir", str(folder / "state"))
+            daemon = DaemonProcess(parent, tree.log_dir, config, folder / "daemon.log", options)
+            stack.callback(daemon.close)
+            daemon.await_start()
+        result, stop = folder / "waits.json", folder / "stop"
+        specs = {name: PodSpec(name, make_uid(name), None, namespace="kube-system") for name in ("swing", "neighbour")}
+        for spec in specs.values():
+            tree.add_pod(spec)
+        own = [sys.executable, "-m", "lab.measure.tripwire"]
+        tree.start_container(specs["neighbour"], [*own, "--neighbour", str(result), str(stop)])
+        stalled_us = _stalled_us(tree)
+        trips = _trips(tree)
+        swings = tree.start_container(specs["swing"], [*own, "--swing", str(cycles)])
+        if not select.select([swings.pidfd], [], [], cycles * (HIGH_S + LOW_S) + _GRACE_S)[0]:
+            raise LabError("swing did not end")
+        if "oom_kill 0" not in (tree.root / "memory.events").read_text():
+            raise LabError("a pod was OOM-killed: the bed is too small")
+        stalled_us, trips = _stalled_us(tree) - stalled_us, _trips(tree) - trips
+        stop.touch()
+        deadline = time.monotonic() + _GRACE_S
+        while not result.exists():
+            if time.monotonic() > deadline:
+                raise LabError("neighbour did not end")
+            time.sleep(0.1)
+        return add_up(arm, json.loads(result.read_text()), stalled_us=stalled_us, trips=trips)
+
+
+def _stalled_us(tree: Kubepods) -> int:
+    return parse_pressure((tree.root / "memory.pressure").read_bytes()).some_total_us
+
+
+def _trips(tree: Kubepods) -> int:
+    return read_keyed(tree.root / "memory.events.local")["high"]
+
+
+def run(cycles: int) -> list[Waits]:
+    """Run every arm.
+
+    Raises:
+        LabError: not root, or an arm failed, or swing never met the tripwire.
+    """
+    if os.geteuid() != 0:
+        raise LabError("it makes cgroups, so it needs root")
+    found = []
+    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+        for number, arm in enumerate(ARMS):
+            found.append(measure(parent, folder / str(number), arm, cycles))
+            say(f"{found[-1]}")
+    if not any(waits.trips for waits in found):
+        raise LabError("swing never met the tripwire, so nothing was measured")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    parser = argparse.ArgumentParser(description="How long a pod waits while another one crosses the tripwire.")
+    parser.add_argument("--cycles", type=int, default=15, metavar="N", help="of swing in each arm (%(default)s)")
+    parser.add_argument("--swing", type=int, metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--neighbour", type=Path, nargs=2, metavar="FILE", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.swing is not None:
+        swing(args.swing)
+        return 0
+    if args.neighbour is not None:
+        neighbour(*args.neighbour)
+        return 0
+    end_by_signal()
+    try:
+        waits = run(args.cycles)
+    except LabError as e:
+        print(f"tripwire: {e}", file=sys.stderr)
+        return 1
+    about = {"kernel": platform.release(), "cycles": args.cycles, "cycle_s": HIGH_S + LOW_S, "every_ms": EVERY_S * 1000}
+    print(json.dumps({**about, "waits": [asdict(one) for one in waits]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
