@@ -127,7 +127,7 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         ),
         pytest.param(
             "[protect]\nstatic-pods = true\n",
-            'unknown option; did you mean "static_pods"?; known here: namespaces, static_pods, guaranteed',
+            'unknown option; did you mean "static_pods"?; known here: all, namespaces, static_pods, guaranteed',
             id="hyphen",
         ),
         pytest.param(

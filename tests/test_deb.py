@@ -18,6 +18,8 @@ from release import deb
 from release.wheels import build_wheel
 
 from cgpause import __version__
+from cgpause.config.load import load_config
+from cgpause.config.settings import Config, ProtectConfig
 
 REPO = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
@@ -136,7 +138,10 @@ def test_links_lead_to_what_is_there_or_in_debian(root: Path) -> None:
 def test_only_the_configuration_is_the_administrators(root: Path) -> None:
     assert (root / "DEBIAN/conffiles").read_text() == "/etc/cgpause/config.toml\n"
     assert [path for path in (root / "etc").rglob("*") if path.is_file()] == [root / "etc/cgpause/config.toml"]
-    assert (root / "etc/cgpause/config.toml").read_bytes() == (REPO / "systemd/config.toml").read_bytes()
+    config = root / "etc/cgpause/config.toml"
+    ours, packaged = (path.read_text().splitlines() for path in (REPO / "systemd/config.toml", config))
+    assert [line for line in packaged if line not in ours] == ["all = true"]
+    assert load_config(str(config), must_exist=True) == Config(protect=ProtectConfig(all=True))
 
 
 def test_the_sums_are_those_of_the_files(root: Path) -> None:

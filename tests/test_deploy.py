@@ -15,6 +15,7 @@ from release.oci import USELESS
 from cgpause import __version__, contained
 from cgpause.config.arguments import parse_options
 from cgpause.config.load import load_config
+from cgpause.config.settings import PodRule
 from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
@@ -55,7 +56,12 @@ def test_the_configuration_is_one_the_daemon_takes(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(documents()["ConfigMap"]["data"]["config.toml"])
 
-    assert load_config(str(path), must_exist=True).metrics.publish, "there is a container that shows them"
+    config = load_config(str(path), must_exist=True)
+    assert config.metrics.publish, "there is a container that shows them"
+    assert config.protect.all, "a roll-out pauses only what a rule allows"
+
+    path.write_text(re.sub(r"^# (?=\[\[pods|match|protect)", "", path.read_text(), flags=re.MULTILINE))
+    assert load_config(str(path), must_exist=True).pods == (PodRule(match="batch/*", protect=False),)
 
 
 def test_what_mmdebstrap_cleans_up_itself_is_left_to_it() -> None:

@@ -112,6 +112,26 @@ def test_rules_are_globs_on_namespace_and_name(match: str, matches: bool) -> Non
     assert (reason(config=Config(pods=(rule(match, protect=True),))) is not None) is matches
 
 
+OPT_IN = Config(
+    protect=ProtectConfig(all=True, namespaces=()),
+    pods=(rule("team/*", class_=PodClass.BATCH), rule("batch/*", protect=False)),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param(PodName("batch", "job"), None, id="of-a-rule-that-allows"),
+        pytest.param(PodName("team", "job"), "no rule allows a pause (protect.all)", id="of-a-rule-that-gives-a-class"),
+        pytest.param(WEB, "no rule allows a pause (protect.all)", id="of-no-rule"),
+        pytest.param(None, "its name is unknown while rules depend on names", id="without-a-name"),
+    ],
+)
+def test_in_an_allow_list_only_a_rule_allows_a_pause(name: PodName | None, words: str | None) -> None:
+    assert reason(name=name, config=OPT_IN) == words
+    assert reason(name=None, config=Config(protect=ProtectConfig(all=True, namespaces=()))) is not None
+
+
 def test_namespaces_are_globs() -> None:
     config = Config(protect=ProtectConfig(namespaces=("kube-*",)))
     assert reason(name=PodName("kube-node-lease", "x"), config=config) is not None

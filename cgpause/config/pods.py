@@ -26,6 +26,10 @@ def _is_pod_glob(text: str) -> bool:
 class ProtectConfig:
     """Pods that are never paused, unless a rule allows it."""
 
+    all: bool = field(
+        default=False,
+        metadata=option("Protect every pod. Only pods of a rule with protect = false are paused then (an allow-list)."),
+    )
     namespaces: tuple[str, ...] = field(
         default=("kube-system",),
         metadata=option(

@@ -43,13 +43,13 @@ def protection(
         for glob in protect.namespaces:
             if fnmatchcase(name.namespace, glob):
                 return f"namespace {name.namespace} (protect.namespaces)"
-    elif config.pods or protect.namespaces:
+    elif config.pods or protect.namespaces or protect.all:
         return "its name is unknown while rules depend on names"
     if protect.static_pods and is_static_uid(uid):
         return "static pod (protect.static_pods)"
     if protect.guaranteed and qos is QosClass.GUARANTEED:
         return "QoS class Guaranteed (protect.guaranteed)"
-    return None
+    return "no rule allows a pause (protect.all)" if protect.all else None
 
 
 def pod_class(qos: QosClass, name: PodName | None, config: Config) -> PodClass:

@@ -61,6 +61,9 @@ LINKS = {
     **{f"{PREFIX}/lib/python3.{minor}": "python3" for minor in PYTHONS},
 }
 
+OPT_IN = (b"\nall = false\n", b"\nall = true\n")
+"""An option of the configuration, in the wheel and here: a package that a fleet gets pauses only what a rule allows."""
+
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 
@@ -117,6 +120,8 @@ def _unpack(wheel: Path, root: Path) -> None:
             if path.suffix == ".service":
                 for ours, packaged in UNIT_PATHS.items():
                     data = data.replace(ours.encode(), packaged.encode())
+            if path.name == "config.toml":
+                data = data.replace(*OPT_IN)
             _write_bytes(path, data)
 
 
