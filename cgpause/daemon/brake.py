@@ -61,13 +61,12 @@ def choose(
     tight: bool,
     care_bytes: int,
     now: HighLevel | None,
-    airbag_pct: float = AIRBAG_PCT,
     lifted: bool = False,
     rests: bool = False,
 ) -> HighLevel:
     """Return the level of memory.high that fits a sample; pure.
 
-    `current_bytes` is kubepods' memory.current, `close` whether memory is tight, and `now` the level in force.
+    `current_bytes` is kubepods' memory.current, `tight` whether memory is tight, and `now` the level in force.
     `lifted` is whether the airbag has stalled pods for too long: the level then goes to the limit itself.
     `rests` is whether the tripwire was reached too often lately: there is none then.
     """
@@ -86,7 +85,7 @@ def choose(
     elif lifted:
         target = max(full, 0 if now is None else now.high_bytes)
     else:
-        target = int(full - headroom.capacity_bytes * (100 - airbag_pct) / 100 - headroom.eviction_bytes)
+        target = int(full - headroom.capacity_bytes * (100 - AIRBAG_PCT) / 100 - headroom.eviction_bytes)
     if now is None or target < now.high_bytes:
         # Never below the use. Once in force, it does not rise with the use either: it has to brake that growth.
         target = max(target, used + little)

@@ -48,7 +48,7 @@ def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1
 def lifted(now: HighLevel | None, node_available_gib: float = 200) -> int:
     headroom = replace(limited(98), node_available_bytes=int(node_available_gib * GIB))
     used = headroom.kubepods_used_bytes
-    return choose(headroom, used, tight=True, care_bytes=25 * GIB, airbag_pct=97.5, now=now, lifted=True).high_bytes
+    return choose(headroom, used, tight=True, care_bytes=25 * GIB, now=now, lifted=True).high_bytes
 
 
 # --- level ---------------------------------------------------------------------------------------------------------
@@ -63,9 +63,7 @@ def test_lifted_it_stands_at_the_limit_and_is_never_lowered() -> None:
 
 def test_a_level_is_never_lowered_closer_than_a_little_to_what_is_in_use() -> None:
     headroom = replace(limited(80), node_available_bytes=0)
-    chosen = choose(
-        headroom, 80 * GIB, tight=True, care_bytes=GIB, airbag_pct=97.5, now=HighLevel(90 * GIB, tripwire=False)
-    )
+    chosen = choose(headroom, 80 * GIB, tight=True, care_bytes=GIB, now=HighLevel(90 * GIB, tripwire=False))
     assert chosen == HighLevel((80 * GIB + LITTLE) // PAGE * PAGE, tripwire=False)
 
 

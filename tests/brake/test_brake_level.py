@@ -17,11 +17,10 @@ def level(
     tight: bool = False,
     cache_gib: float = 0,
     care_gib: float = 25,
-    airbag_pct: float = 97.5,
     now: HighLevel | None = None,
 ) -> HighLevel:
     current = headroom.kubepods_used_bytes + int(cache_gib * GIB)
-    return choose(headroom, current, tight=tight, care_bytes=int(care_gib * GIB), airbag_pct=airbag_pct, now=now)
+    return choose(headroom, current, tight=tight, care_bytes=int(care_gib * GIB), now=now)
 
 
 def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
@@ -30,14 +29,13 @@ def test_asleep_it_is_the_use_at_which_the_policy_starts_to_care() -> None:
 
 
 def test_awake_it_is_a_rest_below_the_limit() -> None:
-    assert level(limited(80), tight=True).high_bytes == int(97.5 * GIB)
-    assert level(limited(80), tight=True, airbag_pct=100).high_bytes == 100 * GIB
-    assert level(limited(80, eviction_bytes=GIB), tight=True) == HighLevel(int(96.5 * GIB), tripwire=False)
+    assert level(limited(80), tight=True).high_bytes == 99 * GIB
+    assert level(limited(80, eviction_bytes=GIB), tight=True) == HighLevel(98 * GIB, tripwire=False)
 
 
 def test_without_a_limit_it_is_the_use_at_which_the_node_has_no_more() -> None:
     assert level(unlimited(10, beside_gib=20)) == HighLevel(55 * GIB, tripwire=True)
-    assert level(unlimited(70, beside_gib=20), tight=True).high_bytes == int(77.5 * GIB)
+    assert level(unlimited(70, beside_gib=20), tight=True).high_bytes == 79 * GIB
 
 
 def test_a_node_tighter_than_the_limit_decides() -> None:
@@ -52,14 +50,14 @@ def test_a_node_tighter_than_the_limit_decides() -> None:
         pytest.param(64.1, None, False, id="nearly-in-the-way"),
         pytest.param(64.4, HighLevel(75 * GIB, tripwire=True), True, id="has-grown-towards-it"),
         pytest.param(64.6, HighLevel(75 * GIB, tripwire=True), False, id="has-reached-it"),
-        pytest.param(64.4, HighLevel(int(97.5 * GIB), tripwire=False), False, id="has-shrunk-a-little"),
-        pytest.param(63.9, HighLevel(int(97.5 * GIB), tripwire=False), True, id="has-shrunk"),
+        pytest.param(64.4, HighLevel(99 * GIB, tripwire=False), False, id="has-shrunk-a-little"),
+        pytest.param(63.9, HighLevel(99 * GIB, tripwire=False), True, id="has-shrunk"),
     ],
 )
 def test_a_tripwire_never_turns_out_page_cache(cache_gib: float, now: HighLevel | None, tripwire: bool) -> None:  # noqa: FBT001
     chosen = level(limited(10), cache_gib=cache_gib, now=now)
 
-    assert chosen == (HighLevel(75 * GIB, tripwire=True) if tripwire else HighLevel(int(97.5 * GIB), tripwire=False))
+    assert chosen == (HighLevel(75 * GIB, tripwire=True) if tripwire else HighLevel(99 * GIB, tripwire=False))
 
 
 def test_it_is_never_put_below_what_is_in_use() -> None:
@@ -78,22 +76,22 @@ def test_armed_late_it_comes_down_as_use_does() -> None:
     now = level(limited(99.5), tight=True)
     assert now.high_bytes == 100 * GIB
 
-    now = level(limited(98), tight=True, now=now)
-    assert now.high_bytes == (98 * GIB + LITTLE) // PAGE * PAGE
-    assert level(limited(90), tight=True, now=now).high_bytes == int(97.5 * GIB)
+    now = level(limited(98.9), tight=True, now=now)
+    assert now.high_bytes == (int(98.9 * GIB) + LITTLE) // PAGE * PAGE
+    assert level(limited(90), tight=True, now=now).high_bytes == 99 * GIB
 
 
 def test_a_burst_past_the_tripwire_finds_the_airbag() -> None:
     now = level(limited(50))
 
-    assert level(limited(98), tight=True, now=now) == HighLevel(int(97.5 * GIB), tripwire=False)
+    assert level(limited(98), tight=True, now=now) == HighLevel(99 * GIB, tripwire=False)
 
 
 def test_a_node_that_fills_beside_kubepods_lowers_it_to_what_is_in_use_and_no_further() -> None:
     now = level(unlimited(40, beside_gib=10), tight=True)
 
     lower = level(unlimited(40, beside_gib=30), tight=True, now=now)
-    assert lower.high_bytes == int(67.5 * GIB)
+    assert lower.high_bytes == 69 * GIB
     lowest = level(unlimited(40, beside_gib=59), tight=True, now=lower)
     assert lowest.high_bytes == (40 * GIB + LITTLE) // PAGE * PAGE
 
@@ -103,6 +101,6 @@ def test_odd_limits_give_pages(limit: int) -> None:
     for used in (0, 1, limit, 2 * limit):
         headroom = Headroom(GIB, GIB, limit, used)
         for tight in (False, True):
-            chosen = choose(headroom, used, tight=tight, care_bytes=GIB, airbag_pct=97.5, now=None)
+            chosen = choose(headroom, used, tight=tight, care_bytes=GIB, now=None)
             assert chosen.high_bytes >= 0
             assert chosen.high_bytes % PAGE == 0
