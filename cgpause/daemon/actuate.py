@@ -306,7 +306,6 @@ class Actuator:
             self.read_record(tracked)  # the record is still there if the undo failed as well
             return
         tracked.oom_kills = _oom_kills(tracked)
-        tracked.drifts = Drifts()
         tracked.pod = replace(pod, paused=record)
         if not changed:
             return  # an operator has paused it first

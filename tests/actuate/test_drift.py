@@ -61,6 +61,16 @@ def test_a_new_pause_has_ten_answers_of_its_own(bench: Bench) -> None:
     assert bench.held() == ["b"]
 
 
+def test_a_pause_after_one_that_an_operator_ended_has_ten_answers_too(bench: Bench) -> None:
+    bench.pause("b")
+    drift(bench, 10)
+    ledger.resume(bench.tracked("b").cgroup)
+    bench.actuator.read_record(bench.tracked("b"))
+    bench.pause("b")
+    drift(bench, 10)
+    assert bench.held() == ["b"]
+
+
 @pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])
 @pytest.mark.parametrize("trouble", ["locked", "gone", "refused"])
 def test_trouble_while_answering_a_drift_is_never_raised(

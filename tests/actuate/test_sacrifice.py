@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from pathlib import Path
 
@@ -37,7 +38,10 @@ def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
     assert bench.actuator.counts.sacrifices == 1
     assert began_ns + int(CONFIG.hold.settle_s * NS_PER_S) <= bench.tracked("b").pod.settled_at_ns
     assert bench.tracked("b").pod.settled_at_ns <= now_ns() + int(CONFIG.hold.settle_s * NS_PER_S)
-    assert [r.levelname for r in caplog.records if r.getMessage().startswith("sacrificed")] == ["WARNING"]
+    (said,) = (record for record in caplog.records if record.getMessage().startswith("sacrificed"))
+    assert said.levelname == "WARNING"
+    (container_id,) = re.findall(r"[0-9a-f]{64}", container_of(bench.folders["b"]).name)
+    assert f"containers={container_id[:12]} " in said.getMessage()
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["taken-over", "paused-meanwhile"])

@@ -20,6 +20,7 @@ from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import list_pods
 from cgpause.restore import resume_all
+from cgpause.telemetry.events import Event
 
 
 def test_every_pause_is_undone_to_its_own_original(tree: FakeTree) -> None:
@@ -278,3 +279,23 @@ def test_each_resume_is_an_event_and_an_error_hides_none(tree: FakeTree, no_syst
     told = list(restore.events(outcomes, str(tree.log_dir), "a test", Result.STOPPED))
 
     assert [(event.what, event.reason) for event in told] == [("resumed", "a test")]
+
+
+def test_what_is_resumed_at_the_daemons_end_in_other_trees_is_told_and_counted(
+    tree: FakeTree, no_systemd: None
+) -> None:
+    damaged, good = tree.add_pod("damaged"), tree.add_pod("good", cpu_max="50000 100000")
+    for pod in (damaged, good):
+        pause_pod(tree.root, pod)
+    damage(damaged)
+    told: list[tuple[str, str, str | None]] = []
+
+    class Notes:
+        def keep(self, event: Event, /) -> None:
+            told.append((event.what, event.pod, event.result))
+
+    left = restore.resume_elsewhere(str(tree.root), str(tree.log_dir), Notes(), ())
+
+    assert left == 1, "the damaged one"
+    assert told == [("resumed", "default/good", Result.STOPPED)]
+    assert cpu_max(good) == "50000 100000"

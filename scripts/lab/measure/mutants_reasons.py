@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+_SAME_MEMBER = "the same for members of an enumeration"
+
 REASONS: dict[str, dict[str, str]] = {
+    "daemon/actuate": {
+        "_RETRY_NS = 60 * 1_000_000_000 -> _RETRY_NS = 60 * 999999999": "60 ns less in a minute",
+        "if paused.owner is Owner.MANUAL: -> if paused.owner == Owner.MANUAL:": _SAME_MEMBER,
+        "self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 1e9) -> "
+        "self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 999999999.0)": (
+            "a billionth of the time more"
+        ),
+    },
     "daemon/brake": {
         "self._given_up = False -> self._given_up = True": (
             "the first value is never read: without a cgroup nothing is applied, and opening one sets it again"
@@ -25,7 +35,11 @@ REASONS: dict[str, dict[str, str]] = {
     },
     "policy/protect": {
         "if protect.guaranteed and qos is QosClass.GUARANTEED: -> "
-        "if protect.guaranteed and qos == QosClass.GUARANTEED:": "the same for members of an enumeration",
+        "if protect.guaranteed and qos == QosClass.GUARANTEED:": _SAME_MEMBER,
         "return None -> pass": "the same at the end of a function",
+    },
+    "restore": {
+        "return record.owner is owner or (owner is Owner.DAEMON and expired) -> "
+        "return record.owner is owner or (owner == Owner.DAEMON and expired)": _SAME_MEMBER,
     },
 }
