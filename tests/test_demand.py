@@ -221,55 +221,49 @@ def test_demands_are_consistent(
     assert 0 <= found.need <= found.expected
     assert found.expected <= max(found.worst, found.need) * (1 + 1e-9)
     assert found.returns >= 0
-    assert found.time_s >= 0
+    assert 0 <= found.mean <= max(found.expected, found.need)
     if limit is not None:
         assert max(found.worst, found.expected, found.need) <= max(limit * MIB - known.used, 0)
 
 
-# Times
+# Giving back, and growth until the next reaction
 
 
-def test_what_it_gives_back_is_what_it_has_above_its_base_at_its_peak() -> None:
-    assert mib(asked(growing(100, base=80 * MIB), 300).returns) == 20 + 120
-    assert asked(growing(100), 300).returns == 0, "it has never given back"
+def test_a_pod_gives_back_what_it_has_above_its_base() -> None:
+    assert mib(asked(growing(100, base=80 * MIB), 300).returns) == 20
+    assert mib(asked(growing(100), 300).returns) == 100, "it ends, as far as is known"
     assert asked(growth(100, base=200 * MIB), 300).returns == 0
 
 
-def test_the_time_to_the_peak_follows_from_the_mean_rate() -> None:
-    known = growing(100, low=60 * MIB, low_ran_ns=S, ran_ns=5 * S)
-    assert asked(known, 200).time_s == pytest.approx(60 / 10)
-    assert asked(known._replace(low=known.used), 200).time_s == 60 * MIB, "nothing was taken yet: 1 byte per second"
-
-
-def test_a_newcomer_is_expected_to_fill_the_node_within_50_s() -> None:
-    new = growth(0, admitted=False)
-    assert asked(new, 100).time_s == pytest.approx(0.75 * 5)
-    assert asked(new._replace(rate=100.0 * MIB), 100).time_s == pytest.approx(0.75)
-    sprinter = growth(10, admitted=False, low=0, ran_ns=S // 10)
-    assert asked(sprinter, 110).time_s == pytest.approx((110 * 0.75 - 10) / 100)
+FLOW: dict[str, Any] = {"base": 80 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MIB**2}
+"""Past its first large drop, a pod has grown by 2 MiB/s in steps of 4 MiB."""
 
 
 @pytest.mark.parametrize(
-    ("base", "at_base"),
+    ("known", "limit", "facts", "mean", "deviation"),
     [
-        pytest.param(None, False, id="no-base"),
-        pytest.param(320, True, id="at"),
-        pytest.param(310.4, True, id="a-little-above"),
-        pytest.param(310.2, False, id="above"),
+        pytest.param(growing(100, **FLOW), 300, {}, 1, 2, id="between-steps"),
+        pytest.param(growing(100, **FLOW, grew=True), 300, {}, 5, 0, id="goes-on-at-its-fastest"),
+        pytest.param(growing(100, **FLOW), 300, held(), 4, 0, id="a-paused-one-takes-its-step-at-once"),
+        pytest.param(growing(100, **FLOW, grew=True), 300, held(), 4, 0, id="even-if-it-grew"),
+        pytest.param(growing(100, **FLOW), 100.5, {}, 0.5, 0.5, id="never-beyond-the-limit"),
+        pytest.param(growing(100, **FLOW), 103, held(), 3, 0, id="nor-when-paused"),
+        pytest.param(growing(100, **FLOW), None, {}, 1, 2, id="no-limit"),
+        pytest.param(growing(100, base=80 * MIB), 300, {}, 0, 0, id="no-step-yet"),
+        pytest.param(growing(100, **{**FLOW, "base": None}), 300, {}, 60, 0, id="first-surge-at-its-pace"),
+        pytest.param(growing(100, **{**FLOW, "base": None}), 150, {}, 30, 0, id="at-most-what-is-expected"),
+        pytest.param(growing(100, grew=True), 300, {}, 5, 0, id="at-least-at-its-fastest"),
+        pytest.param(growth(100, **{**FLOW, "base": None}), 300, {}, 1, 2, id="not-active"),
+        pytest.param(growth(20, admitted=False), 100, {}, 55, 0, id="newcomer"),
+        pytest.param(growth(100, base=80 * MIB), 300, held(), 120, 0, id="paused-without-a-known-step"),
     ],
 )
-def test_at_its_base(base: float | None, at_base: bool) -> None:  # noqa: FBT001 - a table
-    known = growing(320, base=None if base is None else int(base * MIB))
-    assert asked(known, 600).at_base is at_base
-    assert not asked(known._replace(rate=0.0), 600).at_base, "it does not grow"
-
-
-@pytest.mark.parametrize(("above", "at_base"), [(0, True), (1, False)])
-def test_the_base_has_a_width(above: int, at_base: bool) -> None:  # noqa: FBT001 - a table
-    wide = 320 * MIB + 10 * MIB + above
-    assert asked(growing(0)._replace(used=wide, top=wide, low=wide, base=320 * MIB), 600).at_base is at_base
-    noisy = 16 * MIB + LARGE + above
-    assert asked(growing(0)._replace(used=noisy, top=noisy, low=noisy, base=16 * MIB), 600).at_base is at_base
+def test_growth_until_a_pod_can_be_paused(
+    known: Growth, limit: float | None, facts: dict[str, Any], mean: float, deviation: float
+) -> None:
+    found = asked(known, limit, **facts)
+    assert mib(found.mean) == mean
+    assert mib(found.variance**0.5) == deviation
 
 
 @pytest.mark.parametrize(("ago_s", "overdue"), [(OVERDUE_S, False), (OVERDUE_S + 1e-6, True)])
@@ -287,11 +281,11 @@ def test_a_pause_costs_the_time_in_which_a_cpu_was_idle() -> None:
 
 def test_what_is_known_is_passed_on() -> None:
     found = asked(growing(100, grew=True, excused=True), 300, priority=2, workload=Workload.SERVICE)
-    assert (found.grows, found.excused, found.rate, found.used) == (True, True, 10 * MIB, 100 * MIB)
+    assert (found.excused, found.rate, found.used) == (True, 10 * MIB, 100 * MIB)
     assert found.group == (2, True)
     assert found.noise == LARGE
     found = asked(growing(100), 300, workload=Workload.STARTING)
-    assert (found.grows, found.excused) == (False, False)
+    assert not found.excused
     assert found.group == (0, False), "a pod that may be a service is served as batch"
 
 

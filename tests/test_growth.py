@@ -91,11 +91,13 @@ def test_a_large_drop(top: int, noise: int, expected: int) -> None:
 # Values of one pod
 
 
-def test_the_surge_is_counted_from_the_low_and_its_mean_rate_from_the_time_run_since() -> None:
-    known = growth(50, low=20 * MIB, low_ran_ns=S, ran_ns=4 * S)
-    assert known.surge() == 30 * MIB
-    assert known.mean_rate() == 10 * MIB
-    assert known._replace(ran_ns=S).mean_rate() == 600 * MIB, "the shortest time is 50 ms"
+def test_the_surge_is_counted_from_the_low() -> None:
+    assert growth(50, low=20 * MIB).surge() == 30 * MIB
+
+
+def test_the_usual_step_is_the_mean_of_the_steps_weighted_by_their_size() -> None:
+    assert growth(50).step() == 0
+    assert growth(50, flow=3.0, squares=30.0).step() == 10
 
 
 # Rates

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.config.settings import (
@@ -35,7 +35,7 @@ from cgpause.core.model import (
     Workload,
 )
 from cgpause.policy.decide import Decision, State, decide, explain
-from cgpause.policy.demand import Basis, Demand, Terms
+from cgpause.policy.demand import Basis, Demand
 from cgpause.policy.growth import Growth, Growths
 from cgpause.policy.reserve import (
     BACKOFF_S,
@@ -52,7 +52,7 @@ from cgpause.policy.reserve import (
     step,
 )
 from cgpause.policy.schedule import Quiet
-from cgpause.policy.serving import Forecast, Served, serve
+from cgpause.policy.serving import Growing, Served, serve, way
 
 TOTAL = 1000 * MIB
 NOW = START_NS + 100 * S
@@ -63,8 +63,6 @@ CONFIG = Config(
 )
 """Settings with a reaction time of 0.1 s, a margin of 10 MiB, and a relevant surge above 5 MiB."""
 SACRIFICE = replace(CONFIG, reserve=ReserveConfig(sacrifice=True))
-IDLE = Terms(NOW, TOTAL, 0.1, 1, 1.0)
-BUSY = replace(IDLE, idle_share=0.0)
 
 
 class Node:
@@ -100,7 +98,13 @@ class Node:
         held_bytes = None if held_s is None else int(used * MIB)
         self.growths[made.cgroup] = growth(
             used,
-            **{"rate": rate * MIB, "reclaimable": made.reclaimable_bytes, "held_bytes": held_bytes, **(known or {})},
+            **{
+                "rate": rate * MIB,
+                "grew": rate > 0 and held_s is None,
+                "reclaimable": made.reclaimable_bytes,
+                "held_bytes": held_bytes,
+                **(known or {}),
+            },
         )
         return self
 
@@ -384,11 +388,12 @@ def test_where_cpus_are_busy_a_paused_pod_waits_for_its_worst_demand() -> None:
         assert node.does() == ({"b": "resume"} if resumed else {})
 
 
-def test_what_the_first_gives_back_at_its_peak_is_there_for_the_next() -> None:
-    # At a's peak: 40 for a and 24 of b's 60, which b takes in the same time; later a has freed 64.
-    for free, resumed in ((74.1, True), (73.9, False)):
-        node = Node(free=free).add("a", 300, claim=40, rate=100, known={"base": 260 * MIB})
-        node.add("b", 200, claim=100, held_s=1)
+def test_a_paused_pod_takes_a_step_if_its_way_to_its_peak_stays_open() -> None:
+    steps = {"base": 150 * MIB, "flow": 2.0 * MIB, "squares": 8.0 * MIB**2}
+    # b needs 60 MiB in all and 4 MiB now; a takes 40 MiB and gives back what it has above its base.
+    for free, base, resumed in ((54, 260, True), (53.9, 260, False), (54, 280, True), (54, 281, False)):
+        node = Node(free=free).add("a", 300, claim=40, rate=100, known={"base": base * MIB})
+        node.add("b", 200, claim=100, held_s=1, known=steps)
         assert node.does() == ({"b": "resume"} if resumed else {})
 
 
@@ -737,12 +742,13 @@ def want(
     expected: float | None = None,
     *,
     need: float = 0.0,
+    deviation: float = 0.0,
     returns: float = 0.0,
     noise: float = 0.0,
     paused_s: float | None = None,
     **facts: object,
 ) -> Demand:
-    """Return an active demand with amounts in MiB; `expected` defaults to `worst`."""
+    """Return an active demand with amounts in MiB; `expected` defaults to `worst`, `need` is its growth."""
     expected = worst if expected is None else expected
     made = replace(pod(name), paused=None if paused_s is None else record(NOW - int(paused_s * S)))
     still = Demand(
@@ -752,15 +758,14 @@ def want(
         worst=worst * MIB,
         expected=expected * MIB,
         need=need * MIB,
+        mean=need * MIB,
+        variance=(deviation * MIB) ** 2,
         active=True,
         newcomer=False,
-        at_base=False,
         returns=returns * MIB,
-        time_s=10.0,
         rate=0.0,
         basis=Basis.LIMIT,
         noise=int(noise * MIB),
-        grows=False,
         is_paused=paused_s is not None,
         is_overdue=paused_s is not None and paused_s > 20,
         cost_s=0.0,
@@ -769,16 +774,14 @@ def want(
     return still._replace(**facts)  # type: ignore[arg-type]
 
 
-def served(
-    left: float, *demands: Demand, nearest: Demand | None = None, terms: Terms = IDLE, everyone: bool = True
-) -> Served:
+def served(left: float, *demands: Demand, nearest: Demand | None = None, everyone: bool = True) -> Served:
     cgroup = None if nearest is None else nearest.usage.pod.cgroup
-    return serve(demands, left * MIB, 10 * MIB, terms, cgroup, everyone)
+    return serve(demands, left * MIB, 10 * MIB, cgroup, everyone)
 
 
-def running(left: float, *demands: Demand, terms: Terms = IDLE) -> str:
+def running(left: float, *demands: Demand) -> str:
     """Return the names of the pods that run, with the first pod's name in capitals."""
-    places = served(left, *demands, terms=terms).places
+    places = served(left, *demands).places
     assert [place.usage.pod.uid for place in places] == [one.usage.pod.uid for one in demands], "in their order"
     return "".join(
         place.usage.pod.uid.upper() if place.first else place.usage.pod.uid for place in places if place.runs
@@ -824,7 +827,7 @@ def test_the_first_stays_while_no_other_fits() -> None:
     assert first(50, a, b, want("c", 50), nearest=a) == ("c", False)
 
 
-def test_the_first_runs_and_what_it_may_take_is_reserved() -> None:
+def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
     found = served(50, want("a", 30, need=20), want("b", 100, need=20), want("c", 100, need=1))
     assert [place.runs for place in found.places] == [True, True, False]
     assert found.left_bytes == 0
@@ -840,7 +843,7 @@ def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_
         want("a", 5, 5, need=1),
         want("b", 100, 10, need=20),
         want("c", 100, need=90),
-        want("d", 100, paused_s=1),
+        want("d", 100, need=30, paused_s=1),
         want("e", 10, paused_s=2),
     ]
     found = served(50, *demands, everyone=False)
@@ -848,17 +851,27 @@ def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_
     assert not found.places[0].first
 
 
-def test_of_many_growing_pods_not_all_grow_at_their_fastest() -> None:
-    demands = [want(name, 500, need=10) for name in "abcd"]
-    # The first pod needs 1 MiB, the next two 10 MiB each, and the others a quarter of that each.
+def test_a_pod_runs_while_its_growth_fits_the_slack() -> None:
+    assert running(30, want("a", 10), want("b", 500, need=20)) == "Ab"
+    assert running(29.9, want("a", 10), want("b", 500, need=20)) == "A"
+
+
+def test_steps_at_random_times_do_not_all_come_at_once() -> None:
+    demands = [want(name, 500, need=1, deviation=10) for name in "abcd"]
     small = want("f", 1)
-    assert running(1 + 10 + 10 + 2.5 + 2.5, small, *demands) == "Fabcd"
-    assert running(1 + 10 + 10 + 2.5 + 2.4, small, *demands) == "Fabc"
-    growing = [one._replace(grows=True) for one in demands]
-    assert running(1 + 39, small, *growing) == "Fabc"
-    assert running(1 + 40, small, *growing) == "Fabcd"
-    still = [one._replace(need=0.0) for one in demands[:2]]
-    assert running(1 + 19, small, *still, *demands[2:]) == "Fabc", "pods that do not grow do not count"
+    # The means add up to 4 MiB and twice the deviation to 40 MiB, where the sum of the steps would be far more.
+    assert running(1 + 44, small, *demands) == "Fabcd"
+    assert running(1 + 43.9, small, *demands) == "Fabc"
+
+
+def test_growth_is_the_sum_of_the_means_and_of_the_variances() -> None:
+    growing = Growing()
+    for deviation in (3.0, 4.0):
+        one = want("a", 99, need=1, deviation=deviation)
+        more, before = growing.added_bytes(one), growing.bytes
+        growing.add(one)
+        assert growing.bytes == pytest.approx(before + more)
+    assert growing.bytes == pytest.approx((2 + 2 * 5.0) * MIB)
 
 
 def test_needs_within_noise_run_always() -> None:
@@ -866,97 +879,43 @@ def test_needs_within_noise_run_always() -> None:
     assert running(10, want("a", 10), want("b", 99, need=2.1, noise=2)) == "A"
 
 
-@pytest.mark.parametrize(
-    "begins",
-    [{"paused_s": 1}, {"newcomer": True}],
-    ids=["paused", "newcomer"],
-)
-@pytest.mark.parametrize(("left", "runs"), [(70, "Ab"), (69.9, "A")], ids=["fits", "does-not"])
-def test_pods_that_begin_are_gated(begins: dict[str, Any], left: float, runs: str) -> None:
-    b = want("b", 90, 60, **begins)
-    assert running(left, want("a", 10), b) == runs
-    found = served(left, want("a", 10), b)
-    if b.newcomer:
-        assert (b.usage.pod.cgroup in found.admitted) == ("b" in runs)
+def test_a_newcomer_that_runs_is_admitted() -> None:
+    new = want("b", 90, 60, need=60, newcomer=True)
+    assert served(70, want("a", 10), new).admitted == {new.usage.pod.cgroup}
+    assert served(69, want("a", 10), new).admitted == set()
 
 
-def test_the_need_of_a_pod_that_begins_has_to_fit_too() -> None:
-    """Between the peaks the forecast shows much headroom, but now there is little."""
-    assert running(50, want("a", 30, time_s=1.0, returns=100), want("b", 90, 30, need=20, paused_s=1)) == "Ab"
-    assert running(50, want("a", 30, time_s=1.0, returns=100), want("b", 90, 30, need=20.1, paused_s=1)) == "A"
+def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
+    """First `a`, then `b` with what `a` gives back: 20 MiB are beyond what they need."""
+    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
+    c = want("c", 30, 25, need=20, group=(0, True))
+    assert running(50, a, c, b) == "Ac"
+    assert running(51, a, c, b) == "Acb"
+    assert running(49, a, c, b) == "Ab"
 
 
-@pytest.mark.parametrize(
-    ("terms", "facts", "runs"),
-    [
-        pytest.param(IDLE, {}, "Ab", id="idle"),
-        pytest.param(BUSY, {}, "A", id="busy"),
-        pytest.param(replace(IDLE, idle_share=0.5), {}, "Ab", id="half-busy"),
-        pytest.param(replace(IDLE, idle_share=0.49), {}, "A", id="mostly-busy"),
-        pytest.param(BUSY, {"at_base": False}, "Ab", id="not-at-its-base"),
-    ],
-)
-def test_a_pod_that_has_just_given_back_is_gated_where_cpus_are_busy(
-    terms: Terms, facts: dict[str, Any], runs: str
-) -> None:
-    b = want("b", 90, 60, **{"need": 5, "at_base": True, **facts})
-    assert running(50, want("a", 10), b, terms=terms) == runs
-
-
-def test_a_pod_at_its_base_is_gated_where_a_higher_priority_wants_memory() -> None:
-    base = want("c", 90, 60, need=5, at_base=True)
-    assert running(50, want("a", 10), want("b", 80, need=1, group=(0, False)), base) == "Abc"
-    assert running(50, want("a", 10), want("b", 80, need=1, group=(1, False)), base) == "Ab"
-    assert running(50, want("a", 10), want("b", 80, need=1, group=(1, False), active=False), base) == "Abc"
-    assert running(50, want("a", 10, group=(1, False)), base) == "A", "the first one's priority counts"
-
-
-def test_pods_of_lower_priority_that_run_are_in_the_forecast_of_higher_ones() -> None:
-    low = want("c", 50, 40, need=1)
-    high = want("b", 90, 60, paused_s=1, group=(1, False))
-    assert running(109, want("a", 10), high, low) == "Ac"
-    assert running(110, want("a", 10), high, low) == "Abc"
-
-
-def test_pods_of_the_same_priority_that_run_are_in_the_forecast_of_those_after_them() -> None:
-    beside = want("b", 90, 40, need=1)
-    assert running(109, want("a", 10), beside, want("c", 90, 60, paused_s=1)) == "Ab"
-    assert running(110, want("a", 10), beside, want("c", 90, 60, paused_s=1)) == "Abc"
-    assert running(70.5, want("a", 10), want("c", 90, 60, paused_s=1), beside) == "Acb"
-
-
-def test_a_demand_that_is_not_active_is_taken_from_the_forecast() -> None:
-    still = want("b", 5, 5, need=5, active=False)
-    assert running(75, want("a", 10), still, want("c", 90, 60, paused_s=1)) == "Abc"
-    assert running(74.9, want("a", 10), still, want("c", 90, 60, paused_s=1)) == "Ab"
-
-
-def test_what_one_gives_back_at_its_peak_is_there_for_a_slower_one() -> None:
-    quick = want("a", 40, time_s=10.0, returns=50)
-    slow = want("b", 90, 60, time_s=30.0, paused_s=1)
-    # at the first peak: 40 and 20; at the second 40 less 50, and 60
-    assert running(60, quick, slow) == "Ab"
-    assert running(59.9, quick, slow) == "A"
-
-
-def test_the_first_is_forecast_at_its_worst() -> None:
-    assert running(100, want("a", 40, 20), want("b", 90, 60, paused_s=1)) == "Ab"
-    assert running(99.9, want("a", 40, 20), want("b", 90, 60, paused_s=1)) == "A"
+def test_a_paused_pod_without_a_way_to_its_peak_stays_paused() -> None:
+    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
+    assert running(31, a, b) == "Ab"
+    assert running(29, a, b) == "A"
+    assert running(29, a, b._replace(is_paused=False)) == "Ab", "a running pod goes on"
 
 
 def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
-    a, b = want("a", 10), want("b", 90, 20, paused_s=10)
-    assert running(60, a, b, want("c", 90, 60, paused_s=20)) == "Ab"
-    overdue = want("c", 90, 60, paused_s=21)
-    assert running(60, a, b, overdue) == "A"
-    assert running(70, a, b, overdue) == "Ac", "it runs as soon as it fits"
-    assert running(90, a, b, overdue) == "Abc"
-    assert running(60, a, b, overdue._replace(active=False, is_overdue=True)).startswith("Ab")
+    a, b = want("a", 10), want("b", 90, 20, need=20, paused_s=10)
+    late = want("c", 90, 60, need=60, paused_s=20)
+    assert running(60, a, b, late) == "Ab"
+    assert running(60, a, b, late._replace(is_overdue=True)) == "A"
+    assert running(70, a, b, late._replace(is_overdue=True)) == "Ac", "it runs as soon as it fits"
+    assert running(90, a, b, late._replace(is_overdue=True)) == "Abc"
+    assert running(60, a, b, late._replace(is_overdue=True, active=False)).startswith("Ab")
+    runs = b._replace(is_paused=False)
+    assert running(60, a, runs, late._replace(is_overdue=True)) == "Ab", "a pod that runs goes on"
 
 
 def test_of_several_overdue_pods_the_one_paused_longest_is_waited_for() -> None:
     a = want("a", 10)
-    b, c = want("b", 90, 60, paused_s=25), want("c", 90, 60, paused_s=30)
+    b, c = want("b", 90, 60, need=60, paused_s=25), want("c", 90, 60, need=60, paused_s=30)
     assert running(70, a, b, c) == "Ac"
     assert running(70, a, b._replace(usage=c.usage), c._replace(usage=b.usage))[0] == "A"
 
@@ -965,80 +924,71 @@ def test_an_overdue_pod_that_is_first_is_not_waited_for() -> None:
     assert running(70, want("a", 10, paused_s=50), want("b", 90, 60, paused_s=21)) == "Ab"
 
 
-def test_an_excused_pod_runs_and_only_its_need_until_the_next_sample_is_reserved() -> None:
+def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
     a, b = want("a", 10), want("b", 90, 30, need=40, excused=True, paused_s=50)
     assert running(0, a, b) == "Ab"
-    assert served(100, a, b).left_bytes == 50 * MIB
-    assert served(100, a, b._replace(need=20.0 * MIB)).left_bytes == 70 * MIB
-    assert running(70, a, b, want("c", 90, 60, paused_s=1)) == "Abc", "it is not in the forecast"
-    assert running(69, a, b, want("c", 90, 60, paused_s=1)) == "Ab"
+    assert served(100, a, b).left_bytes == pytest.approx((100 - 10 - 40) * MIB)
+    assert served(100, a, b._replace(mean=20.0 * MIB)).left_bytes == pytest.approx(50 * MIB)
     assert served(0, a, b).places[1].need == 90 * MIB
     assert served(0, a, b, everyone=False).places[-1].usage.pod.uid == "b"
 
 
-# The forecast
+# The way to the peaks
 
 
 @pytest.mark.parametrize(
-    ("left", "demands", "fits"),
+    ("left", "demands", "slack", "blocked"),
     [
-        pytest.param(0, (), True, id="nothing"),
-        pytest.param(50, (want("a", 50),), True, id="one"),
-        pytest.param(49, (want("a", 50),), False, id="one-too-large"),
-        pytest.param(99, (want("a", 50), want("b", 50)), False, id="peaks-at-the-same-time"),
-        pytest.param(75, (want("a", 50, returns=50), want("b", 50, time_s=20.0)), True, id="one-after-the-other"),
-        pytest.param(74, (want("a", 50, returns=50), want("b", 50, time_s=20.0)), False, id="half-of-the-second"),
-        pytest.param(100, (want("a", 50), want("b", 50, time_s=20.0)), True, id="nothing-given-back"),
-        pytest.param(99, (want("a", 50), want("b", 50, time_s=20.0)), False, id="nothing-given-back-too-large"),
-        pytest.param(100, (want("a", 50, time_s=0.0), want("b", 50, time_s=0.0)), True, id="at-once"),
-        pytest.param(99, (want("a", 50, time_s=0.0), want("b", 50, time_s=0.0)), False, id="at-once-too-large"),
+        pytest.param(50, (), 50, "", id="nothing"),
+        pytest.param(50, (want("b", 20),), 30, "", id="one"),
+        pytest.param(50, (want("b", 50),), 0, "", id="one-that-just-fits"),
+        pytest.param(50, (want("b", 51),), 50, "b", id="one-that-waits-for-others"),
+        pytest.param(50, (want("b", 20), want("c", 50)), 0, "", id="each-after-the-other"),
+        pytest.param(50, (want("b", 20, returns=30), want("c", 70)), 10, "", id="with-what-the-one-before-gives-back"),
+        pytest.param(50, (want("c", 70), want("b", 20, returns=30)), 10, "", id="nearest-first"),
+        pytest.param(50, (want("b", 60, returns=90), want("c", 70)), 50, "bc", id="a-blocked-pod-gives-nothing-back"),
+        pytest.param(50, (want("b", 40, 20),), 30, "", id="at-its-expected-demand"),
+        pytest.param(50, (want("b", 20, active=False),), 50, "", id="not-active"),
+        pytest.param(50, (want("b", 20, group=(0, True)),), 50, "", id="services-do-not-count"),
+        pytest.param(50, (want("b", 60, need=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
     ],
 )
-def test_forecast(left: float, demands: tuple[Demand, ...], fits: bool) -> None:  # noqa: FBT001 - a table
-    for kept in range(len(demands) + 1):
-        forecast = Forecast(left * MIB)
-        for one in demands[:kept]:
-            forecast.add(one)
-        assert forecast.fits(*demands[kept:]) is fits
+def test_way(left: float, demands: tuple[Demand, ...], slack: float, blocked: str) -> None:
+    found = way(demands, left * MIB, None)
+    assert found.slack == slack * MIB
+    assert {one.usage.pod.cgroup for one in demands if one.usage.pod.uid in blocked} == found.blocked
 
 
-fluids = st.builds(
-    lambda expected, returns, time_s: want("a", expected, returns=returns, time_s=float(time_s)),
-    st.integers(0, 100),
-    st.integers(0, 150),
-    st.integers(0, 20),
+def test_the_first_takes_its_worst_demand_and_gives_back_before_the_others() -> None:
+    first, other = want("a", 30, 10, returns=40), want("b", 90, 60)
+    assert way((first, other), 35 * MIB, first) == (5 * MIB, set())
+    assert way((first, other), 15 * MIB, first) == (-15 * MIB, {other.usage.pod.cgroup})
+
+
+ways = st.lists(
+    st.builds(
+        lambda more, expected, returns: want("a", expected + more, expected, returns=returns),
+        st.integers(0, 50),
+        st.integers(1, 100),
+        st.integers(0, 150),
+    ),
+    min_size=1,
+    max_size=6,
 )
 
 
-def highest(demands: list[Demand]) -> float:
-    """Return the largest sum of all uses, by simulation in steps of half a second.
+@given(ways, st.integers(0, 300), st.floats(0, 1))
+def test_with_less_than_the_slack_taken_each_pod_that_had_a_way_still_has_it(
+    demands: list[Demand], left: int, share: float
+) -> None:
+    def reached(room: float) -> set[int]:
+        found = set()
+        for number, one in sorted(enumerate(demands), key=lambda item: item[1].worst):
+            if one.expected <= room:
+                found.add(number)
+                room += one.returns
+        return found
 
-    Each pod takes its demand evenly until its peak, and frees `returns` just after it.
-    """
-    found = float("-inf")
-    for half_s in range(41):
-        at_s = half_s / 2
-        use = 0.0
-        for one in demands:
-            if at_s > one.time_s:
-                use += one.expected - one.returns
-            elif one.time_s:
-                use += one.expected * at_s / one.time_s
-            else:
-                use += one.expected
-        if any(at_s <= one.time_s for one in demands):
-            found = max(found, use)
-    return found
-
-
-@given(st.lists(fluids, min_size=1, max_size=6), st.integers(0, 6), st.integers(-50, 400))
-def test_the_forecast_is_that_of_a_simulation(demands: list[Demand], kept: int, left: int) -> None:
-    top = highest(demands)
-    assume(top < 0 or abs(top - left * MIB) > 1)
-    forecast = Forecast(left * MIB)
-    for one in demands[:kept]:
-        forecast.add(one)
-    assert forecast.fits(*demands[kept:]) == (top <= left * MIB)
-    for margin in (1, -1):
-        exactly = Forecast(top + margin)
-        assert exactly.fits(*demands) == (margin > 0)
+    slack = way(demands, left * MIB, None).slack
+    assert slack >= 0
+    assert reached(left * MIB) <= reached(left * MIB - share * slack + 1)

@@ -71,23 +71,21 @@ class Demand(NamedTuple):
     expected: float
     """Grant with which the pod runs: between the expected and the worst demand, see `Terms.idle_share`."""
     need: float
-    """Most that the pod may take before it can be paused."""
+    """Most that the pod may take before it can be paused, at its fastest."""
+    mean: float
+    """Growth to reserve until the pod can be paused: its mean, or all that it may take before its first large drop."""
+    variance: float
+    """Variance of that growth, in bytes squared."""
     active: bool
     """Whether the pod is in a surge, or may begin one, that matters for this node."""
     newcomer: bool
-    at_base: bool
-    """Whether the pod has given back and not begun to grow again: the best moment to pause it."""
     returns: float
-    """Amount that the pod is expected to give back at its peak."""
-    time_s: float
-    """Running time until its peak."""
+    """Amount that the pod is expected to give back at its peak, beyond what it takes until then."""
     rate: float
     """Recent growth rate, in bytes per second."""
     basis: Basis
     noise: int
     """Growth up to this size is noise."""
-    grows: bool
-    """Whether it grew in the last sample."""
     is_paused: bool
     is_overdue: bool
     cost_s: float
@@ -119,10 +117,12 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
             basis = Basis.NOTHING
     granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
     paused_s = 0.0 if pod.paused is None else max(terms.at_ns - pod.paused.since_ns, 0) / NS_PER_S
-    mean_rate = growth.mean_rate()
-    if newcomer:
-        mean_rate = max(mean_rate, rate, terms.capacity_bytes / 50)
-    at_base = active and growth.base is not None and used <= growth.base + max(growth.base >> 5, noise)
+    mean, variance = _growth(growth, is_paused=is_paused, need=need, reaction_s=terms.reaction_s, most=claim)
+    if active and (newcomer or (is_paused and not growth.flow)):  # its growth is not known
+        mean, variance = granted, 0.0
+    elif active and growth.base is None:
+        # Until its first large drop the end of its growth is unknown: reserve what it takes at its present pace.
+        mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
     return Demand(
         (pod.priority, pod.workload is Workload.SERVICE),
         usage,
@@ -130,20 +130,31 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         worst,
         granted,
         need,
+        mean,
+        variance,
         active,
         newcomer,
-        at_base,
-        0.0 if growth.base is None else max(used + granted - growth.base, 0.0),
-        granted / max(mean_rate, 1.0),
+        float(used if growth.base is None else max(used - growth.base, 0)),
         rate,
         basis,
         noise,
-        growth.grew,
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,
         growth.excused,
     )
+
+
+def _growth(growth: Growth, *, is_paused: bool, need: float, reaction_s: float, most: float) -> tuple[float, float]:
+    """Return mean and variance of a pod's growth within one reaction.
+
+    A pod that has just grown goes on at its fastest, and a paused one takes its usual step as soon as it is resumed.
+    """
+    if is_paused:
+        return min(growth.step(), most), 0.0
+    if growth.grew:
+        return min(need, most), 0.0
+    return min(growth.flow * reaction_s, most), min(growth.squares * reaction_s, most**2)
 
 
 def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:

@@ -20,6 +20,8 @@ from cgpause.core.model import CgroupId, Pod, PodUsage, Sample
 
 HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""
+FLOW_S = 2.0
+"""Half-life of a pod's average growth: a few of the steps in which programs grow."""
 SHORTEST_NS = 10_000_000
 """Shortest time between two samples that gives a rate: a burst of page faults would look like gigabytes a second."""
 YOUNG_NS = 2 * NS_PER_S
@@ -70,6 +72,10 @@ class Growth(NamedTuple):
     """Whether the pod grew by more than noise in the last sample."""
     excused: bool
     """Whether the pod runs even without headroom until it gives back, because its pause had cost too much."""
+    flow: float
+    """Growth in bytes per second, averaged over about FLOW_S of running."""
+    squares: float
+    """Growth of each sample squared, in bytes squared per second, averaged alike."""
 
     def is_young(self) -> bool:
         """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
@@ -79,9 +85,9 @@ class Growth(NamedTuple):
         """Return the bytes taken since the last low."""
         return self.used - self.low
 
-    def mean_rate(self) -> float:
-        """Return the growth per second of running time since the last low."""
-        return (self.used - self.low) / max((self.ran_ns - self.low_ran_ns) / NS_PER_S, 0.05)
+    def step(self) -> float:
+        """Return the size of the pod's usual step of growth, in bytes."""
+        return self.squares / self.flow if self.flow else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     can_learn = elapsed_ns >= SHORTEST_NS
     is_first = not growths.at_ns
     decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0
+    kept: float = 0.5 ** (elapsed_ns / (FLOW_S * NS_PER_S)) if can_learn and not is_first else 1.0
+    share = (1 - kept) * NS_PER_S / max(elapsed_ns, 1)  # of this sample's growth, in an average by the second
     is_read = can_learn and sample.read_at_ns > growths.read_at_ns
     find = learned.get
     moving: list[PodUsage] = []
@@ -164,6 +172,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 admitted=is_first,
                 grew=False,
                 excused=False,
+                flow=0.0,
+                squares=0.0,
             )
             moving.append(usage)
             if pod.controller is not None:
@@ -175,7 +185,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 moving.append(usage)
             continue
         was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns = old[:10]
-        held, read_used, read_rate, admitted, _, excused = old[10:]
+        held, read_used, read_rate, admitted, _, excused, flow, squares = old[10:]
         is_paused = pod.paused is not None
         # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
         if (
@@ -211,6 +221,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 rate *= decay
                 if used - was > noise:
                     rate = max(rate, (used - was) * NS_PER_S / elapsed_ns)
+            grown = max(used - read_used, 0) if growths.read_at_ns and used - read_used > noise else 0
+            flow, squares = kept * flow + share * grown, kept * squares + share * grown * grown
             rate = rate if rate >= FORGOTTEN_RATE else 0.0
             low = min(low, used)
             top = used
@@ -219,7 +231,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             if pod.controller is not None:
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
             if restarted and used < was - large:
-                base, admitted, ran_ns, started_ns, rate = None, False, 0, at_ns, 0.0
+                base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
             else:
                 base = used
             top = low = used
@@ -233,6 +245,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 rate *= decay
                 if held is None:
                     grown = used - max(was, top)
+                    counted = grown if grown > 0 and used - low > noise else 0
+                    flow, squares = kept * flow + share * counted, kept * squares + share * counted * counted
                     if grown > noise:
                         rate = max(rate, grown * NS_PER_S / elapsed_ns)
                         grew = True
@@ -246,7 +260,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             read_used, read_rate = used, rate
         learned[key] = Growth(
             used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-            admitted, grew, excused,
+            admitted, grew, excused, flow, squares,
         )  # fmt: skip
         is_young = bool(started_ns) and ran_ns < YOUNG_NS
         if rate or is_paused or not admitted or excused or is_young:

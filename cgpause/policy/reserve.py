@@ -2,15 +2,13 @@
 
 It keeps three rules (docs/policies.md has the argument and the measurements):
 
-safe      One pod has its whole worst demand reserved: the pod with the smallest one that fits. So one pod can always
-          reach its peak and give memory back (the banker's algorithm, Dijkstra 1965). Every other pod runs only while
-          the memory that it may take until it can be paused fits the remaining headroom.
-gated     A pod that is new, or paused, or (where CPUs are busy) has just given back begins to take memory only if the
-          forecast stays within the headroom: each running pod takes its expected demand at its own pace, and gives
-          back at its peak. A pod paused half-way keeps its memory; a pod that has not begun leaves it to others.
+safe      The pods can reach their peaks one after another, nearest first, with the headroom and what the pods before
+          them give back (the banker's algorithm, Dijkstra 1965). The first has its whole worst demand reserved.
+slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A pod whose growth
+          is not known yet (new, or before its first large drop) has its expected demand reserved instead.
 bounded   A pause costs time only if idle CPUs could run the pod. Once this cost is the cost of a restart, the pod that
           is nearest to its peak runs even without headroom, until it gives back (the ski-rental rule, Karlin et al.
-          1988). The headroom of the other pods does not shrink by this.
+          1988). Only its growth within one reaction is reserved.
 
 If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
 """
@@ -173,7 +171,7 @@ def step(
         left -= leak_bytes(usage, growth, capacity, throttle.cpus)
     demands = [_demand(usage, growths, terms) for usage in (*candidates, *paused)]
     demands.sort(key=Demand.order, reverse=True)
-    served = serve(demands, left, sample.headroom.capacity_bytes * MARGIN_PCT / 100, terms, state.nearest, everyone)
+    served = serve(demands, left, sample.headroom.capacity_bytes * MARGIN_PCT / 100, state.nearest, everyone)
     places += served.places
     resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
     waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]

@@ -1,24 +1,21 @@
-"""Serving: demands get grants from the headroom, one after another; pure.
+"""Serving: pods run while the memory that they take leaves every other pod a way to its peak; pure.
 
-One pod, the first, has its whole worst demand reserved. A running pod goes on while the memory that it may take until
-it can be paused fits the rest of the headroom. A pod begins to take memory only if the forecast of all pods fits.
+The banker's algorithm (Dijkstra 1965): pods can reach their peaks one after another, nearest first, if each demand fits
+the headroom and what the pods before it have given back. The smallest remainder on this way is the *slack*. Growth
+within one reaction takes from it: a pod runs only while the growth of all running pods fits the slack.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from cgpause.core.model import CgroupId, PodUsage
-from cgpause.policy.demand import Basis, Demand, Terms
+from cgpause.policy.demand import Basis, Demand
 
-_BUSY_SHARE = 0.5
-"""Below this `Terms.idle_share` the CPUs count as busy."""
-_MANY_GROWING = 2
-"""More growing pods than this do not all grow at their fastest within one reaction."""
+_SIGMAS = 2.0
+"""Growth within one reaction is expected to exceed its mean by at most this many standard deviations."""
 
 
 class Place(NamedTuple):
@@ -64,89 +61,100 @@ def serve(
     demands: Sequence[Demand],
     left: float,
     margin: float,
-    terms: Terms,
     nearest: CgroupId | None,
     everyone: bool,  # noqa: FBT001 - passed on
 ) -> Served:
     """Grant sorted demands, first to last, from `left` bytes of headroom by the module's rules; return the result."""
     first, unsafe = _first(demands, left, margin, nearest)
-    plan = _Plan.make(demands, left, first, terms)
-    # The headroom for all other running pods, beside the reserve of the first.
-    slack = left - (0.0 if first is None else first.worst)
+    slack, blocked = way(demands, left, first)
+    waits_for = _overdue(demands, first)
+    growing = Growing()
     places: list[Place] = []
     admitted: set[CgroupId] = set()
-    growing = 0
     for one in demands:
-        need = one.need if one.grows or growing < _MANY_GROWING else one.need / 4
-        runs, asks, has = plan.judge(one, need, slack)
+        need, has = growing.added_bytes(one), slack - growing.bytes
+        if one is first or one.excused:
+            if one is not first:
+                growing.add(one)
+            runs, need, has = True, one.worst, left
+        else:
+            if waits_for is not None and one.is_paused and one is not waits_for:
+                has -= waits_for.expected
+            is_blocked = one.is_paused and one.usage.pod.cgroup in blocked
+            runs = (need <= has and not is_blocked) or need <= one.noise
+            if runs:
+                growing.add(one)
         if everyone or one.is_paused or not runs:
-            places.append(place_of(one, asks, has, runs=runs, first=one is first))
+            places.append(place_of(one, need, has, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
-        if runs and one is not first:
-            if not one.excused:
-                plan.take(one)
-            slack -= need
-            growing += need > 0
-    return Served(places, slack, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
+    return Served(places, slack - growing.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
+
+
+class Way(NamedTuple):
+    """The order in which the pods can reach their peaks."""
+
+    slack: float
+    """Bytes that pods may take beside their turns without closing the way to any other."""
+    blocked: set[CgroupId]
+    """Pods whose demand does not fit even after the pods before them have given back."""
+
+
+def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
+    """Return the way of `demands` to their peaks with `left` bytes of headroom, nearest first.
+
+    The first pod takes its worst demand, each other its expected one. A service never ends, so it gives nothing back
+    and does not count, nor does a pod that only runs with its whole expected demand reserved.
+    """
+    slack = left if first is None else left - first.worst
+    if first is not None:
+        left += first.returns
+    blocked: set[CgroupId] = set()
+    others = [one for one in demands if one.active and one is not first and not one.group[1]]
+    for one in sorted(others, key=_worst):
+        if one.mean >= one.expected:
+            continue
+        if one.expected > left:
+            blocked.add(one.usage.pod.cgroup)
+            continue
+        slack = min(slack, left - one.expected)
+        left += one.returns
+    return Way(slack, blocked)
 
 
 @dataclass(slots=True)
-class _Plan:
-    """The pods that would begin to take memory, and the forecast of all running pods."""
+class Growing:
+    """The growth of the running pods within one reaction, in bytes.
 
-    first: Demand | None
-    beginning: set[CgroupId]
-    """Pods that are paused or new, or at their base and better paused there."""
-    waits_for: Demand | None
-    """The pod paused longest, if overdue: no other pod begins to take the memory that it needs."""
-    urgent: int
-    """The highest priority of an active pod."""
-    left: float
-    forecast: Forecast
+    Pods grow in steps at random times (a compound Poisson process), so the means and the variances add up.
+    """
 
-    @classmethod
-    def make(cls, demands: Sequence[Demand], left: float, first: Demand | None, terms: Terms) -> Self:
-        """Return the plan before any pod is served; its forecast has the pods that run or get a reserve regardless."""
-        active = [one for one in demands if one.active and one is not first]
-        urgent = max((one.group[0] for one in demands if one.active), default=0)
-        busy = terms.idle_share < _BUSY_SHARE
-        beginning = {one.usage.pod.cgroup for one in active if not one.excused and _begins(one, urgent, busy=busy)}
-        overdue = [one for one in active if one.is_overdue and not one.excused]
-        waits_for = min(overdue, key=_paused_since, default=None)
-        forecast = Forecast(left)
-        if first is not None:
-            forecast.add(first._replace(expected=max(first.worst, first.expected)))
-        if waits_for is not None:
-            forecast.add(waits_for)
-        # Running pods of lower priority go on: paused half-way, they would keep their memory from all others.
-        for one in active:
-            if one.group[0] < urgent and one.usage.pod.cgroup not in beginning:
-                forecast.add(one)
-        return cls(first, beginning, waits_for, urgent, left, forecast)
+    mean: float = 0.0
+    variance: float = 0.0
 
-    def judge(self, one: Demand, need: float, slack: float) -> tuple[bool, float, float]:
-        """Return whether a pod runs, the bytes that it asks for, and the bytes that are left for it."""
-        if one is self.first or one.excused:
-            return True, one.worst, self.left
-        if one.usage.pod.cgroup not in self.beginning:
-            return need <= slack or need <= one.noise, need, slack
-        fits = self.forecast.fits() if one is self.waits_for else self.forecast.fits(one)
-        return need <= slack and fits, one.expected, min(slack, self.forecast.left)
+    @property
+    def bytes(self) -> float:
+        """The growth to expect at most."""
+        return float(self.mean + _SIGMAS * self.variance**0.5)
 
-    def take(self, one: Demand) -> None:
-        """Add a running pod to the forecast."""
-        if not one.active:
-            self.forecast.left -= one.expected
-        elif one is not self.waits_for and (one.usage.pod.cgroup in self.beginning or one.group[0] >= self.urgent):
-            self.forecast.add(one)
+    def added_bytes(self, one: Demand) -> float:
+        """Return the bytes that one more pod adds."""
+        return float(one.mean + _SIGMAS * ((self.variance + one.variance) ** 0.5 - self.variance**0.5))
+
+    def add(self, one: Demand) -> None:
+        """Add a running pod."""
+        self.mean += one.mean
+        self.variance += one.variance
 
 
-def _begins(one: Demand, urgent: int, *, busy: bool) -> bool:
-    return one.is_paused or one.newcomer or (one.at_base and (busy or urgent > one.group[0]))
+def _worst(one: Demand) -> float:
+    return one.worst
 
 
-_time_s = attrgetter("time_s")
+def _overdue(demands: Sequence[Demand], first: Demand | None) -> Demand | None:
+    """Return the pod paused longest, if overdue: no other paused pod takes the memory that it needs."""
+    overdue = [one for one in demands if one.is_overdue and one.active and one is not first and not one.excused]
+    return min(overdue, key=_paused_since, default=None)
 
 
 def _paused_since(one: Demand) -> int:
@@ -171,32 +179,3 @@ def _first(
         if one.usage.pod.cgroup == nearest:
             return one, one.worst > left + margin
     return min(wanting, key=lambda one: (one.newcomer, one.expected)), True
-
-
-class Forecast:
-    """A test whether the running pods, and one more, stay within the headroom until each has reached its peak."""
-
-    def __init__(self, left: float) -> None:
-        self.left = left
-        self._running: list[Demand] = []
-
-    def add(self, one: Demand) -> None:
-        """Add one pod to the running ones."""
-        insort(self._running, one, key=_time_s)
-
-    def fits(self, *more: Demand) -> bool:
-        """Return True if the running pods and `more` together stay within the headroom at the peak of each pod.
-
-        At the peak of one pod, slower pods have taken the part of their demands that this time allows.
-        """
-        running = sorted([*self._running, *more], key=_time_s)
-        left = self.left
-        for number, peak in enumerate(running):
-            taken = peak.expected
-            time_s = peak.time_s
-            for later in running[number + 1 :]:
-                taken += later.expected * min(time_s / later.time_s, 1.0) if later.time_s > 0 else later.expected
-            if taken > left:
-                return False
-            left += peak.returns - peak.expected
-        return True

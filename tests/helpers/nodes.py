@@ -92,6 +92,8 @@ def growth(used: float, **facts: object) -> Growth:
         admitted=True,
         grew=False,
         excused=False,
+        flow=0.0,
+        squares=0.0,
     )
     return still._replace(**facts)  # type: ignore[arg-type]
 

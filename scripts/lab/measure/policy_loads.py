@@ -458,6 +458,7 @@ class Quietness:
     steps_bytes: int
     """The largest step of one pod's memory between two samples."""
     pauses: int
+    """Pauses that began after SETTLED_S."""
     first: int
     """Samples after which a pod went first."""
 
@@ -495,4 +496,5 @@ def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
         noise=True,
     )
     node.run(seconds)
-    return Quietness(cpus, seconds, samples, largest, node.pauses, first)
+    pauses = sum(since_s >= START_S + SETTLED_S for pod in node.all_pods for since_s, _ in node.hold_spans(pod))
+    return Quietness(cpus, seconds, samples, largest, pauses, first)
