@@ -376,16 +376,22 @@ def test_the_thread_waits_for_a_container_that_is_being_made(fake: FakeTree, sta
 def test_without_the_right_the_thread_says_so_once(
     fake: FakeTree, start: Start, thread: WordsThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_pid: int, _name: str, _most: int) -> bytes:
-        raise PermissionError
+    read_file, allowed = environment._read, start({"CGPAUSE": "batch"})
+
+    def refuse(pid: int, name: str, most: int) -> bytes:
+        if pid != allowed:
+            raise PermissionError
+        return read_file(pid, name, most)
 
     monkeypatch.setattr(environment, "_read", refuse)
     pods = [fake.add_pod("web"), fake.add_pod("db")]
+    put(containers(pods[0])[0], start({"PATH": "/"}))
+    put(containers(pods[1])[0], allowed)
     for pod in pods:
         put(containers(pod)[1], start({"CGPAUSE": "protect"}))
         with opened(fake, pod) as cgroup:
             assert thread._read(cgroup.id, Containers())
-    assert thread.take() == {}
+    assert list(thread.take().values()) == [OwnWord.BATCH], "that of the container that may be read"
     [line] = caplog.messages
     assert line.startswith("own words of pods not read ")
     assert "CAP_SYS_PTRACE" in line

@@ -35,20 +35,26 @@ class Containers:
         self._read: set[str] = set()
         self.is_complete = False
         """Whether the last reading found the own program of each container that it saw."""
+        self.is_refused = False
+        """Whether this process may not read the environment of some container."""
 
     def read(self, pod: Cgroup) -> OwnWord | None:
         """Return the strongest word of the containers not read before; None without any.
 
         Raises:
             CgpauseError: the pod cannot be listed.
-            PermissionError: this process may not read environments.
         """
         found = []
         self.is_complete = True
         for name, _ in pod.children(most=_MOST_CONTAINERS):
             if name in self._read:
                 continue
-            environ = _first_environ(pod, name)
+            try:
+                environ = _first_environ(pod, name)
+            except PermissionError:
+                self.is_refused = True
+                self._read.add(name)
+                continue
             if environ:
                 self._read.add(name)
                 found.append(_word(environ))
@@ -73,7 +79,11 @@ def _word(environ: bytes) -> OwnWord | None:
 
 
 def _first_environ(pod: Cgroup, name: str) -> bytes:
-    """Return the environment of a container's first process; empty while the container is being made or has ended."""
+    """Return the environment of a container's first process; empty while the container is being made or has ended.
+
+    Raises:
+        PermissionError: this process may not read it.
+    """
     pids = sorted(_pids(pod, name))[:_MOST_PROCESSES]
     if not pids:
         return b""

@@ -29,7 +29,7 @@ class Words:
 
     def ask(self, pod: Cgroup) -> None:
         """Read the word of a pod with new containers."""
-        with suppress(CgpauseError, PermissionError):
+        with suppress(CgpauseError):  # it has ended
             self._keep(pod.id, Containers().read(pod))
 
     def take(self) -> dict[CgroupId, OwnWord]:
@@ -83,14 +83,13 @@ class WordsThread(Words):
         """Read a pod's word; return True if there is no more to read."""
         try:
             with Cgroup(self._root, key.path) as pod:
-                if pod.id == key:
-                    self._keep(key, containers.read(pod))
-                    return containers.is_complete
-        except PermissionError:
-            if not self._refused:
-                self._refused = True
-                advice = "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or set [protect] own_word = false"
-                log.warning("own words of pods not read %s", fields(error="not permitted", advice=advice))
+                if pod.id != key:
+                    return True
+                self._keep(key, containers.read(pod))
         except CgpauseError:
-            pass  # it has ended
-        return True
+            return True  # it has ended
+        if containers.is_refused and not self._refused:
+            self._refused = True
+            advice = "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or set [protect] own_word = false"
+            log.warning("own words of pods not read %s", fields(error="not permitted", advice=advice))
+        return containers.is_complete
