@@ -153,6 +153,15 @@ def test_without_a_daemon_the_pods_that_it_left_paused_are_counted(
     assert ask(tree, "unsafe") == said
 
 
+def test_fresh_figures_show_a_daemon_that_cannot_be_seen_otherwise(
+    tree: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Linux 5.19 there is no file to lock, and a container may not see the lock's owner."""
+    monkeypatch.setattr(condition, "find_daemon", lambda _root: RunningDaemon(DaemonState.UNKNOWN))
+    assert ask(tree, "unsafe", publish(tmp_path, figures())) == (OK, RUNS)
+    assert ask(tree, "unsafe", publish(tmp_path, figures(), age_s=60))[0] == PROBLEM
+
+
 @pytest.mark.usefixtures("running")
 def test_a_damaged_record_is_unsafe(tree: FakeTree) -> None:
     pod = tree.add_pod("web")

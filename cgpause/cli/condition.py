@@ -53,6 +53,9 @@ class Condition(NamedTuple):
     message: str
 
 
+_RUNS = Condition(Status.OK, "the daemon runs")
+
+
 class _Found(NamedTuple):
     """The records on this node."""
 
@@ -117,19 +120,23 @@ def _unsafe(found: _Found, root: str, metrics_file: str | None) -> Condition:
         count = _pods(len(found.damaged))
         return Condition(Status.PROBLEM, f"{count} with a damaged record: {', '.join(found.damaged)}")
     daemon = find_daemon(root).state
-    if daemon is DaemonState.UNKNOWN:
-        return Condition(Status.UNKNOWN, "cannot find out whether the daemon runs (root, host's PID namespace?)")
     if daemon is DaemonState.STOPPED:
         left = sum(record.owner is Owner.DAEMON for _, record in found.paused)
         stay = f"; {_pods(left)} left paused (cgpause resume --all)" if left else ""
         return Condition(Status.PROBLEM, f"the daemon does not run{stay}")
-    return _published(metrics_file) or Condition(Status.OK, "the daemon runs")
+    if metrics_file is not None and os.path.exists(metrics_file):
+        return _published(metrics_file)
+    if daemon is DaemonState.UNKNOWN:
+        return Condition(Status.UNKNOWN, "cannot find out whether the daemon runs (root, host's PID namespace?)")
+    return _RUNS
 
 
-def _published(metrics_file: str | None) -> Condition | None:
-    """Return the problem that the published figures show; None without one, and without figures."""
-    if metrics_file is None or not os.path.exists(metrics_file):
-        return None
+def _published(metrics_file: str) -> Condition:
+    """Return the condition that the published figures show.
+
+    Raises:
+        PublishedError: they cannot be read.
+    """
     snapshot = published.read(metrics_file)
     if not snapshot.is_fresh(now_ns()):
         return Condition(Status.PROBLEM, "the daemon publishes nothing any more: does it hang?")
@@ -139,7 +146,7 @@ def _published(metrics_file: str | None) -> Condition | None:
     degraded = {figure.labels[0] for figure in snapshot.values.get("cgpause_degraded", []) if figure.value}
     if "memory" in degraded:
         return Condition(Status.PROBLEM, "the daemon cannot read the node's memory, and pauses no pod")
-    return None
+    return _RUNS
 
 
 def _pods(count: int) -> str:
