@@ -127,7 +127,8 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         ),
         pytest.param(
             "[protect]\nstatic-pods = true\n",
-            'unknown option; did you mean "static_pods"?; known here: all, namespaces, static_pods, guaranteed',
+            'unknown option; did you mean "static_pods"?; known here: all, namespaces, static_pods, guaranteed, '
+            "own_word",
             id="hyphen",
         ),
         pytest.param(
@@ -161,7 +162,7 @@ def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tup
         pytest.param("watermark = 3\n", "found 3; allowed: a section with options in it", id="value-for-a-section"),
         pytest.param(
             "[[pods]]\nmatch = 'a/b'\n",
-            "the rule decides nothing; allowed: at least one of protect, class and priority",
+            "the rule decides nothing; allowed: at least one of protect, class, priority and own_word",
             id="rule-without-effect",
         ),
         pytest.param(

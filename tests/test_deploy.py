@@ -169,7 +169,14 @@ def test_podman_gets_what_the_manifest_says(pod: dict[str, Any]) -> None:
 
     assert {
         *("--pid=host", "--cgroupns=private", "--network=none", "--user=0:0", "--read-only", "--read-only-tmpfs=false"),
-        *("--cap-drop=all", "--cap-add=SYS_RESOURCE", "--cap-add=IPC_LOCK", "--security-opt=no-new-privileges"),
+        *(
+            "--cap-drop=all",
+            "--cap-add=SYS_RESOURCE",
+            "--cap-add=SYS_PTRACE",
+            "--cap-add=DAC_READ_SEARCH",
+            "--cap-add=IPC_LOCK",
+            "--security-opt=no-new-privileges",
+        ),
         *(f"--env={POD_UID}=1234", f"--memory={256 << 20}", "--stop-timeout=90"),
         "--volume=/sys/fs/cgroup:/sys/fs/cgroup:rw,rprivate,rbind",
         "--volume=/host/config:/etc/cgpause:ro,rprivate,rbind",

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Kind
 
 REPO = Path(__file__).parents[1]
@@ -102,6 +104,35 @@ def test_every_alert_is_in_the_manual_and_tested() -> None:
     assert tested == set(named)
 
 
+def test_every_alert_leads_to_its_section_in_the_runbooks() -> None:
+    sections = dict(re.findall(r"^## (\w+)\n\n(.*)$", (REPO / "docs/runbooks.md").read_text(), re.MULTILINE))
+    rules = [rule for group in yaml.safe_load(alerts())["groups"] for rule in group["rules"]]
+
+    assert list(sections) == [rule["alert"] for rule in rules]
+    assert all(text.startswith("**Meaning.** ") for text in sections.values())
+    for rule in rules:
+        url = f"https://runbooks.example/cgpause/runbooks.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == url
+
+
+def test_only_what_needs_a_hand_at_once_is_critical() -> None:
+    rules = [rule for group in yaml.safe_load(alerts())["groups"] for rule in group["rules"]]
+    critical = {rule["alert"] for rule in rules if rule["labels"]["severity"] == "critical"}
+
+    assert critical == {"CgpauseDown", "CgpauseRestoreFailed"}
+
+
+def test_on_many_nodes_the_dashboard_shows_a_choice() -> None:
+    """A panel shows chosen nodes, one figure for all nodes, or ten of them; and no choice means all."""
+    [nodes] = [entry for entry in dashboard()["templating"]["list"] if entry["name"] == "instance"]
+    assert (nodes["multi"], nodes["includeAll"], nodes["current"]) == (True, False, {})
+    for expression in expressions():
+        chosen = expression.count('{instance=~"$instance"}') == len(NAME.findall(expression))
+        assert chosen or re.match(r"(min|sum|count|(top|bottom)k)\(", expression), expression
+        if not chosen:
+            assert "$instance" not in expression
+
+
 def test_the_dashboard_is_one_that_grafana_imports() -> None:
     """Checked without Grafana: ids, places, data sources and variables."""
     found = dashboard()
@@ -124,6 +155,5 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
         for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
             assert source == {"type": "prometheus", "uid": "${datasource}"}
     for expression in expressions():
-        assert 'instance=~"$instance"' in expression
         assert set(re.findall(r"\$(\w+)", expression)) <= {"instance", "__rate_interval", "__range"}
     assert "id" not in found, "Grafana gives it one"

@@ -30,6 +30,7 @@ SHARED = {
     "doc/cgpause/metrics.md": "docs/metrics.md",
     "doc/cgpause/operations.md": "docs/operations.md",
     "doc/cgpause/policies.md": "docs/policies.md",
+    "doc/cgpause/runbooks.md": "docs/runbooks.md",
     "doc/cgpause/trace.md": "docs/trace.md",
     "doc/cgpause/measurements/timeline.png": "docs/measurements/timeline.png",
     "fish/vendor_completions.d/cgpause.fish": "scripts/completions/cgpause.fish",

@@ -14,6 +14,7 @@ from cgpause import __version__
 from cgpause.cli import acting, offline, output
 from cgpause.cli.check import Level, run_checks
 from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods
+from cgpause.cli.condition import About, read_condition
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
 from cgpause.cli.explain import decide_now
@@ -322,6 +323,23 @@ def metrics(
             exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
         except ValueError as e:
             fail(str(e), Exit.USAGE)
+
+
+@app.command(cls=Command)
+def condition(
+    context: typer.Context,
+    about: Annotated[About, typer.Argument(metavar="|".join(About), help="The condition to print.")],
+) -> None:
+    """Print one condition of this node, for node-problem-detector.
+
+    paused: pods are paused. unsafe: the daemon does not run, or a pod cannot be resumed.
+
+    The exit code is 0 if the condition is false, 1 if it is true, and 2 if that is unknown.
+    """
+    given: Globals = context.obj
+    status, message = read_condition(about, given.cgroup_root, given.log_dir, given.metrics_path)
+    typer.echo(message)
+    raise typer.Exit(status)
 
 
 @app.command(cls=Command)

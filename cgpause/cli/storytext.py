@@ -12,7 +12,7 @@ from rich.text import Text
 from cgpause.cli.output import Trimmed, console, mebibytes
 from cgpause.core import cpu_units, durations
 from cgpause.core.errors import printable
-from cgpause.core.model import Owner
+from cgpause.core.model import Owner, OwnWord
 from cgpause.core.parse import parse_cpu_max
 from cgpause.telemetry.events import moment
 
@@ -72,6 +72,11 @@ def _pod(story: dict[str, Any], now: float) -> Iterator[Fact]:
         yield "protected", "no", ""
     else:
         yield "protected", f"yes, {pod['protected']}", "cyan"
+    word = pod["own_word"]
+    if word == OwnWord.UNKNOWN:
+        yield "own word", "its CGPAUSE is none of protect, service and batch, and has no effect", "yellow"
+    elif word is not None:
+        yield "own word", f"CGPAUSE={word} in its environment; rules come first", ""
 
 
 def _quota(cpu_max: str) -> str:

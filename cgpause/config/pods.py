@@ -44,6 +44,13 @@ class ProtectConfig:
         metadata=option("Protect static pods, which kubelet starts from files (the control plane)."),
     )
     guaranteed: bool = field(default=True, metadata=option("Protect pods of QoS class Guaranteed."))
+    own_word: bool = field(
+        default=True,
+        metadata=option(
+            "Heed a pod's own word: CGPAUSE=protect, service or batch in the environment of a container, from the "
+            "pod's manifest (docs/configuration.md)."
+        ),
+    )
 
 
 class PodClass(StrEnum):
@@ -84,6 +91,9 @@ class PodRule:
             high=1000,
         ),
     )
+    own_word: bool | None = field(
+        default=None, metadata=option("Whether the own word of these pods counts, in place of [protect] own_word.")
+    )
     qos: tuple[QosClass, ...] = field(
         default=(),
         metadata=option("Only pods of these QoS classes.", empty="An empty list means all."),
@@ -91,8 +101,8 @@ class PodRule:
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a conflict if the rule decides nothing."""
-        if self.protect is None and self.class_ is None and self.priority is None:
+        if all(value is None for value in (self.protect, self.class_, self.priority, self.own_word)):
             yield Conflict(
-                ("protect", "class", "priority"),
-                "the rule decides nothing; allowed: at least one of protect, class and priority",
+                ("protect", "class", "priority", "own_word"),
+                "the rule decides nothing; allowed: at least one of protect, class, priority and own_word",
             )

@@ -102,9 +102,9 @@ class Config:
     pods: tuple[PodRule, ...] = field(
         default=(),
         metadata=option(
-            "Rules for single pods, each under its own [[pods]], in order: for each of protect, class and priority the "
-            "first that matches and sets it wins, and protect wins over [protect]. For example, to allow pausing batch "
-            "jobs even when they are Guaranteed:\n"
+            "Rules for single pods, each under its own [[pods]], in order: for each of protect, class, priority and "
+            "own_word the first that matches and sets it wins, also over [protect]. For example, to allow pausing "
+            "batch jobs even when they are Guaranteed:\n"
             "    [[pods]]\n"
             '    match = "batch/*"\n'
             "    protect = false"

@@ -76,6 +76,16 @@ class Workload(StrEnum):
     """Unknown so far: the containers are new, and so is the workload."""
 
 
+class OwnWord(StrEnum):
+    """A pod's own word on its pauses: the value of CGPAUSE in its containers' environment; the strongest first."""
+
+    PROTECT = "protect"
+    SERVICE = "service"
+    BATCH = "batch"
+    UNKNOWN = "unknown"
+    """Any other value; it has no effect."""
+
+
 @dataclass(frozen=True, slots=True)
 class CpuMax:
     """One `cpu.max` value; `quota_us` is None for "max". `str()` returns the kernel's text."""

@@ -234,6 +234,13 @@ def parse_start_ticks(data: bytes) -> int:
     return int(fields[_START_FIELD])
 
 
+def parse_variable(environ: bytes, name: bytes) -> bytes | None:
+    """Return the value of a variable in `/proc/<pid>/environ`, as getenv(3) would; None if it is not set."""
+    found = b"\0" + environ
+    _, sign, rest = found.partition(b"\0" + name + b"=")
+    return rest.partition(b"\0")[0] if sign else None
+
+
 def parse_tcp_in_use(sockstat: bytes) -> int:
     """Return the number of TCP sockets of a network namespace that listen, connect or are connected (sockstat[6])."""
     match = _TCP_IN_USE.search(sockstat)

@@ -44,6 +44,7 @@ from cgpause.pods.follow import Follower
 from cgpause.pods.own import POD_UID, own_pod_uid
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
+from cgpause.pods.words import WordsThread
 from cgpause.policy.decide import State
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.reserve import with_peaks
@@ -74,7 +75,7 @@ class Daemon:
         if not dry_run:
             root_cgroup.lock_for_daemon()
         known = saver.load(options.learned_path)
-        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds))
+        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds), WordsThread(root))
         sampler = Sampler(tree)
         epoll = select.epoll()
         watch = Watch(epoll)

@@ -91,7 +91,7 @@ class Processes:
             status = _read_status(pid)
             if status is None or status.parent in inside:
                 continue
-            started_ns = _started_ns(pid)
+            started_ns = read_started_ns(pid)
             if self._is_ending(pid, started_ns, status.stops, at_ns):
                 return Call.ENDING
             # The first process of a container is older than the pause (a new container ends the pause anyway). With
@@ -124,7 +124,7 @@ def _read_status(pid: int) -> ProcessStatus | None:
         return None  # the process has ended
 
 
-def _started_ns(pid: int) -> int:
+def read_started_ns(pid: int) -> int:
     """Return the start time on CLOCK_BOOTTIME, as since_ns of a record; 0 for a process that has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:

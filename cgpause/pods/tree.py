@@ -16,19 +16,21 @@ from cgpause.config.settings import Config, HoldConfig, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CgroupId, Pod, PodUsage, Workload
+from cgpause.core.model import CgroupId, OwnWord, Pod, PodUsage, Workload
 from cgpause.core.names import Names, controller, read_names
 from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.environment import strongest
 from cgpause.kernel.listening import is_being_made, listens
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_elsewhere
 from cgpause.pods.own import holds_us, own_pod_uid
+from cgpause.pods.words import Words
 from cgpause.policy.drifts import Drifts
 from cgpause.policy.kinds import Kinds
-from cgpause.policy.protect import OPT_OUT_XATTRS, pod_class, priority, protection
+from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,10 @@ class TrackedPod:
     """Error of the last read of the pod's facts, logged once; None after a success."""
     marks: frozenset[str] = frozenset()
     """Opt-out xattrs of the pod."""
+    word: OwnWord | None = None
+    """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
+    word_asked: bool = False
+    """Whether the word of the present containers was asked for."""
     refused: tuple[int, int | None] = (0, None)
     """Start of a pause, and the number of refused connections last read in it."""
     frozen: tuple[int, int | None] = (0, None)
@@ -166,8 +172,10 @@ class TrackedPod:
 class PodTree:
     """The pods below one cgroup root."""
 
-    def __init__(self, root: str, log_dir: str, config: Config, kinds: Kinds | None = None) -> None:
-        """Begin without pods; `kinds` has the known kinds of workloads."""
+    def __init__(
+        self, root: str, log_dir: str, config: Config, kinds: Kinds | None = None, words: Words | None = None
+    ) -> None:
+        """Begin without pods; `kinds` has the known kinds of workloads, `words` reads the pods' own words."""
         self.root = root
         self.log_dir = log_dir
         self.config = config
@@ -179,6 +187,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.kinds = kinds or Kinds()
+        self._words = words or Words()
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
@@ -234,6 +243,7 @@ class PodTree:
             for tracked in appeared:
                 tracked.settle(at_ns, self.config.hold)
                 self.starts(tracked, at_ns)
+        self._take_words(at_ns)
         self._ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self._ask_who_listens(self.pods.values(), at_ns)
         self._refreshed = True
@@ -266,6 +276,7 @@ class PodTree:
             if tracked.trouble != trouble:
                 log.warning("pod left alone %s", fields(uid=pod.uid, error=e))
         tracked.trouble = trouble
+        self._ask_word(tracked)
         reason = protection(
             uid=pod.uid,
             qos=pod.qos,
@@ -273,6 +284,7 @@ class PodTree:
             opt_outs=sorted(tracked.marks),
             holds_us=bool(tracked.holds_us),
             config=self.config,
+            word=self._word(tracked),
         )
         tracked.pod = replace(
             pod,
@@ -285,12 +297,33 @@ class PodTree:
             controller=None if name is None else controller(name.namespace, name.name),
         )
 
+    def _ask_word(self, tracked: TrackedPod) -> None:
+        """Have the pod's own word read, once for its present containers, unless the operator heeds none."""
+        name = self.names.pods.get(tracked.pod.uid)
+        if not tracked.word_asked and heeds_word(tracked.pod.qos, name, self.config):
+            tracked.word_asked = True
+            self._words.ask(tracked.cgroup)
+
+    def _take_words(self, at_ns: int) -> None:
+        for key, word in self._words.take().items():
+            tracked = self.pods.get(key)
+            if tracked is not None:
+                tracked.word = strongest(tracked.word, word)
+                self.update_facts(tracked, at_ns)
+
+    def _word(self, tracked: TrackedPod) -> OwnWord | None:
+        """Return the pod's own word, or None where it does not count."""
+        name = self.names.pods.get(tracked.pod.uid)
+        return tracked.word if heeds_word(tracked.pod.qos, name, self.config) else None
+
     def starts(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as starting after a container's start or end: it may begin to listen within STARTING_S.
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.started_ns = at_ns
+        tracked.word_asked = False
+        self._ask_word(tracked)
         if tracked.listens:
             return
         tracked.starting = not self.kinds.is_silent(tracked.pod.controller)
@@ -357,11 +390,12 @@ class PodTree:
     def read_details(self, at_ns: int) -> None:
         """Read the facts that a decision needs while memory is tight, for all pods.
 
-        They are reclaimable memory, tmpfs, listening processes and, if sacrifices are configured, CPU time. The loop
-        calls it once a second; `read_stat` avoids most readings of memory.stat, the slowest of them. A pod that cannot
-        be read keeps its last values.
+        They are reclaimable memory, tmpfs, own words, listening processes and, if sacrifices are configured, CPU time.
+        The loop calls it once a second; `read_stat` avoids most readings of memory.stat, the slowest of them. A pod
+        that cannot be read keeps its last values.
         """
         self.read_at_ns = at_ns
+        self._take_words(at_ns)
         for tracked in self.pods.values():
             cgroup = tracked.cgroup
             try:
@@ -392,7 +426,7 @@ class PodTree:
         due = [
             tracked
             for tracked in pods
-            if not tracked.listens and at_ns >= tracked.ask_at_ns and self._class(tracked.pod) is PodClass.AUTO
+            if not tracked.listens and at_ns >= tracked.ask_at_ns and self._class(tracked) is PodClass.AUTO
         ]
         due.sort(key=lambda tracked: tracked.ask_at_ns)
         for tracked in due[:at_once]:
@@ -403,11 +437,12 @@ class PodTree:
             if tracked.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
-    def _class(self, pod: Pod) -> PodClass:
-        return pod_class(pod.qos, self.names.pods.get(pod.uid), self.config)
+    def _class(self, tracked: TrackedPod) -> PodClass:
+        name = self.names.pods.get(tracked.pod.uid)
+        return pod_class(tracked.pod.qos, name, self.config, self._word(tracked))
 
     def _workload(self, tracked: TrackedPod, at_ns: int) -> Workload:
-        ruled = self._class(tracked.pod)
+        ruled = self._class(tracked)
         if ruled is not PodClass.AUTO:
             return Workload(ruled)
         if tracked.visited or tracked.listens:

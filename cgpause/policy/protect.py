@@ -1,7 +1,8 @@
 """The operator's rules for a pod: its protection, its class and its priority; pure.
 
 For each of the three, the first [[pods]] rule that matches the pod and sets it wins. Protection has more sources, in
-this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect].
+this order: cgpause's own pod, root's marks on the cgroup, the rules, the defaults in [protect], the pod's own word. A
+rule with protect = false ends the search, except that the pod's own word can still protect the pod.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from fnmatch import fnmatchcase
 
 from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.kubepods import is_static_uid
-from cgpause.core.model import QosClass
+from cgpause.core.model import OwnWord, QosClass
 from cgpause.core.names import PodName
 
 OPT_OUT_XATTRS = ("user.oomd_omit", "user.oomd_avoid")
 """Marks of systemd-oomd; as there, they count only if root owns the cgroup (systemd.resource-control(5))."""
+VARIABLE = "CGPAUSE"
+"""The environment variable with a pod's own word."""
 
 
 def protection(
@@ -26,20 +29,23 @@ def protection(
     opt_outs: Collection[str],
     holds_us: bool,
     config: Config,
+    word: OwnWord | None = None,
 ) -> str | None:
     """Return the rule that protects a pod, as a phrase for people, or None if the pod may be paused.
 
-    `opt_outs` are the OPT_OUT_XATTRS that root set on its cgroup; `holds_us` is True if cgpause runs inside the pod.
+    `opt_outs` are the OPT_OUT_XATTRS that root set on its cgroup; `holds_us` is True if cgpause runs inside the pod;
+    `word` is the pod's own word, None where it does not count.
     """
     if holds_us:
         return "cgpause itself runs in it"
     for xattr in opt_outs:
         return f"xattr {xattr} is set on its cgroup"
     protect = config.protect
+    own = f"its own word ({VARIABLE}=protect)" if word is OwnWord.PROTECT else None
     if name is not None:
         for number, rule in _matching(qos, name, config):
             if rule.protect is not None:
-                return f"rule {number} ([[pods]] match = {rule.match!r})" if rule.protect else None
+                return f"rule {number} ([[pods]] match = {rule.match!r})" if rule.protect else own
         for glob in protect.namespaces:
             if fnmatchcase(name.namespace, glob):
                 return f"namespace {name.namespace} (protect.namespaces)"
@@ -49,12 +55,20 @@ def protection(
         return "static pod (protect.static_pods)"
     if protect.guaranteed and qos is QosClass.GUARANTEED:
         return "QoS class Guaranteed (protect.guaranteed)"
-    return "no rule allows a pause (protect.all)" if protect.all else None
+    return own or ("no rule allows a pause (protect.all)" if protect.all else None)
 
 
-def pod_class(qos: QosClass, name: PodName | None, config: Config) -> PodClass:
-    """Return a pod's class by the rules; AUTO if no rule sets it, so that the kernel's facts decide."""
-    return next((rule.class_ for _, rule in _matching(qos, name, config) if rule.class_ is not None), PodClass.AUTO)
+def heeds_word(qos: QosClass, name: PodName | None, config: Config) -> bool:
+    """Return True if a pod's own word counts."""
+    ruled = (rule.own_word for _, rule in _matching(qos, name, config) if rule.own_word is not None)
+    return next(ruled, config.protect.own_word)
+
+
+def pod_class(qos: QosClass, name: PodName | None, config: Config, word: OwnWord | None = None) -> PodClass:
+    """Return a pod's class by the rules, else by its own word; AUTO if neither sets it: the kernel's facts decide."""
+    classes = (rule.class_ for _, rule in _matching(qos, name, config) if rule.class_ is not None)
+    ruled = next(classes, PodClass.AUTO)
+    return PodClass(word) if ruled is PodClass.AUTO and word in (OwnWord.SERVICE, OwnWord.BATCH) else ruled
 
 
 def priority(qos: QosClass, name: PodName | None, config: Config) -> int:

@@ -91,6 +91,7 @@ def test_the_contract_of_the_json(tree: FakeTree) -> None:
             "cpu_stat": {"nr_periods": 100, "nr_throttled": 12, "throttled_usec": 90_000_000},
             "workload": shown["pod"]["workload"],
             "priority": 0,
+            "own_word": None,
             "protected": None,
             "paused": None,
             "error": None,

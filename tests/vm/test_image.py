@@ -25,7 +25,7 @@ POD = KUBEPODS / "kubepods-burstable.slice" / SLICE
 FOLDERS = {"config": "/run/test-image/config", "run": "/run/test-image/run"}
 LIMIT = "400M"
 """Memory limit of kubepods, which includes the daemon's own pod."""
-SYS_RESOURCE, IPC_LOCK = 24, 14
+SYS_RESOURCE, SYS_PTRACE, DAC_READ_SEARCH, IPC_LOCK = 24, 19, 2, 14
 SCMP_FILTER = "2"
 
 
@@ -125,7 +125,8 @@ def test_it_needs_no_more_than_the_manifest_gives_and_knows_its_own_pod(containe
     status = dict(
         line.split(":\t", 1) for line in Path(f"/proc/{container.daemon_pid()}/status").read_text().splitlines()
     )
-    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 1 << SYS_RESOURCE | 1 << IPC_LOCK
+    expected = 1 << SYS_RESOURCE | 1 << SYS_PTRACE | 1 << DAC_READ_SEARCH | 1 << IPC_LOCK
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == expected
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", SCMP_FILTER)
     assert int(status["VmLck"].split()[0]) > 0
     inside = run("podman", "exec", container.name, "cat", "/proc/self/cgroup")

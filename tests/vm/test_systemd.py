@@ -195,7 +195,7 @@ def test_daemon_has_what_its_unit_promises(installed: str) -> None:
     assert (process / "oom_score_adj").read_text().strip() == "-999"
     assert (UNIT_CGROUP / "memory.min").read_text().strip() == str(32 << 20)
     assert (UNIT_CGROUP / "cpu.weight").read_text().strip() == "1000"
-    assert int(status["CapEff"], 16) == 1 << 24, "CAP_SYS_RESOURCE, and nothing else"
+    assert int(status["CapEff"], 16) == 1 << 24 | 1 << 19 | 1 << 2, "SYS_RESOURCE, SYS_PTRACE, DAC_READ_SEARCH"
     assert status["NoNewPrivs"] == "1"
     assert status["Seccomp"] == "2"
     assert int(status["VmLck"].split()[0]) > 0, "mlockall works without CAP_IPC_LOCK"

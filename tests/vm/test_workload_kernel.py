@@ -1,4 +1,4 @@
-"""Services and batch distinguished on a real kernel, by a process with the rights of the unit's daemon."""
+"""Services and batch, and pods' own words, on a real kernel, by a process with the rights of the unit's daemon."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
 LOOK = """
 import json, sys
-from cgpause.config.settings import Config, ReserveConfig
+from cgpause.config.settings import Config, ProtectConfig, ReserveConfig
 from cgpause.pods.tree import PodTree
-tree = PodTree(sys.argv[1], "/nowhere", Config(reserve=ReserveConfig(sacrifice=True)))
+config = Config(reserve=ReserveConfig(sacrifice=True), protect=ProtectConfig(namespaces=()))
+tree = PodTree(sys.argv[1], "/nowhere", config)
 tree.refresh(0)
 tree.read_details(0)
 pods = [tracked.pod for tracked in tree.pods.values()]
-print(json.dumps({pod.uid: [pod.workload, pod.cpu_usage_usec, pod.reclaimable_bytes] for pod in pods}))
+print(json.dumps({pod.uid: [pod.workload, pod.cpu_usage_usec, pod.reclaimable_bytes, pod.protected] for pod in pods}))
 """
 
 
@@ -64,6 +65,19 @@ class Pods:
         wait_until(ready.exists, f"the sockets of {name}", 120)
         return pod
 
+    def speak(self, name: str, word: str) -> Path:
+        """Make a pod of another user than root, with a word in the environment of its container."""
+        spec = PodSpec(name, make_uid(name), None)
+        self.uids[name] = spec.uid
+        pod = self.node.kubepods.pod_path(spec)
+        make_cgroup(pod)
+        user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        pid = self._start(
+            self._scope(pod, "container"), ["env", f"CGPAUSE={word}", "SECRET=x", *user, "sleep", "infinity"]
+        )
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", f"the program of {name}", 120)
+        return pod
+
     def _scope(self, pod: Path, name: str) -> Path:
         scope = pod / scope_name(hashlib.sha256(f"{pod} {name}".encode()).hexdigest())
         scope.mkdir()
@@ -79,12 +93,14 @@ class Pods:
         """Start one more process in a pod's first container, and return its id."""
         return self._start(min(path for path in pod.iterdir() if path.is_dir()), argv)
 
-    def look(self) -> dict[str, Any]:
-        """Return class, CPU time and reclaimable memory of each pod, as a PodTree in the unit's sandbox finds them."""
+    def look(self, without: str = "") -> dict[str, Any]:
+        """Return class, CPU time, reclaimable memory and protection of each pod, as a PodTree in the unit's sandbox
+        finds them; `without` is a capability to take from it."""
         unit = (REPO / "systemd" / "cgpause.service").read_text()
         sandbox = unit.partition("# --- What it may not do ---")[2].partition("[Install]")[0]
         options = [f"--property={line}" for line in sandbox.splitlines() if line and not line.startswith("#")]
-        assert "--property=CapabilityBoundingSet=CAP_SYS_RESOURCE" in options
+        assert "--property=CapabilityBoundingSet=CAP_SYS_RESOURCE CAP_SYS_PTRACE CAP_DAC_READ_SEARCH" in options
+        options = [option.replace(f" {without}", "") if without else option for option in options]
         assert "--property=PrivateNetwork=yes" in options
         run = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", f"--setenv=PYTHONPATH={REPO}", *options]
         done = subprocess.run(
@@ -117,7 +133,7 @@ def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods:
     pods.add("udp", "udp")
     pods.add("connected", "connected")
 
-    assert {name: workload for name, (workload, _, _) in pods.look().items()} == {
+    assert {name: workload for name, (workload, *_) in pods.look().items()} == {
         "ipv4": "service",
         "ipv6": "service",
         "busy": "service",
@@ -138,10 +154,32 @@ def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
         return sum(read_keyed(scope / "cpu.stat")["usage_usec"] for scope in scopes)
 
     before = used()
-    (_, cpu_usage_usec, reclaimable_bytes) = pods.look()["web"]
+    (_, cpu_usage_usec, reclaimable_bytes, _) = pods.look()["web"]
 
     assert 0 < before <= cpu_usage_usec <= used()
     assert 0 <= reclaimable_bytes <= int((pod / "memory.current").read_text())
+
+
+def test_a_pods_own_word_is_read_with_the_rights_of_the_unit_and_not_without(pods: Pods) -> None:
+    """A process of another user than root needs both capabilities; one that is frozen can be read, too."""
+    pods.add("host", "ipv4", host_network=True)  # so without a word the others are services, too
+    frozen = pods.speak("protect", "protect")
+    (frozen / "cgroup.freeze").write_text("1\n")
+    for word in ("service", "batch", "other"):
+        pods.speak(word, word)
+
+    def look(without: str = "") -> dict[str, tuple[str, str | None]]:
+        return {name: (workload, why) for name, (workload, _, _, why) in pods.look(without).items()}
+
+    assert look() == {
+        "host": ("service", None),
+        "protect": ("service", "its own word (CGPAUSE=protect)"),
+        "service": ("service", None),
+        "batch": ("batch", None),
+        "other": ("service", None),
+    }
+    for needed in ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"):
+        assert look(without=needed) == dict.fromkeys(pods.uids, ("service", None))
 
 
 CONNECT = """

@@ -1,0 +1,120 @@
+"""A pod's own word: the variable CGPAUSE in the environment of the first process of each of its containers.
+
+kubelet gives a container the variables of its manifest, and `/proc/<pid>/environ` shows them for as long as the program
+does not overwrite them (nginx and redis put their process title there). The content is that of the container: it is
+read up to a bound, and only the one variable is looked at. The
+kernel shows it to CAP_SYS_PTRACE, together with CAP_DAC_READ_SEARCH if the process belongs to another user than root.
+
+The kernel takes the process's mmap_lock for it, which the process may hold for long. So the daemon reads in a thread
+(`cgpause.pods.words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, since Linux 4.17).
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import OwnWord
+from cgpause.core.parse import parse_variable
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.processes import read_started_ns
+
+VARIABLE = b"CGPAUSE"
+_MOST_BYTES = 256 << 10
+"""Most bytes read of one environment. kubelet puts the manifest's variables before those of a namespace's services."""
+_MOST_CONTAINERS = 64
+_MOST_PROCESSES = 64
+"""Most processes of a container among which the first one is searched: those with the lowest ids."""
+_RUNTIMES = (b"runc", b"crun", b"youki", b"conmon")
+
+
+class Containers:
+    """The containers of one pod whose word is known, between two readings."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+        self.is_complete = False
+        """Whether the last reading found the own program of each container that it saw."""
+        self.is_refused = False
+        """Whether this process may not read the environment of some container."""
+
+    def read(self, pod: Cgroup) -> OwnWord | None:
+        """Return the strongest word of the containers not read before; None without any.
+
+        Raises:
+            CgpauseError: the pod cannot be listed.
+        """
+        found = []
+        self.is_complete = True
+        for name, _ in pod.children(most=_MOST_CONTAINERS):
+            if name in self._read:
+                continue
+            try:
+                environ = _first_environ(pod, name)
+            except PermissionError:
+                self.is_refused = True
+                self._read.add(name)
+                continue
+            if environ:
+                self._read.add(name)
+                found.append(_word(environ))
+            else:
+                self.is_complete = False
+        return strongest(*found)
+
+
+def strongest(*words: OwnWord | None) -> OwnWord | None:
+    """Return the strongest of several words; None if there is none."""
+    return next((word for word in OwnWord if word in words), None)
+
+
+def _word(environ: bytes) -> OwnWord | None:
+    value = parse_variable(environ, VARIABLE)
+    if value is None:
+        return None
+    try:
+        return OwnWord(value.decode("ascii", "replace"))
+    except ValueError:
+        return OwnWord.UNKNOWN
+
+
+def _first_environ(pod: Cgroup, name: str) -> bytes:
+    """Return the environment of a container's first process; empty while the container is being made or has ended.
+
+    Raises:
+        PermissionError: this process may not read it.
+    """
+    pids = sorted(_pids(pod, name))[:_MOST_PROCESSES]
+    if not pids:
+        return b""
+    pid = min(pids, key=lambda pid: (read_started_ns(pid), pid))
+    try:
+        if _read(pid, "comm", 64).startswith(_RUNTIMES):
+            return b""
+        return _read(pid, "environ", _MOST_BYTES)
+    except PermissionError:
+        raise
+    except OSError:
+        return b""  # it has ended
+
+
+def _pids(pod: Cgroup, name: str) -> list[int]:
+    """Return the processes of a container; crun puts them one level further down."""
+    try:
+        with pod.child(name) as container:
+            below = [inner for inner, _ in container.children(most=_MOST_CONTAINERS)]
+            return [pid for inner in ("", *below) for pid in container.pids(inner)]
+    except CgpauseError:
+        return []
+
+
+def _read(pid: int, name: str, most: int) -> bytes:
+    """Return a file of a process up to a size; a last entry that is cut off is left out."""
+    fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while len(data) < most and (piece := os.read(fd, most - len(data))):
+            data += piece
+    finally:
+        os.close(fd)
+    return data if len(data) < most else data[: data.rfind(b"\0") + 1]

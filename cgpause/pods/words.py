@@ -1,0 +1,95 @@
+"""Reads pods' own words: at once for a command, in a thread for the daemon, whose loop waits for no pod."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from contextlib import suppress
+
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import CgroupId, OwnWord
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.environment import Containers, strongest
+from cgpause.kernel.logfmt import fields
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.2
+"""Interval of readings while a runtime still makes a container, for up to _MAKING_S."""
+_MAKING_S = 10.0
+
+
+class Words:
+    """Reads each pod's word when it is asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[CgroupId, OwnWord] = {}
+
+    def ask(self, pod: Cgroup) -> None:
+        """Read the word of a pod with new containers."""
+        with suppress(CgpauseError):  # it has ended
+            self._keep(pod.id, Containers().read(pod))
+
+    def take(self) -> dict[CgroupId, OwnWord]:
+        """Return the words found since the last call."""
+        return {key: self._found.pop(key) for key in list(self._found)}
+
+    def _keep(self, key: CgroupId, word: OwnWord | None) -> None:
+        if word is not None:
+            self._found[key] = strongest(word, self._found.get(key)) or word
+
+
+class WordsThread(Words):
+    """Reads the words in a thread, again for up to 10 s while a runtime makes a container of the pod."""
+
+    def __init__(self, root: str) -> None:
+        """Read below the cgroup root `root`; the thread starts with the first pod."""
+        super().__init__()
+        self._root = root
+        self._asked: queue.SimpleQueue[CgroupId] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._refused = False
+
+    def ask(self, pod: Cgroup) -> None:
+        """Let the thread read the word of a pod."""
+        self._asked.put(pod.id)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="words", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as e:
+                log.warning("own words of pods not read %s", fields(error=e))
+
+    def _run(self) -> None:
+        pending: dict[CgroupId, tuple[Containers, float]] = {}
+        while True:
+            asked = self._wait(_AGAIN_S if pending else None)
+            now = time.monotonic()
+            pending |= {key: (Containers(), now + _MAKING_S) for key in asked}
+            pending = {key: one for key, one in pending.items() if not self._read(key, one[0]) and now < one[1]}
+
+    def _wait(self, wait_s: float | None) -> list[CgroupId]:
+        """Return the pods that the loop asks for; wait for the first one up to `wait_s` seconds."""
+        asked = []
+        with suppress(queue.Empty):
+            asked.append(self._asked.get(timeout=wait_s))
+            while True:
+                asked.append(self._asked.get_nowait())
+        return asked
+
+    def _read(self, key: CgroupId, containers: Containers) -> bool:
+        """Read a pod's word; return True if there is no more to read."""
+        try:
+            with Cgroup(self._root, key.path) as pod:
+                if pod.id != key:
+                    return True
+                self._keep(key, containers.read(pod))
+        except CgpauseError:
+            return True  # it has ended
+        if containers.is_refused and not self._refused:
+            self._refused = True
+            advice = "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or set [protect] own_word = false"
+            log.warning("own words of pods not read %s", fields(error="not permitted", advice=advice))
+        return containers.is_complete
