@@ -19,6 +19,13 @@ class QosClass(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
+class Policy(StrEnum):
+    """The policies that can decide which pods are paused."""
+
+    RESERVE = "reserve"
+    WATERMARK = "watermark"
+
+
 class Mechanism(StrEnum):
     """The way to pause a pod: by its CPU quota, or by the freezer."""
 
