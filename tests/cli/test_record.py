@@ -122,8 +122,8 @@ def test_nothing_is_overwritten(taken: str, tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        pytest.param(["--for", "x"], 2, "--for 'x': give a time from 1s", id="for"),
-        pytest.param(["--interval", "0"], 2, "--interval '0': give a time from 1s", id="interval"),
+        pytest.param(["--for", "x"], 2, "--for: invalid time 'x': use 90s", id="for"),
+        pytest.param(["--interval", "0"], 2, "--interval: invalid time '0': use 90s", id="interval"),
         pytest.param(["--max-size", "0"], 2, "--max-size", id="size"),
         pytest.param(["/nonexistent/x"], 5, "name a file that can be made", id="folder"),
         pytest.param(["/"], 5, "cannot write /: EEXIST", id="root"),
