@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cgpause.core.errors import PodLookupError
 from cgpause.telemetry.events import Event, PauseKey
-from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_running
+from cgpause.telemetry.pauses import PastPause, PauseState, parse_since, pauses, select, totals, with_active
 
 S = 1_000_000_000
 BOOT = "b1"
@@ -132,23 +132,23 @@ def test_an_event_of_no_pause_makes_none() -> None:
 @pytest.mark.parametrize(
     ("held", "state"),
     [
-        ({PauseKey(BOOT, "u1", 5 * S)}, PauseState.RUNNING),
+        ({PauseKey(BOOT, "u1", 5 * S)}, PauseState.ACTIVE),
         ({PauseKey(BOOT, "u1", 6 * S)}, PauseState.UNKNOWN),
         ({PauseKey("b2", "u1", 5 * S)}, PauseState.UNKNOWN),
         (set(), PauseState.UNKNOWN),
     ],
 )
 def test_a_pause_runs_only_where_its_cgroup_says_so(held: set[PauseKey], state: PauseState) -> None:
-    (found,) = with_running(pauses([paused(100, 5)]), held, 12 * S)
+    (found,) = with_active(pauses([paused(100, 5)]), held, 12 * S)
 
-    assert (found.state, found.held_s) == (state, 7.0 if state is PauseState.RUNNING else None)
-    assert found.may_run(BOOT) is (state is PauseState.UNKNOWN)
+    assert (found.state, found.held_s) == (state, 7.0 if state is PauseState.ACTIVE else None)
+    assert found.may_be_active(BOOT) is (state is PauseState.UNKNOWN)
 
 
 def test_an_ended_pause_does_not_run_again() -> None:
     found = pauses([paused(100, 5), resumed(109, 5, 9)])
 
-    assert with_running(found, {PauseKey(BOOT, "u1", 5 * S)}, 99 * S) == found
+    assert with_active(found, {PauseKey(BOOT, "u1", 5 * S)}, 99 * S) == found
 
 
 steps = st.builds(
@@ -226,19 +226,19 @@ def test_a_reference_to_none_says_which_there_are(ref: str, said: str) -> None:
 def test_a_pause_counts_for_a_time_in_which_it_was_not_over() -> None:
     assert [pause.uid for pause in select(FOUND, 105, None)] == ["aaaa1111", "aaaa2222", "bbbb3333"]
     assert [pause.uid for pause in select(FOUND, 250, None)] == ["bbbb3333"]
-    running = with_running(FOUND, {PauseKey(BOOT, "aaaa2222", 2 * S)}, 9 * S)
+    running = with_active(FOUND, {PauseKey(BOOT, "aaaa2222", 2 * S)}, 9 * S)
     assert [pause.uid for pause in select(running, 1000, None)] == ["aaaa2222"]
 
 
 def test_totals_are_by_name_and_the_longest_held_comes_first() -> None:
     events = [paused(1, 1), resumed(3, 1, 2.5), paused(5, 5, uid="u2", pod="default/u1"), paused(7, 7, uid="u3")]
-    found = with_running(pauses(events), {PauseKey(BOOT, "u3", 7 * S)}, 17 * S)
+    found = with_active(pauses(events), {PauseKey(BOOT, "u3", 7 * S)}, 17 * S)
 
     first, second = totals(found)
 
-    assert (first.pod, first.pauses, first.paused_s, first.longest_s, first.running) == ("default/u3", 1, 10, 10, 1)
+    assert (first.pod, first.pauses, first.paused_s, first.longest_s, first.active) == ("default/u3", 1, 10, 10, 1)
     assert (second.pod, second.uids, second.pauses, second.paused_s) == ("default/u1", ("u1", "u2"), 2, 2.5)
-    assert (second.longest_s, second.running, second.unknown) == (2.5, 0, 1)
+    assert (second.longest_s, second.active, second.unknown) == (2.5, 0, 1)
 
 
 # --- since -----------------------------------------------------------------------------------------------------------
@@ -262,6 +262,7 @@ NOON = datetime(2026, 11, 22, 12, 30, 15)
     [
         ("90s", datetime(2026, 11, 22, 12, 28, 45)),
         ("1h", datetime(2026, 11, 22, 11, 30, 15)),
+        ("-1h", datetime(2026, 11, 22, 11, 30, 15)),
         ("1h30m", datetime(2026, 11, 22, 11, 0, 15)),
         ("2d", datetime(2026, 11, 20, 12, 30, 15)),
         ("1w", datetime(2026, 11, 15, 12, 30, 15)),
@@ -294,13 +295,16 @@ def test_a_time_before_all_others_means_everything(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", " ", "h", "1", "2026", "20261122", "1x", "-1h", "1h2d", "tomorrow", "25:00", "10:61", "ago", "nan"),
+        *("", " ", "h", "1", "2026", "20261122", "1x", "-", "--1h", "1h2d", "tomorrow", "25:00", "10:61", "ago", "nan"),
         *("2026-13-01", "2026-11-22T", "2026-11-22T10:00+99:00", "2026-11-2222", "0001-01-01", "1e3s", "\x00"),
         "\N{ARABIC-INDIC DIGIT ONE}h",
     ],
 )
 def test_what_is_no_time_says_what_is(text: str) -> None:
-    with pytest.raises(ValueError, match=r"give a time ago \(90s, 30m, 1h, 2d, 1d12h\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"^invalid time .*: use 10m, 2h, 1d12h, 10:00, today, yesterday",
+    ):
         parse_since(text, 1e9)
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from helpers.commandline import pause_as, place, process
+from helpers.commandline import all_commands, pause_as, place, process
 from helpers.trees import FakeTree
 from typer.main import get_command
 
@@ -133,6 +133,10 @@ def tree(tmp_path: Path) -> FakeTree:
         pytest.param("pause d\t", ["pause", "default/web"], id="the-running-one"),
         pytest.param("pause 0\t", ["pause", "00000002-0000-4000-8000-000000000002"], id="one-without-a-name"),
         pytest.param("explain default/b\t", ["explain", "default/batch-7"], id="the-one-to-explain"),
+        pytest.param("pause -n default w\t", ["pause", "-n", "default", "web"], id="of-a-namespace"),
+        pytest.param("status -n d\t", ["status", "-n", "default"], id="a-namespace-after-the-command"),
+        pytest.param("status --names\tdefault", ["status", "--namespace", "default"], id="a-global-option"),
+        pytest.param("lab sim\t", ["lab", "simulate"], id="command-of-a-group"),
         pytest.param("history --pod default/b\t", ["history", "--pod", "default/batch-7"], id="any"),
     ],
 )
@@ -158,9 +162,9 @@ def test_tab_completes_the_files_of_commands_and_their_options(shell: Shell) -> 
     folder = f"{shell.tree.folder}/reports"
 
     assert shell.called(f"cgpause bug-report {shell.tree.folder}/rep\tmine") == ["bug-report", f"{folder}/mine"]
-    assert shell.called(f"cgpause simulate {shell.tree.folder}/rep\tmine") == ["simulate", f"{folder}/mine"]
-    words = shell.called(f"cgpause simulate --output {shell.tree.folder}/rep\t --seed 1")
-    assert [word.rstrip("/") for word in words] == ["simulate", "--output", folder, "--seed", "1"]
+    assert shell.called(f"cgpause lab simulate {shell.tree.folder}/rep\tmine") == ["lab", "simulate", f"{folder}/mine"]
+    words = shell.called(f"cgpause lab simulate --to {shell.tree.folder}/rep\t --seed 1")
+    assert [word.rstrip("/") for word in words] == ["lab", "simulate", "--to", folder, "--seed", "1"]
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
 
 
@@ -169,8 +173,14 @@ def test_tab_completes_the_file_of_a_trace_and_the_folder_of_what_is_written(she
     (folder / "node.trace").write_text("")
     (folder / "results").mkdir(exist_ok=True)
 
-    words = shell.called(f"cgpause replay {folder}/nod\t--output {folder}/res\t")
-    assert [word.rstrip("/") for word in words] == ["replay", f"{folder}/node.trace", "--output", f"{folder}/results"]
+    words = shell.called(f"cgpause lab replay {folder}/nod\t--to {folder}/res\t")
+    assert [word.rstrip("/") for word in words] == [
+        "lab",
+        "replay",
+        f"{folder}/node.trace",
+        "--to",
+        f"{folder}/results",
+    ]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -209,8 +219,8 @@ def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
     assert f"{tree.log_dir}/" in fish_offers(f"cgpause --log-dir {tree.folder}/l", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause bug-report {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause simulate {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause simulate --output {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate --to {tmp_path}/h", env)
     assert fish_offers("cgpause bug-report --k", env) == ["--keep-names"]
 
 
@@ -265,8 +275,7 @@ def test_a_node_with_something_missing_offers_what_there_is(where: str, tmp_path
 
 
 def test_the_scripts_know_each_option_that_wants_a_file_or_folder() -> None:
-    command = get_command(app)
-    commands = [command, *getattr(command, "commands").values()]  # noqa: B009 - typer's types hide it
+    commands = all_commands(get_command(app)).values()
     wanting: dict[str, set[str]] = {"FILE": set(), "DIR": set()}
     for parameter in (parameter for one in commands for parameter in one.params):
         kind = str(getattr(parameter, "metavar", "")).partition(".")[0]

@@ -311,7 +311,9 @@ def test_once_writes_the_file(tmp_path: Path, path: str, publish: Publish) -> No
     [
         pytest.param(["--listen", "here"], "--listen here: give an IP address and a port", id="listen"),
         pytest.param(["--interval", "5s"], "--interval goes with --textfile", id="interval"),
-        pytest.param(["--textfile", "/x.prom", "--interval", "0"], "--interval '0': give a time", id="no-time"),
+        pytest.param(
+            ["--textfile", "/x.prom", "--interval", "0"], "--interval: invalid time '0': use 90s", id="no-time"
+        ),
         pytest.param(["--textfile", "/x.txt"], "node_exporter reads files named *.prom only", id="name"),
         pytest.param(["--textfile", "/x.prom", "--listen", "127.0.0.1:1"], "--listen does not go with", id="both"),
         pytest.param(["--once", "--listen", "127.0.0.1:1"], "--listen does not go with --once", id="once"),

@@ -58,7 +58,7 @@ def test_in_a_current_folder_that_was_removed_there_is_none(tmp_path: Path, monk
     monkeypatch.chdir(gone)
     gone.rmdir()
     with (
-        pytest.raises(CgpauseError, match="--output out: No such file or directory; name another folder"),
+        pytest.raises(CgpauseError, match="--to out: No such file or directory; name another folder"),
         filled("out"),
     ):
         pytest.fail("there is no such folder")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.errors import PodLookupError
-from cgpause.core.lookup import find_pod
+from cgpause.core.lookup import find_pod, find_pods
 from cgpause.core.model import CgroupId, Pod, QosClass
 
 ROOT = "/sys/fs/cgroup"
@@ -102,7 +103,7 @@ def test_a_pod_named_like_anothers_uid_is_not_taken_for_it() -> None:
         pytest.param("default/web\nprod/web", id="newline-inside"),
         pytest.param("\x1b[31mweb", id="control-characters"),
         pytest.param("\udcff\udcfe", id="not-utf-8"),
-        pytest.param("*", id="no-globs"),
+        pytest.param("nothing/*", id="a-glob-of-nothing"),
         pytest.param("x" * 100_000, id="huge"),
     ],
 )
@@ -114,6 +115,44 @@ def test_what_means_no_pod_is_refused_in_one_printable_line(ref: str) -> None:
     assert message.startswith("no pod ")
     assert "cgpause status" in message
     assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("glob", "namespace", "names"),
+    [
+        pytest.param("*", None, [pod.label for pod in PODS], id="all"),
+        pytest.param("*", "prod", ["prod/web"], id="all-of-a-namespace"),
+        pytest.param("we?", None, ["default/web", "prod/web"], id="name-in-any-namespace"),
+        pytest.param("*/w[ae]b", None, ["default/web", "prod/web"], id="namespace-and-name"),
+        pytest.param("default/*", None, [pod.label for pod in PODS if pod.namespace == "default"], id="namespace"),
+        pytest.param("web", "prod", ["prod/web"], id="no-glob-but-a-namespace"),
+    ],
+)
+def test_a_glob_means_all_pods_that_match(glob: str, namespace: str | None, names: list[str]) -> None:
+    assert [pod.label for pod in find_pods(glob, PODS, ROOT, namespace)] == names
+
+
+@pytest.mark.parametrize(
+    ("ref", "namespace", "said"),
+    [
+        ("x*", None, "no pod matches 'x*' among the 5 on this node (see: cgpause status)"),
+        ("x*", "prod", "no pod matches 'x*' among the 1 of namespace 'prod' on this node (see: cgpause status)"),
+        ("default/web", "prod", "among the 1 of namespace 'prod' on this node"),
+        ("we", "prod", "no pod 'we'; the nearest is prod/web (all 1: cgpause status)"),
+    ],
+)
+def test_a_pod_of_another_namespace_is_none(ref: str, namespace: str | None, said: str) -> None:
+    with pytest.raises(PodLookupError) as error:
+        find_pods(ref, PODS, ROOT, namespace)
+
+    assert said in str(error.value)
+
+
+@given(st.text(alphabet="ab*?[]!-/", max_size=8))
+def test_a_glob_never_means_what_it_does_not_match(ref: str) -> None:
+    with suppress(PodLookupError):
+        for pod in find_pods(f"{ref}*", PODS, ROOT):
+            assert fnmatchcase(pod.label if "/" in ref else pod.name or pod.label, f"{ref}*")
 
 
 BATCH = (make_pod("33333333-0000-4000-8000-000000000001", "batch-7"), make_pod("4" * 32, "batch-7", "prod"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cgpause.cli import output
+from cgpause.cli import explaintext, output, statustext
 from cgpause.cli.check import Finding, Level
 from cgpause.config.settings import Config, Policy
 from cgpause.core.errors import printable
@@ -31,6 +31,8 @@ from cgpause.policy.demand import Basis
 from cgpause.policy.serving import Place
 
 GIB = 1 << 30
+FIRST = 7
+"""Line of the first pod of a status."""
 MIB = 1 << 20
 LONGEST_NAMESPACE = "n" * 63
 LONGEST_NAME = "p" * 253
@@ -94,13 +96,20 @@ def status_values(*pods: dict[str, Any], **changes: object) -> dict[str, Any]:
             "memory_max_bytes": GIB,
             "pressure": None,
         },
+        "totals": {
+            "pods": len(pods),
+            "paused": sum(pod["paused"] is not None for pod in pods),
+            "protected": sum(pod["protected"] is not None for pod in pods),
+            "errors": sum(pod["error"] is not None for pod in pods),
+            "memory_current_bytes": sum(pod["memory_current_bytes"] or 0 for pod in pods),
+        },
         "pods": list(pods),
     }
     return values | changes
 
 
 def shown(status: dict[str, Any], capsys: Capture) -> list[str]:
-    output.print_status(status)
+    output.console().print(statustext.text(status, output.console().width, wide=False))
     captured = capsys.readouterr()
     assert captured.err == ""
     return captured.out.splitlines()
@@ -129,16 +138,25 @@ def test_plain_keeps_what_prints_and_escapes_the_rest(text: str, expected: str) 
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(None, "max"), (0, "0.0Mi"), (MIB, "1.0Mi"), (-MIB, "-1.0Mi"), (10**20, "95367431640625.0Mi"), (1572864, "1.5Mi")],
+    [
+        (None, "max"),
+        (0, "0.0Mi"),
+        (MIB, "1.0Mi"),
+        (-MIB, "-1.0Mi"),
+        (GIB - 1, "1.00Gi"),
+        (GIB - MIB, "1023.0Mi"),
+        (10**20, "93132257461.55Gi"),
+        (1572864, "1.5Mi"),
+    ],
 )
-def test_mebibytes(count: int | None, expected: str) -> None:
-    assert output.mebibytes(count) == expected
+def test_memory_is_in_gi_where_it_is_gi(count: int | None, expected: str) -> None:
+    assert output.memory(count) == expected
 
 
 @pytest.mark.parametrize("state", DaemonState)
 def test_the_status_says_whether_a_daemon_runs(state: DaemonState, capsys: Capture) -> None:
     """Without a daemon, all pods may run only because nothing pauses them."""
-    line = shown(status_values(daemon={"state": state, "pid": None}), capsys)[1]
+    line = shown(status_values(daemon={"state": state, "pid": None}), capsys)[2]
 
     assert line.startswith("daemon    ")
     assert ("not running" in line) == (state is DaemonState.STOPPED)
@@ -147,7 +165,7 @@ def test_the_status_says_whether_a_daemon_runs(state: DaemonState, capsys: Captu
 
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_pod_frozen_while_it_was_throttled_is_both(mechanism: Mechanism, capsys: Capture) -> None:
-    line = shown(status_values(pod_values(paused=paused_values(mechanism=mechanism))), capsys)[4]
+    line = shown(status_values(pod_values(paused=paused_values(mechanism=mechanism))), capsys)[FIRST]
 
     both = "freeze and throttle" if mechanism is Mechanism.FREEZE else "throttle"
     assert f"paused ({both} to 10m, by the daemon)" in line
@@ -164,7 +182,7 @@ def test_pause_that_is_not_in_force_says_so_with_the_value_in_force(
     mechanism: Mechanism, expected: str, capsys: Capture
 ) -> None:
     paused = paused_values(mechanism=mechanism, in_force=False)
-    line = shown(status_values(pod_values(cpu_max="200000 100000", paused=paused)), capsys)[4]
+    line = shown(status_values(pod_values(cpu_max="200000 100000", paused=paused)), capsys)[FIRST]
 
     assert expected in re.sub(r"  +", " ", line)
     assert line.endswith("by the daemon for 3s: memory use 91.0 % >= upper 90 %")
@@ -176,7 +194,7 @@ def test_no_line_ends_in_blanks(name: str, capsys: Capture) -> None:
         status_values(pod_values(name=name), pod_values(paused=paused_values()), pod_values(cpu_max=None)), capsys
     )
 
-    assert len(lines) == 7
+    assert len(lines) == FIRST + 3
     assert [line for line in lines if line != line.rstrip()] == []
 
 
@@ -206,9 +224,12 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
     )
 
     assert [re.sub(r"  +", "  ", line).rstrip() for line in lines] == [
-        "node  total 8192.0Mi  available 6144.0Mi  headroom 512.0Mi  used 50.0 %  pressure some 1.25 % full 0.50 %",
+        "node  8.00Gi, 6.00Gi available, 512.0Mi headroom, 50.0 % used",
+        "pressure  some 1.25 %, full 0.50 %",
         "daemon  running (pid 812)",
-        "kubepods  kubepods  current 600.0Mi  max 1024.0Mi",
+        "kubepods  600.0Mi of 1.00Gi, kubepods",
+        "pods  6: 3 paused, 1 protected, 1 with an error; 500.0Mi used",
+        "",
         "POD  QOS  CLASS  MEMORY  LIMIT  CPU REQ  CPU LIM  THR  STATE",
         "default/web  Burstable  service  100.0Mi  200.0Mi  ~500m  none  12%  running",
         (
@@ -232,7 +253,7 @@ def test_the_status_of_a_node_reads_like_this(capsys: Capture) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [40, 71, 72, 80, 110, 200])
+@pytest.mark.parametrize("width", [60, 80, 99, 100, 110, 200])
 def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setattr(output, "console", lambda: Console(width=width, highlight=False, markup=False))
     pods = [pod_values(namespace=LONGEST_NAMESPACE, name=LONGEST_NAME), pod_values(paused=paused_values())]
@@ -241,7 +262,7 @@ def test_a_long_name_leaves_room_for_what_is_said_of_the_pod(width: int, capsys:
 
     assert max(map(len, lines)) <= width
     first = next(line for line in lines if line.startswith(LONGEST_NAMESPACE[:10]))
-    numbers = " 200.0Mi ~500m none" if width >= 72 else ""
+    numbers = " 200.0Mi ~500m none" if width >= 100 else " 200.0Mi"
     assert f" 100.0Mi{numbers} " in " ".join(first.split())
     assert first.rstrip().endswith(" running")
     folded = "".join(line.split(" ")[0] for line in lines[lines.index(first) :])
@@ -254,8 +275,8 @@ def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> Non
 
     lines = shown(status, capsys)
 
-    assert lines[0].endswith("pressure unknown (psi=0)")
-    assert lines[2:] == ["kubepods  none on this node (yet)"]
+    assert lines[1] == "pressure  unknown (psi=0)"
+    assert lines[3:] == ["kubepods  none on this node (yet)"]
 
 
 @pytest.mark.parametrize(
@@ -281,20 +302,20 @@ def test_a_node_without_kubepods_and_psi_reads_like_this(capsys: Capture) -> Non
 def test_each_pod_is_one_whole_line_in_a_pipe(pod: dict[str, Any], capsys: Capture) -> None:
     lines = shown(status_values(pod, pod_values()), capsys)
 
-    assert len(lines) == 6
+    assert len(lines) == FIRST + 2
     assert all(line.isprintable() for line in lines)
     label = printable(f"{pod['namespace']}/{pod['name']}")
-    assert lines[4].startswith(f"{label} ")
+    assert lines[FIRST].startswith(f"{label} ")
     for text in (pod["error"], pod["protected"], (pod["paused"] or {}).get("reason")):
         # Fails for a cell that was cut with an ellipsis.
-        assert printable(text or "").rstrip() in lines[4]
+        assert printable(text or "").rstrip() in lines[FIRST]
 
 
 def test_a_hostile_cgroup_path_is_escaped(capsys: Capture) -> None:
     status = status_values()
     status["kubepods"]["cgroup"] = f"{HOSTILE}/kubepods"
 
-    assert shown(status, capsys)[2].startswith(f"kubepods  {ESCAPED}/kubepods  current ")
+    assert shown(status, capsys)[3] == f"kubepods  600.0Mi of 1.00Gi, {ESCAPED}/kubepods"
 
 
 def make_pod(name: str, *, protected: str | None = None, paused: PauseRecord | None = None) -> Pod:
@@ -342,7 +363,7 @@ VERDICTS = (
 
 
 def test_a_decision_reads_like_this(capsys: Capture) -> None:
-    output.print_explain(SAMPLE, VERDICTS, WATERMARK)
+    explaintext.print_explain(SAMPLE, VERDICTS, WATERMARK, wide=False)
 
     lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -358,7 +379,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
         Verdict(PLACES[0].usage, 1, "runs first", "numbers", PLACES[0]),
         Verdict(PLACES[1].usage, 2, "would pause (throttle)", "numbers", PLACES[1]),
     )
-    output.print_explain(SAMPLE, verdicts, Config())
+    explaintext.print_explain(SAMPLE, verdicts, Config(), wide=False)
 
     lines = [re.sub(r"  +", "  ", line).rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -367,7 +388,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
         "  1  default/big  Burstable  batch  30.0Mi  40.0Mi  100.0Mi  40.0Mi  64.0Mi  runs first",
         "  2  default/small  Burstable  batch  10.0Mi  no limit  50.0Mi  5.0Mi  4.0Mi  would pause (throttle)",
     ]
-    values = output.explain_values(SAMPLE, verdicts, Config())
+    values = explaintext.explain_values(SAMPLE, verdicts, Config())
     assert [pod["reserve"] for pod in values["pods"]] == [
         {
             "claim_bytes": 40 * MIB,
@@ -391,7 +412,7 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
 
 
 def test_the_json_of_a_decision() -> None:
-    assert output.explain_values(SAMPLE, VERDICTS, WATERMARK) == {
+    assert explaintext.explain_values(SAMPLE, VERDICTS, WATERMARK) == {
         "schema": 1,
         "policy": "watermark",
         "used_pct": 92.77,
@@ -424,7 +445,9 @@ def test_the_json_of_a_decision() -> None:
 def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
     record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
     text = f"stays paused by hand: {HOSTILE} {'because ' * 100}end"
-    output.print_explain(SAMPLE, (Verdict(PodUsage(MIB, make_pod("web", paused=record)), None, text),), Config())
+    explaintext.print_explain(
+        SAMPLE, (Verdict(PodUsage(MIB, make_pod("web", paused=record)), None, text),), Config(), wide=False
+    )
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3

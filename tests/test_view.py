@@ -32,7 +32,7 @@ MIB = 1 << 20
 S = 1_000_000_000
 Patch = pytest.MonkeyPatch
 
-TOP_KEYS = ["schema", "node", "daemon", "kubepods", "pods"]
+TOP_KEYS = ["schema", "node", "daemon", "kubepods", "totals", "pods"]
 NODE_KEYS = ["memory_total_bytes", "memory_available_bytes", "headroom_bytes", "used_pct", "pressure"]
 PRESSURE_KEYS = ["some_avg10", "some_total_us", "full_avg10", "full_total_us"]
 KUBEPODS_KEYS = ["cgroup", "driver", "memory_current_bytes", "memory_used_bytes", "memory_max_bytes", "pressure"]
@@ -162,25 +162,8 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
             "memory_max_bytes": 1073741824,
             "pressure": {"some_avg10": 3.0, "some_total_us": 7, "full_avg10": 2.0, "full_total_us": 5},
         },
-        "pods": [  # the smallest first, as they would be paused
-            {
-                "uid": make_uid(2),
-                "namespace": "prod",
-                "name": "db",
-                "qos": "Guaranteed",
-                "cgroup": "kubepods.slice/kubepods-pod00000002_0000_4000_8000_000000000002.slice",
-                "memory_current_bytes": 52428800,
-                "memory_max_bytes": None,
-                "cpu_max": "max 100000",
-                "cpu_weight": None,
-                "cpu_stat": None,
-                "workload": "service",
-                "priority": 0,
-                "own_word": None,
-                "protected": "QoS class Guaranteed (protect.guaranteed)",
-                "paused": None,
-                "error": None,
-            },
+        "totals": {"pods": 2, "paused": 0, "protected": 1, "errors": 0, "memory_current_bytes": 157286400},
+        "pods": [  # the largest first
             {
                 "uid": make_uid(1),
                 "namespace": "default",
@@ -196,6 +179,24 @@ def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
                 "priority": -7,
                 "own_word": None,
                 "protected": None,
+                "paused": None,
+                "error": None,
+            },
+            {
+                "uid": make_uid(2),
+                "namespace": "prod",
+                "name": "db",
+                "qos": "Guaranteed",
+                "cgroup": "kubepods.slice/kubepods-pod00000002_0000_4000_8000_000000000002.slice",
+                "memory_current_bytes": 52428800,
+                "memory_max_bytes": None,
+                "cpu_max": "max 100000",
+                "cpu_weight": None,
+                "cpu_stat": None,
+                "workload": "service",
+                "priority": 0,
+                "own_word": None,
+                "protected": "QoS class Guaranteed (protect.guaranteed)",
                 "paused": None,
                 "error": None,
             },
@@ -286,7 +287,7 @@ def test_captured_nodes_show_what_was_captured(driver: str, tmp_path: Path, monk
     assert [
         (f"{p['namespace']}/{p['name']}", p["qos"], p["memory_current_bytes"], p["memory_max_bytes"], p["cpu_max"])
         for p in shown["pods"]
-    ] == expected["pods"]
+    ] == sorted(expected["pods"], key=lambda pod: pod[2] or 0, reverse=True)
     for pod in shown["pods"]:
         assert pod["protected"] == "static pod (protect.static_pods)"
         assert (pod["paused"], pod["error"]) == (None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,9 +14,12 @@ from cgpause.cli.exits import exit_code, said
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, ProtectedError, printable
 from cgpause.core.exit_codes import Exit
-from cgpause.core.lookup import find_pod
+from cgpause.core.kubepods import pod_uid
+from cgpause.core.lookup import find_pods, is_glob
 from cgpause.core.model import Mechanism, Result
+from cgpause.core.names import read_names
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
+from cgpause.ledger.record import XATTR
 from cgpause.pods.tree import PodTree, TrackedPod
 from cgpause.restore import braked_roots, events, paused_cgroups
 from cgpause.restore import resume_all as restore_all
@@ -50,7 +54,7 @@ def pause_each(
                 dry_run=dry_run,
             )
 
-        code = _each(refs, tree, pause_one)
+        code = _each(given, refs, tree, pause_one)
         if for_s is not None and paused:
             typer.echo(f"note: {_who_ends(find_daemon(tree.root).state)}", err=True)
     return code
@@ -82,7 +86,7 @@ def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
         def resume_one(tracked: TrackedPod) -> str:
             return byhand.resume(tracked, note, command="cgpause resume", dry_run=dry_run)
 
-        return _each(refs, tree, resume_one)
+        return _each(given, refs, tree, resume_one, of_globs=_is_paused)
 
 
 def resume_all(given: Globals, *, dry_run: bool) -> Exit:
@@ -91,12 +95,12 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     Raises:
         CgpauseError: there is no tree.
     """
-    # Without configuration and names, as neither may prevent a resume.
+    # Without configuration, which may not prevent a resume; names are read after it.
     root = given.root()
     if dry_run:
         failed: list[CgpauseError] = []
         pods = paused_cgroups(root, lambda _, error: failed.append(error))
-        lines = [f"{printable(pod.id.path)} would be resumed" for pod in pods]
+        lines = [f"{label} would be resumed" for label in _labels(given, [pod.id.path for pod in pods])]
         lines += [f"{printable(kubepods.id.path)} would get its memory.high back" for kubepods in braked_roots(root)]
         for line in lines or ([] if failed else ["nothing is paused"]):
             typer.echo(line)
@@ -104,9 +108,10 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
             typer.echo(f"cgpause: {said(error)}", err=True)
         return Exit.NOT_RESTORED if failed else Exit.DONE
     outcomes = restore_all(root)
-    for outcome in outcomes:
+    labels = _labels(given, [outcome.path for outcome in outcomes])
+    for label, outcome in zip(labels, outcomes, strict=True):
         if outcome.error is None:
-            typer.echo(f"{printable(outcome.path)} {byhand.describe_resume(outcome.resumed)}")
+            typer.echo(f"{label} {byhand.describe_resume(outcome.resumed)}")
         else:
             typer.echo(f"cgpause: {said(outcome.error)}", err=True)
     if not outcomes:
@@ -115,6 +120,13 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
         _note(given, event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
+
+
+def _labels(given: Globals, paths: Sequence[str]) -> list[str]:
+    """Return the names of the pods with these cgroups; the path of one without a known name."""
+    names = read_names(given.log_dir).pods if paths else {}
+    uids = [pod_uid(os.path.basename(path)) for path in paths]
+    return [printable("/".join(names[uid]) if uid in names else path) for path, uid in zip(paths, uids, strict=True)]
 
 
 @contextmanager
@@ -135,17 +147,47 @@ def _note(given: Globals, event: Event) -> None:
         typer.echo(f"note: {problem}", err=True)
 
 
-def _each(refs: Sequence[str], tree: PodTree, act: Callable[[TrackedPod], str]) -> Exit:
-    """Call `act` on the pod of every reference, print each result or error, and return the worst exit code."""
+def _each(
+    given: Globals,
+    refs: Sequence[str],
+    tree: PodTree,
+    act: Callable[[TrackedPod], str],
+    *,
+    of_globs: Callable[[TrackedPod], bool] = lambda _: True,
+) -> Exit:
+    """Call `act` on the pods of every reference, print each result or error, and return the worst exit code.
+
+    Of the pods that match a glob, only those for which `of_globs` is true are meant.
+    """
     pods = [tracked.pod for tracked in tree.pods.values()]
     worst = Exit.DONE
     for ref in refs:
-        about = ""
         try:
-            pod = find_pod(ref, pods, tree.root)
-            about = f"{printable(pod.label)}: "
-            typer.echo(f"{printable(pod.label)} {act(tree.pods[pod.cgroup])}")
+            found = [tree.pods[pod.cgroup] for pod in find_pods(ref, pods, tree.root, given.namespace)]
         except CgpauseError as e:
-            typer.echo(f"cgpause: {'' if isinstance(e, ProtectedError) else about}{said(e)}", err=True)
-            worst = max(worst, exit_code(e))
+            worst = max(worst, _complain("", e))
+            continue
+        meant = [tracked for tracked in found if not is_glob(ref) or of_globs(tracked)]
+        if not meant:
+            typer.echo(f"nothing is paused of the {len(found)} pods that match {ref!r}")
+        for tracked in meant:
+            label = printable(tracked.pod.label)
+            try:
+                typer.echo(f"{label} {act(tracked)}")
+            except CgpauseError as e:
+                worst = max(worst, _complain("" if isinstance(e, ProtectedError) else f"{label}: ", e))
     return worst
+
+
+def _complain(about: str, error: CgpauseError) -> Exit:
+    """Print an error and return its exit code."""
+    typer.echo(f"cgpause: {about}{said(error)}", err=True)
+    return exit_code(error)
+
+
+def _is_paused(tracked: TrackedPod) -> bool:
+    """Return True if the pod has a record of a pause, or one that cannot be read: the resume reports that."""
+    try:
+        return tracked.cgroup.get_xattr(XATTR) is not None
+    except CgpauseError:
+        return True

@@ -38,7 +38,8 @@ def pause(
 ) -> str:
     """Pause a pod until an operator resumes it or `for_s` is over; `command` goes into the record's reason.
 
-    If the daemon has paused the pod, the pause becomes the operator's, without a resume in between.
+    If the daemon has paused the pod, the pause becomes the operator's, without a resume in between. If an operator has,
+    `for_s` sets a new end.
 
     Raises:
         ProtectedError: the pod is protected, and `force` is False.
@@ -70,7 +71,27 @@ def pause(
         written = record.written
         note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
         return _describe_pause(record)
+    if _only_ends_otherwise(record, request, mechanism):
+        ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
+        if ends is None:
+            raise HeldError("it was resumed in this moment: try again")
+        note(make_event("extended", tracked.pod, request.reason, ends[1]))
+        return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
+
+
+def _only_ends_otherwise(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> bool:
+    """Return True if an operator's pause is as requested but for its end, which the request names."""
+    return record.owner is Owner.MANUAL and request.expires_ns is not None and mechanism in (None, record.mechanism)
+
+
+def _new_end(record: PauseRecord, request: PauseRequest) -> str:
+    """Return the requested end of a pause and the one before, in words."""
+    now, before = (
+        "no end" if ends is None else durations.left((ends - request.since_ns) / NS_PER_S)
+        for ends in (request.expires_ns, record.expires_ns)
+    )
+    return f"{now} (until now: {before})"
 
 
 def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None) -> str:
@@ -83,6 +104,8 @@ def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None
         planned, _ = ledger.plan_take_over(cgroup, existing, request, mechanism)
         how = "" if planned.mechanism is existing.mechanism else ", and frozen"  # a frozen pod is never throttled
         return f"would be taken over from the daemon{how}"
+    if _only_ends_otherwise(existing, request, mechanism):
+        return f"would stay paused ({existing.mechanism}) by hand: {_new_end(existing, request)}"
     return _leave(existing, request, mechanism)
 
 
@@ -90,8 +113,7 @@ def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | No
     """Return a text about a pause that stays unchanged; raise HeldError if it is not as requested."""
     held = _describe_held(record, request.since_ns)
     # An error too if the daemon has paused the pod again just now: it may resume the pod, against the request.
-    otherwise = request.expires_ns is not None or mechanism not in (None, record.mechanism)
-    if otherwise or record.owner is Owner.DAEMON:
+    if mechanism not in (None, record.mechanism) or record.owner is Owner.DAEMON:
         raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
     return held
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
 
 from cgpause.core import durations
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, DamagedRecordError, printable
 from cgpause.core.kubepods import pod_uid
-from cgpause.core.model import Owner, PauseRecord
+from cgpause.core.model import About, Owner, PauseRecord
 from cgpause.core.names import read_names
 from cgpause.core.paths import DEFAULT_LOG_DIR, metrics_path
 from cgpause.kernel.cgroupfs import find_cgroup_root
@@ -29,13 +29,6 @@ from cgpause.telemetry import published
 
 _MOST_BYTES = 80
 """node-problem-detector's default for max_output_length."""
-
-
-class About(StrEnum):
-    """The conditions of a node."""
-
-    PAUSED = "paused"
-    UNSAFE = "unsafe"
 
 
 class Status(IntEnum):

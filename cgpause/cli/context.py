@@ -1,4 +1,7 @@
-"""The options before the command, and the objects that they select: pod tree, configuration, history."""
+"""The global options, and the objects that they select: pod tree, configuration, history.
+
+Each method imports what it needs: most commands need little of it, and start faster so.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,35 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cgpause.config.load import load_config
-from cgpause.config.settings import Config
-from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, HostError, printable
-from cgpause.core.kubepods import pod_uid
 from cgpause.core.paths import DEFAULT_CONFIG, history_path, learned_path, metrics_path
-from cgpause.daemon import learned
-from cgpause.daemon.learned import Learned, LearnedError
-from cgpause.kernel import journal
-from cgpause.kernel.cgroupfs import find_cgroup_root
-from cgpause.ledger import ledger
-from cgpause.pods.tree import PodTree
-from cgpause.policy.kinds import Kinds
-from cgpause.restore import paused_cgroups
-from cgpause.telemetry import history
-from cgpause.telemetry.events import Event, PauseKey, boot_id
-from cgpause.telemetry.recorder import MIB, max_mib
+
+if TYPE_CHECKING:
+    from cgpause.config.settings import Config
+    from cgpause.daemon.learned import Learned
+    from cgpause.pods.tree import PodTree
+    from cgpause.telemetry.events import Event, PauseKey
 
 
 @dataclass(frozen=True, slots=True)
 class Globals:
-    """The options before the command; None if not given."""
+    """The global options; None if not given."""
 
     cgroup_root: str | None
     config_path: str | None
     log_dir: str
     state_dir: str | None
     run_dir: str | None
+    namespace: str | None = None
 
     def keep(self, event: Event) -> str | None:
         """Add an operator's action to the history, and as root to the journal; return the history's error or None."""
+        from cgpause.kernel import journal
+        from cgpause.telemetry import history
+        from cgpause.telemetry.recorder import MIB, max_mib
+
         problem = None
         path = history_path(self.state_dir, self.cgroup_root)
         room_mib = max_mib(self.config_file)
@@ -55,6 +55,11 @@ class Globals:
 
     def held(self) -> set[PauseKey]:
         """Return the keys of all recorded pauses, read from the pods' cgroups and not from the history."""
+        from cgpause.core.kubepods import pod_uid
+        from cgpause.ledger import ledger
+        from cgpause.restore import paused_cgroups
+        from cgpause.telemetry.events import PauseKey, boot_id
+
         boot, found = boot_id(), set()
         try:
             for cgroup in paused_cgroups(self.root(), lambda *_: None):
@@ -74,6 +79,8 @@ class Globals:
             HostError: there is no such directory, or no cgroup v2 mount with cpu and memory.
         """
         if self.cgroup_root is None:
+            from cgpause.kernel.cgroupfs import find_cgroup_root
+
             return find_cgroup_root()
         if not os.path.isdir(self.cgroup_root):
             raise HostError(f"--cgroup-root {printable(self.cgroup_root)}: no such directory")
@@ -81,6 +88,8 @@ class Globals:
 
     def config(self) -> Config:
         """Load the configuration; a missing file is an error only if it was given with --config."""
+        from cgpause.config.load import load_config
+
         return load_config(self.config_file, must_exist=self.config_path is not None)
 
     @property
@@ -95,6 +104,9 @@ class Globals:
 
     def learned(self) -> tuple[Learned, str | None]:
         """Return the kinds and peaks of workloads that the daemon has saved, and the error if they cannot be read."""
+        from cgpause.daemon import learned
+        from cgpause.daemon.learned import Learned, LearnedError
+
         path = learned_path(self.state_dir, self.cgroup_root)
         try:
             return (Learned() if path is None else learned.read(path)), None
@@ -104,6 +116,10 @@ class Globals:
     @contextmanager
     def tree(self, config: Config, known: Learned | None = None) -> Iterator[PodTree]:
         """Discover this node's pods, with the learned kinds of their workloads; close their cgroups at the end."""
+        from cgpause.core.clock import now_ns
+        from cgpause.pods.tree import PodTree
+        from cgpause.policy.kinds import Kinds
+
         tree = PodTree(self.root(), self.log_dir, config, None if known is None else Kinds(known.kinds))
         try:
             tree.refresh(now_ns())

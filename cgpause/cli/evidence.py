@@ -12,15 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from cgpause import __version__
-from cgpause.cli import output
 from cgpause.cli.check import run_checks
 from cgpause.cli.context import Globals
 from cgpause.cli.explain import decide_now
+from cgpause.cli.explaintext import explain_values
 from cgpause.cli.view import read_status
 from cgpause.config.load import render_config
 from cgpause.config.settings import Config
@@ -193,7 +193,7 @@ def _cgroups(given: Globals) -> str:
 def _check(given: Globals, config: Config) -> str:
     findings = run_checks(given.cgroup_root, given.log_dir, config)
     # As text, because redaction takes each "name" in a document for the name of a pod.
-    return json.dumps({"schema": 1, "checks": [output.finding_values(found) for found in findings]}, indent=2) + "\n"
+    return json.dumps({"schema": 1, "checks": [asdict(found) for found in findings]}, indent=2) + "\n"
 
 
 def configuration_of(given: Globals) -> Config:
@@ -226,7 +226,7 @@ def _status(given: Globals, config: Config) -> dict[str, Any]:
 def _explain(given: Globals, config: Config) -> dict[str, Any]:
     known, _ = given.learned()  # no part has the file itself: it names workloads that are gone
     with given.tree(config, known) as tree, Sampler(tree) as sampler:
-        return output.explain_values(*decide_now(tree, sampler, config, _WATCH_S, known.peaks), config)
+        return explain_values(*decide_now(tree, sampler, config, _WATCH_S, known.peaks), config)
 
 
 def _history(given: Globals) -> list[dict[str, Any]]:

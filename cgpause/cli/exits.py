@@ -100,5 +100,5 @@ def seconds(text: str | None, option: str) -> int | None:
     except ValueError:
         found = 0
     if not 1 <= found <= _LONGEST_S:
-        fail(f"{option} {text!r}: give a time from 1s to 100 years, like {durations.EXAMPLES}", Exit.USAGE)
+        fail(f"{option}: invalid time {text!r}: use {durations.EXAMPLES}, from 1s to 100 years", Exit.USAGE)
     return found

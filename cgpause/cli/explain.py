@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
-from cgpause.cli import output
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.model import Owner, Sample
+from cgpause.core.errors import CgpauseError
+from cgpause.core.model import Owner, Pod, Sample
+from cgpause.ledger.ledger import read_record
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree
+from cgpause.pods.tree import PodTree, TrackedPod
 from cgpause.policy.decide import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState
@@ -32,7 +34,7 @@ def decide_now(
         CgpauseError: memory cannot be read.
     """
     for tracked in tree.pods.values():
-        tracked.pod = output.with_record(tracked)
+        tracked.pod = _with_record(tracked)
     tree.read_details(now_ns())
     growths = Growths(peaks=peaks)
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
@@ -44,6 +46,14 @@ def decide_now(
     looked = WatermarkState(checked_at_ns=0, used_pct=sample.headroom.used_pct)
     _, verdicts = explain(State(watermark=looked, reserve=ReserveState(growths)), sample, config)
     return sample, verdicts
+
+
+def _with_record(tracked: TrackedPod) -> Pod:
+    """Return the pod with its pause record, or as protected if the record cannot be read."""
+    try:
+        return replace(tracked.pod, paused=read_record(tracked.cgroup))
+    except CgpauseError as e:
+        return replace(tracked.pod, protected=f"its record cannot be read: {e}")
 
 
 def rule(verdict: Verdict, sample: Sample, config: Config) -> str:

@@ -1,4 +1,7 @@
-"""The command line: each command loads the configuration, calls one function, prints, and exits with its code."""
+"""The command line: each command loads the configuration, calls one function, prints, and exits with its code.
+
+A command imports what it needs when it runs, so that `--help` and the Tab key need not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,21 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Annotated, TextIO, cast
 
 import typer
 
 from cgpause import __version__
-from cgpause.cli import acting, offline, output
-from cgpause.cli.check import Level, run_checks
-from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods
-from cgpause.cli.condition import About, read_condition
+from cgpause.cli import lab
+from cgpause.cli.completion import AnyPod, OnePod, PausablePods, PausedPods, Pods, offer_namespaces
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
-from cgpause.cli.explain import decide_now
-from cgpause.cli.story import read_story
-from cgpause.cli.storytext import print_story
-from cgpause.cli.usage import Command, Json
-from cgpause.cli.view import read_status
-from cgpause.config.load import render_config
-from cgpause.config.settings import Policy
-from cgpause.core.clock import now_ns
+from cgpause.cli.stream import Stream
+from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
 from cgpause.core.errors import printable
 from cgpause.core.exit_codes import Exit
-from cgpause.core.lookup import find_pod
-from cgpause.core.model import Mechanism
+from cgpause.core.model import About, Mechanism, Policy
 from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
@@ -37,12 +32,9 @@ from cgpause.core.paths import (
     DEFAULT_STATE_DIR,
     history_path,
 )
-from cgpause.pods.sampler import Sampler
-from cgpause.telemetry import history
-from cgpause.telemetry.events import boot_id
-from cgpause.telemetry.pauses import parse_since, pauses, select, with_running
 
 app = typer.Typer(
+    cls=Group,
     help="Pause Kubernetes pods through cgroup v2 before the OOM killer restarts them: no CRI, no API server.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,7 +42,19 @@ app = typer.Typer(
     # Plain text, as in man pages: with rich, typer shows a flag as <bool> and reads [words] of a help text as markup.
     rich_markup_mode=None,
 )
+_SEE = "See what happens"
+_ACT = "Act by hand"
+_NODE = "The node and the daemon"
+_OF_PODS = ("status", "explain", "history", "pause", "resume")
+"""The commands that --namespace limits."""
+_WATCH_S = 2.0
+"""Seconds between two refreshes of `status --watch`, as with watch(1)."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
+
+
+def _command(panel: str, example: str, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds a command to a panel of the help, with an example."""
+    return app.command(name, cls=Command, rich_help_panel=panel, epilog=f"Example: {example}")
 
 
 def _print_version(value: bool) -> None:
@@ -93,174 +97,61 @@ def main_options(
             help=f"Folder of the published metrics (default: {DEFAULT_RUN_DIR}; none with --cgroup-root).",
         ),
     ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            help=f"Only pods of this namespace ({', '.join(_OF_PODS)}).",
+            autocompletion=offer_namespaces,
+        ),
+    ] = None,
     version: Annotated[  # noqa: ARG001 - acted on by its callback
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options common to all commands."""
+    """Options common to all commands, before or after the command."""
     for option, value in (
         ("--cgroup-root", cgroup_root),
         ("--config", config),
         ("--log-dir", log_dir),
         ("--state-dir", state_dir),
         ("--run-dir", run_dir),
+        ("--namespace", namespace),
     ):
         if value == "":
-            fail(f"{option} is empty: give it a path, or leave it out", Exit.USAGE)
-    context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir)
+            fail(
+                f"{option} is empty: give it a {'name' if option == '--namespace' else 'path'}, or leave it out",
+                Exit.USAGE,
+            )
+    if namespace is not None and context.invoked_subcommand not in _OF_PODS:
+        fail(f"--namespace is for {', '.join(_OF_PODS)}, not for {context.invoked_subcommand}", Exit.USAGE)
+    context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir, namespace)
 
 
-@app.command(cls=Command)
-def run(
+@_command(_SEE, "cgpause status -n batch 'job-*' --watch")
+def status(
     context: typer.Context,
-    dry_run: DryRun = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log each event too.")] = False,
+    refs: Pods = None,
+    output: Output = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help=f"Show it again every {_WATCH_S:g} s, until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Run the daemon in the foreground, as the systemd unit does."""
-    given: Globals = context.obj
-    options = ["--log-dir", given.log_dir]
-    if given.config_path is not None:
-        options += ["--config", given.config_path]
-    if given.cgroup_root is not None:
-        options += ["--cgroup-root", given.cgroup_root]
-    if given.state_dir is not None:
-        options += ["--state-dir", given.state_dir]
-    if given.run_dir is not None:
-        options += ["--run-dir", given.run_dir]
-    options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
-    # A new process image keeps typer and rich out of the daemon's memory. -P stops root from importing modules from the
-    # current folder, which may belong to another user.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
-
-
-@app.command(cls=Command)
-def check(context: typer.Context, as_json: Json = False) -> None:
-    """Check whether cgpause can work on this node.
-
-    Each problem comes with the way to mend it.
-    """
-    given: Globals = context.obj
-    with exits():
-        findings = run_checks(given.cgroup_root, given.log_dir, given.config())
-    if as_json:
-        output.print_json({"schema": 1, "checks": [output.finding_values(finding) for finding in findings]})
-    else:
-        output.print_findings(findings)
-    if any(finding.level is Level.FAIL for finding in findings):
-        raise typer.Exit(Exit.CHECK_FAILED)
-
-
-@app.command(cls=Command)
-def status(context: typer.Context, as_json: Json = False) -> None:
     """Show the node's memory, limits and pauses, pod by pod.
 
-    It also shows which pods are protected, and why.
+    Paused pods come first, then the largest. It also shows which pods are protected, and why.
     """
+    from cgpause.cli.statustext import print_each
+    from cgpause.cli.view import read_chosen
+
     given: Globals = context.obj
-    with exits(), given.tree(given.config()) as tree, Sampler(tree) as sampler:
-        shown = read_status(tree, sampler)
-    if as_json:
-        output.print_json(shown)
-    else:
-        output.print_status(shown)
-
-
-@app.command(cls=Command)
-def explain(
-    context: typer.Context,
-    ref: OnePod = None,
-    as_json: Json = False,
-    watch: Annotated[
-        str,
-        typer.Option(
-            "--for", metavar="TIME", help="Watch the pods grow for this long first (default: 1s).", show_default=False
-        ),
-    ] = "1s",
-) -> None:
-    """Show which pods the policy would pause now, and why.
-
-    The pods come in the policy's order. For one pod it shows everything: its state, the rule that applies, its earlier
-    pauses and its limits.
-
-    It writes nothing. The reserve policy needs growth rates, so this command first watches the pods for a while; the
-    daemon has watched them for longer, so it may decide otherwise.
-    """
-    given: Globals = context.obj
-    watch_s = seconds(watch, "--for") or 0
     with exits():
-        config = given.config()
-        known, problem = given.learned()
-        with given.tree(config, known) as tree, Sampler(tree) as sampler:
-            one = None if ref is None else find_pod(ref, [tracked.pod for tracked in tree.pods.values()], tree.root)
-            sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
-            told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
-    if problem is not None and config.policy is Policy.RESERVE:
-        typer.echo(f"cgpause: {problem}", err=True)
-    if as_json:
-        output.print_json(told or output.explain_values(sample, verdicts, config))
-    elif told is not None:
-        print_story(told, time.time())
-    else:
-        output.print_explain(sample, verdicts, config)
+        print_each(lambda: read_chosen(given, refs), output, watch_s=_WATCH_S if watch else None)
 
 
-@app.command(name="history", cls=Command)
-def show_history(
-    context: typer.Context,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only pauses since then: 90s, 1h, 2d; 2026-11-22T10:00; today."),
-    ] = None,
-    pod: AnyPod = None,
-    as_json: Json = False,
-) -> None:
-    """Show each pause of a pod: when, for how long, and why.
-
-    It also shows how each pause ended, and the total time for which each pod was paused.
-
-    Pods that no longer exist are included. The option max_mib (section history) limits the size of the history.
-    """
-    given: Globals = context.obj
-    path = history_path(given.state_dir, given.cgroup_root)
-    try:
-        since_s = None if since is None else parse_since(since, time.time())
-    except ValueError as e:
-        fail(f"--since {printable(str(e))}", Exit.USAGE)
-    if path is None:
-        if as_json:
-            output.print_json(output.history_values(None, since_s, []))
-        typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
-        return
-    with exits():
-        there = history.exists(path)
-        found = pauses(history.read(path))
-        boot = boot_id()
-        if any(pause.may_run(boot) for pause in found):
-            found = with_running(found, given.held(), now_ns())
-        chosen = select(found, since_s, pod if found else None)
-    if as_json:
-        output.print_json(output.history_values(path, since_s, chosen))
-    elif chosen:
-        output.print_history(chosen, boot)
-    if not chosen:
-        typer.echo(_why_nothing(path, there=there, among=len(found)), err=as_json)
-
-
-def _why_nothing(path: str, *, there: bool, among: int) -> str:
-    folder, name = printable(os.path.dirname(path)), printable(path)
-    if not os.path.isdir(folder):
-        return (
-            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
-            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
-        )
-    if not there:
-        return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."
-    if among:
-        return f"nothing was paused in that time; of other times {name} has pauses ({among})"
-    return f"{name} has no pause in it"
-
-
-@app.command(cls=Command)
+@_command(_SEE, "cgpause top")
 def top(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
@@ -272,7 +163,7 @@ def top(
 
     Headroom and pressure, every pod, who is paused or next and why, and the last decisions. The key ? shows the keys.
     """
-    from cgpause.cli.top import app as dashboard  # noqa: PLC0415 - no other command needs it
+    from cgpause.cli.top import app as dashboard
 
     given: Globals = context.obj
     if export is not None and os.path.splitext(export)[1] not in ("", ".svg"):
@@ -295,7 +186,219 @@ def top(
                 dashboard.print_once(snapshot)
 
 
-@app.command(cls=Command)
+@_command(_SEE, "cgpause explain default/batch-7")
+def explain(
+    context: typer.Context,
+    ref: OnePod = None,
+    output: Output = None,
+    watch: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="Watch the pods grow for this long first (default: 1s).", show_default=False
+        ),
+    ] = "1s",
+) -> None:
+    """Show which pods the policy would pause now, and why.
+
+    The pods come in the policy's order. For one pod it shows everything: its state, the rule that applies, its earlier
+    pauses and its limits.
+
+    It writes nothing. The reserve policy needs growth rates, so this command first watches the pods for a while; the
+    daemon has watched them for longer, so it may decide otherwise.
+    """
+    from cgpause.cli import explaintext
+    from cgpause.cli.explain import decide_now
+    from cgpause.cli.output import print_json
+    from cgpause.cli.story import read_story
+    from cgpause.cli.storytext import print_story
+    from cgpause.core.lookup import find_pod
+    from cgpause.pods.sampler import Sampler
+
+    given: Globals = context.obj
+    watch_s = seconds(watch, "--for") or 0
+    with exits():
+        config = given.config()
+        known, problem = given.learned()
+        with given.tree(config, known) as tree, Sampler(tree) as sampler:
+            pods = [tracked.pod for tracked in tree.pods.values()]
+            one = None if ref is None else find_pod(ref, pods, tree.root, given.namespace)
+            sample, verdicts = decide_now(tree, sampler, config, watch_s, known.peaks)
+            told = None if one is None else read_story(tree.pods[one.cgroup], sample, verdicts, config, given)
+    if problem is not None and config.policy is Policy.RESERVE:
+        typer.echo(f"cgpause: {problem}", err=True)
+    verdicts = tuple(one for one in verdicts if given.namespace in (None, one.usage.pod.namespace))
+    if output is Format.JSON:
+        print_json(told or explaintext.explain_values(sample, verdicts, config))
+    elif told is not None:
+        print_story(told, time.time())
+    else:
+        explaintext.print_explain(sample, verdicts, config, wide=output is Format.WIDE)
+
+
+@_command(_SEE, "cgpause history --since 1h", "history")
+def show_history(
+    context: typer.Context,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only pauses since then: 1h, 2d, today, 2026-11-22, 2026-11-22 10:00."),
+    ] = None,
+    pod: AnyPod = None,
+    output: Output = None,
+) -> None:
+    """Show each pause of a pod: when, for how long, and why.
+
+    It also shows how each pause ended, and the total time for which each pod was paused.
+
+    Pods that no longer exist are included. The option max_mib (section history) limits the size of the history.
+    """
+    from cgpause.cli import historytext
+    from cgpause.cli.output import print_json
+    from cgpause.core.clock import now_ns
+    from cgpause.telemetry import history
+    from cgpause.telemetry.events import boot_id
+    from cgpause.telemetry.pauses import parse_since, pauses, select, with_active
+
+    given: Globals = context.obj
+    as_json = output is Format.JSON
+    path = history_path(given.state_dir, given.cgroup_root)
+    try:
+        since_s = None if since is None else parse_since(since, time.time())
+    except ValueError as e:
+        fail(f"--since: {printable(str(e))}", Exit.USAGE)
+    if path is None:
+        if as_json:
+            print_json(historytext.history_values(None, since_s, []))
+        typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
+        return
+    with exits():
+        there = history.exists(path)
+        found = pauses(history.read(path))
+        boot = boot_id()
+        if any(pause.may_be_active(boot) for pause in found):
+            found = with_active(found, given.held(), now_ns())
+        chosen = select(found, since_s, pod if found else None, given.namespace)
+    if as_json:
+        print_json(historytext.history_values(path, since_s, chosen))
+    elif chosen:
+        historytext.print_history(chosen, boot, wide=output is Format.WIDE)
+    if not chosen:
+        typer.echo(_why_nothing(path, there=there, among=len(found)), err=as_json)
+
+
+def _why_nothing(path: str, *, there: bool, among: int) -> str:
+    folder, name = printable(os.path.dirname(path)), printable(path)
+    if not os.path.isdir(folder):
+        return (
+            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
+            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
+        )
+    if not there:
+        return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."
+    if among:
+        return f"nothing was paused in that time; of other times {name} has pauses ({among})"
+    return f"{name} has no pause in it"
+
+
+@_command(_ACT, "cgpause pause 'batch/*' --for 10m")
+def pause(
+    context: typer.Context,
+    refs: PausablePods,
+    mechanism: Annotated[
+        Mechanism | None,
+        typer.Option(
+            metavar="|".join(Mechanism), help="How to pause the pods (default: as configured).", show_default=False
+        ),
+    ] = None,
+    duration: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="Resume after this time (90s, 10m, 1h30m, 2d); the daemon does it."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Pause protected pods too.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Pause pods until they are resumed.
+
+    The daemon leaves them alone until then. A pod that the daemon has paused stays paused without a gap. For a pod that
+    is paused by hand, --for sets a new end.
+    """
+    from cgpause.cli import acting
+
+    given: Globals = context.obj
+    for_s = seconds(duration, "--for")
+    with exits():
+        code = acting.pause_each(given, refs, mechanism=mechanism, for_s=for_s, force=force, dry_run=dry_run)
+    raise typer.Exit(code)
+
+
+@_command(_ACT, "cgpause resume --all")
+def resume(
+    context: typer.Context,
+    refs: PausedPods = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Resume every paused pod, also those that an operator paused.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Resume pods: restore the values from before the pause.
+
+    The daemon may pause them again, unless a rule in the configuration protects them (protect = true).
+    """
+    from cgpause.cli import acting
+
+    given: Globals = context.obj
+    if everything == bool(refs):
+        fail("give either pods or --all; cgpause status shows the paused pods first", Exit.USAGE)
+    with exits():
+        if everything and given.namespace is None:
+            code = acting.resume_all(given, dry_run=dry_run)
+        else:
+            code = acting.resume_each(given, refs or ["*"], dry_run=dry_run)
+    raise typer.Exit(code)
+
+
+@_command(_NODE, "cgpause check")
+def check(context: typer.Context, output: JsonOutput = None) -> None:
+    """Check whether cgpause can work on this node.
+
+    Each problem comes with the way to repair it.
+    """
+    from dataclasses import asdict
+
+    from cgpause.cli.check import Level, run_checks
+    from cgpause.cli.output import print_findings, print_json
+
+    given: Globals = context.obj
+    with exits():
+        findings = run_checks(given.cgroup_root, given.log_dir, given.config())
+    if output is not None:
+        print_json({"schema": 1, "checks": [asdict(finding) for finding in findings]})
+    else:
+        print_findings(findings)
+    if any(finding.level is Level.FAIL for finding in findings):
+        raise typer.Exit(Exit.CHECK_FAILED)
+
+
+@_command(_NODE, "cgpause config --check")
+def config(
+    context: typer.Context,
+    only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
+) -> None:
+    """Print the effective configuration, or the file's mistakes."""
+    from cgpause.config.load import render_config
+
+    given: Globals = context.obj
+    path = given.config_file
+    with exits():
+        effective = given.config()
+    name = printable(path)
+    found = name if os.path.exists(path) else f"{name} does not exist: these are the defaults"
+    if only_check:
+        typer.echo(f"{name}: valid" if os.path.exists(path) else found)
+    else:
+        typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
+
+
+@_command(_NODE, "cgpause metrics --once")
 def metrics(
     context: typer.Context,
     listen: Annotated[
@@ -316,7 +419,7 @@ def metrics(
     """
     given: Globals = context.obj
     with exits():
-        from cgpause.telemetry import exporter  # noqa: PLC0415 - no other command needs it, and it needs an extra
+        from cgpause.telemetry import exporter  # it needs an extra
 
         try:
             interval_s = seconds(interval, "--interval")
@@ -325,7 +428,7 @@ def metrics(
             fail(str(e), Exit.USAGE)
 
 
-@app.command(cls=Command)
+@_command(_NODE, "cgpause condition paused")
 def condition(
     context: typer.Context,
     about: Annotated[About, typer.Argument(metavar="|".join(About), help="The condition to print.")],
@@ -336,35 +439,15 @@ def condition(
 
     The exit code is 0 if the condition is false, 1 if it is true, and 2 if that is unknown.
     """
+    from cgpause.cli.condition import read_condition
+
     given: Globals = context.obj
     status, message = read_condition(about, given.cgroup_root, given.log_dir, given.metrics_path)
     typer.echo(message)
     raise typer.Exit(status)
 
 
-@app.command(cls=Command)
-def config(
-    context: typer.Context,
-    only_check: Annotated[bool, typer.Option("--check", help="Only say whether the file is valid.")] = False,
-) -> None:
-    """Print the effective configuration, or the file's mistakes."""
-    given: Globals = context.obj
-    path = given.config_file
-    with exits():
-        effective = given.config()
-    name = printable(path)
-    found = name if os.path.exists(path) else f"{name} does not exist: these are the defaults"
-    if only_check:
-        typer.echo(f"{name}: valid" if os.path.exists(path) else found)
-    else:
-        typer.echo(f"# {found}\n{render_config(effective)}", nl=False)
-
-
-for _command in (offline.simulate, offline.record, offline.replay):
-    app.command(cls=Command)(_command)
-
-
-@app.command(name="bug-report", cls=Command)
+@_command(_NODE, "cgpause bug-report", "bug-report")
 def bug_report(
     context: typer.Context,
     file: Annotated[
@@ -380,7 +463,7 @@ def bug_report(
     Hashes replace the names of pods, namespaces, users and the host. Read the file before you post it.
     """
     with exits():
-        from cgpause.cli import bugreport  # noqa: PLC0415 - no other command needs it
+        from cgpause.cli import bugreport
 
         try:
             chosen = bugreport.name_file(file)
@@ -390,61 +473,35 @@ def bug_report(
             typer.echo(line)
 
 
-@app.command(cls=Command)
-def pause(
+@_command(_NODE, "cgpause run --dry-run")
+def run(
     context: typer.Context,
-    refs: PausablePods,
-    mechanism: Annotated[
-        Mechanism | None,
-        typer.Option(
-            metavar="|".join(Mechanism), help="How to pause the pods (default: as configured).", show_default=False
-        ),
-    ] = None,
-    duration: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="Resume after this time (90s, 10m, 1h30m, 2d); the daemon does it."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Pause protected pods too.")] = False,
     dry_run: DryRun = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each event too.")] = False,
 ) -> None:
-    """Pause pods until they are resumed.
-
-    The daemon leaves them alone until then. A pod that the daemon has paused stays paused without a gap.
-    """
+    """Run the daemon in the foreground, as the systemd unit does."""
     given: Globals = context.obj
-    for_s = seconds(duration, "--for")
-    with exits():
-        code = acting.pause_each(given, refs, mechanism=mechanism, for_s=for_s, force=force, dry_run=dry_run)
-    raise typer.Exit(code)
+    options = ["--log-dir", given.log_dir]
+    if given.config_path is not None:
+        options += ["--config", given.config_path]
+    if given.cgroup_root is not None:
+        options += ["--cgroup-root", given.cgroup_root]
+    if given.state_dir is not None:
+        options += ["--state-dir", given.state_dir]
+    if given.run_dir is not None:
+        options += ["--run-dir", given.run_dir]
+    options += ["--dry-run"] * dry_run + ["--verbose"] * verbose
+    # A new process image keeps typer and rich out of the daemon's memory. -P stops root from importing modules from the
+    # current folder, which may belong to another user.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "cgpause.daemon", *options])
 
 
-@app.command(cls=Command)
-def resume(
-    context: typer.Context,
-    refs: PausedPods = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Resume every paused pod, also those that an operator paused.")
-    ] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Resume pods: restore the values from before the pause.
-
-    The daemon may pause them again, unless a rule in the configuration protects them (protect = true).
-    """
-    given: Globals = context.obj
-    if everything == bool(refs):
-        fail("resume wants either pods or --all; cgpause status shows who is paused", Exit.USAGE)
-    with exits():
-        if everything:
-            code = acting.resume_all(given, dry_run=dry_run)
-        else:
-            code = acting.resume_each(given, refs or [], dry_run=dry_run)
-    raise typer.Exit(code)
+app.add_typer(lab.app, name="lab", rich_help_panel="Try policies without a daemon")
 
 
 def main() -> None:
     """Run the `cgpause` command; exit with REFUSED or worse if stdout cannot be written."""
-    out, errors = output.Stream(sys.stdout), output.Stream(sys.stderr)
+    out, errors = Stream(sys.stdout), Stream(sys.stderr)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
     try:
         app(prog_name="cgpause")

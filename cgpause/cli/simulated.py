@@ -1,4 +1,4 @@
-"""The tables of `cgpause simulate`: for each workload the figures of each policy, and of each group of pods."""
+"""The tables of `cgpause lab simulate`: for each workload the figures of each policy, and of each group of pods."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _WIDE = 145
 """Terminal width from which all figures are shown, in columns."""
 
 
-def print_simulation(values: dict[str, Any]) -> None:
-    """Print a comparison as `simulate.command.compare` returns it."""
+def print_simulation(values: dict[str, Any], *, wide: bool) -> None:
+    """Print a comparison as `simulate.command.compare` returns it, with all figures if `wide`."""
     to = console()
+    wide = wide or to.width >= _WIDE
     for number, load in enumerate(values["workloads"]):
         to.print(
             f"{chr(10) if number else ''}{printable(load['workload'])}: {files.describe(load)}, {files.seeds(values)}; "
             f"pods are {files.held(values)}",
             soft_wrap=True,
         )
-        wide, policies = to.width >= _WIDE, load["policies"]
+        policies = load["policies"]
         _print([[("POLICY", policy["policy"]), *_figures(policy, wide=wide)] for policy in policies], texts=1)
         if len(policies[0]["groups"]) > 1:
             to.print()

@@ -6,7 +6,7 @@ from typing import Any
 
 from cgpause.cli.context import Globals
 from cgpause.cli.explain import rule
-from cgpause.cli.output import place_values
+from cgpause.cli.explaintext import place_values
 from cgpause.cli.view import SCHEMA, pod_values
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
@@ -17,7 +17,7 @@ from cgpause.pods.tree import TrackedPod
 from cgpause.policy.decide import Verdict
 from cgpause.telemetry.events import boot_id, iso
 from cgpause.telemetry.history import read
-from cgpause.telemetry.pauses import pauses, totals, with_running
+from cgpause.telemetry.pauses import pauses, totals, with_active
 
 
 def read_story(
@@ -64,8 +64,8 @@ def _history(uid: str, given: Globals) -> dict[str, Any] | None:
     except CgpauseError as e:
         return known | {"error": str(e)}
     boot = boot_id()
-    if any(pause.may_run(boot) for pause in found):
-        found = with_running(found, given.held(), now_ns())
+    if any(pause.may_be_active(boot) for pause in found):
+        found = with_active(found, given.held(), now_ns())
     for total in totals(found):  # at most one total, as all pauses are of one pod
         known |= {"pauses": total.pauses, "paused_s": total.paused_s, "longest_s": total.longest_s}
         known["unknown"] = total.unknown

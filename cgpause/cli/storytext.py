@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from cgpause.cli.output import Trimmed, console, mebibytes
+from cgpause.cli.output import Trimmed, console, memory
 from cgpause.core import cpu_units, durations
 from cgpause.core.errors import printable
 from cgpause.core.model import Owner, OwnWord
@@ -84,7 +84,7 @@ def _quota(cpu_max: str) -> str:
 
 
 def _decision(story: dict[str, Any]) -> Iterator[Fact]:
-    used, headroom = f"{story['used_pct']:.1f} % used", mebibytes(story["headroom_bytes"])
+    used, headroom = f"{story['used_pct']:.1f} % used", memory(story["headroom_bytes"])
     yield "now", f"policy {story['policy']}: memory {used}, {headroom} headroom", ""
     decision = story["decision"]
     if decision is None:
@@ -98,9 +98,9 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
     if rank is not None:
         yield "numbers", f"rank {rank} of the {decision['candidates']} that may be held", ""
     if numbers is not None:
-        claim = "no limit" if numbers["claim_bytes"] is None else mebibytes(numbers["claim_bytes"])
-        rate = mebibytes(numbers["rate_bytes_per_s"])
-        yield "demand", f"{mebibytes(numbers['need_bytes'])}, {mebibytes(numbers['left_bytes'])} left for it", ""
+        claim = "no limit" if numbers["claim_bytes"] is None else memory(numbers["claim_bytes"])
+        rate = memory(numbers["rate_bytes_per_s"])
+        yield "demand", f"{memory(numbers['need_bytes'])}, {memory(numbers['left_bytes'])} left for it", ""
         yield "demand", f"based on {numbers['based_on']}", ""
         yield "demand", f"claim {claim}, grew by up to {rate}/s lately", ""
         if story["pod"]["paused"] is not None:
@@ -110,12 +110,12 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
 
 def _limits(pod: dict[str, Any]) -> Iterator[Fact]:
     current, limit = pod["memory_current_bytes"], pod["memory_max_bytes"]
-    text = "?" if current is None else mebibytes(current)
+    text = "?" if current is None else memory(current)
     if limit is None:
         yield "memory", f"{text} used, no limit", ""
     else:
         part = f" ({100 * current / limit:.0f} %)" if current is not None and limit else ""
-        yield "memory", f"{text} of {mebibytes(limit)}{part}", ""
+        yield "memory", f"{text} of {memory(limit)}{part}", ""
     paused = pod["paused"]
     cpu_max = pod["cpu_max"] if paused is None else paused["original_cpu_max"]
     if cpu_max is not None:

@@ -1,4 +1,4 @@
-"""`cgpause record` and `cgpause replay`: progress bars, output files and printed results."""
+"""`cgpause lab record` and `cgpause lab replay`: progress bars, output files and printed results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def record(
     if found.samples:
         size = _size(found.written)
         yield f"wrote {printable(file)}: {found.samples} samples in {took}, {found.pods} pods at the end, {size}"
-        yield f"  cgpause replay {printable(file)}"
+        yield f"  cgpause lab replay {printable(file)}"
     if found.unread:
         yield f"{found.unread} times memory could not be read; cgpause check says what this node lacks"
     if found.samples and not found.pods:

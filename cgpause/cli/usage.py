@@ -1,16 +1,36 @@
-"""Layout of a command's help, and the error message for a global option given after the command."""
+"""The layout of the help, options common to several commands, and global options after the command."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from cgpause.cli.exits import fail
 from cgpause.core.exit_codes import Exit
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+class Format(StrEnum):
+    """Formats of a command's output, beside the usual one."""
+
+    JSON = "json"
+    WIDE = "wide"
+
+
+class Json(StrEnum):
+    """Format of the output of a command without a wider table."""
+
+    JSON = "json"
+
+
+Output = Annotated[
+    Format | None,
+    typer.Option("--output", "-o", metavar="json|wide", help="Print JSON, or a table with all columns."),
+]
+JsonOutput = Annotated[Json | None, typer.Option("--output", "-o", metavar="json", help="Print JSON, for machines.")]
 
 
 class Command(TyperCommand):
@@ -33,17 +53,63 @@ class Command(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(shown)
 
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        """Return the parameters; for the Tab key with the global options, which may stand here too."""
+        own = super().get_params(ctx)
+        return [*own, *ctx.find_root().command.params] if ctx.resilient_parsing else own
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Parse the arguments; exit with the right order if a global option follows the command, as kubectl allows."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as e:
-            message = getattr(e, "message", None)
-            if isinstance(message, str):  # pydantic's prefix, which newer versions of typer add
-                setattr(e, "message", message.removeprefix("Value error, "))  # noqa: B010 - see the class
-            unknown = getattr(e, "option_name", None)
-            first = next((one for one in ctx.find_root().command.params if unknown in one.opts), None)
-            if first is None:
-                raise
-            value = f" {first.metavar}" if first.metavar else ""
-            fail(f"{unknown} stands before the command: cgpause {unknown}{value} {ctx.info_name}", Exit.USAGE)
+        """Parse the arguments, with --json for -o json, as it was once called."""
+        if any("--output" in one.opts and (one.metavar or "").startswith("json") for one in self.params):
+            args = ["--output=json" if word == "--json" else word for word in args]
+        return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """A group of commands whose help lists them under the titles of their panels, before the options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Parse the arguments; global options may stand after the command too, as kubectl allows."""
+        return super().parse_args(ctx, _options_first(args, self.params) if ctx.parent is None else args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        """Return the command; exit with the right words if it is one of a group below this one."""
+        for name in self.list_commands(ctx):
+            if args[0] in getattr(self.get_command(ctx, name), "commands", ()) and not ctx.resilient_parsing:
+                fail(f"no command {args[0]!r}: use cgpause {name} {args[0]}", Exit.USAGE)
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write the commands, panel by panel, and then the options."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        names = self.list_commands(ctx)
+        longest = max(map(len, names))
+        for name in names:
+            command: Any = self.get_command(ctx, name)
+            title = command.rich_help_panel if isinstance(command.rich_help_panel, str) else "Other commands"
+            text = command.get_short_help_str(formatter.width - longest - 6)
+            panels.setdefault(title, []).append((name.ljust(longest), text))
+        options = [one.get_help_record(ctx) for one in self.get_params(ctx)]
+        for title, rows in (*panels.items(), ("Options", filter(None, options))):
+            with formatter.section(title):
+                formatter.write_dl(list(rows))
+
+
+def _options_first(args: Sequence[str], options: Sequence[Any]) -> list[str]:
+    """Return the words of a command line with the global options before all others."""
+    wants = {name: not option.is_flag for option in options for name in option.opts}
+    first: list[str] = []
+    rest: list[str] = []
+    words = iter(args)
+    for word in words:
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if word == "--":
+            rest.append(word)
+            break
+        if name not in wants or (word == name and wants[name] and (value := next(words, None)) is None):
+            rest.append(word)
+        elif word == name and wants[name] and value is not None:
+            first += [word, value]
+        else:
+            first.append(word)
+    return [*first, *rest, *words]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Any
 
+from cgpause.cli.context import Globals
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError
-from cgpause.core.model import Headroom, PauseRecord, Pressure
+from cgpause.core.lookup import find_pods
+from cgpause.core.model import CgroupId, Headroom, PauseRecord, Pressure
 from cgpause.core.parse import parse_cpu_max, parse_cpu_stat, parse_number
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import RunningDaemon, find_daemon
@@ -18,15 +21,31 @@ from cgpause.pods.tree import PodTree, TrackedPod
 SCHEMA = 1
 
 
-def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
+def read_chosen(given: Globals, refs: Sequence[str] | None) -> dict[str, Any]:
+    """Return the status as `read_status` does, with the pods that `refs` and --namespace choose.
+
+    Raises:
+        CgpauseError: the configuration or the tree cannot be read, or no pod matches a reference.
+    """
+    with given.tree(given.config()) as tree, Sampler(tree) as sampler:
+        pods = [tracked.pod for tracked in tree.pods.values()]
+        chosen = [pod for pod in pods if given.namespace in (None, pod.namespace)]
+        if refs:
+            chosen = [pod for ref in refs for pod in find_pods(ref, pods, tree.root, given.namespace)]
+        return read_status(tree, sampler, {pod.cgroup for pod in chosen})
+
+
+def read_status(tree: PodTree, sampler: Sampler, only: Container[CgroupId] | None = None) -> dict[str, Any]:
     """Return node, daemon, kubepods and pods, ready for JSON; the caller has refreshed `tree`.
+
+    The paused pods come first, then those with the most memory. With `only`, other pods are left out.
 
     Raises:
         MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
     """
     headroom = sampler.headroom()
-    pods = [pod_values(tracked) for tracked in tree.pods.values()]
-    pods.sort(key=lambda pod: (pod["memory_current_bytes"] or 0, pod["cgroup"]))
+    pods = [pod_values(tracked) for key, tracked in tree.pods.items() if only is None or key in only]
+    pods.sort(key=lambda pod: (pod["paused"] is None, -(pod["memory_current_bytes"] or 0), pod["cgroup"]))
     return {
         "schema": SCHEMA,
         "node": {
@@ -38,6 +57,13 @@ def read_status(tree: PodTree, sampler: Sampler) -> dict[str, Any]:
         },
         "daemon": _daemon_values(find_daemon(tree.root)),
         "kubepods": None if tree.kubepods is None else _kubepods(tree, tree.kubepods, headroom),
+        "totals": {
+            "pods": len(pods),
+            "paused": sum(pod["paused"] is not None for pod in pods),
+            "protected": sum(pod["protected"] is not None for pod in pods),
+            "errors": sum(pod["error"] is not None for pod in pods),
+            "memory_current_bytes": sum(pod["memory_current_bytes"] or 0 for pod in pods),
+        },
         "pods": pods,
     }
 

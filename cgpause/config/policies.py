@@ -5,16 +5,8 @@ The names and defaults under [watermark] come from Kang & Yu 2024 (doi 10.3745/T
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from cgpause.config.options import Conflict, option
-
-
-class Policy(StrEnum):
-    """The policies that can decide which pods are paused."""
-
-    RESERVE = "reserve"
-    WATERMARK = "watermark"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class TraceConfig:
 
     record: bool = field(
         default=False,
-        metadata=option("Whether the daemon records the memory of the node and its pods, for `cgpause replay`."),
+        metadata=option("Whether the daemon records the memory of the node and its pods, for `cgpause lab replay`."),
     )
     hash_names: bool = field(
         default=False,

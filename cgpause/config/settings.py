@@ -14,8 +14,9 @@ from cgpause.config.holding import HoldConfig, HowPaused, ThrottleConfig
 from cgpause.config.memory_high import MemoryHighConfig
 from cgpause.config.options import option
 from cgpause.config.pods import PodClass, PodRule, ProtectConfig
-from cgpause.config.policies import Policy, ReserveConfig, WatermarkConfig
+from cgpause.config.policies import ReserveConfig, WatermarkConfig
 from cgpause.config.records import HistoryConfig, MetricsConfig, TraceConfig
+from cgpause.core.model import Policy
 
 __all__ = [
     "Config",
@@ -52,8 +53,9 @@ class Config:
         "sampling": "removed, the daemon samples every 50 ms to 2 s as memory requires: delete this section",
         "throttle.period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms",
         "trace.interval_s": "removed, the daemon records every second: delete this line, or use "
-        "`cgpause record --interval`",
-        "trace.max_mib": "removed, the trace takes up to 64 MiB: delete this line, or use `cgpause record --max-size`",
+        "`cgpause lab record --interval`",
+        "trace.max_mib": "removed, the trace takes up to 64 MiB: delete this line, or use "
+        "`cgpause lab record --max-size`",
     }
     """Sections and options of earlier versions, each with the message for a file that still sets it."""
 

@@ -17,7 +17,7 @@ def parse(text: str) -> int:
     """
     match = _WRITTEN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no length of time; give one like {EXAMPLES}")
+        raise ValueError(f"invalid time {text!r}: use {EXAMPLES}")
     return sum(int(part or 0) * unit for part, unit in zip(match.groups(), _UNITS, strict=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from cgpause.core.errors import PodLookupError, printable
@@ -31,17 +32,35 @@ class Known(NamedTuple):
         return self.label.partition("/")[2]
 
 
-def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
+def find_pods(ref: str, pods: Sequence[Pod], root: str, namespace: str | None = None) -> list[Pod]:
+    """Return all pods that match a glob (`*`, `?`, `[`), or the one of any other reference.
+
+    Raises:
+        PodLookupError: no pod matches, or several match a reference that is no glob; the message lists them.
+    """
+    if not is_glob(ref):
+        return [find_pod(ref, pods, root, namespace)]
+    among = _among(pods, namespace)
+    found = [among[place] for place in matching(ref, [Known(pod.uid, pod.label) for pod in among])]
+    if not found:
+        raise PodLookupError(f"no pod matches {ref!r} among the {len(among)} {_where(namespace)} (see: cgpause status)")
+    return found
+
+
+def find_pod(ref: str, pods: Sequence[Pod], root: str, namespace: str | None = None) -> Pod:
     """Return the pod for a reference: namespace/name, name, UID, a unique prefix of the UID, or a cgroup path.
+
+    With a `namespace`, only its pods are looked at.
 
     Raises:
         PodLookupError: no pod matches, or several do; the message lists them.
     """
-    known = [Known(pod.uid, pod.label, pod.cgroup.path) for pod in pods]
+    among = _among(pods, namespace)
+    known = [Known(pod.uid, pod.label, pod.cgroup.path) for pod in among]
     path = ref.rstrip("/").removeprefix(root.rstrip("/") + "/").removeprefix("/")
     places = matching(ref, known, path)
     if len(places) == 1:
-        return pods[places[0]]
+        return among[places[0]]
     if places:
         raise PodLookupError(
             f"{ref!r} matches {len(places)} pods; name one of them:\n"
@@ -49,16 +68,31 @@ def find_pod(ref: str, pods: Sequence[Pod], root: str) -> Pod:
         )
     near = nearest(ref, known)
     if near:
-        raise PodLookupError(f"no pod {ref!r}; {near} (all {len(pods)}: cgpause status)")
+        raise PodLookupError(f"no pod {ref!r}; {near} (all {len(among)}: cgpause status)")
     raise PodLookupError(
-        f"no pod {ref!r} among the {len(pods)} on this node; give namespace/name, name, UID, "
+        f"no pod {ref!r} among the {len(among)} {_where(namespace)}; give namespace/name, name, UID, "
         f"a UID prefix of at least {_SHORTEST_PREFIX} characters, or a cgroup path (see: cgpause status)"
     )
+
+
+def _among(pods: Sequence[Pod], namespace: str | None) -> list[Pod]:
+    return [pod for pod in pods if namespace in (None, pod.namespace)]
+
+
+def _where(namespace: str | None) -> str:
+    return "on this node" if namespace is None else f"of namespace {namespace!r} on this node"
+
+
+def is_glob(ref: str) -> bool:
+    """Return True if a reference is a pattern: no name in Kubernetes has one of these characters."""
+    return any(char in ref for char in "*?[")
 
 
 def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[int]:
     """Return the indexes in `known` of the pods that match `ref`; `path` is `ref` as a cgroup path."""
     uid = ref.lower().replace("_", "-")
+    if is_glob(ref):
+        return [place for place, pod in enumerate(known) if _fits(ref, pod)]
     meanings: tuple[Callable[[Known], bool], ...] = (
         lambda pod: "/" in pod.label and ref == pod.label,
         # A UID comes before a bare name: a pod with another pod's UID as its name must not pass for that pod.
@@ -72,6 +106,11 @@ def matching(ref: str, known: Sequence[Known], path: str | None = None) -> list[
         if places:
             return places
     return []
+
+
+def _fits(glob: str, pod: Known) -> bool:
+    """Return True if a glob matches namespace/name, or without a slash the name (the UID if it is unknown)."""
+    return fnmatchcase(pod.label if "/" in glob else pod.name or pod.label, glob)
 
 
 def nearest(ref: str, known: Iterable[Known]) -> str:

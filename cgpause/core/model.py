@@ -19,11 +19,25 @@ class QosClass(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
+class Policy(StrEnum):
+    """The policies that can decide which pods are paused."""
+
+    RESERVE = "reserve"
+    WATERMARK = "watermark"
+
+
 class Mechanism(StrEnum):
     """The way to pause a pod: by its CPU quota, or by the freezer."""
 
     THROTTLE = "throttle"
     FREEZE = "freeze"
+
+
+class About(StrEnum):
+    """The conditions of a node that `cgpause condition` prints."""
+
+    PAUSED = "paused"
+    UNSAFE = "unsafe"
 
 
 class Owner(StrEnum):

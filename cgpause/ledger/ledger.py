@@ -3,6 +3,7 @@
     pause:   flock → read cpu.max → set record → read again → write → read back
     freeze:  flock → get record → set record → freeze → read back (a throttled pod that grows all the same)
     take over: flock → get record → set record (new owner and end) → write the pause again if it is not in force
+    set end: flock → get record → set record (new end)
     resume:  flock → get record → write the original, unless a foreign value is in force → remove record
 
 The record is an xattr of the pod's cgroup, so it lives exactly as long as the cgroup. A process that dies between two
@@ -174,6 +175,22 @@ def take_over(
                 _set_record(cgroup, replace(given_back, written=record.written))
             raise
         return record
+
+
+def set_end(
+    cgroup: Cgroup, owner: Owner, expires_ns: int | None, *, wait_s: float = LOCK_WAIT_S
+) -> tuple[PauseRecord, PauseRecord] | None:
+    """Set the end of a pause; return the record before and after, None if `owner` has no pause there.
+
+    One write of the record: after a death before it the old end is in force, after it the new one.
+    """
+    with cgroup.locked(wait_s=wait_s):
+        existing = read_record(cgroup)
+        if existing is None or existing.owner is not owner:
+            return None
+        record = replace(existing, expires_ns=expires_ns)
+        _set_record(cgroup, record)
+        return existing, record
 
 
 def plan_take_over(

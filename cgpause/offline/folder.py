@@ -1,4 +1,4 @@
-"""The folder of `--output`: new or empty at first; at the end it has all files, each complete, or none.
+"""The folder of `--to`: new or empty at first; at the end it has all files, each complete, or none.
 
 Files are written into a folder inside it, and moved out after the last one is complete. That inner folder is made
 first, so a wrong name is reported at once, and no other process uses the same folder. If the inner folder remains after
@@ -88,7 +88,7 @@ def _refused(folder: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as e:  # ValueError: a NUL in its name
         why = (e.strerror if isinstance(e, OSError) else None) or e
-        raise CgpauseError(f"--output {printable(folder)}: {why}; name another folder") from e
+        raise CgpauseError(f"--to {printable(folder)}: {why}; name another folder") from e
 
 
 def _missing(folder: str) -> list[str]:

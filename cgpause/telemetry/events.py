@@ -45,7 +45,8 @@ class Event:
     at: float
     """Unix seconds (CLOCK_REALTIME), to the millisecond."""
     what: str
-    """Kind: "paused", "froze", "taken over" (an operator took over the daemon's pause), "asserted again", "sacrificed",
+    """Kind: "paused", "froze", "taken over" (an operator took over the daemon's pause), "extended" (an operator set
+    a new end), "asserted again", "sacrificed",
     "resumed", "adopted" (found paused when the daemon started; only in the log), "gone" (the pod ended while paused).
     Readers accept other words."""
     pod: str

@@ -20,18 +20,17 @@ from cgpause.core.lookup import Known, matching, nearest
 from cgpause.telemetry.events import Event, PauseKey
 
 _ENDS = ("resumed", "gone")
-_SINCE_FORMS = (
-    "a time ago (90s, 30m, 1h, 2d, 1d12h), a date or time (2026-11-22, 2026-11-22T10:00, 10:00), today or yesterday"
-)
+_SINCE_FORMS = "10m, 2h, 1d12h, 10:00, today, yesterday, 2026-11-23 or 2026-11-23 10:00"
 
 
 class PauseState(StrEnum):
     """State of a pause."""
 
     ENDED = "ended"
-    RUNNING = "running"
+    ACTIVE = "active"
+    """The pod is still paused."""
     UNKNOWN = "unknown"
-    """The history has no end of it; `with_running` turns it to RUNNING if the pod is still paused."""
+    """The history has no end of it; `with_active` turns it to ACTIVE if the pod is still paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class PastPause:
     memory_current_bytes: int | None = None
     """memory.current at the begin of the pause."""
 
-    def may_run(self, boot: str | None) -> bool:
+    def may_be_active(self, boot: str | None) -> bool:
         """Return True if the pause may still last: it began in this boot and has no known end; its cgroup decides."""
         return self.state is PauseState.UNKNOWN and self.key is not None and self.key.boot == boot
 
@@ -73,7 +72,8 @@ class Total:
     pauses: int
     paused_s: float
     longest_s: float
-    running: int
+    active: int
+    """Number of pauses that last."""
     unknown: int
     """Number of pauses of unknown length; they are missing in `paused_s`."""
 
@@ -134,26 +134,30 @@ def _add(pause: PastPause, event: Event) -> PastPause:
     )
 
 
-def with_running(found: Iterable[PastPause], held: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
-    """Return the pauses, with an UNKNOWN one set to RUNNING if its key is in `held`, the pauses found on the cgroups.
+def with_active(found: Iterable[PastPause], held: AbstractSet[PauseKey], now_ns: int) -> list[PastPause]:
+    """Return the pauses, with an UNKNOWN one set to ACTIVE if its key is in `held`, the pauses found on the cgroups.
 
     `now_ns` is on the boot clock.
     """
     return [
-        replace(pause, state=PauseState.RUNNING, held_s=max(0, now_ns - pause.key.since_ns) / 1e9)
+        replace(pause, state=PauseState.ACTIVE, held_s=max(0, now_ns - pause.key.since_ns) / 1e9)
         if pause.state is PauseState.UNKNOWN and pause.key is not None and pause.key in held
         else pause
         for pause in found
     ]
 
 
-def select(found: Iterable[PastPause], since: float | None, ref: str | None) -> list[PastPause]:
-    """Return the pauses of the pods that match `ref` and that still run or have an event at or after `since`.
+def select(
+    found: Iterable[PastPause], since: float | None, ref: str | None, namespace: str | None = None
+) -> list[PastPause]:
+    """Return the pauses of the pods that match `ref`, a glob too, and that last or have an event at or after `since`.
+
+    With a `namespace`, only the pauses of its pods.
 
     Raises:
         PodLookupError: no pod in the history matches.
     """
-    chosen = list(found)
+    chosen = [pause for pause in found if namespace is None or pause.pod.startswith(f"{namespace}/")]
     if ref is not None:
         known = [Known(uid, label) for uid, label in {pause.uid: pause.pod for pause in chosen}.items()]
         uids = {known[place].uid for place in matching(ref, known)}
@@ -161,7 +165,7 @@ def select(found: Iterable[PastPause], since: float | None, ref: str | None) -> 
             raise PodLookupError(_no_such_pod(ref, known))
         chosen = [pause for pause in chosen if pause.uid in uids]
     if since is not None:
-        chosen = [p for p in chosen if p.state is PauseState.RUNNING or max(p.seen, p.end or 0) >= since]
+        chosen = [p for p in chosen if p.state is PauseState.ACTIVE or max(p.seen, p.end or 0) >= since]
     return chosen
 
 
@@ -190,7 +194,7 @@ def _total(pod: str, own: list[PastPause]) -> Total:
         pauses=len(own),
         paused_s=round(sum(held), 3),
         longest_s=round(max(held, default=0.0), 3),
-        running=sum(pause.state is PauseState.RUNNING for pause in own),
+        active=sum(pause.state is PauseState.ACTIVE for pause in own),
         unknown=len(own) - len(held),
     )
 
@@ -204,17 +208,17 @@ def parse_since(text: str, now: float) -> float:
     try:
         moment = _moment(text.strip().lower(), now)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is no time; give {_SINCE_FORMS}") from None
+        raise ValueError(f"invalid time {text!r}: use {_SINCE_FORMS}") from None
     if moment > now:
         at = f"{datetime.fromtimestamp(now):%F %T}"
-        raise ValueError(f"{text!r} is in the future (it is {at} now); give one that has passed, like 1h or today")
+        raise ValueError(f"invalid time {text!r}: it is in the future (it is {at} now)")
     return max(moment, 0.0)
 
 
 def _moment(word: str, now: float) -> float:
     if word[-1:].isalpha():  # a bare number could be a year as well
         with suppress(ValueError):
-            return now - durations.parse(word.removesuffix(" ago"))
+            return now - durations.parse(word.removeprefix("-").removesuffix(" ago"))
     today = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
     if word in ("today", "yesterday"):
         return (today - timedelta(days=word == "yesterday")).timestamp()

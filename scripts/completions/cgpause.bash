@@ -9,7 +9,7 @@ _cgpause() {
         bug-report | record | replay | simulate | --keep-names)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;
-        --cgroup-root | --log-dir | --output | --run-dir | --state-dir) compopt -o dirnames ;;
+        --cgroup-root | --log-dir | --run-dir | --state-dir | --to) compopt -o dirnames ;;
         *)
             mapfile -t COMPREPLY < <(
                 env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" _CGPAUSE_COMPLETE=complete_bash \

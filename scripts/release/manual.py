@@ -37,8 +37,9 @@ that whoever comes next can undo it.
 """
 _PODS = """\
 `REF` is `namespace/name`, a name, a UID, a unique prefix of a UID (four characters or more) or a cgroup path. Of
-several, all are tried, and the worst exit status wins. Pausing a paused pod or resuming a running one changes nothing
-and is no error.
+several, all are tried, and the worst exit status wins. `status`, `pause`, `resume` and `history` take globs too
+(`batch/*`, `job-?`; quote them), and then mean all pods that match. Pausing a paused pod or resuming a running one
+changes nothing and is no error; `pause --for` sets a new end.
 """
 _ENVIRONMENT = {
     "NO_COLOR": "If set and not empty, no command uses colours.",
@@ -53,18 +54,7 @@ _FILES = {
     f"{DEFAULT_STATE_DIR}/{TRACE_FILE}": "The daemon's trace, if it records one; older parts end in `.1` to `.3`.",
     "/var/log/pods, /var/log/containers": "The kubelet's log folders, from whose names pods get theirs.",
 }
-_EXAMPLES = {
-    "cgpause check": "Can this node do the job, and what stands in the way?",
-    "cgpause explain --for 10s": "What would be done now, to whom, and why?",
-    "cgpause explain default/batch-7": "Why is this pod held, or why not, and what are its limits?",
-    "cgpause pause default/batch-7 --for 10m": "Pause a pod; the daemon resumes it after ten minutes.",
-    "cgpause simulate --preset paper-2g-150": "What would each policy do to the paper's jobs?",
-    "cgpause record --for 1h": "Record this node for an hour.",
-    "cgpause replay FILE --output DIR": "What would each policy have done there? With a picture.",
-    "cgpause bug-report": "What to attach to an issue; look at it first.",
-    "cgpause resume --all": "Resume everything, whoever paused it, whatever else is broken.",
-    "journalctl -u cgpause CGPAUSE_POD=default/batch-7": "What happened to one pod.",
-}
+_JOURNAL = ("journalctl -u cgpause CGPAUSE_POD=default/batch-7", "Show what happened to one pod.")
 _FORMAT = f"""\
 `{DEFAULT_CONFIG}` is in TOML. It need not exist: what it leaves out has its default. `systemctl reload cgpause` reads
 it again, in the same way.
@@ -100,6 +90,7 @@ class Command:
     name: str
     text: str
     parameters: tuple[Parameter, ...]
+    example: str = ""
 
     @property
     def options(self) -> list[Parameter]:
@@ -119,10 +110,18 @@ def commands() -> list[Command]:
     registered = app.registered_callback
     assert registered is not None
     found = [Command("", "", tuple(_parameters(registered.callback, group.params)))]
+    return [*found, *_below(group, "")]
+
+
+def _below(group: Any, before: str) -> Iterator[Command]:  # noqa: ANN401 - as above
+    """Yield the commands of a group, and those of the groups in it."""
     for name, one in group.commands.items():
-        function = one.callback
-        found.append(Command(name, inspect.getdoc(function) or "", tuple(_parameters(function, one.params))))
-    return found
+        if hasattr(one, "commands"):
+            yield from _below(one, f"{before}{name} ")
+        else:
+            parameters = tuple(_parameters(one.callback, one.params))
+            example = (one.epilog or "").removeprefix("Example: ")
+            yield Command(f"{before}{name}", inspect.getdoc(one.callback) or "", parameters, example)
 
 
 def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  # noqa: ANN401 - a command's function
@@ -155,7 +154,7 @@ def command_page() -> str:
         ".SH DESCRIPTION",
         *_prose(_flowing(_DESCRIPTION)),
         ".SH OPTIONS",
-        "These stand before the command.",
+        "These stand before or after the command.",
         *_options(before.options),
         *_entry(["--install-completion", "--show-completion"], "Complete commands, options and pods in this shell."),
         *_entry(["-h", "--help"], "Show what there is and exit; after a command, its options."),
@@ -168,7 +167,8 @@ def command_page() -> str:
     lines += [".SH EXIT STATUS", *_entries(exit_meanings())]
     lines += [".SH ENVIRONMENT", *_entries(_ENVIRONMENT.items())]
     lines += [".SH FILES", *_entries(_FILES.items())]
-    lines += [".SH EXAMPLES", *_entries(_EXAMPLES.items())]
+    examples = [(command.example, command.text.partition("\n")[0]) for command in rest]
+    lines += [".SH EXAMPLES", *_entries([*examples, _JOURNAL])]
     lines += [".SH SEE ALSO", *_see_also(("cgpause.toml", 5), ("systemctl", 1), ("journalctl", 1), ("cgroups", 7))]
     return "\n".join(lines) + "\n"
 

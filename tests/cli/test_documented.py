@@ -57,6 +57,6 @@ def test_the_commands_of_a_page_run(page: Path, tree: FakeTree, tmp_path: Path, 
 def test_the_simulation_of_the_manual_has_the_output_shown(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    (block,) = [lines for lines in blocks(REPO / "docs/cli.md") if lines[0].startswith("$ cgpause simulate")]
+    (block,) = [lines for lines in blocks(REPO / "docs/cli.md") if lines[0].startswith("$ cgpause lab simulate")]
     words = shlex.split(block[0])[2:]
     assert invoke(*words).stdout.splitlines() == block[1:]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import typer
-from typer.core import TyperGroup
+from helpers.commandline import all_commands, place
+from helpers.trees import FakeTree
 from typer.testing import CliRunner
 
 from cgpause.cli.main import app
 from cgpause.config.arguments import parse_options
 
-GROUP = typer.main.get_command(app)
-assert isinstance(GROUP, TyperGroup)
-COMMANDS = {"": GROUP, **GROUP.commands}
+COMMANDS = all_commands(typer.main.get_command(app))
+TOGETHER = {name for name, command in COMMANDS.items() if hasattr(command, "commands")}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -33,9 +40,14 @@ def test_nothing_of_a_help_text_is_lost(name: str) -> None:
 def test_the_list_of_commands_fits_80_columns() -> None:
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
 
-    lines = shown.partition("Commands:")[2].splitlines()
-    assert len(lines) >= len(COMMANDS)
-    assert not [line for line in lines if line.endswith("...") or len(line) > 80]
+    lines = shown.splitlines()
+    listed = re.findall(r"^  (\S+)  +[A-Z]", shown.partition("Options:")[0], re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in COMMANDS if name and " " not in name)
+    assert listed.index("pause") < listed.index("resume") < listed.index("run")
+    titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert titles[-1] == "Options:"
+    assert "Other commands:" not in titles
+    assert not [line for line in lines[1:] if line.endswith("...") or len(line) > 80]
 
 
 @pytest.mark.parametrize(
@@ -46,29 +58,145 @@ def test_the_list_of_commands_fits_80_columns() -> None:
         ("explain", " [REF]"),
         ("bug-report", " [FILE.tar.gz]"),
         ("top", ""),
+        ("status", " [REF...]"),
+        ("lab replay", " TRACE"),
     ],
 )
 def test_usage_has_arguments_as_they_are_written(name: str, arguments: str) -> None:
-    shown = CliRunner().invoke(app, [name, "--help"]).stdout
+    shown = CliRunner().invoke(app, [*name.split(), "--help"]).stdout
 
     assert shown.splitlines()[0].endswith(f" {name} [OPTIONS]{arguments}")
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - TOGETHER))
+def test_each_command_has_an_example_of_itself_in_its_help(name: str) -> None:
+    shown = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+
+    assert shown.splitlines()[-1].startswith(f"  Example: cgpause {name}")
+
+
+@pytest.mark.parametrize("words", [["-n", "default"], ["--namespace=default"], ["-ndefault"]], ids=" ".join)
+def test_global_options_may_stand_before_and_after_the_command(words: list[str], tmp_path: Path) -> None:
+    tree = FakeTree(tmp_path)
+    tree.add_pod("web")
+    other = tree.add_pod("db", namespace="prod")
+    given = [*place(tree), *words]
+    ends = ["-o", "json"]
+
+    shown = [
+        CliRunner().invoke(app, line)
+        for line in ([*given, "status", *ends], ["status", *given, *ends], ["status", *ends, *given])
+    ]
+
+    assert [done.exit_code for done in shown] == [0, 0, 0]
+    assert [[pod["name"] for pod in json.loads(done.stdout)["pods"]] for done in shown] == [["web"]] * 3
+    assert other.exists()
+
+
+def test_words_after_two_dashes_are_no_options() -> None:
+    done = CliRunner().invoke(app, ["pause", "--dry-run", "--cgroup-root", "/nonexistent", "--", "-n"])
+
+    assert (done.exit_code, done.stderr) == (1, "cgpause: --cgroup-root /nonexistent: no such directory\n")
+
+
+@pytest.mark.parametrize("name", ["check", "config", "run", "metrics", "top"])
+def test_a_namespace_is_refused_where_it_means_nothing(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "-n", "default"])
+
+    assert done.exit_code == 2
+    assert done.stderr.endswith(f"not for {name}\n")
+
+
+@pytest.mark.parametrize("name", ["simulate", "record", "replay"])
+def test_a_command_that_is_in_a_group_is_found(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "x"])
+
+    assert (done.exit_code, done.stderr) == (2, f"cgpause: no command {name!r}: use cgpause lab {name}\n")
+
+
+def test_json_may_still_be_asked_for_by_its_old_name(tmp_path: Path) -> None:
+    given = place(FakeTree(tmp_path))
+
+    new, old = (
+        CliRunner().invoke(app, [*given, "explain", "--for", "1s", *words]) for words in (["-ojson"], ["--json"])
+    )
+
+    assert json.loads(new.stdout).keys() == json.loads(old.stdout).keys()
+    assert CliRunner().invoke(app, [*given, "config", "--json"]).exit_code == 2
+
+
+HEAVY = {"rich", "pydantic", "psutil", "logging", "tomllib", "json", "socket"} | {
+    f"cgpause.{name}"
+    for name in (
+        "config",
+        "daemon",
+        "ledger",
+        "pods",
+        "policy",
+        "restore",
+        "telemetry",
+        "offline.parallel",
+        "offline.simulate.command",
+        "cli.acting",
+        "cli.check",
+        "cli.output",
+        "cli.top",
+    )
+}
+SMALLER = {
+    "rich",
+    "pydantic",
+    "psutil",
+    "tomllib",
+    "cgpause.config",
+    "cgpause.daemon",
+    "cgpause.policy",
+    "cgpause.restore",
+}
+OF_STATUS = {"pydantic", "psutil", "prometheus_client", "matplotlib", "cgpause.daemon", "cgpause.restore"} | {
+    f"cgpause.{name}"
+    for name in (
+        "telemetry",
+        "cli.check",
+        "cli.top",
+        "cli.acting",
+        "policy.decide",
+        "policy.reserve",
+        "offline.parallel",
+    )
+}
+
+
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("words", "env", "heavy"),
     [
-        (["status", "--config", "x.toml"], "--config stands before the command: cgpause --config FILE status"),
-        (
-            ["pause", "web", "--cgroup-root=/x"],
-            "--cgroup-root stands before the command: cgpause --cgroup-root DIR pause",
-        ),
-        (["check", "--version"], "--version stands before the command: cgpause --version check"),
+        pytest.param(["--help"], {}, HEAVY, id="help"),
+        pytest.param(["pause", "--help"], {}, HEAVY, id="help-of-a-command"),
+        pytest.param([], {"COMP_WORDS": "cgpause pause ", "COMP_CWORD": "2"}, SMALLER, id="completion"),
+        pytest.param(["status"], {}, OF_STATUS, id="status"),
     ],
 )
-def test_an_option_that_stands_before_the_command_says_so(line: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, line)
+def test_what_is_asked_for_often_does_not_load_what_it_does_not_need(
+    words: list[str], env: dict[str, str], heavy: set[str], tmp_path: Path
+) -> None:
+    """Modules, not milliseconds: the bench measures the time (docs/measurements/performance.md)."""
+    tree = FakeTree(tmp_path)
+    tree.add_pod("web")
+    if env:
+        line = ["cgpause", *place(tree), "pause", ""]
+        complete = "complete_bash"
+        env = {"COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), "_CGPAUSE_COMPLETE": complete}
+    code = (
+        f"import atexit, sys; sys.argv = ['cgpause', *{[*place(tree), *words] if not env else []!r}]; "
+        f"atexit.register(lambda: print(*sorted({heavy!r} & sys.modules.keys()), file=sys.stderr)); "
+        "from cgpause.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=True
+    )
 
-    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"cgpause: {said}\n")
+    assert done.stdout
+    assert done.stderr == "\n"
 
 
 @pytest.mark.parametrize("option", ["--cgroup-root", "--config", "--log-dir", "--state-dir", "--run-dir"])
@@ -88,7 +216,7 @@ def test_an_empty_path_is_refused_by_its_option(option: str, capsys: pytest.Capt
     ("line", "said"),
     [
         (["pause", "web", "--mechanism", "freez"], "'--mechanism': 'freez' is not one of 'throttle', 'freeze'."),
-        (["simulate", "--policy", "mine"], "'--policy': 'mine' is not one of 'none', 'watermark', 'reserve'."),
+        (["lab", "simulate", "--policy", "mine"], "'--policy': 'mine' is not one of 'none', 'watermark', 'reserve'."),
     ],
 )
 def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(line: list[str], said: str) -> None:

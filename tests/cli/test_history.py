@@ -96,9 +96,9 @@ def test_pauses_are_listed_and_then_summed_up_per_pod(state: Path) -> None:
     start = f"{datetime.fromtimestamp(paused(100, 1).at):%Y-%m-%d %H:%M:%S}"
     assert header.split("  ")[0] == "START"
     assert first.split("  ")[0] == start
-    assert first.endswith("default/web  throttle    9.0s  needs 12Mi  room: fits again")
-    assert second.endswith("default/web  throttle   1m05s  needs 12Mi  room: fits again")
-    assert third.endswith("throttle       ?  needs 12Mi  end unknown: the node was booted since")
+    assert first.endswith("default/web  throttle     9.0s  needs 12Mi  room: fits again")
+    assert second.endswith("default/web  throttle    1m05s  needs 12Mi  room: fits again")
+    assert third.endswith("throttle        ?  needs 12Mi  end unknown: the node was booted since")
     assert (blank, totals.split()) == ("", ["POD", "PAUSES", "PAUSED", "LONGEST"])
     assert web.split() == ["default/web", "2", "1m14s", "1m05s"]
     assert job.split() == ["batch/job-7", "1", "0.0s", "0.0s", "1", "of", "unknown", "length"]
@@ -136,7 +136,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
             "pauses": 2,
             "paused_s": 9,
             "longest_s": 9,
-            "running": 0,
+            "active": 0,
             "unknown": 1,
         }
     ]
@@ -162,10 +162,10 @@ def test_since_and_pod_choose(state: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["--since", "soon"], 2, "cgpause: --since 'soon' is no time; give a time ago (90s, "),
+        (["--since", "soon"], 2, "cgpause: --since: invalid time 'soon': use 10m, 2h, "),
         (["--since", "9999-12-31"], 2, "is in the future"),
-        (["--since", "\x1b[31m"], 2, r"--since '\x1b[31m' is no time"),
-        (["--since", "\udcff"], 2, r"--since '\udcff' is no time"),
+        (["--since", "\x1b[31m"], 2, r"--since: invalid time '\x1b[31m'"),
+        (["--since", "\udcff"], 2, r"--since: invalid time '\udcff'"),
         (
             ["--pod", "default/wbe"],
             3,
@@ -298,7 +298,7 @@ def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTr
     by_hand(tree, state, "resume", "default/web")
     (ended,) = document(state, tree=tree)["pauses"]
 
-    assert (running["state"], running["owner"], running["reason"]) == ("running", "manual", "cgpause pause by tester")
+    assert (running["state"], running["owner"], running["reason"]) == ("active", "manual", "cgpause pause by tester")
     assert running["held_s"] >= 0
     assert (ended["state"], ended["result"], ended["end_reason"]) == ("ended", "operator", "cgpause resume by tester")
     assert (ended["start"], ended["cpu_max"]) == (running["start"], "50000 100000")

@@ -1,4 +1,4 @@
-"""`--output` of `simulate` and `replay`: both refuse the same folders, before anything runs."""
+"""`--to` of `simulate` and `replay`: both refuse the same folders, before anything runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cgpause.core.exit_codes import Exit
 PRESET = ["--preset", "paper-8g-150"]
 COMMANDS = pytest.mark.parametrize(
     "command",
-    [["simulate", *PRESET], ["replay", "/nonexistent/trace"]],
+    [["lab", "simulate", *PRESET], ["lab", "replay", "/nonexistent/trace"]],
     ids=["simulate", "replay"],
 )
 FOLDERS = pytest.mark.parametrize(
@@ -29,30 +29,30 @@ FOLDERS = pytest.mark.parametrize(
 @COMMANDS
 @FOLDERS
 def test_a_folder_that_cannot_be_filled_is_told_before_anything_runs(command: list[str], folder: str, why: str) -> None:
-    result = invoke(*command, "--output", folder)
+    result = invoke(*command, "--to", folder)
     assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
-    assert result.stderr == f"cgpause: --output {folder}: {why}; name another folder\n"
+    assert result.stderr == f"cgpause: --to {folder}: {why}; name another folder\n"
 
 
 @COMMANDS
 def test_nothing_is_written_over_or_beside(command: list[str], tmp_path: Path) -> None:
     (tmp_path / HOSTILE).write_text("mine")
-    result = invoke(*command, "--output", str(tmp_path))
+    result = invoke(*command, "--to", str(tmp_path))
     assert result.exit_code == Exit.REFUSED
-    assert result.stderr == f"cgpause: --output {tmp_path}: it is not empty, {ESCAPED} is in it; name another folder\n"
+    assert result.stderr == f"cgpause: --to {tmp_path}: it is not empty, {ESCAPED} is in it; name another folder\n"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 @COMMANDS
 @pytest.mark.parametrize("folder", ["", "a\0b"], ids=["empty", "nul"])
 def test_what_no_folder_is_called_is_wrong_usage(command: list[str], folder: str) -> None:
-    result = invoke(*command, "--output", folder)
+    result = invoke(*command, "--to", folder)
     assert result.exit_code == Exit.USAGE
-    assert f"no folder is called {folder!r}" in result.stderr
+    assert f"{folder!r} cannot be the name of a folder" in result.stderr
 
 
 def test_of_a_command_that_fails_nothing_is_left(tmp_path: Path) -> None:
-    result = invoke("replay", "/nonexistent/trace", "--output", str(tmp_path / "new/out"))
+    result = invoke("lab", "replay", "/nonexistent/trace", "--to", str(tmp_path / "new/out"))
     assert result.exit_code == Exit.REFUSED
     assert "cannot read /nonexistent/trace" in result.stderr
     assert list(tmp_path.iterdir()) == []

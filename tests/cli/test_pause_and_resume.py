@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records
 
 from cgpause.cli import byhand
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
+from cgpause.ledger import ledger
 
 
 def test_a_pause_lowers_cpu_max_and_a_resume_puts_the_original_back(tree: FakeTree) -> None:
@@ -53,8 +57,8 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
     held = "already paused (throttle) by hand, 10m00s left: cgpause pause by tester"
     assert (again.exit_code, again.stdout, again.stderr) == (0, f"default/web {held}\n", "")
     assert snapshot(tree.root) == before
-    for otherwise in (["--mechanism", "freeze"], ["--for", "20m"]):
-        refused = run(tree, "pause", "web", *otherwise)
+    for also in ([], ["--for", "20m"]):
+        refused = run(tree, "pause", "web", "--mechanism", "freeze", *also)
         assert (refused.exit_code, refused.stdout) == (5, "")
         assert refused.stderr == f"cgpause: default/web: {held}; to hold it otherwise, cgpause resume it first\n"
         assert snapshot(tree.root) == before
@@ -64,6 +68,70 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
     again = run(tree, "resume", "web")
     assert (again.exit_code, again.stdout) == (0, "default/web is not paused\n")
     assert snapshot(tree.root) == before
+    assert cpu_max(web) == "50000 100000"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "ends", "said"),
+    [
+        ([], "20m", 1300, "20m00s left (until now: no end)"),
+        (["--for", "10m"], "20m", 1300, "20m00s left (until now: 8m20s left)"),
+        (["--for", "10m"], "1m", 160, "1m00s left (until now: 8m20s left)"),
+        (["--for", "10s"], "1m", 160, "1m00s left (until now: its time is over)"),
+    ],
+    ids=["without-an-end", "later", "sooner", "overdue"],
+)
+def test_pausing_for_a_time_sets_a_new_end_of_a_pause_by_hand(
+    first: list[str], then: str, ends: int, said: str, tree: FakeTree, monkeypatch: Patch
+) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 0)
+    run(tree, "pause", "web", *first)
+    begun = record_of(tree, web)
+    monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 100 * S)
+    before = snapshot(tree.root)
+
+    rehearsed = run(tree, "pause", "web", "--for", then, "--dry-run")
+    unchanged = snapshot(tree.root) == before
+    extended = run(tree, "pause", "web", "--for", then)
+
+    assert (rehearsed.stdout, unchanged) == (f"default/web would stay paused (throttle) by hand: {said}\n", True)
+    assert (extended.exit_code, extended.stdout) == (0, f"default/web stays paused (throttle) by hand: {said}\n")
+    assert record_of(tree, web) == replace(begun, expires_ns=ends * S)
+    assert cpu_max(web) == THROTTLED
+
+
+def test_a_new_end_is_an_event_of_the_same_pause(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    state = ["--state-dir", str(tree.folder)]
+    run(tree, *state, "pause", "web")
+    run(tree, *state, "pause", "web", "--for", "10m")
+
+    events = [json.loads(line) for line in (tree.folder / "history.jsonl").read_text().splitlines()]
+    (pause,) = json.loads(run(tree, *state, "history", "-o", "json").stdout)["pauses"]
+
+    assert [(event["what"], event["since_ns"]) for event in events] == [
+        ("paused", events[0]["since_ns"]),
+        ("extended", events[0]["since_ns"]),
+    ]
+    assert (pause["state"], pause["owner"], pause["reason"]) == ("active", "manual", "cgpause pause by tester")
+
+
+def test_a_pod_that_is_resumed_in_the_same_moment_gets_no_new_end(tree: FakeTree, monkeypatch: Patch) -> None:
+    web = tree.add_pod("web", cpu_max="50000 100000")
+    run(tree, "pause", "web")
+    really = ledger.set_end
+
+    def too_late(cgroup: Cgroup, owner: Owner, expires_ns: int | None) -> object:
+        run(tree, "resume", "web")
+        return really(cgroup, owner, expires_ns)
+
+    monkeypatch.setattr(ledger, "set_end", too_late)
+
+    result = run(tree, "pause", "web", "--for", "10m")
+
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert result.stderr == "cgpause: default/web: it was resumed in this moment: try again\n"
     assert cpu_max(web) == "50000 100000"
 
 
@@ -305,7 +373,9 @@ def test_an_ambiguous_reference_lists_the_matches(tree: FakeTree) -> None:
     assert records_left(tree.root) == []
 
 
-@pytest.mark.parametrize("ref", ["", " ", "web\n", "\x1b[2J", "\udcff\udcfe", "../..", "*", "x" * 100_000], ids=ascii)
+@pytest.mark.parametrize(
+    "ref", ["", " ", "web\n", "\x1b[2J", "\udcff\udcfe", "../..", "nothing*", "x" * 100_000], ids=ascii
+)
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_odd_references_are_named_in_one_printable_line(command: str, ref: str, tree: FakeTree) -> None:
     web = tree.add_pod("web")

@@ -106,7 +106,7 @@ def test_colour_that_is_forced_does_not_wrap_lines_in_a_pipe(tree: FakeTree) -> 
 
     done = process(tree, "status", env={"FORCE_COLOR": "1", "TERM": "dumb"})
 
-    assert len(done.stdout.splitlines()) == 5
+    assert len(done.stdout.splitlines()) == 8
 
 
 @pytest.mark.parametrize("stdout", ["full", "closed"])

@@ -1,4 +1,4 @@
-"""`cgpause record`: traces of a tree that changes, their replay, and the end by a signal."""
+"""`cgpause lab record`: traces of a tree that changes, their replay, and the end by a signal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_tree_that_changes_is_recorded(name: str, tree: FakeTree) -> None:
         tree.add_pod("late", 50 * MIB)
 
     with meanwhile(change):
-        result = run(tree, "record", "--for", "9s", str(path))
+        result = run(tree, "lab", "record", "--for", "9s", str(path))
     assert (result.exit_code, result.stderr) == (0, "")
     said = result.stdout.splitlines()[0]
     assert re.fullmatch(rf"wrote {re.escape(str(path))}: \d+ samples in \S+, \d+ pods at the end, \d+Ki", said), said
@@ -64,14 +64,14 @@ def test_it_writes_nothing_but_its_file(tree: FakeTree) -> None:
     tree.add_pod("web")
     before = snapshot(tree.root)
 
-    assert run(tree, "record", "--for", "1s", str(tree.folder / "x")).exit_code == 0
+    assert run(tree, "lab", "record", "--for", "1s", str(tree.folder / "x")).exit_code == 0
     assert snapshot(tree.root) == before
 
 
 def test_names_can_be_left_out(tree: FakeTree) -> None:
     tree.add_pod("secret", namespace="acme")
     path = tree.folder / "x.jsonl"
-    assert run(tree, "record", "--for", "1s", "--hash-names", str(path)).exit_code == 0
+    assert run(tree, "lab", "record", "--for", "1s", "--hash-names", str(path)).exit_code == 0
 
     text = path.read_text()
     assert "secret" not in text
@@ -84,7 +84,7 @@ def test_names_can_be_left_out(tree: FakeTree) -> None:
 def test_a_signal_ends_it_and_all_is_written(number: signal.Signals, tree: FakeTree) -> None:
     tree.add_pod("web")
     path = tree.folder / "x.gz"
-    command = [sys.executable, "-m", "cgpause", *place(tree), "record", str(path)]
+    command = [sys.executable, "-m", "cgpause", *place(tree), "lab", "record", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples")
@@ -101,7 +101,7 @@ def test_a_signal_ends_it_and_all_is_written(number: signal.Signals, tree: FakeT
 def test_without_kubepods_the_node_is_recorded(tmp_path: Path) -> None:
     tree = FakeTree(tmp_path)
     tree.kubepods.rename(tree.root / "other.slice")
-    result = run(tree, "record", "--for", "1s", str(tmp_path / "x"))
+    result = run(tree, "lab", "record", "--for", "1s", str(tmp_path / "x"))
 
     assert result.exit_code == 0
     assert "there is no pod below" in result.stdout
@@ -111,7 +111,7 @@ def test_without_kubepods_the_node_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("taken", ["x", "x.3"])
 def test_nothing_is_overwritten(taken: str, tree: FakeTree) -> None:
     (tree.folder / taken).write_text("mine")
-    result = run(tree, "record", "--for", "1s", str(tree.folder / "x"))
+    result = run(tree, "lab", "record", "--for", "1s", str(tree.folder / "x"))
 
     assert result.exit_code == 5
     assert result.stderr == (f"cgpause: cannot write {tree.folder / taken}: EEXIST (File exists): name another file\n")
@@ -122,15 +122,15 @@ def test_nothing_is_overwritten(taken: str, tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        pytest.param(["--for", "x"], 2, "--for 'x': give a time from 1s", id="for"),
-        pytest.param(["--interval", "0"], 2, "--interval '0': give a time from 1s", id="interval"),
+        pytest.param(["--for", "x"], 2, "--for: invalid time 'x': use 90s", id="for"),
+        pytest.param(["--interval", "0"], 2, "--interval: invalid time '0': use 90s", id="interval"),
         pytest.param(["--max-size", "0"], 2, "--max-size", id="size"),
         pytest.param(["/nonexistent/x"], 5, "name a file that can be made", id="folder"),
         pytest.param(["/"], 5, "cannot write /: EEXIST", id="root"),
     ],
 )
 def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str, tree: FakeTree) -> None:
-    result = run(tree, "record", "--for", "1s", *args)
+    result = run(tree, "lab", "record", "--for", "1s", *args)
 
     assert result.exit_code == code
     assert said in " ".join(result.stderr.replace("│", " ").split())
@@ -139,7 +139,7 @@ def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str, tree
 def test_a_full_disk_ends_it_and_is_said(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TraceFiles, "_write", _full)
     tree.add_pod("web")
-    result = run(tree, "record", "--for", "1s", str(tree.folder / "x"))
+    result = run(tree, "lab", "record", "--for", "1s", str(tree.folder / "x"))
 
     assert result.exit_code == 5
     assert "ENOSPC (No space left on device): what was written until then can be read" in result.stderr

@@ -1,4 +1,4 @@
-"""`cgpause replay`: its output and files, its reproducibility, and its errors for a file that is no trace."""
+"""`cgpause lab replay`: its output and files, its reproducibility, and its errors for a file that is no trace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def replayed(*args: str) -> dict[str, Any]:
-    result = invoke("replay", *args, "--json")
+    result = invoke("lab", "replay", *args, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     values: dict[str, Any] = json.loads(result.stdout)
     return values
@@ -78,7 +78,7 @@ def test_json_has_all_of_it(trace: str) -> None:
 
 
 def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
-    result = invoke("replay", trace)
+    result = invoke("lab", "replay", trace)
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[0].startswith("node.trace: 3 pods, 1000.0Mi, 11 samples in 10s from 2026-09-21T")
@@ -91,7 +91,7 @@ def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
 def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('mechanism = "freeze"\n[watermark]\nupper_pct = 99.5\nlower_pct = 99\n')
     config = ["--config", str(tmp_path / "config.toml")]
-    result = invoke(*config, "replay", trace, "--policy", "watermark", "--json")
+    result = invoke(*config, "lab", "replay", trace, "--policy", "watermark", "--json")
 
     (policy,) = json.loads(result.stdout)["policies"]
     assert (policy["policy"], policy["mechanism"], policy["kills_forewarned"]) == ("watermark", "freeze", 1)
@@ -102,7 +102,7 @@ def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_
 
 def test_the_same_trace_gives_the_same_bytes(trace: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        result = invoke("replay", trace, "--output", str(tmp_path / name))
+        result = invoke("lab", "replay", trace, "--to", str(tmp_path / name))
         assert (result.exit_code, "wrote" in result.stderr) == (0, True)
 
     for name in ("replay.json", "replay.md", "replay.png"):
@@ -119,7 +119,7 @@ def test_without_matplotlib_there_is_all_but_the_picture(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "cgpause.offline.trace.plot", raising=False)
-    result = invoke("replay", trace, "--output", str(tmp_path / "out"))
+    result = invoke("lab", "replay", trace, "--to", str(tmp_path / "out"))
 
     assert result.exit_code == 0
     assert "no picture, for matplotlib is not installed here: pip install 'cgpause[plots]'" in result.stderr
@@ -138,7 +138,7 @@ def test_without_matplotlib_there_is_all_but_the_picture(
     ],
 )
 def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str) -> None:
-    result = invoke("replay", *args)
+    result = invoke("lab", "replay", *args)
 
     assert result.exit_code == code
     assert said in " ".join(result.stderr.replace("│", " ").split())
@@ -147,7 +147,7 @@ def test_wrong_usage_says_what_to_do(args: list[str], code: int, said: str) -> N
 
 def test_what_is_no_trace_is_said_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"cgpause_trace":1}\n')
-    result = invoke("replay", str(tmp_path / "x"))
+    result = invoke("lab", "replay", str(tmp_path / "x"))
 
     assert (result.exit_code, result.stdout) == (5, "")
     assert result.stderr.startswith(f"cgpause: {tmp_path}/x:1: found by ")
@@ -157,7 +157,7 @@ def test_what_was_recorded_can_be_replayed(tree: FakeTree) -> None:
     tree.add_pod("web", 100 * MIB)
     tree.set_used(500 * MIB)
     path = str(tree.folder / "x.gz")
-    assert run(tree, "record", "--for", "1s", path).exit_code == 0
+    assert run(tree, "lab", "record", "--for", "1s", path).exit_code == 0
 
     values = replayed(path)
     assert (values["trace"]["pods"], values["trace"]["by"]) == (1, "record")

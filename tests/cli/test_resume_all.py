@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.commandline import cpu_max, damage, frozen, invoke, pause_as, run, with_config
+from helpers.commandline import THROTTLED, cpu_max, damage, frozen, invoke, pause_as, run, with_config
 from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
 
 from cgpause.core.model import Owner
@@ -45,6 +45,26 @@ def test_resume_all_needs_no_names(tree: FakeTree) -> None:
     assert result.exit_code == 0
     assert result.stdout == f"{web.relative_to(tree.root)} resumed: cpu.max 50000 100000\n"
     assert invoke("--cgroup-root", str(tree.root), "resume", "--all").stdout == "nothing is paused\n"
+
+
+def test_resume_all_names_the_pods(tree: FakeTree) -> None:
+    pause_as(tree, tree.add_pod("web", cpu_max="50000 100000"), Owner.DAEMON)
+
+    assert run(tree, "resume", "--all", "--dry-run").stdout == "default/web would be resumed\n"
+    assert run(tree, "resume", "--all").stdout == "default/web resumed: cpu.max 50000 100000\n"
+
+
+def test_resume_all_of_a_namespace_leaves_the_others_paused(tree: FakeTree) -> None:
+    web, db = tree.add_pod("web"), tree.add_pod("db", namespace="prod")
+    tree.add_pod("runs")
+    for pod in (web, db):
+        pause_as(tree, pod, Owner.MANUAL)
+
+    result = run(tree, "resume", "--all", "-n", "default")
+
+    assert (result.exit_code, result.stdout) == (0, "default/web resumed: cpu.max max 100000\n")
+    assert (cpu_max(web), cpu_max(db)) == ("max 100000", THROTTLED)
+    assert run(tree, "resume", "--all", "-n", "default").stdout == "nothing is paused of the 2 pods that match '*'\n"
 
 
 def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:

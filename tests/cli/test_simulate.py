@@ -1,4 +1,4 @@
-"""`cgpause simulate`: its output and files, its reproducibility, and its errors for a bad workload."""
+"""`cgpause lab simulate`: its output and files, its reproducibility, and its errors for a bad workload."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def workload(tmp_path: Path) -> str:
 
 
 def compared(*args: str) -> dict[str, Any]:
-    result = invoke("simulate", *args, "--json", "--jobs", "1")
+    result = invoke("lab", "simulate", *args, "--json", "--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     values: dict[str, Any] = json.loads(result.stdout)
     return values
@@ -90,7 +90,7 @@ def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
 
 def test_the_same_seed_gives_the_same_bytes(workload: str) -> None:
     first, again, other = (
-        invoke("simulate", workload, "--seed", seed, "--jobs", jobs, "--json").stdout_bytes
+        invoke("lab", "simulate", workload, "--seed", seed, "--jobs", jobs, "--json").stdout_bytes
         for seed, jobs in (("7", "1"), ("7", "3"), ("8", "1"))
     )
     assert first == again != other
@@ -106,7 +106,7 @@ def test_only_the_policies_asked_for_are_run(workload: str) -> None:
 def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('policy = "watermark"\nmechanism = "freeze"\n')
-    result = invoke("--config", str(config), "simulate", workload, "--policy", "reserve", "--json")
+    result = invoke("--config", str(config), "lab", "simulate", workload, "--policy", "reserve", "--json")
     values = json.loads(result.stdout)
     assert values["mechanism"] == "freeze"
     (policy,) = values["workloads"][0]["policies"]
@@ -122,7 +122,7 @@ def test_what_is_given_up_at_once_is_told_all_the_same(tmp_path: Path) -> None:
 
 
 def test_people_get_a_table(workload: str) -> None:
-    lines = invoke("simulate", workload).stdout.splitlines()
+    lines = invoke("lab", "simulate", workload).stdout.splitlines()
     assert lines[0].startswith(f"{workload}: 20 jobs on 2 nodes of 384.0Mi, oversubscribed to 150 %, seed 1")
     whole, groups = lines[1:5], lines[6:]
     assert [line.split()[0] for line in whole] == ["POLICY", *Arm]
@@ -134,7 +134,7 @@ def test_people_get_a_table(workload: str) -> None:
 
 
 def test_a_single_section_is_the_whole_and_has_no_table_of_its_own() -> None:
-    lines = invoke("simulate", "--preset", "paper-8g-150", "--policy", "none").stdout.splitlines()
+    lines = invoke("lab", "simulate", "--preset", "paper-8g-150", "--policy", "none").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["POLICY", "none"]
 
 
@@ -153,7 +153,9 @@ def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> Non
     ]
     assert groups["web"]["late"] is not None
     assert groups["web"]["finished_mean_s"] is groups["agent"]["late"] is groups["large"]["longest_silence_s"] is None
-    rows = [line.split() for line in invoke("simulate", str(path), "--policy", "reserve").stdout.splitlines()[-4:]]
+    rows = [
+        line.split() for line in invoke("lab", "simulate", str(path), "--policy", "reserve").stdout.splitlines()[-4:]
+    ]
     assert [row[0] for row in rows] == list(groups)
     assert [row.count("-") for row in rows] == [5, 5, 1, 2]
 
@@ -161,7 +163,7 @@ def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> Non
 def test_page_and_picture_show_what_became_of_each_group(tmp_path: Path) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD + SERVICES)
-    invoke("simulate", str(path), "--seeds", "2", "--output", str(tmp_path / "out"), "--jobs", "1")
+    invoke("lab", "simulate", str(path), "--seeds", "2", "--to", str(tmp_path / "out"), "--jobs", "1")
     values = json.loads((tmp_path / "out/simulation.json").read_text())
     page = (tmp_path / "out/simulation.md").read_text()
     (load,) = values["workloads"]
@@ -187,7 +189,7 @@ def test_page_and_picture_show_what_became_of_each_group(tmp_path: Path) -> None
 def test_a_single_group_is_not_shown_twice(tmp_path: Path) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD.rpartition("[[jobs]]")[0])
-    invoke("simulate", str(path), "--policy", "none", "--output", str(tmp_path / "out"), "--jobs", "1")
+    invoke("lab", "simulate", str(path), "--policy", "none", "--to", str(tmp_path / "out"), "--jobs", "1")
     values = json.loads((tmp_path / "out/simulation.json").read_text())
     values["workloads"][0]["policies"][0]["groups"][0]["restarts"] += 1
     assert "each group" not in (tmp_path / "out/simulation.md").read_text()
@@ -218,7 +220,7 @@ def test_several_seeds_give_mean_lowest_and_highest(workload: str) -> None:
         min(restarts),
         max(restarts),
     ]
-    lines = invoke("simulate", workload, "--policy", "none", "--seed", "3", "--seeds", "4").stdout.splitlines()
+    lines = invoke("lab", "simulate", workload, "--policy", "none", "--seed", "3", "--seeds", "4").stdout.splitlines()
     assert "seeds 3 to 6" in lines[0]
     assert f"{sum(restarts) / 4:.1f} ({min(restarts)}-{max(restarts)})" in lines[2]
 
@@ -234,7 +236,7 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_is_written_is_the_same_bytes_again_whatever_runs_at_a_time(workload: str, tmp_path: Path) -> None:
-    args = ("simulate", workload, "--seeds", "2", "--output")
+    args = ("lab", "simulate", workload, "--seeds", "2", "--to")
     one = invoke(*args, str(tmp_path / "new/one"), "--jobs", "1", "--json")
     two = invoke(*args, str(tmp_path / "two"), "--jobs", "2", "--json")
     files = written(tmp_path / "new/one")
@@ -250,7 +252,7 @@ def test_a_workload_drawn_again_is_the_same_picture(workload: str, tmp_path: Pat
     pictures = []
     for number, names in enumerate(([workload], [workload, "--preset", "paper-8g-*"], [workload])):
         folder = tmp_path / str(number)
-        invoke("simulate", *names, "--policy", "none", "--jobs", "1", "--output", str(folder))
+        invoke("lab", "simulate", *names, "--policy", "none", "--jobs", "1", "--to", str(folder))
         pictures.append((folder / "simulation.png").read_bytes())
     assert pictures[0] == pictures[2] != pictures[1]
     assert all(picture.startswith(b"\x89PNG") and b"tIME" not in picture for picture in pictures)
@@ -258,7 +260,7 @@ def test_a_workload_drawn_again_is_the_same_picture(workload: str, tmp_path: Pat
 
 def test_the_table_that_is_written_says_what_was_found(workload: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "out")
-    invoke("simulate", workload, "--output", folder, "--jobs", "1")
+    invoke("lab", "simulate", workload, "--to", folder, "--jobs", "1")
     runs = simulated(workload)
     page = (tmp_path / "out/simulation.md").read_text()
     rows = {cells[0]: cells[1:] for line in page.splitlines() if (cells := line.strip("| ").split(" | "))[0] in runs}
@@ -275,7 +277,7 @@ def test_without_matplotlib_the_rest_is_written_and_it_is_said_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "cgpause.offline.simulate.plot", raising=False)
-    result = invoke("simulate", workload, "--output", str(tmp_path / "out"), "--jobs", "1")
+    result = invoke("lab", "simulate", workload, "--to", str(tmp_path / "out"), "--jobs", "1")
     files = written(tmp_path / "out")
 
     assert result.exit_code == 0
@@ -288,13 +290,13 @@ def test_without_matplotlib_the_rest_is_written_and_it_is_said_how_to_get_it(
 def test_a_file_name_is_text_in_table_and_picture_not_markup(tmp_path: Path) -> None:
     path = tmp_path / "a|$\\frac$ *한* <b>.toml"
     path.write_text(WORKLOAD)
-    result = invoke("simulate", str(path), "--policy", "none", "--output", str(tmp_path / "out"))
+    result = invoke("lab", "simulate", str(path), "--policy", "none", "--to", str(tmp_path / "out"))
     assert result.exit_code == 0
     assert "a\\|\\$\\\\frac\\$ \\*한\\* \\<b\\>.toml" in (tmp_path / "out/simulation.md").read_text()
 
 
 def test_presets_are_listed_and_are_the_papers() -> None:
-    names = invoke("simulate", "--list").stdout.split()
+    names = invoke("lab", "simulate", "--list").stdout.split()
     assert names == list(PRESETS)
     for size, jobs in ((2, 100), (4, 50), (8, 25)):
         for pct in (100, 150):
@@ -307,9 +309,9 @@ def test_presets_are_listed_and_are_the_papers() -> None:
 def test_a_trace_is_no_workload_and_what_takes_it_is_named(tmp_path: Path) -> None:
     path = tmp_path / "node.trace"
     path.write_text('{"cgpause_trace":1}')
-    result = invoke("simulate", str(path))
+    result = invoke("lab", "simulate", str(path))
     assert result.exit_code == 2
-    assert f"{path} is a recording of a node, no workload; cgpause replay says" in result.stderr
+    assert f"{path} is a recording of a node, no workload; cgpause lab replay says" in result.stderr
 
 
 def test_a_preset_runs_at_true_size() -> None:
@@ -337,7 +339,7 @@ def test_a_preset_runs_at_true_size() -> None:
     ],
 )
 def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
-    result = invoke("simulate", *args)
+    result = invoke("lab", "simulate", *args)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.replace("│", " ").split())
     assert result.stdout == ""
@@ -426,7 +428,7 @@ def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
 ) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD.replace(old, new))
-    result = invoke("simulate", str(path))
+    result = invoke("lab", "simulate", str(path))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"cgpause: {path}")
     assert said in result.stderr
@@ -434,7 +436,7 @@ def test_a_bad_workload_is_named_with_place_value_and_what_is_allowed(
 
 def test_the_example_in_the_manual_is_valid(tmp_path: Path) -> None:
     manual = (Path(__file__).parents[2] / "docs/cli.md").read_text(encoding="utf-8")
-    example = manual.partition("## `simulate`")[2].partition("```toml\n")[2].partition("```")[0]
+    example = manual.partition("## `lab simulate`")[2].partition("```toml\n")[2].partition("```")[0]
     path = tmp_path / "workload.toml"
     path.write_text(example)
     assert simulated(str(path), "--policy", "none")["none"]["finished"] > 0

@@ -279,7 +279,7 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
             web.rename(tree.folder / "gone")
         return found
 
-    monkeypatch.setattr("cgpause.cli.output.read_record", read_and_go)
+    monkeypatch.setattr("cgpause.cli.explain.read_record", read_and_go)
 
     result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
 
@@ -328,4 +328,6 @@ def test_no_color_leaves_colours_out(args: list[str], no_color: str, tree: FakeT
 
     text = shown.getvalue()
     assert args == ["check"] or "\x1b[1m" in text, "it is written as for a terminal"
-    assert bool(COLOUR.search(text)) is (not no_color and args[0] in ("check", "explain") and args != ["explain"])
+    assert bool(COLOUR.search(text)) is (
+        not no_color and args[0] in ("check", "explain", "status") and args != ["explain"]
+    )

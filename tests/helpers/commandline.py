@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -34,6 +34,14 @@ NOBODY = 65534
 
 HOSTILE = os.fsdecode(b"a\x1b[31m\n\xff")
 ESCAPED = r"a\x1b[31m\n\udcff"
+
+
+def all_commands(group: object, before: str = "") -> dict[str, Any]:
+    """Return every command of a group by its words, with the groups in it and the group itself."""
+    found = {before: group}
+    for name, command in getattr(group, "commands", {}).items():
+        found |= all_commands(command, f"{before} {name}".strip())
+    return found
 
 
 def invoke(*args: str) -> Result:

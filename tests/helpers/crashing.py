@@ -175,6 +175,10 @@ def _reassert(cgroup: Cgroup) -> object:
     return ledger.reassert(cgroup, THROTTLE)
 
 
+def _set_end(cgroup: Cgroup) -> object:
+    return ledger.set_end(cgroup, Owner.DAEMON, 3)
+
+
 def take_over(mechanism: Mechanism | None = None) -> Callable[[Cgroup], object]:
     """Return the operation by which an operator takes over a pod that the daemon paused."""
     by_hand = replace(request(), owner=Owner.MANUAL, reason="by hand", since_ns=2, expires_ns=3)
@@ -204,6 +208,7 @@ def _scenarios() -> Iterator[Scenario]:
             yield Scenario(f"resume-{hold}-{name}", cpu_max, burst, _held(hold), ledger.resume, cpu_max)
             prepare = _held(hold)
             yield Scenario(f"take-over-{hold}-{name}", cpu_max, burst, prepare, take_over(), cpu_max)
+            yield Scenario(f"set-end-{hold}-{name}", cpu_max, burst, prepare, _set_end, cpu_max)
         freezing = take_over(Mechanism.FREEZE)
         yield Scenario(f"take-over-and-freeze-{name}", cpu_max, burst, _held("throttle"), freezing, cpu_max)
         yield Scenario(f"take-over-thawed-{name}", cpu_max, burst, _thawed, take_over(), cpu_max)

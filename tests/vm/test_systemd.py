@@ -318,7 +318,7 @@ def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(ca
 
     ended = last_pause("default/large", "ended")
     assert pauses("--pod", calm.large.uid)[-1] == pauses("--pod", "large", "--since", "today")[-1] == ended
-    assert (running["state"], running["end"], running["start"]) == ("running", None, ended["start"])
+    assert (running["state"], running["end"], running["start"]) == ("active", None, ended["start"])
     assert (ended["result"], ended["owner"]) == ("room", "daemon")
     assert ended["mechanism"] in ("throttle", "freeze"), "of batch by how long it was paused"
     assert ended["cpu_max"] == calm.large.original

@@ -30,7 +30,7 @@ def cgpause(node: Node, *args: str) -> list[str]:
 def recording(node: Node) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     path = node.folder / "node.trace.gz"
     with subprocess.Popen(
-        cgpause(node, "record", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        cgpause(node, "lab", "record", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             yield process, path
@@ -78,7 +78,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     assert last.node is not None, "PSI is there"
     assert last.kubepods is not None
     done = subprocess.run(
-        cgpause(node, "replay", str(path), "--output", str(node.folder / "out"), "--json"),
+        cgpause(node, "lab", "replay", str(path), "--to", str(node.folder / "out"), "--json"),
         capture_output=True,
         text=True,
         check=False,

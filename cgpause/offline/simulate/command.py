@@ -1,4 +1,4 @@
-"""`cgpause simulate`: workloads under several policies, as values, with progress."""
+"""`cgpause lab simulate`: workloads under several policies, as values, with progress."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
     for path in paths:
         if is_trace(path):
             found = f"{printable(path)} is a recording of a node, no workload"
-            raise ValueError(f"{found}; cgpause replay says what each policy would have done there")
+            raise ValueError(f"{found}; cgpause lab replay says what each policy would have done there")
     names = dict.fromkeys(name for preset in presets for name in _presets(preset))
     return [
         *(load_workload(path) for path in dict.fromkeys(paths)),

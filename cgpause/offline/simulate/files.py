@@ -1,4 +1,4 @@
-"""The files of `cgpause simulate --output DIR`: JSON, Markdown, and a picture if matplotlib is installed; pure."""
+"""The files of `cgpause lab simulate --to DIR`: JSON, Markdown, and a picture if matplotlib is installed; pure."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def held(values: dict[str, Any]) -> str:
 
 def _conditions(values: dict[str, Any]) -> str:
     means = "; the mean, and in brackets the lowest and the highest" if len(values["seeds"]) > 1 else ""
-    return f"By `cgpause simulate` {__version__}, {seeds(values)}{means}. Pods are {held(values)}."
+    return f"By `cgpause lab simulate` {__version__}, {seeds(values)}{means}. Pods are {held(values)}."
 
 
 def _groups(load: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The picture of `cgpause simulate --output`, drawn by matplotlib (the extra `plots`)."""
+"""The picture of `cgpause lab simulate --to`, drawn by matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replay as values for JSON, as a page, and as the files of `--output`; pure."""
+"""A replay as values for JSON, as a page, and as the files of `--to`; pure."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def markdown(found: dict[str, Any], picture: str | None) -> str:
         lines += ["## OOM kills for want of room", "", *_table(kills, texts=len(kills[0])), ""]
     lines += ["## By estimate", "", *(f"- {line}" for line in estimates(found)), ""]
     lines += ["## What a replay cannot know", "", *(f"- {text}" for text in found["unknown"])]
-    lines += ["", f"By `cgpause replay` {found['cgpause']}; times are UTC."]
+    lines += ["", f"By `cgpause lab replay` {found['cgpause']}; times are UTC."]
     return "\n".join(lines) + "\n"
 
 

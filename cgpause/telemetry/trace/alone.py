@@ -1,4 +1,4 @@
-"""`cgpause record`: a trace without a daemon. It reads what its user may read, and writes only its file."""
+"""`cgpause lab record`: a trace without a daemon. It reads what its user may read, and writes only its file."""
 
 from __future__ import annotations
 

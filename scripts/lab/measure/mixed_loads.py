@@ -73,7 +73,7 @@ LOADS: Final = {
         jobs=(_jobs("urgent", 6, 48, 100), _jobs("normal", 10, 24), _jobs("spare", 10, 24, -100)),
     ),
 }
-"""Each is a preset of `cgpause simulate`, about a hundred times smaller."""
+"""Each is a preset of `cgpause lab simulate`, about a hundred times smaller."""
 
 
 def load_of(name: str, costs: Costs) -> Load:

@@ -2,8 +2,8 @@
 
     python -m lab.measure.paper [--seeds N] [--jobs N]
 
-Prints one JSON object. The loads are the presets of `cgpause simulate`. How many CPUs a worker has is not known, so all
-is simulated with several numbers of them.
+Prints one JSON object. The loads are the presets of `cgpause lab simulate`. How many CPUs a worker has is not known, so
+all is simulated with several numbers of them.
 """
 
 from __future__ import annotations

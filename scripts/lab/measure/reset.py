@@ -95,7 +95,7 @@ def after() -> list[str]:
     if pod["paused"] is not None:
         wrong.append(f"status says of the new pod: {pod['paused']}")
     states = [pause["state"] for pause in json.loads(ask("history", "--json"))["pauses"]]
-    if not states or "running" in states:
+    if not states or "active" in states:
         wrong.append(f"the history has pauses that are {states}")
     hold()
     ask("resume", "default/web")

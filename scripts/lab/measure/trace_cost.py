@@ -1,8 +1,8 @@
 """Measures what a recording costs: `python -m lab.measure.trace_cost` prints JSON.
 
-`cgpause record` on a tree of ordinary files with kubelet's default maximum of pods, natively, packed as the daemon's
-trace is. Its CPU time is the process's own, from after its start; its bytes are the file's, from then on. How busy the
-host was before is noted with each: others take caches and, of a shared core, cycles.
+`cgpause lab record` on a tree of ordinary files with kubelet's default maximum of pods, natively, packed as the
+daemon's trace is. Its CPU time is the process's own, from after its start; its bytes are the file's, from then on. How
+busy the host was before is noted with each: others take caches and, of a shared core, cycles.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def measure(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]:
     load_average = os.getloadavg()[0]
     used = _LIMIT * (98 if load == LOADS[2] else 50) // 100
     (tree.kubepods / "memory.current").write_text(f"{used}\n")
-    with subprocess.Popen([*command, "record", str(path)], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*command, "lab", "record", str(path)], stdout=subprocess.DEVNULL) as process:
         try:
             _look_on(tree, load, SETTLE_S)
             before_ns, before_bytes, began_s = _cpu_ns(process.pid), path.stat().st_size, time.monotonic()

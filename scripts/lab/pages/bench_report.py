@@ -38,6 +38,8 @@ def render(results: dict[str, Any]) -> str:
     named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in results.get("tops", [])]
     trace = results.get("trace")
     named += [(f"{_WHERE[trace['tree']]}, a recording", trace)] if trace else []
+    start = results.get("start")
+    named += [(f"{_WHERE[start['tree']]}, the start of a command", start)] if start else []
     for name, run in named:
         machine = f"{run['machine']}, {run['cpus']} CPUs"
         lines.append(
@@ -48,6 +50,7 @@ def render(results: dict[str, Any]) -> str:
     lines += _idle(runs)
     lines += _reactions(runs)
     lines += _tops(results.get("tops", []))
+    lines += _start(start)
     lines += _trace(trace)
     lines += _slowdown(slowdown)
     return "\n".join([*lines, ""])
@@ -162,8 +165,8 @@ def _trace(trace: dict[str, Any] | None) -> list[str]:
         "",
         "## A recording",
         "",
-        f"`cgpause record` with {trace['pods']} pods, after its start, packed; CPU time is the whole process's. The",
-        "daemon has read most of its values already ([trace.md](../trace.md)). A host that is busy with other",
+        f"`cgpause lab record` with {trace['pods']} pods, after its start, packed; CPU time is the whole process's.",
+        "The daemon has read most of its values already ([trace.md](../trace.md)). A host that is busy with other",
         "work makes that CPU time longer, for caches and cores are shared: its load average, of the minute before, is",
         "how busy it was.",
         "",
@@ -175,6 +178,23 @@ def _trace(trace: dict[str, Any] | None) -> list[str]:
         costs = (load["cpu_pct"], load["sample_us"], load["bytes_per_pod_hour"], load["node_mib_per_day"])
         lines.append(_row((_WHERE[trace["tree"]], load["load"], busy, load["samples_per_s"], *costs, load["seconds"])))
     return lines
+
+
+def _start(start: dict[str, Any] | None) -> list[str]:
+    if start is None:
+        return []
+    lines = [
+        "",
+        "## The start of a command",
+        "",
+        f"From start to end, with {start['pods']} pods, in ms; {start['rounds']} alternating rounds.",
+        f"The host's load average was {start['load_average']}.",
+        "",
+        "| command | median | shortest | CPU time |",
+        "|---|---|---|---|",
+    ]
+    keys = ("median_ms", "shortest_ms", "cpu_ms")
+    return [*lines, *(_row((f"`{one['command']}`", *(one[key] for key in keys))) for one in start["commands"])]
 
 
 def _slowdown(slowdown: dict[str, Any] | None) -> list[str]:
@@ -229,8 +249,8 @@ def combine(commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
             results["runs"].append(part)
         elif part["kind"] == "top":
             results.setdefault("tops", []).append(part)
-        elif part["kind"] == "trace":
-            results["trace"] = part
+        elif part["kind"] in ("trace", "start"):
+            results[part["kind"]] = part
         else:
             raise LabError(f"a result of unknown kind: {part['kind']!r}")
     return results
@@ -241,9 +261,9 @@ def with_tops(results: dict[str, Any], commit: str, parts: Iterable[dict[str, An
     return {**results, "tops": [{**part, "commit": commit} for part in parts]}
 
 
-def with_trace(results: dict[str, Any], commit: str, part: dict[str, Any]) -> dict[str, Any]:
-    """Return `results` with the recording's replaced by `part`; only this gets the commit."""
-    return {**results, "trace": {**part, "commit": commit}}
+def with_part(results: dict[str, Any], commit: str, part: dict[str, Any]) -> dict[str, Any]:
+    """Return `results` with those of the part's kind replaced by it; only these get the commit."""
+    return {**results, part["kind"]: {**part, "commit": commit}}
 
 
 def _row(values: Iterable[object]) -> str:
@@ -251,12 +271,15 @@ def _row(values: Iterable[object]) -> str:
 
 
 def main() -> int:
-    """Publish the JSON files on the command line; dashboards alone, or a recording alone, update the published file."""
+    """Publish the JSON files on the command line.
+
+    Dashboards, a recording or the start of commands alone update the published file.
+    """
     parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
     if parts and all(part["kind"] == "top" for part in parts):
         results = with_tops(json.loads(RESULTS.read_text()), commit_of(), parts)
-    elif [part["kind"] for part in parts] == ["trace"]:
-        results = with_trace(json.loads(RESULTS.read_text()), commit_of(), parts[0])
+    elif [part["kind"] for part in parts] in (["trace"], ["start"]):
+        results = with_part(json.loads(RESULTS.read_text()), commit_of(), parts[0])
     else:
         results = combine(commit_of(), parts)
     RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")

@@ -48,7 +48,7 @@ simulation leaves out is in [simulation.md](simulation.md).
 
 ## At true size, simulated
 
-The presets of `cgpause simulate`: nodes of 32 GiB and 8 CPUs, the daemon's default configuration, seeds {seeds}.
+The presets of `cgpause lab simulate`: nodes of 32 GiB and 8 CPUs, the daemon's default configuration, seeds {seeds}.
 Counts and seconds paused are sums over these, times at which jobs were done are means (of all: when the last was).
 *Silent* is the longest stretch, in s, in which a pod did not answer: held, or no container of it ran. *Late* is how
 often that was longer than 2 s, for services that have so much to answer in.

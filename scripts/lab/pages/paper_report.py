@@ -70,7 +70,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "Written by `scripts/bench paper`, which simulates it again; do not edit. Section 6.2 of Kang & Yu 2024",
         "([doi 10.3745/TKIPS.2024.13.3.91](https://doi.org/10.3745/TKIPS.2024.13.3.91)), as it is in the presets of",
-        "`cgpause simulate`: 100 containers of 2 GB, 50 of 4 GB or 25 of 8 GB on three workers of 32 GB,",
+        "`cgpause lab simulate`: 100 containers of 2 GB, 50 of 4 GB or 25 of 8 GB on three workers of 32 GB,",
         "oversubscribed to 100 to 150 %, under no policy, the paper's algorithm (`watermark`) and `reserve`;",
         f"{run['seeds']} sets of jobs each. How far the simulation is from a kernel: [simulation.md](simulation.md).",
         "The same experiment on a kernel, but smaller: [evaluation.md](evaluation.md).",

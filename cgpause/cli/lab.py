@@ -1,30 +1,40 @@
-"""The commands `simulate`, `record` and `replay`: they try policies on simulated or recorded nodes, with no daemon."""
+"""`cgpause lab`: the commands that try policies on simulated or recorded nodes, with no daemon."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from cgpause.cli import output
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, fail, seconds
-from cgpause.cli.usage import Json
-from cgpause.config.settings import Policy
+from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
 from cgpause.core.exit_codes import Exit
-from cgpause.offline import folder
+from cgpause.core.model import Policy
 from cgpause.offline.simulate import Arm
 
+app = typer.Typer(
+    cls=Group,
+    help="Try policies on simulated and recorded nodes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 _MOST_SEEDS = 10_000
 
 
 def _named(to: str | None) -> str | None:
-    """Return the value of `--output`; raise BadParameter if no folder can have that name (empty, or with a NUL)."""
+    """Return the value of `--to`; raise BadParameter if no folder can have that name (empty, or with a NUL)."""
     if to is not None and (not to or "\0" in to):
-        raise typer.BadParameter(f"no folder is called {to!r}")
+        raise typer.BadParameter(f"{to!r} cannot be the name of a folder")
     return to
 
 
+def _command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return app.command(cls=Command, rich_help_panel="Commands", epilog=f"Example: {example}")
+
+
+@_command("cgpause lab simulate --preset paper-2g-150")
 def simulate(
     context: typer.Context,
     workload: Annotated[
@@ -60,7 +70,7 @@ def simulate(
     to: Annotated[
         str | None,
         typer.Option(
-            "--output",
+            "--to",
             metavar="DIR",
             help="Write simulation.json, .md and .png into this new folder, too.",
             callback=_named,
@@ -71,17 +81,18 @@ def simulate(
         typer.Option("--jobs", metavar="N", min=1, help="Simulations at a time (default: one for each CPU)."),
     ] = None,
     list_presets: Annotated[bool, typer.Option("--list", help="Print the names of the built-in workloads.")] = False,
-    as_json: Json = False,
+    output: Output = None,
 ) -> None:
     """Simulate workloads under each policy, without a node.
 
     It shows restarts, times, memory use and pauses. It needs no cgroups and changes none. The policies are those of the
     daemon, with the options of the configuration.
     """
-    from cgpause.cli import simulated as table  # noqa: PLC0415
-    from cgpause.offline import parallel  # noqa: PLC0415 - no other command needs them
-    from cgpause.offline.simulate import command, files  # noqa: PLC0415
-    from cgpause.offline.simulate.presets import PRESETS  # noqa: PLC0415
+    from cgpause.cli import simulated as table
+    from cgpause.cli.output import print_json
+    from cgpause.offline import folder, parallel
+    from cgpause.offline.simulate import command, files
+    from cgpause.offline.simulate.presets import PRESETS
 
     if list_presets:
         typer.echo("\n".join(PRESETS))
@@ -100,12 +111,13 @@ def simulate(
                 written.update(files.make(values))
     if to is not None:
         typer.echo(folder.wrote(to, written), err=True)
-    if as_json:
-        output.print_json(values)
+    if output is Format.JSON:
+        print_json(values)
     else:
-        table.print_simulation(values)
+        table.print_simulation(values, wide=output is Format.WIDE)
 
 
+@_command("cgpause lab record --for 1h node.jsonl.gz")
 def record(
     context: typer.Context,
     file: Annotated[
@@ -117,7 +129,7 @@ def record(
     ] = None,
     interval: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Between two samples (default: 1s); a fifth of it while memory is close."),
+        typer.Option(metavar="TIME", help="Between two samples (default: 1s); a fifth of it while memory is tight."),
     ] = None,
     max_size: Annotated[
         int,
@@ -134,9 +146,9 @@ def record(
 ) -> None:
     """Record the memory of this node and its pods into a file.
 
-    It needs no daemon and writes only that file, which cgpause replay reads.
+    It needs no daemon and writes only that file, which cgpause lab replay reads.
     """
-    from cgpause.cli import trace as command  # noqa: PLC0415 - no other command needs it
+    from cgpause.cli import trace as command
 
     given: Globals = context.obj
     for_s, interval_s = seconds(duration, "--for"), seconds(interval, "--interval")
@@ -154,9 +166,10 @@ def record(
             typer.echo(line)
 
 
+@_command("cgpause lab replay node.jsonl.gz --to results")
 def replay(
     context: typer.Context,
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="The file that cgpause record, or the daemon, wrote.")],
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file of cgpause lab record, or of the daemon.")],
     policy: Annotated[
         list[Policy] | None,
         typer.Option(
@@ -166,13 +179,13 @@ def replay(
     to: Annotated[
         str | None,
         typer.Option(
-            "--output",
+            "--to",
             metavar="DIR",
             help="Write replay.json, .md and .png into this new folder, too.",
             callback=_named,
         ),
     ] = None,
-    as_json: Json = False,
+    output: JsonOutput = None,
 ) -> None:
     """Show what each policy would have decided on a recorded node.
 
@@ -180,7 +193,8 @@ def replay(
     this would have saved. The policies are those of the daemon, with the options of the configuration. The growth of a
     pod that a policy would have paused is unknown from then on.
     """
-    from cgpause.cli import trace as command  # noqa: PLC0415 - no other command needs it
+    from cgpause.cli import trace as command
+    from cgpause.cli.output import print_json
 
     given: Globals = context.obj
     with exits():
@@ -188,7 +202,7 @@ def replay(
         found, wrote = command.replayed(trace, policies, given.config(), to)
     if wrote:
         typer.echo(wrote, err=True)
-    if as_json:
-        output.print_json(found)
+    if output is not None:
+        print_json(found)
     else:
         command.show(found)

@@ -1,0 +1,102 @@
+"""The output of `cgpause history`: tables, and values ready for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cgpause.cli import output
+from cgpause.core import durations
+from cgpause.core.errors import printable
+from cgpause.core.model import Owner
+from cgpause.telemetry.events import iso, moment
+from cgpause.telemetry.pauses import PastPause, PauseState, totals
+
+
+def history_values(path: str | None, since: float | None, found: list[PastPause]) -> dict[str, Any]:
+    """Return pauses and their totals, ready for JSON; `path` is None for a tree without a history."""
+    return {
+        "schema": 1,
+        "file": path,
+        "since": None if since is None else iso(since),
+        "pauses": [_pause_values(pause) for pause in found],
+        "totals": [asdict(total) for total in totals(found)],
+    }
+
+
+def _pause_values(pause: PastPause) -> dict[str, Any]:
+    return {
+        "pod": pause.pod,
+        "uid": pause.uid,
+        "state": pause.state,
+        "start": None if pause.start is None else iso(pause.start),
+        "end": None if pause.end is None else iso(pause.end),
+        "held_s": None if pause.held_s is None else round(pause.held_s, 3),
+        "mechanism": pause.mechanism,
+        "owner": pause.owner,
+        "reason": pause.reason,
+        "result": pause.result,
+        "end_reason": pause.end_reason,
+        "cpu_max": pause.cpu_max,
+        "memory_current_bytes": pause.memory_current_bytes,
+    }
+
+
+def print_history(found: list[PastPause], boot: str | None, *, wide: bool) -> None:
+    """Print a table of the pauses, and one of each pod's totals; `boot` is the id of the current boot.
+
+    With `wide`, each pause has the pod's UID and its memory at the start too.
+    """
+    to = output.console()
+    table = output.table_of(
+        "START",
+        "POD",
+        *(("UID", "MEMORY") if wide else ()),
+        "MECHANISM",
+        "PAUSED",
+        "WHY",
+        "HOW IT ENDED",
+        right=("PAUSED", "MEMORY"),
+        fold=("START", "POD", "MECHANISM", "WHY"),
+    )
+    for pause in found:
+        owner = f" ({Owner.MANUAL.by})" if pause.owner == Owner.MANUAL else ""
+        table.add_row(
+            "not noted" if pause.start is None else f"{moment(pause.start):%F %T}",
+            printable(pause.pod),
+            *(_more(pause) if wide else ()),
+            printable(f"{pause.mechanism or '?'}{owner}"),
+            "?" if pause.held_s is None else durations.shown(pause.held_s, tenths=True),
+            printable(pause.reason or "not noted"),
+            printable(_ending(pause, boot)),
+        )
+    to.print(output.Trimmed(table))
+    to.print()
+    table = output.table_of(
+        "POD", "PAUSES", "PAUSED", "LONGEST", "", right=("PAUSES", "PAUSED", "LONGEST"), fold=("POD",)
+    )
+    for total in totals(found):
+        notes = [f"{total.active} still paused"] if total.active else []
+        notes += [f"{total.unknown} of unknown length"] if total.unknown else []
+        table.add_row(
+            printable(total.pod),
+            str(total.pauses),
+            durations.shown(total.paused_s, tenths=True),
+            durations.shown(total.longest_s, tenths=True),
+            ", ".join(notes),
+        )
+    to.print(output.Trimmed(table))
+
+
+def _more(pause: PastPause) -> tuple[str, str]:
+    used = pause.memory_current_bytes
+    return printable(pause.uid), "?" if used is None else output.memory(used)
+
+
+def _ending(pause: PastPause, boot: str | None) -> str:
+    if pause.state is PauseState.ACTIVE:
+        return "still paused"
+    if pause.state is PauseState.ENDED:
+        return f"{pause.result}: {pause.end_reason}" if pause.result else f"{pause.end_reason}"
+    rebooted = pause.key is not None and boot not in (None, pause.key.boot)
+    return f"end unknown: {'the node was booted since' if rebooted else 'not recorded'}"

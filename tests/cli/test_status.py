@@ -1,0 +1,100 @@
+"""`cgpause status`: its order, its formats and --watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from helpers.commandline import MIB, pause_as, place, run
+from helpers.trees import FakeTree
+
+from cgpause.core.model import Owner
+
+
+def test_paused_pods_come_first_and_then_the_largest(tree: FakeTree) -> None:
+    for name, size in (("small", 1), ("large", 300), ("middle", 20)):
+        tree.add_pod(name, size * MIB)
+    pause_as(tree, tree.add_pod("held", 5 * MIB), Owner.DAEMON)
+
+    lines = run(tree, "status").stdout.splitlines()
+
+    assert [line.split()[0] for line in lines[7:]] == [
+        f"default/{name}" for name in ("held", "large", "middle", "small")
+    ]
+    assert lines[4] == "pods      4: 1 paused, 0 protected; 326.0Mi used"
+
+
+def test_a_wide_status_has_all_columns_on_any_terminal(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.add_pod("web")
+    with terminal(tree, "status", "-o", "wide") as shown:
+        assert "QOS" in shown.until("running")
+    with terminal(tree, "status") as shown:
+        assert "QOS" not in shown.until("running")
+
+
+class Shown:
+    """What a command writes to its terminal of 80 columns."""
+
+    def __init__(self, fd: int, child: subprocess.Popen[bytes]) -> None:
+        self.fd, self.child = fd, child
+
+    def until(self, text: str) -> str:
+        """Return what is shown up to this text; fail after a minute."""
+        found, deadline = "", time.monotonic() + 60
+        while text not in found:
+            assert time.monotonic() < deadline, found
+            if select.select([self.fd], [], [], 0.05)[0]:
+                found += os.read(self.fd, 65536).decode()
+        return found
+
+
+@contextmanager
+def terminal(tree: FakeTree, *args: str) -> Iterator[Shown]:
+    outside, inside = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "cgpause", *place(tree), *args],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        env={**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"},
+    )
+    os.close(inside)
+    try:
+        yield Shown(outside, child)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(outside)
+
+
+def test_watch_shows_the_status_again_until_it_is_interrupted(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    with terminal(tree, "status", "--watch") as shown:
+        shown.until("default/web")
+        tree.add_pod("new")
+        shown.until("default/new")
+        shown.child.send_signal(signal.SIGINT)
+        shown.until("\x1b[?1049l")  # the screen from before comes back
+
+        assert shown.child.wait(60) == 0
+
+
+def test_watch_writes_json_one_on_each_line_and_ends_with_its_reader(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    command = [sys.executable, "-m", "cgpause", *place(tree), "status", "-w", "-ojson"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        first, second = (json.loads(child.stdout.readline()) for _ in range(2))
+        child.stdout.close()
+
+        assert child.wait(60) == 0
+    assert first["pods"][0]["name"] == second["pods"][0]["name"] == "web"
