@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Self
 
+from cgpause.cli.explain import rule
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.observe import Kept, Observer, choose
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
@@ -19,9 +20,10 @@ from cgpause.cli.view import read_weight
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, printable
-from cgpause.core.model import Action, CgroupId, Pause, Pressure, Sample
+from cgpause.core.model import CgroupId, Pause, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
@@ -90,6 +92,7 @@ class Reader:
         self._details_at_ns = 0
         self._moments: deque[GraphPoint] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
+        self._judged: tuple[Sample, dict[CgroupId, Verdict]] | None = None
         self._daemon = RunningDaemon(DaemonState.UNKNOWN)
         self._host = printable(os.uname().nodename)
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
@@ -128,6 +131,7 @@ class Reader:
             sample, trouble = None, str(e)
         pressure = read_node_pressure()
         self._add_moment(at_ns, sample, pressure)
+        daemon = self._look_for_daemon(at_ns)
         pods, where = self._judge(sample, at_ns)
         return NodeView(
             at=at,
@@ -136,7 +140,7 @@ class Reader:
             host=self._host,
             policy=self._config.policy,
             mechanism=self._config.mechanism,
-            daemon=self._look_for_daemon(at_ns),
+            daemon=daemon,
             headroom=None if sample is None else sample.headroom,
             levels=where,
             kubepods=self._read_kubepods(),
@@ -161,10 +165,6 @@ class Reader:
         except CgpauseError:
             cpu_max = None
         try:
-            oom_kills: int | None = count_oom_kills(cgroup)
-        except CgpauseError:
-            oom_kills = None
-        try:
             processes: int | None = sum(len(cgroup.pids(name)) for name in ("", *tracked.descendants(at_ns)))
         except CgpauseError:
             processes, tracked.list_at_ns = None, 0  # probably a container has ended
@@ -175,10 +175,18 @@ class Reader:
             nr_periods=None if stat is None else stat.nr_periods,
             nr_throttled=None if stat is None else stat.nr_throttled,
             throttled_usec=None if stat is None else stat.throttled_usec,
-            oom_kills=oom_kills,
+            oom_kills=_oom_kills(cgroup),
             pressure=read_pressure(cgroup),
             processes=processes,
+            rule=self._rule(key),
+            events=choose(self._kept.of(tracked.pod.uid), self._observer.of(tracked.pod.uid)),
         )
+
+    def _rule(self, key: CgroupId) -> str | None:
+        if self._judged is None or key not in self._judged[1]:
+            return None
+        sample, verdicts = self._judged
+        return rule(verdicts[key], sample, self._config)
 
     def _refresh(self, at_ns: int) -> str | None:
         """Refresh the pods if that is due, and the CPU rates; return the error of the refresh, or None."""
@@ -223,6 +231,7 @@ class Reader:
 
     def _judge(self, sample: Sample | None, at_ns: int) -> tuple[tuple[SeenPod, ...], Levels | None]:
         """Ask the policy for a decision; return the pods with their verdicts, and the levels of headroom."""
+        self._judged = None
         if sample is None:
             return tuple(self._see(tracked, None, None, PodState.RUNNING) for tracked in self.tree.pods.values()), None
         # As if the daemon's next check were due, as in `cgpause explain`.
@@ -232,9 +241,12 @@ class Reader:
         # The watermark policy learns no growth, but the dashboard shows it.
         learned = self._state.reserve.growths
         self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
-        actions: dict[CgroupId, Action] = {action.pod.cgroup: action for action in decision.actions}
-        first = next_in_line(verdicts, actions)
+        # Beside a running daemon this is no decision, only a forecast: the daemon has watched the pods for longer.
+        decides = self._daemon.state is not DaemonState.RUNNING
+        paused = {action.pod.cgroup for action in decision.actions if decides and isinstance(action, Pause)}
+        first = next_in_line(verdicts, paused)
         known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
+        self._judged = sample, known
         pods = []
         for key, tracked in self.tree.pods.items():
             verdict = known.get(key)
@@ -242,7 +254,7 @@ class Reader:
                 self._walk_at_ns = 0  # the pod has ended since the refresh
                 continue
             state = PodState.RUNNING
-            if isinstance(actions.get(key), Pause):
+            if key in paused:
                 state = PodState.WOULD_PAUSE
             elif verdict is not None and verdict is first:
                 state = PodState.NEXT
@@ -289,16 +301,17 @@ class Reader:
         cgroup, current = self.tree.kubepods, self._sampler.kubepods_current_bytes
         if cgroup is None or current is None:
             return None
+        oom_kills = _oom_kills(cgroup)
         try:
             high_bytes = parse_limit(cgroup.read(high.FILE), high.FILE)
         except CgpauseError:
-            return Kubepods(printable(cgroup.id.path), current, None, high_is_ours=False)
+            return Kubepods(printable(cgroup.id.path), current, None, high_is_ours=False, oom_kills=oom_kills)
         try:
             data = cgroup.get_xattr(high.XATTR)
             ours = data is not None and high.decode_record(data).holds(high_bytes)
         except CgpauseError:
             ours = False
-        return Kubepods(printable(cgroup.id.path), current, high_bytes, high_is_ours=ours)
+        return Kubepods(printable(cgroup.id.path), current, high_bytes, high_is_ours=ours, oom_kills=oom_kills)
 
     def _look_for_daemon(self, at_ns: int) -> RunningDaemon:
         if at_ns >= self._daemon_at_ns:
@@ -310,3 +323,10 @@ class Reader:
 def _close(cpu: _Cpu) -> None:
     if cpu.fd >= 0:
         os.close(cpu.fd)
+
+
+def _oom_kills(cgroup: Cgroup) -> int | None:
+    try:
+        return count_oom_kills(cgroup)
+    except CgpauseError:
+        return None

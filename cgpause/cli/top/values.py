@@ -53,6 +53,11 @@ class SeenPod:
     """Amounts under the reserve policy; None under another policy."""
 
     @property
+    def namespace(self) -> str:
+        """The namespace; "" if the pod's name is unknown."""
+        return self.label.rpartition("/")[0]
+
+    @property
     def need(self) -> float:
         """Demand in bytes: the headroom that the reserve policy requires for the pod to run; 0 without a place."""
         return 0.0 if self.place is None else self.place.need
@@ -60,7 +65,7 @@ class SeenPod:
 
 @dataclass(frozen=True, slots=True)
 class PodDetail:
-    """Facts of one pod that are read only while the operator has it explained; None if unreadable."""
+    """Facts of one pod that are read only while its description is shown; None if unreadable."""
 
     key: CgroupId
     cpu_max: CpuMax | None
@@ -71,6 +76,10 @@ class PodDetail:
     oom_kills: int | None
     pressure: Pressure | None
     processes: int | None
+    rule: str | None
+    """The policy's rule by which the pod runs or is paused, as a sentence."""
+    events: tuple[SeenEvent, ...]
+    """The pod's own events, newest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Kubepods:
     high_bytes: int | None
     high_is_ours: bool
     """Whether the record on the cgroup says that cgpause wrote memory.high."""
+    oom_kills: int | None
+    """Processes of pods that the OOM killer has killed since kubelet made the cgroup, at boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,8 @@ class SeenEvent:
     pod: str
     reason: str
     held_s: float | None = None
+    """Length of the pause so far, in seconds."""
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
