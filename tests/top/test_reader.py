@@ -19,7 +19,7 @@ from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pressure, QosClass
-from cgpause.core.parse import MemInfo
+from cgpause.core.parse import CpuStat, MemInfo
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.journal import UNIT
@@ -342,8 +342,8 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
 
     assert detail is not None
     assert str(detail.cpu_max) == "50000 100000"
-    assert (detail.nr_throttled, detail.throttled_usec, detail.oom_kills, detail.processes) == (3, 6, 0, 0)
-    assert (detail.cpu_weight, detail.nr_periods) == (20, 9)
+    assert detail.cpu == CpuStat(5, 9, 3, 6)
+    assert (detail.cpu_weight, detail.oom_kills, detail.processes) == (20, 0, 0)
     assert detail.pressure is None
     assert detail.rule == "runs: it does not grow, so that a pause would free nothing"
     pause_as(tree, web, Owner.DAEMON, "needs 1.0Mi of 0.5Mi left")

@@ -189,7 +189,7 @@ def test_the_present_rate_is_of_the_last_ten_seconds() -> None:
     ("kills", "said"), [(0, "no OOM kills since boot"), (1, "1 OOM kill since boot"), (7, "7 OOM kills")]
 )
 def test_oom_kills_are_shown(kills: int, said: str) -> None:
-    snapshot = replace(busy_snapshot(), kubepods=Kubepods("kubepods", 1, None, high_is_ours=False, oom_kills=kills))
+    snapshot = replace(busy_snapshot(), kubepods=Kubepods(1, None, high_is_ours=False, oom_kills=kills))
 
     assert said in text_of(render(snapshot, Ui(), 80, 24))[2]
 
@@ -288,9 +288,7 @@ def test_levels_stand_on_the_bars(ascii_only: bool) -> None:  # noqa: FBT001 - a
 
 
 def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
-    snapshot = replace(
-        busy_snapshot(), kubepods=Kubepods("kubepods.slice", GIB, 2 * GIB, high_is_ours=False, oom_kills=None)
-    )
+    snapshot = replace(busy_snapshot(), kubepods=Kubepods(GIB, 2 * GIB, high_is_ours=False, oom_kills=None))
 
     assert "memory.high 2.0Gi, not ours" in text_of(render(snapshot, Ui(), 120, 40))[3]
 
@@ -455,7 +453,7 @@ def snapshots(draw: st.DrawFn) -> NodeView:
         levels=Levels(draw(st.floats(-1e12, 1e12)), draw(st.floats(-1e12, 1e12)), draw(st.integers(0, 1 << 40)))
         if there
         else None,
-        kubepods=draw(st.none() | st.just(Kubepods("kubepods", 1, None, high_is_ours=False, oom_kills=3))),
+        kubepods=draw(st.none() | st.just(Kubepods(1, None, high_is_ours=False, oom_kills=3))),
         pressure=draw(st.none() | st.just(busy_snapshot().pressure)),
         events=tuple(draw(some)),
         trouble=draw(st.none() | TEXTS),

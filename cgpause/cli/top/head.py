@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cgpause.cli.top.parts import Mark, bar, bins, clock, growth, line, shorten, size, spark, step_s, time_left
 from cgpause.cli.top.ui import PAST, Act, Deed, Mode, Ui
-from cgpause.cli.top.values import GraphPoint, Levels, NodeView, PodState, SeenPod
+from cgpause.cli.top.values import GraphPoint, Levels, NodeView, PodState
 from cgpause.core.errors import printable
 from cgpause.core.model import Headroom
 from cgpause.kernel.find_daemon import DaemonState
@@ -158,74 +158,65 @@ def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 100:>3.0f}%"
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    """One sparkline with its name, and a note beside it."""
-
-    name: str
-    drawn: list[str]
-    style: str
-    note: str
-
-
 def sparks(snapshot: NodeView, width: int, rows: int) -> list[Text]:
     """Return `rows` lines with the sparklines of pressure (some and full) and headroom, side by side."""
     each = (width - 2) // 3
     cells = max(each - _LABEL - 6, 1)
     step = step_s(cells, _LEAST_SPAN_S)
-    end_s = snapshot.moments[-1].at_s if snapshot.moments else 0.0
-    moments = [moment for moment in snapshot.moments if moment.at_s > end_s - (cells + 1) * step]
-
-    def binned(points: list[tuple[float, float | None]]) -> list[list[float]]:
-        return bins(points, cells, step, end_s)
-
-    now = snapshot.pressure
-    graphs = [
-        _pressure(
-            "PSI some", None if now is None else now.some_avg10, binned([(m.at_s, m.some_pct) for m in moments]), rows
-        ),
-        _pressure(
-            "PSI full", None if now is None else now.full_avg10, binned([(m.at_s, m.full_pct) for m in moments]), rows
-        ),
-        _left(snapshot, binned([(m.at_s, m.headroom_bytes) for m in moments]), rows, _minutes(cells * step)),
-    ]
-    lines = []
-    for row in range(rows):
-        made = line()
-        for graph in graphs:
+    lines = [line() for _ in range(rows)]
+    for graph in _graphs(snapshot, cells * step):
+        # The worst of each bin: a mean would hide a stall of one second among ten quiet ones.
+        end_s = snapshot.moments[-1].at_s if snapshot.moments else 0.0
+        found = bins([(one.at_s, graph.value(one)) for one in snapshot.moments], cells, step, end_s)
+        values = [graph.worst(several) if several else None for several in found]
+        peak = max([value for value in values if value is not None], default=0.0)
+        drawn = spark(values, rows, max(peak, graph.scale))
+        for row, made in enumerate(lines):
             name, note = (graph.name, graph.note) if row == rows - 1 else ("", "")
-            made.append(f"{name:<{_LABEL}}", "label").append(graph.drawn[row].ljust(cells)[:cells], graph.style)
+            text = drawn[row] if note or not name else f"{'off: psi=0':<{cells}}"[:cells]
+            made.append(f"{name:<{_LABEL}}", "label").append(text, graph.style or _pressure_style(peak))
             made.append(f" {note:<6}")
+    for made in lines:
         made.rstrip()
-        lines.append(made)
     return lines
 
 
-def _pressure(name: str, now: float | None, found: list[list[float]], rows: int) -> _Graph:
-    if now is None:
-        return _Graph(name, [*[""] * (rows - 1), "off: psi=0"], "dim", "")
-    # The worst of each bin: a mean would hide a stall of one second among ten quiet ones.
-    values = [max(several) if several else None for several in found]
-    peak = max([value for value in values if value is not None], default=0.0)
-    style = "short" if peak >= 10 else "close" if peak >= 1 else "calm"
-    drawn = spark(values, rows, max(peak, _LEAST_SCALE_PCT))
-    return _Graph(name, drawn, style, f"{now:.1f}%" if now < 99.95 else "100%")
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """One sparkline with its name, and a note beside it; without a note it is off."""
+
+    name: str
+    value: Callable[[GraphPoint], float | None]
+    worst: Callable[[list[float]], float]
+    scale: float
+    """Smallest full scale."""
+    note: str
+    style: str | None = None
+    """None: by the peak."""
 
 
-def _left(snapshot: NodeView, found: list[list[float]], rows: int, note: str) -> _Graph:
-    headroom, levels = snapshot.headroom, snapshot.levels
+def _graphs(snapshot: NodeView, seconds: float) -> list[_Graph]:
+    headroom, levels, now = snapshot.headroom, snapshot.levels, snapshot.pressure
+    some, full = (
+        ("", "")
+        if now is None
+        else ("100%" if one > 99.9 else f"{one:.1f}%" for one in (now.some_avg10, now.full_avg10))
+    )
     style = "calm" if headroom is None or levels is None else _style(headroom.available_bytes, levels)
-    values = [min(several) if several else None for several in found]
-    largest = max([value for value in values if value is not None], default=0.0)
-    least_scale = 0.0 if headroom is None else headroom.capacity_bytes / 20
-    return _Graph("headroom", spark(values, rows, max(largest, least_scale)), style, note)
+    scale = 0.0 if headroom is None else headroom.capacity_bytes / 20
+    span = f"{seconds / 60:.0f}min" if seconds % 60 == 0 or seconds >= 600 else f"{seconds:.0f}s"
+    return [
+        _Graph("PSI some", lambda one: one.some_pct, max, _LEAST_SCALE_PCT, some),
+        _Graph("PSI full", lambda one: one.full_pct, max, _LEAST_SCALE_PCT, full),
+        _Graph("headroom", lambda one: one.headroom_bytes, min, scale, span, style),
+    ]
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f}min" if seconds % 60 == 0 or seconds >= 600 else f"{seconds:.0f}s"
+def _pressure_style(peak: float) -> str:
+    return "short" if peak >= 10 else "close" if peak >= 1 else "calm"
 
 
-def summary(snapshot: NodeView, width: int) -> Text:
+def summary(snapshot: NodeView) -> Text:
     """Return a line with the paused pods, the pods that would be paused now, and the next pod."""
     groups = {state: [pod for pod in snapshot.pods if pod.state is state] for state in PodState}
     paused, now, following = (groups[state] for state in (PodState.PAUSED, PodState.WOULD_PAUSE, PodState.NEXT))
@@ -235,8 +226,8 @@ def summary(snapshot: NodeView, width: int) -> Text:
         made.append(printable(snapshot.trouble), "error").append(*_SEPARATOR)
     made.append(f"{len(paused)} paused", "paused" if paused else "")
     if now:
-        names = _names(now, 1 if width < 100 else 2)
-        made.append(*_SEPARATOR).append(f"{len(now)} would be: {names}", "short")
+        more = f" and {len(now) - 1} more" if len(now) > 1 else ""
+        made.append(*_SEPARATOR).append(f"{len(now)} would be: {printable(now[0].label)}{more}", "short")
     made.append(*_SEPARATOR)
     if following:
         pod = following[0]
@@ -250,12 +241,6 @@ def summary(snapshot: NodeView, width: int) -> Text:
         if groups[state]:
             made.append(*_SEPARATOR).append(f"{len(groups[state])} {name}", style)
     return made
-
-
-def _names(pods: Iterable[SeenPod], most: int) -> str:
-    labels = [printable(pod.label) for pod in pods]
-    more = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return ", ".join(labels[:most]) + more
 
 
 _KEYS = (

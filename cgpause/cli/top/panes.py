@@ -160,10 +160,10 @@ def _cpu(pod: SeenPod, detail: PodDetail | None) -> list[str]:
     more = [] if detail.cpu_max is None else [f"cpu.max {_quota(detail.cpu_max)}"]
     if detail.cpu_weight is not None:
         more.append(f"request {cpu_units.request_text(detail.cpu_weight)}")
-    if detail.throttled_usec is not None and detail.nr_throttled is not None and detail.nr_periods is not None:
-        part = cpu_units.throttled_text(detail.nr_throttled, detail.nr_periods)
-        total = durations.shown(detail.throttled_usec / 1e6)
-        more.append(f"throttled {detail.nr_throttled} times ({part}), {total} in all")
+    if detail.cpu is not None:
+        part = cpu_units.throttled_text(detail.cpu.nr_throttled, detail.cpu.nr_periods)
+        total = durations.shown(detail.cpu.throttled_usec / 1e6)
+        more.append(f"throttled {detail.cpu.nr_throttled} times ({part}), {total} in all")
     return [text, "; ".join(more)] if more else [text]
 
 

@@ -111,7 +111,7 @@ def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: b
         (title(snapshot, width), plan.title),
         (Group(*bars(snapshot, width, plan.bars)), plan.bars),
         (Group(*sparks(snapshot, width, plan.sparks)), plan.sparks),
-        (summary(snapshot, width), plan.summary),
+        (summary(snapshot), plan.summary),
         *_body(snapshot, ui, width, plan),
         (Group(*footer(snapshot, ui, width, plan.footer)), plan.footer),
     ]

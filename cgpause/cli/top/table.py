@@ -64,10 +64,8 @@ def _use(pod: SeenPod) -> Text:
 
 _NICE_TO_HAVE = 4
 """Highest rank of a column that gives way to a whole name and a legible state."""
-_WIDE_QOS = _Column("QOS", 10, 1, lambda pod: pod.qos, left=True)
 _COLUMNS = (
     _Column("QOS", 3, 5, lambda pod: _SHORT_QOS[pod.qos], left=True),
-    _WIDE_QOS,
     _Column("CLASS", 7, 0, lambda pod: pod.workload, left=True),
     _Column(
         *("MEMORY", 6, 9),
@@ -181,6 +179,4 @@ def _choose(width: int, label_width: int, gap: int) -> list[_Column]:
         if column.width + gap + spare <= left:
             left -= column.width + gap
             chosen.append(column)
-    # The wide QOS column replaces the short one.
-    short = [column for column in chosen if column.header == "QOS"][: _WIDE_QOS in chosen]
-    return [column for column in sorted(chosen, key=_COLUMNS.index) if column not in short]
+    return sorted(chosen, key=_COLUMNS.index)

@@ -7,6 +7,7 @@ from enum import Enum
 
 from cgpause.config.settings import HowPaused, Policy
 from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, Pressure, QosClass, Workload
+from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import RunningDaemon
 from cgpause.policy.serving import Place
 
@@ -70,9 +71,7 @@ class PodDetail:
     key: CgroupId
     cpu_max: CpuMax | None
     cpu_weight: int | None
-    nr_periods: int | None
-    nr_throttled: int | None
-    throttled_usec: int | None
+    cpu: CpuStat | None
     oom_kills: int | None
     pressure: Pressure | None
     processes: int | None
@@ -86,7 +85,6 @@ class PodDetail:
 class Kubepods:
     """The cgroup of all pods."""
 
-    path: str
     current_bytes: int
     high_bytes: int | None
     high_is_ours: bool
