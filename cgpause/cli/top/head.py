@@ -231,7 +231,7 @@ def summary(snapshot: NodeView) -> Text:
     made.append(*_SEPARATOR)
     if following:
         pod = following[0]
-        need = "" if pod.place is None else f", needs {growth(pod.need)} of {size(max(pod.place.left, 0))}"
+        need = "" if pod.place is None else f", needs {growth(pod.need)} of {size(max(pod.place.left, 0))} left"
         made.append(f"next: {printable(pod.label)}{need}", "next")
     else:
         # A growing pod can be safe from a pause: protected, the first in line, or with a demand of less than a page.

@@ -7,7 +7,6 @@ rest. rich lays them out; its consoles here only lay out, and never write.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -118,19 +117,17 @@ def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: b
     layout = Layout()
     layout.split_column(*(Layout(part, size=count) for part, count in parts if count > 0))
     lines = _CONSOLE.render_lines(layout, _CONSOLE.options.update_dimensions(width, height))
-    return Frame(tuple(tuple(_trim(line, ascii_only=ascii_only)) for line in lines))
+    return Frame(tuple(_trim(line, ascii_only=ascii_only) for line in lines))
 
 
-def _trim(line: list[Segment], *, ascii_only: bool) -> Iterator[Segment]:
-    """Yield a line's segments without blanks at its end, in ASCII if so wanted."""
-    while (
-        line
-        and not line[-1].text.strip()
-        and not (line[-1].style and (line[-1].style.reverse or line[-1].style.underline))
-    ):
-        line = line[:-1]
-    for text, style, _ in line:
-        yield Segment(text.translate(ASCII) if ascii_only else text, style)
+def _trim(line: list[Segment], *, ascii_only: bool) -> tuple[Segment, ...]:
+    """Return a line without the blanks at its end that show nothing, in ASCII if so wanted."""
+    kept = [Segment(text.translate(ASCII) if ascii_only else text, style) for text, style, _ in line]
+    while kept and not ((style := kept[-1].style) and (style.reverse or style.underline or style.bgcolor)):
+        text = kept.pop().text.rstrip()
+        if text:
+            return (*kept, Segment(text, style))
+    return tuple(kept)
 
 
 def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[RenderableType, int]]:
