@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from cgpause.cli.top.values import SeenEvent
@@ -35,6 +36,8 @@ class Kept:
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._known: tuple[int, int] | None = None
+        self._one: tuple[object, tuple[SeenEvent, ...]] = (None, ())
+        """The events of one pod, after the state of the file and the UID."""
         self.events: tuple[SeenEvent, ...] = ()
         """Newest last."""
 
@@ -55,10 +58,12 @@ class Kept:
         """Return the last events of one pod, newest last."""
         if not self.events or self._path is None:
             return ()
-        try:
-            return tuple(event for event in _read(self._path, _EVENTS_OF_ONE) if event.uid == uid)
-        except history.HistoryError:
-            return ()
+        if self._one[0] != (self._known, uid):
+            self._one = (self._known, uid), ()
+            with suppress(history.HistoryError):
+                found = tuple(event for event in _read(self._path, _EVENTS_OF_ONE) if event.uid == uid)
+                self._one = (self._known, uid), found
+        return self._one[1]
 
 
 def _read(path: str, count: int) -> tuple[SeenEvent, ...]:

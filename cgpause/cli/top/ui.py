@@ -175,11 +175,9 @@ def cursor(snapshot: NodeView, ui: Ui) -> SeenPod | None:
 def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
     """Return `ui` scrolled to its cursor in `rows` rows, without choices and questions about pods that are gone."""
     there = {pod.key for pod in snapshot.pods}
-    if ui.mode is Mode.CONFIRM and ui.asked is not None:
-        left = tuple(pod for pod in ui.asked.pods if pod.key in there)
-        if not left:
-            gone = f"{ui.asked.pods[0].label} is gone: nothing was done"
-            ui = replace(ui, mode=Mode.BROWSE, asked=None, message=gone, failed=True)
+    if ui.mode is Mode.CONFIRM and ui.asked is not None and there.isdisjoint(pod.key for pod in ui.asked.pods):
+        gone = f"{ui.asked.pods[0].label} is gone: nothing was done"
+        ui = replace(ui, mode=Mode.BROWSE, asked=None, message=gone, failed=True)
     if not ui.marked <= there:
         ui = replace(ui, marked=ui.marked & there)
     listed = shown_rows(snapshot, ui)
