@@ -243,29 +243,8 @@ def summary(snapshot: NodeView) -> Text:
     return made
 
 
-_KEYS = (
-    *(("↑↓", ""), ("Space", "mark"), ("Enter", "describe"), ("p", "pause"), ("f", "freeze"), ("r", "resume")),
-    *(
-        ("s", "sort"),
-        ("S", "reverse"),
-        ("n", "group"),
-        ("/", "filter"),
-        ("Esc", ""),
-        ("?", "help"),
-        ("q", "quit"),
-    ),
-)
-_KEYS_DESCRIBING = (
-    *(
-        ("↑↓", "scroll"),
-        ("p", "pause"),
-        ("f", "freeze"),
-        ("r", "resume"),
-        ("Enter", "back"),
-        ("?", "help"),
-        ("q", "quit"),
-    ),
-)
+_KEYS = "↑↓;Space mark;Enter describe;p pause;f freeze;r resume;s sort;S reverse;n group;/ filter;Esc;? help;q quit"
+_KEYS_DESCRIBING = "↑↓ scroll;p pause;f freeze;r resume;Enter back;? help;q quit"
 _MESSAGE_LINES = 3
 _QUESTIONS = {
     Deed.PAUSE: "Pause {}? {} paused until you resume {}.",
@@ -292,8 +271,9 @@ def footer(snapshot: NodeView, ui: Ui, width: int, most: int) -> list[Text]:
         lines[0].append(line("filter ", (ui.filter, "title"), "  "))
     if ui.marked:
         lines[0].append(f"{len(ui.marked)} marked", "title").append("  ")
-    for key, what in _KEYS_DESCRIBING if ui.describing else _KEYS:
-        piece = line((key, "key"), f" {what}".rstrip())
+    for named in (_KEYS_DESCRIBING if ui.describing else _KEYS).split(";"):
+        key, blank, what = named.partition(" ")
+        piece = line((key, "key"), blank + what)
         if lines[-1].cell_len + piece.cell_len > width and len(lines) < most:
             lines.append(line())
         lines[-1].append(piece).append("  ")
