@@ -74,11 +74,11 @@ _COLUMNS = (
     ),
     _Column("CACHE", 6, -1, lambda pod: growth(pod.reclaimable_bytes)),
     _Column("LIMIT", 6, 8, lambda pod: size(pod.max_bytes)),
-    _Column("USE", _USE_WIDTH, 3, _use, left=True),
+    _Column("USE", _USE_WIDTH, 2, _use, left=True),
     _Column("GROW/s", 6, 7, lambda pod: growth(pod.growth)),
     _Column("FULL IN", 7, 1, _full_in),
     _Column(
-        *("NEED", 6, 2),
+        *("NEED", 6, 3),
         lambda pod: "" if pod.place is None else growth(pod.need),
         lambda group: growth(group.need),
     ),
