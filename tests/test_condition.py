@@ -15,7 +15,7 @@ from helpers.commandline import damage, pause_as, run
 from helpers.trees import FakeTree
 
 from cgpause.cli import condition
-from cgpause.cli.condition import About
+from cgpause.core.model import About
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Owner
 from cgpause.core.paths import METRICS_FILE

@@ -158,16 +158,21 @@ def top(
     export: Annotated[
         str | None, typer.Option("--export", metavar="FILE.svg", help="Save one frame as a picture and end.")
     ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time between two refreshes (default: 1s).")
+    ] = None,
 ) -> None:
     """Show the node live; pause and resume pods with a key.
 
-    Headroom and pressure, every pod, who is paused or next and why, and the last decisions. The key ? shows the keys.
+    It shows headroom and pressure, every pod, which pods are paused or next and why, and the last decisions. The key ?
+    shows the keys.
     """
     from cgpause.cli.top import app as dashboard
 
     given: Globals = context.obj
     if export is not None and os.path.splitext(export)[1] not in ("", ".svg"):
         fail(f"--export {printable(export)}: the picture is an SVG; name a file *.svg", Exit.USAGE)
+    every_s = seconds(interval, "--interval") or dashboard.INTERVAL_S
     refusal = None if once or export is not None else dashboard.why_not_live()
     if refusal is not None:
         fail(refusal, Exit.USAGE)
@@ -177,7 +182,7 @@ def top(
         known, _ = given.learned()
         with dashboard.open_reader(given.root(), given.log_dir, config, kept, known) as reader:
             if not once and export is None:
-                dashboard.run_live(reader, given.config, given.keep)
+                dashboard.run_live(reader, given.config, given.keep, every_s)
                 return
             snapshot = dashboard.read_still(reader)
             if export is not None:

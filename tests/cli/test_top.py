@@ -40,6 +40,14 @@ def test_a_terminal_that_cannot_move_its_cursor_is_told_too(tree: FakeTree, monk
     assert "(TERM); one frame without: cgpause top --once" in result.stderr
 
 
+@pytest.mark.parametrize("given", ["0", "1x", "-5", ""])
+def test_an_interval_that_is_no_time_is_a_usage_error(given: str, tree: FakeTree) -> None:
+    result = run(tree, "top", "--once", "--interval", given)
+
+    assert result.exit_code == Exit.USAGE
+    assert result.stderr.startswith(f"cgpause: --interval {given!r}: give a time from 1s")
+
+
 class Tty:
     @staticmethod
     def isatty() -> bool:

@@ -20,6 +20,7 @@ from cgpause.core.model import (
     QosClass,
     Workload,
 )
+from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 from cgpause.policy.demand import Basis
 from cgpause.policy.serving import Place
@@ -102,7 +103,7 @@ def make_snapshot(*pods: SeenPod, **changes: object) -> NodeView:
         "daemon": RunningDaemon(DaemonState.RUNNING, 812),
         "headroom": Headroom(8 * GIB, 3 * GIB, 4 * GIB, 4 * GIB - 380 * MIB, 100 * MIB),
         "levels": Levels(141 * MIB, 1100 * MIB, 100 * MIB),
-        "kubepods": Kubepods("kubepods.slice", 4 * GIB - 180 * MIB, 4000 * MIB, high_is_ours=True),
+        "kubepods": Kubepods(4 * GIB - 180 * MIB, 4000 * MIB, high_is_ours=True, oom_kills=0),
         "pressure": Pressure(1.25, 1000, 0.4, 100),
         "moments": moments,
         "pods": pods,
@@ -174,13 +175,21 @@ def busy_snapshot() -> NodeView:
     return make_snapshot(*pods, events=events)
 
 
+RULE = "resumes when its demand fits the forecast of all pods that run"
+PAST = (
+    SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0Mi of 4.0Mi left"),
+    SeenEvent(AT - 30, "resumed", "batch/report-1", "fits again", 30.0),
+)
+
+
 def make_detail(pod: SeenPod) -> PodDetail:
-    return PodDetail(pod.key, CpuMax(1001, 100_000), 20, 168, 42, 71_000_000, 1, Pressure(3.5, 1, 0.5, 1), 7)
+    pressure = Pressure(3.5, 1, 0.5, 1)
+    return PodDetail(pod.key, CpuMax(1001, 100_000), 20, CpuStat(0, 168, 42, 71_000_000), 1, pressure, 7, RULE, PAST)
 
 
 def text_of(frame: Frame) -> list[str]:
     """Return the frame's lines without styles and trailing blanks."""
-    return ["".join(text for text, _ in line).rstrip() for line in frame.lines]
+    return ["".join(text for text, _, _ in line).rstrip() for line in frame.lines]
 
 
 def many_pods(count: int) -> NodeView:

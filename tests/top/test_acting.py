@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, cpu_max, damage, pause_as
+from helpers.commandline import Patch, cpu_max, damage, frozen, pause_as
 from helpers.trees import FakeTree, records_left
 
 from cgpause.cli.top.app import Load, act
 from cgpause.cli.top.reader import Reader
-from cgpause.cli.top.ui import Act, Deed
+from cgpause.cli.top.ui import Act, Deed, Target
 from cgpause.cli.top.values import PodState
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config
@@ -52,7 +52,7 @@ def keep(event: Event) -> None:
 
 def do(reader: Reader, deed: Deed, load: Load = Config) -> tuple[str, bool]:
     [(key, tracked)] = reader.tree.pods.items()
-    return act(reader, load, keep, Act(deed, key, tracked.pod.label))
+    return act(reader, load, keep, Act(deed, (Target(key, tracked.pod.label),)))
 
 
 def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
@@ -79,10 +79,36 @@ def test_what_could_not_be_kept_is_part_of_what_is_said(reader: Reader, capfd: p
     """The dashboard draws it as a message; printing it would disturb the screen."""
     [(key, tracked)] = reader.tree.pods.items()
 
-    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, key, tracked.pod.label))
+    message, failed = act(
+        reader, Config, lambda _: "the disk is full", Act(Deed.FREEZE, (Target(key, tracked.pod.label),))
+    )
 
     assert (message, failed) == ("default/web paused: frozen; the disk is full", False)
     assert capfd.readouterr() == ("", "")
+
+
+def test_of_several_pods_the_failures_are_named(tree: FakeTree, web: Path, reader: Reader) -> None:
+    db, cache = tree.add_pod("db"), tree.add_pod("cache")
+    reader.read(now_ns() + 10**10)
+    os.setxattr(db, "user.oomd_omit", b"1")
+    targets = tuple(Target(key, tracked.pod.label) for key, tracked in reader.tree.pods.items())
+
+    message, failed = act(reader, Config, keep, Act(Deed.FREEZE, targets))
+
+    assert message.startswith("2 pods frozen; default/db is protected: ")
+    assert failed
+    assert [frozen(pod) for pod in (web, db, cache)] == [True, False, True]
+    assert act(reader, Config, keep, Act(Deed.RESUME, targets[:1] + targets[2:])) == ("2 pods resumed", False)
+
+
+def test_an_error_of_the_history_is_said_once_for_several_pods(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("db")
+    reader.read(now_ns() + 10**10)
+    targets = tuple(Target(key, tracked.pod.label) for key, tracked in reader.tree.pods.items())
+
+    message, failed = act(reader, Config, lambda _: "the disk is full", Act(Deed.PAUSE, targets))
+
+    assert (message, failed) == ("2 pods paused; the disk is full", False)
 
 
 def test_the_daemons_pause_can_be_ended(reader: Reader, tree: FakeTree, web: Path) -> None:
@@ -96,7 +122,7 @@ def test_a_pod_that_is_gone_is_said_to_be(reader: Reader, tree: FakeTree, web: P
     web.rename(tree.folder / "gone")
     reader.read(now_ns() + 10**10)
 
-    gone = Act(Deed.PAUSE, CgroupId("kubepods/gone", 1), "default/web")
+    gone = Act(Deed.PAUSE, (Target(CgroupId("kubepods/gone", 1), "default/web"),))
     assert act(reader, Config, keep, gone) == ("default/web is gone", True)
 
 

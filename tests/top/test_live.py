@@ -53,8 +53,7 @@ def pod(tree: FakeTree, name: str) -> Path:
 
 def select(program: TerminalProgram, label: str) -> None:
     """Press the arrow key until the pod with this label is selected."""
-    program.type(DOWN)
-    program.wait_for("▶ ")
+    program.type("g")
     for _ in range(20):
         if f"▶ {label}" in program.text:
             return
@@ -82,7 +81,7 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
     with shown(tree) as program:
         select(program, "default/db")
         program.type("p")
-        program.wait_for("Pause default/db? It stays paused until somebody resumes it.")
+        program.wait_for("Pause default/db? It stays paused until you resume it.")
         assert cpu_max(pod(tree, "db")) == "50000 100000"
         program.type("y")
         program.wait_for("default/db paused: cpu.max 50000 100000 -> 1001 100000")
@@ -214,11 +213,11 @@ def test_a_history_that_cannot_be_written_shifts_no_line(tree: FakeTree) -> None
         assert program.screen.lines[0].startswith(" cgpause top")
 
 
-def test_explanation_filter_sort_and_help(tree: FakeTree) -> None:
+def test_description_filter_sort_and_help(tree: FakeTree) -> None:
     with shown(tree) as program:
         select(program, "default/web")
         program.type("e")
-        program.wait_for("explained: default/web")
+        program.wait_for("describe default/web")
         program.wait_for("cpu.max 50000 100000 (500m)")
         program.type("\x1b")
         program.wait_for("last decisions")
@@ -234,6 +233,42 @@ def test_explanation_filter_sort_and_help(tree: FakeTree) -> None:
         program.wait_for("help: any key leaves it")
         program.type("x")
         program.wait_for("last decisions")
+
+
+def test_marked_pods_are_paused_together_with_mouse_and_keys(tree: FakeTree) -> None:
+    with shown(tree, 120, 30) as program:
+        assert {"?1000", "?1006"} <= program.screen.modes
+        line = next(number for number, text in enumerate(program.screen.lines, 1) if "default/cache" in text)
+        program.type(f"\x1b[<0;5;{line}M\x1b[<0;5;{line}m")
+        program.wait_for("▶ default/cache")
+        program.type(" ")
+        program.wait_for(" *default/cache")
+        select(program, "default/db")
+        program.type(" f")
+        program.wait_for("Freeze 2 pods (")
+        program.type("\x1b[<64;1;1M")  # the wheel is no answer
+        time.sleep(0.3)
+        program.type("y")
+        program.wait_for("2 pods frozen")
+        assert frozen(pod(tree, "cache"))
+        assert frozen(pod(tree, "db"))
+        assert not frozen(pod(tree, "web"))
+        program.type("/frozen\r")
+        program.wait_for(lambda text: "default/db" in text and "default/web" not in text)
+        program.type("q")
+        assert program.end() == 0
+        assert not {"?1000", "?1006"} & program.screen.modes
+
+
+def test_the_interval_is_as_long_as_asked_for(tree: FakeTree) -> None:
+    argv = [sys.executable, "-m", "cgpause", *place(tree), "top", "--interval", "1h"]
+    with TerminalProgram(argv) as program:
+        program.wait_for("default/web")
+        tree.add_pod("late", 50 * MIB)
+        time.sleep(3)
+        program.type("\x1b[B")
+        program.wait_for(lambda _: "▶" in program.screen.lines[8])
+        assert "default/late" not in program.text
 
 
 def test_it_follows_pods_that_come_and_go(tree: FakeTree) -> None:
@@ -255,7 +290,7 @@ def test_it_sees_what_others_do(tree: FakeTree) -> None:
 def test_a_resize_draws_everything_anew(columns: int, lines: int, tree: FakeTree) -> None:
     with shown(tree, 100, 30) as program:
         program.resize(columns, lines)
-        program.wait_for(lambda _: "default/web" in program.text and "p pause" in program.screen.lines[-1])
+        program.wait_for(lambda text: "default/web" in text and "mark" in "".join(program.screen.lines[-2:]))
         assert all(len(line) <= columns for line in program.screen.lines)
 
 

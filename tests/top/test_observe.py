@@ -68,3 +68,18 @@ def test_without_a_path_there_is_none() -> None:
     kept = Kept(None)
     kept.look()
     assert kept.events == ()
+
+
+def test_of_one_pod_its_own_events_are_found_among_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    for number in range(500):
+        event = Event(number, "paused", "default/web", f"uid-{number % 250}", "no room")
+        history.append(str(path), event, 1 << 20)
+    kept = Kept(str(path))
+    assert kept.of("uid-7") == ()
+    kept.look()
+
+    assert [event.at for event in kept.of("uid-7")] == [7.0, 257.0]
+    assert kept.of("uid-none") == ()
+    path.unlink()
+    assert kept.of("uid-7") == ()

@@ -19,7 +19,7 @@ from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import now_ns
 from cgpause.core.model import Mechanism, Owner, Pressure, QosClass
-from cgpause.core.parse import MemInfo
+from cgpause.core.parse import CpuStat, MemInfo
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.journal import UNIT
@@ -123,6 +123,36 @@ def test_who_would_be_paused_and_who_is_next(tree: FakeTree, reader: Reader) -> 
     assert snapshot.levels.pause_bytes > snapshot.headroom.available_bytes > snapshot.levels.evict_bytes
 
 
+def test_beside_a_running_daemon_nothing_is_decided_but_the_next_pod_is_forecast(
+    tree: FakeTree, reader: Reader, monkeypatch: Patch
+) -> None:
+    """The daemon has watched the pods for longer: what it has not done, it has decided against."""
+    monkeypatch.setattr("cgpause.cli.top.reader.find_daemon", lambda _: RunningDaemon(DaemonState.RUNNING, 812))
+    tree.set_used(980 * MIB)
+    pods = [
+        tree.add_pod(name, mib * MIB, memory_max=str(300 * MIB)) for name, mib in (("a", 200), ("b", 60), ("c", 50))
+    ]
+    reader.read(10 * S)
+    for pod in pods:
+        (pod / "memory.current").write_text(f"{int((pod / 'memory.current').read_text()) + 20 * MIB}\n")
+
+    states = [pod.state for pod in reader.read(11 * S).pods]
+
+    assert PodState.WOULD_PAUSE not in states
+    assert states.count(PodState.NEXT) == 1
+
+
+def test_oom_kills_of_all_pods_are_counted(tree: FakeTree, reader: Reader) -> None:
+    tree.add_pod("web")
+    before = reader.read(10 * S).kubepods
+    (tree.kubepods / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 1\n")
+    after = reader.read(11 * S).kubepods
+
+    assert before is not None
+    assert after is not None
+    assert (before.oom_kills, after.oom_kills) == (None, 3)
+
+
 def test_next_in_line_is_the_one_with_least_to_spare_and_pausing_begins_there(tree: FakeTree, reader: Reader) -> None:
     tree.set_used(500 * MIB)
     pods = [tree.add_pod(name, 50 * MIB, memory_max=str(300 * MIB)) for name in "abc"]
@@ -196,6 +226,24 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
     db.rename(tree.folder / "gone")
     event = reader.read(16 * S).events[-1]
     assert (event.what, event.pod) == ("ended", "default/db")
+
+
+def test_a_resume_and_a_new_pause_between_two_refreshes_are_both_events(tree: FakeTree, reader: Reader) -> None:
+    web = tree.add_pod("web")
+    pause_as(tree, web, Owner.DAEMON, "first")
+    reader.read(now_ns())
+    with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
+        ledger.resume(cgroup)
+    pause_as(tree, web, Owner.DAEMON, "second")
+
+    events = reader.read(now_ns()).events
+
+    assert [(event.what, event.reason) for event in events] == [
+        ("paused", "first"),
+        ("resumed", "was paused: first"),
+        ("paused", "second"),
+    ]
+    assert events[1].held_s is not None
 
 
 def test_pauses_that_were_there_before_come_in_the_order_in_which_they_began(tree: FakeTree, reader: Reader) -> None:
@@ -294,9 +342,14 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
 
     assert detail is not None
     assert str(detail.cpu_max) == "50000 100000"
-    assert (detail.nr_throttled, detail.throttled_usec, detail.oom_kills, detail.processes) == (3, 6, 0, 0)
-    assert (detail.cpu_weight, detail.nr_periods) == (20, 9)
+    assert detail.cpu == CpuStat(5, 9, 3, 6)
+    assert (detail.cpu_weight, detail.oom_kills, detail.processes) == (20, 0, 0)
     assert detail.pressure is None
+    assert detail.rule == "runs: it does not grow, so that a pause would free nothing"
+    pause_as(tree, web, Owner.DAEMON, "needs 1.0Mi of 0.5Mi left")
+    paused = reader.read(13 * S, key).detail
+    assert paused is not None
+    assert [(event.what, event.reason) for event in paused.events] == [("paused", "needs 1.0Mi of 0.5Mi left")]
     web.rename(tree.folder / "gone")
     assert reader.read(15 * S, key).detail is None
 

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from cgpause.cli.top.panes import explanation
-from cgpause.cli.top.parts import ASCII, UNICODE, Glyphs
-from cgpause.cli.top.screen import render, visible_rows
-from cgpause.cli.top.terminal import Painter, encoding_of, glyphs_for
-from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Ui, settle
-from cgpause.cli.top.values import Kubepods, Levels, NodeView, PodState, SeenEvent, SeenPod
+from cgpause.cli.top.head import fall_rate
+from cgpause.cli.top.parts import ASCII, UNICODE
+from cgpause.cli.top.screen import pod_at, render, settled, visible_rows
+from cgpause.cli.top.terminal import Painter, encoding_of, is_ascii
+from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Target, Ui, settle
+from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenEvent, SeenPod
 from cgpause.core.model import Headroom, QosClass
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 
@@ -38,18 +38,24 @@ FRAMES = Path(__file__).parents[1] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
 
 
-def explained() -> tuple[NodeView, Ui]:
+def described() -> tuple[NodeView, Ui]:
     snapshot = busy_snapshot()
     pod = snapshot.pods[1]
-    return replace(snapshot, detail=make_detail(pod)), Ui(selected=pod.key, explaining=True)
+    return replace(snapshot, detail=make_detail(pod)), Ui(selected=pod.key, describing=True)
+
+
+def marked() -> Ui:
+    pods = busy_snapshot().pods
+    return Ui(grouped=True, selected=pods[3].key, marked=frozenset({pods[1].key, pods[2].key}))
 
 
 WHOLE: dict[str, tuple[NodeView, Ui, int, int]] = {
     "80x24": (busy_snapshot(), Ui(), 80, 24),
     "120x40": (busy_snapshot(), Ui(), 120, 40),
     "200x60": (busy_snapshot(), Ui(), 200, 60),
-    "80x24-explained": (*explained(), 80, 24),
-    "120x40-explained": (*explained(), 120, 40),
+    "200x50-grouped": (busy_snapshot(), marked(), 200, 50),
+    "80x24-described": (*described(), 80, 24),
+    "120x40-described": (*described(), 120, 40),
     "80x24-help": (busy_snapshot(), Ui(mode=Mode.HELP), 80, 24),
     "40x10": (busy_snapshot(), Ui(), 40, 10),
     "20x5": (busy_snapshot(), Ui(), 20, 5),
@@ -68,11 +74,11 @@ def test_whole_frames_are_as_they_were_looked_at(name: str) -> None:
 
 
 @pytest.mark.parametrize(("label", "whose"), [("ops/debug", "by hand"), ("batch/report-1", "by the daemon")])
-def test_the_explanation_says_once_who_paused_a_pod_and_why(label: str, whose: str) -> None:
+def test_the_description_says_once_who_paused_a_pod_and_why(label: str, whose: str) -> None:
     snapshot = busy_snapshot()
     [pod] = [pod for pod in snapshot.pods if pod.label == label]
     assert pod.paused is not None
-    pane = ["".join(text for text, _ in line) for line in explanation(pod, snapshot, 400)]
+    pane = text_of(render(snapshot, Ui(selected=pod.key, describing=True), 400, 40))[6:]
 
     assert [line.count(whose) for line in pane if whose in line] == [1]
     assert [line.count(pod.paused.reason) for line in pane if pod.paused.reason in line] == [1]
@@ -91,7 +97,7 @@ def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
 
 
 def test_what_matters_most_is_sorted_first() -> None:
-    lines = text_of(render(busy_snapshot(), Ui(), 120, 40))
+    lines = [line.replace("▶", " ") for line in text_of(render(busy_snapshot(), Ui(), 120, 40))]
 
     rows = [line.split()[0] for line in lines if "/" in line.split(" 256Mi")[0][:30] and " 256Mi" in line]
     assert rows[:5] == [
@@ -101,6 +107,127 @@ def test_what_matters_most_is_sorted_first() -> None:
         "batch/report-2",
         "prod/checkout-7d9f8b6c5d-x2k4p",
     ]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+def test_every_key_is_named_below(size: tuple[int, int]) -> None:
+    below = " ".join(text_of(render(busy_snapshot(), Ui(), *size))[-2:])
+
+    for key in ("↑↓", "Space", "Enter", "p", "f", "r", "s", "S", "n", "/", "Esc", "?", "q"):
+        assert f" {key} " in f" {below} "
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_click_selects_the_pod_in_its_line(size: tuple[int, int], grouped: bool) -> None:  # noqa: FBT001 - a table
+    snapshot = many_pods(90)
+    ui = settled(Ui(grouped=grouped, selected=snapshot.pods[70].key), snapshot, *size)
+    lines = text_of(render(snapshot, ui, *size))
+    labels = {pod.key: pod.label for pod in snapshot.pods}
+
+    for number, line in enumerate(lines, 1):
+        pod = pod_at(number, snapshot, ui, *size)
+        assert (line[2:17] if "/pod-" in line else None) == (None if pod is None else labels[pod])
+    assert pod_at(10, snapshot, replace(ui, describing=True), *size) is None
+    assert pod_at(10, snapshot, replace(ui, mode=Mode.HELP), *size) is None
+
+
+def test_at_200_columns_every_column_of_the_screen_is_used() -> None:
+    frame = render(busy_snapshot(), Ui(), 200, 50)
+    lines = text_of(frame)
+
+    assert all(len(line) > 190 for line in lines[:1] + lines[4:6])
+    assert sum(len(line) for line in lines[1:4]) > 3 * 150
+    header = next(line for line in lines if "POD" in line)
+    for name in (
+        "QOS",
+        "CLASS",
+        "MEMORY",
+        "CACHE",
+        "LIMIT",
+        "USE",
+        "GROW/s",
+        "FULL IN",
+        "NEED",
+        "CPU",
+        "THR/s",
+        "STATE",
+    ):
+        assert name in header
+    assert len(header) == 200
+
+
+def falling(bytes_per_s: float, seconds: int = 20) -> NodeView:
+    moments = tuple(
+        GraphPoint(second, 0.0, 0.0, int(380 * MIB + (seconds - 1 - second) * bytes_per_s)) for second in range(seconds)
+    )
+    return replace(busy_snapshot(), moments=moments)
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [(38 * MIB, "gone in 10s"), (MIB, "gone in 6m20s"), (1000, None), (0, None), (-38 * MIB, None)],
+)
+def test_the_time_until_no_headroom_is_left_is_forecast_from_the_present_rate(rate: float, said: str | None) -> None:
+    line = text_of(render(falling(rate), Ui(), 80, 24))[1]
+
+    assert ("gone in" in line) == (said is not None)
+    assert said is None or said in line
+
+
+def test_the_present_rate_is_of_the_last_ten_seconds() -> None:
+    still = [GraphPoint(at_s, None, None, 100) for at_s in range(30)]
+
+    assert fall_rate(still) == 0
+    assert fall_rate([GraphPoint(0, None, None, 900), *still[15:]]) == 0
+    assert fall_rate([*still, GraphPoint(30, None, None, 50)]) == 5.0
+    assert fall_rate(still[:1]) is None
+    assert fall_rate([GraphPoint(at_s, None, None, None) for at_s in range(3)]) is None
+
+
+@pytest.mark.parametrize(
+    ("kills", "said"), [(0, "no OOM kills since boot"), (1, "1 OOM kill since boot"), (7, "7 OOM kills")]
+)
+def test_oom_kills_are_shown(kills: int, said: str) -> None:
+    snapshot = replace(busy_snapshot(), kubepods=Kubepods(1, None, high_is_ours=False, oom_kills=kills))
+
+    assert said in text_of(render(snapshot, Ui(), 80, 24))[2]
+
+
+@pytest.mark.parametrize(("growth", "said"), [(0.0, "next: none, for no pod grows"), (5.0 * MIB, "next: none")])
+def test_no_pod_is_said_to_grow_only_where_none_does(growth: float, said: str) -> None:
+    snapshot = make_snapshot(make_pod(growth=growth, place=make_place(MIB, GIB, first=True)))
+
+    assert text_of(render(snapshot, Ui(), 80, 24))[5].endswith(said)
+
+
+def test_a_pod_that_the_daemon_keeps_paused_shows_the_daemons_decision_and_no_other() -> None:
+    pod = make_pod("default/web", PodState.PAUSED, paused=held(5), what="would resume", why="fits again")
+    snapshot = make_snapshot(pod)
+
+    for ui in (Ui(), Ui(selected=pod.key, describing=True)):
+        text = "\n".join(text_of(render(snapshot, ui, 120, 40)))
+        assert "needs 5.0Mi of 3.0Mi left" in text
+        assert "would" not in text
+        assert "fits again" not in text
+
+
+def test_a_long_description_is_scrolled_to_its_end_and_no_further() -> None:
+    snapshot, ui = described()
+    last = text_of(render(snapshot, settled(replace(ui, scroll=1 << 30), snapshot, 80, 14), 80, 14))
+
+    assert any("paused   needs 9.0Mi of 4.0Mi left" in line for line in last)
+    assert settled(ui, snapshot, 80, 60).scroll == settled(replace(ui, scroll=5), snapshot, 80, 60).scroll == 0
+
+
+def test_the_question_about_several_pods_names_them() -> None:
+    pods = tuple(Target(make_pod(label).key, label) for label in ("a/web", "b/db"))
+    ui = Ui(mode=Mode.CONFIRM, asked=Act(Deed.PAUSE, pods, 1))
+
+    asked = text_of(render(make_snapshot(), ui, 120, 24))[-1]
+
+    assert asked == " Pause 2 of 3 marked pods (a/web, b/db)? They stay paused until you resume them. y/N"
+    assert text_of(render(make_snapshot(), ui, 40, 24))[-1].endswith("y/N")
 
 
 def test_without_kubepods_the_node_is_shown_all_the_same() -> None:
@@ -150,17 +277,18 @@ def test_the_title_tells_the_daemons_state(daemon: RunningDaemon, said: str) -> 
     assert said in text_of(render(replace(busy_snapshot(), daemon=daemon), Ui(), 80, 24))[0]
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
-def test_levels_stand_on_the_bars(glyphs: Glyphs) -> None:
-    lines = text_of(render(busy_snapshot(), Ui(), 120, 40, glyphs))
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_levels_stand_on_the_bars(ascii_only: bool) -> None:  # noqa: FBT001 - a table
+    snapshot = replace(busy_snapshot(), levels=Levels(600 * MIB, 1100 * MIB, 100 * MIB))
+    lines = text_of(render(snapshot, Ui(), 120, 40, ascii_only=ascii_only))
 
     for line, letters in ((lines[1], "PEW"), (lines[2], "E"), (lines[3], "H")):
-        bar = line[10:46]
+        bar = line[10:].split(" ")[0]
         assert {char for char in bar if char.isalpha()} == set(letters)
 
 
 def test_a_memory_high_of_somebody_else_is_told_from_ours() -> None:
-    snapshot = replace(busy_snapshot(), kubepods=Kubepods("kubepods.slice", GIB, 2 * GIB, high_is_ours=False))
+    snapshot = replace(busy_snapshot(), kubepods=Kubepods(GIB, 2 * GIB, high_is_ours=False, oom_kills=None))
 
     assert "memory.high 2.0Gi, not ours" in text_of(render(snapshot, Ui(), 120, 40))[3]
 
@@ -171,13 +299,13 @@ def test_hostile_names_and_reasons_cannot_reach_the_terminal() -> None:
     pod = make_pod("default/web", PodState.PAUSED, paused=held(5, reason=hostile))
     event = SeenEvent(0, "paused", f"default/{hostile}", hostile)
 
-    for ui in (Ui(), Ui(selected=pod.key, explaining=True)):
+    for ui in (Ui(), Ui(selected=pod.key, describing=True)):
         lines = text_of(render(make_snapshot(pod, events=(event,)), ui, 200, 60))
         assert all(line.isprintable() for line in lines)
 
 
 def ask(deed: Deed, label: str = "default/web") -> Ui:
-    return Ui(mode=Mode.CONFIRM, asked=Act(deed, make_pod(label).key, label))
+    return Ui(mode=Mode.CONFIRM, asked=Act(deed, (Target(make_pod(label).key, label),)))
 
 
 @pytest.mark.parametrize("label", ["default/web", "default/" + "long-" * 40])
@@ -262,15 +390,20 @@ def test_the_locale_says_what_a_terminal_has_although_python_writes_utf_8(
 
 
 @pytest.mark.parametrize(
-    ("encoding", "glyphs"), [("utf-8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII), ("none such", ASCII)]
+    ("encoding", "ascii_only"), [("utf-8", False), ("ascii", True), ("latin-1", True), ("none such", True)]
 )
-def test_a_terminal_is_drawn_on_with_what_its_encoding_has(encoding: str, glyphs: Glyphs) -> None:
-    assert glyphs_for(encoding) is glyphs
+def test_a_terminal_is_drawn_on_with_what_its_encoding_has(encoding: str, ascii_only: bool) -> None:  # noqa: FBT001
+    assert is_ascii(encoding) is ascii_only
+
+
+def test_every_character_of_the_dashboard_has_one_in_ascii() -> None:
+    assert UNICODE.translate(ASCII).isascii()
+    assert len(UNICODE.translate(ASCII)) == len(UNICODE) == len(set(UNICODE)) + 1  # the full block is in both scales
 
 
 def test_ascii_frames_are_ascii() -> None:
-    for ui in (Ui(), Ui(mode=Mode.HELP), explained()[1]):
-        text = "".join(text_of(render(busy_snapshot(), ui, 120, 40, ASCII)))
+    for ui in (Ui(), Ui(mode=Mode.HELP), marked(), described()[1]):
+        text = "".join(text_of(render(busy_snapshot(), ui, 120, 40, ascii_only=True)))
         assert text.isascii()
 
 
@@ -320,7 +453,7 @@ def snapshots(draw: st.DrawFn) -> NodeView:
         levels=Levels(draw(st.floats(-1e12, 1e12)), draw(st.floats(-1e12, 1e12)), draw(st.integers(0, 1 << 40)))
         if there
         else None,
-        kubepods=draw(st.none() | st.just(Kubepods("kubepods", 1, None, high_is_ours=False))),
+        kubepods=draw(st.none() | st.just(Kubepods(1, None, high_is_ours=False, oom_kills=3))),
         pressure=draw(st.none() | st.just(busy_snapshot().pressure)),
         events=tuple(draw(some)),
         trouble=draw(st.none() | TEXTS),
@@ -336,28 +469,31 @@ def snapshots(draw: st.DrawFn) -> NodeView:
     st.sampled_from(Sort),
     TEXTS,
     st.integers(-5, 500),
-    st.sampled_from([UNICODE, ASCII]),
+    st.booleans(),
+    st.booleans(),
 )
-@example(make_snapshot(), 1, 1, Mode.BROWSE, False, Sort.NEED, "a message of several lines", 0, UNICODE)  # noqa: FBT003
-@example(busy_snapshot(), 2, 2, Mode.CONFIRM, True, Sort.NEED, "", 0, ASCII)  # noqa: FBT003
-@example(busy_snapshot(), 20, 2, Mode.BROWSE, False, Sort.NEED, "not permitted: " * 9, 0, UNICODE)  # noqa: FBT003
+@example(make_snapshot(), 1, 1, Mode.BROWSE, False, Sort.NEED, "a message of several lines", 0, False, False)  # noqa: FBT003
+@example(busy_snapshot(), 2, 2, Mode.CONFIRM, True, Sort.NEED, "", 0, True, True)  # noqa: FBT003
+@example(busy_snapshot(), 20, 2, Mode.BROWSE, False, Sort.NEED, "not permitted: " * 9, 0, False, True)  # noqa: FBT003
 def test_no_frame_is_larger_than_the_terminal(
     snapshot: NodeView,
     width: int,
     height: int,
     mode: Mode,
-    explaining: bool,  # noqa: FBT001 - drawn
+    describing: bool,  # noqa: FBT001 - drawn
     sort: Sort,
     typed: str,
     top: int,
-    glyphs: Glyphs,
+    ascii_only: bool,  # noqa: FBT001 - drawn
+    grouped: bool,  # noqa: FBT001 - drawn
 ) -> None:
     pod = snapshot.pods[0] if snapshot.pods else make_pod()
-    ui = Ui(mode, sort, "", pod.key, top, explaining, Act(Deed.PAUSE, pod.key, pod.label), typed)
+    asked = Act(Deed.PAUSE, (Target(pod.key, pod.label),))
+    ui = Ui(mode, sort, grouped=grouped, selected=pod.key, top=top, describing=describing, asked=asked, message=typed)
     if mode is Mode.FILTER:
         ui = replace(ui, filter=typed)
 
-    frame = render(snapshot, settle(ui, snapshot, visible_rows(snapshot, ui, width, height)), width, height, glyphs)
+    frame = render(snapshot, settled(ui, snapshot, width, height), width, height, ascii_only=ascii_only)
 
     assert len(frame.lines) <= height
     for line in text_of(frame):

@@ -7,7 +7,21 @@ from dataclasses import replace
 import pytest
 from helpers.dashboards import MIB, busy_snapshot, held, make_place, make_pod, make_snapshot, many_pods
 
-from cgpause.cli.top.ui import Act, Deed, Mode, Quit, Sort, Ui, settle, shown_pods, update
+from cgpause.cli.top.ui import (
+    Act,
+    Deed,
+    Group,
+    Mode,
+    Quit,
+    Sort,
+    Target,
+    Ui,
+    cursor,
+    settle,
+    shown_pods,
+    shown_rows,
+    update,
+)
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.core.model import CgroupId, Mechanism, Owner
 
@@ -27,6 +41,10 @@ def press(ui: Ui, *keys: str, snapshot: NodeView = SNAPSHOT) -> Ui:
     return ui
 
 
+def one(deed: Deed, pod: SeenPod) -> Act:
+    return Act(deed, (Target(pod.key, pod.label),))
+
+
 def selected_index(ui: Ui) -> int | None:
     return next((place for place, pod in enumerate(SNAPSHOT.pods) if pod.key == ui.selected), None)
 
@@ -34,8 +52,10 @@ def selected_index(ui: Ui) -> int | None:
 @pytest.mark.parametrize(
     ("start", "keys", "selected", "top"),
     [
-        (None, ["down"], 0, 0),
+        (None, ["down"], 1, 0),
         (None, ["up"], 0, 0),
+        (None, ["wheel down"], 3, 0),
+        (5, ["wheel up"], 2, 0),
         (None, ["end"], 29, 20),
         (0, ["down"], 1, 0),
         (0, ["up"], 0, 0),
@@ -58,31 +78,41 @@ def test_keys_that_move(start: int | None, keys: list[str], selected: int, top: 
     assert (selected_index(ui), ui.top) == (selected, top)
 
 
-def test_nobody_is_selected_until_an_arrow_is_pressed_and_after_escape() -> None:
-    assert settle(Ui(), SNAPSHOT, 10).selected is None
-    assert press(Ui(), "down", "esc").selected is None
+def test_the_cursor_rests_on_the_first_pod_until_it_is_moved_and_after_escape() -> None:
+    turned = replace(SNAPSHOT, pods=tuple(replace(pod, label=pod.label[::-1]) for pod in SNAPSHOT.pods))
+    for ui in (settle(Ui(), SNAPSHOT, 10), press(Ui(), "down", "esc")):
+        assert ui.selected is None
+        for snapshot in (SNAPSHOT, turned):
+            assert cursor(snapshot, ui) == shown_pods(snapshot, ui)[0]
 
 
-@pytest.mark.parametrize("key", ["p", "r", "f", "e"])
-def test_without_a_selection_keys_say_what_to_do_first(key: str) -> None:
-    ui = press(Ui(), key)
-
-    assert (ui.mode, ui.failed, ui.explaining) == (Mode.BROWSE, True, False)
-    assert "select a pod first" in ui.message
+@pytest.mark.parametrize("key", ["p", "f"])
+def test_the_cursor_at_the_start_is_acted_on(key: str) -> None:
+    asked = press(Ui(), key).asked
+    assert asked is not None
+    assert asked.pods == (Target(A, SNAPSHOT.pods[0].label),)
 
 
 def test_the_sort_goes_round() -> None:
     ui = Ui()
     seen = []
-    for _ in range(5):
+    for _ in range(6):
         ui = press(ui, "s")
         seen.append(ui.sort)
 
-    assert seen == [Sort.MEMORY, Sort.CPU, Sort.NAME, Sort.NEED, Sort.MEMORY]
+    assert seen == [Sort.MEMORY, Sort.CPU, Sort.PAUSED, Sort.NAME, Sort.NEED, Sort.MEMORY]
+
+
+def test_the_order_is_reversed_and_back() -> None:
+    usual = shown_pods(SNAPSHOT, Ui())
+    reverse = press(Ui(), "S")
+
+    assert shown_pods(SNAPSHOT, reverse) == usual[::-1]
+    assert shown_pods(SNAPSHOT, press(reverse, "S")) == usual
 
 
 def test_q_quits_from_the_list_and_from_the_help() -> None:
-    for ui in (Ui(), at(3, explaining=True), Ui(mode=Mode.HELP)):
+    for ui in (Ui(), at(3, describing=True), Ui(mode=Mode.HELP)):
         assert update(ui, "q", SNAPSHOT)[1] == Quit()
 
 
@@ -96,12 +126,22 @@ def test_help_is_left_with_any_key_which_does_nothing_else(key: str) -> None:
         assert (ui.mode, ui.selected, ui.asked) == (Mode.BROWSE, SNAPSHOT.pods[3].key, None)
 
 
-@pytest.mark.parametrize("leave", ["e", "enter", "esc"])
-def test_the_explanation_follows_the_selection_until_it_is_left(leave: str) -> None:
-    ui = press(at(3), "e", "down")
-    assert (ui.explaining, selected_index(ui)) == (True, 4)
+@pytest.mark.parametrize("leave", ["e", "d", "enter", "esc"])
+def test_the_description_is_scrolled_and_left(leave: str) -> None:
+    ui = press(at(3), "enter", "down", "page down", "up", "wheel down")
+    assert (ui.describing, selected_index(ui), ui.scroll) == (True, 3, 13)
+    assert press(ui, "home").scroll == 0
 
-    assert not press(ui, leave).explaining
+    assert not press(ui, leave).describing
+    assert press(ui, leave, "enter").scroll == 0
+
+
+def test_a_description_never_changes_to_another_pod() -> None:
+    ui = press(at(3), "enter")
+
+    assert not settle(ui, WITHOUT_3, 10).describing
+    hidden = settle(replace(ui, filter="-29"), SNAPSHOT, 10)
+    assert (hidden.describing, cursor(SNAPSHOT, hidden)) == (True, SNAPSHOT.pods[3])
 
 
 @pytest.mark.parametrize(("key", "deed"), [("p", Deed.PAUSE), ("f", Deed.FREEZE)])
@@ -109,11 +149,11 @@ def test_the_explanation_follows_the_selection_until_it_is_left(leave: str) -> N
 def test_a_deed_is_done_after_a_yes_only(key: str, deed: Deed, answer: str) -> None:
     asking = press(at(3), key)
     pod = SNAPSHOT.pods[3]
-    assert (asking.mode, asking.asked) == (Mode.CONFIRM, Act(deed, pod.key, pod.label))
+    assert (asking.mode, asking.asked) == (Mode.CONFIRM, one(deed, pod))
 
     ui, intent = update(asking, answer, SNAPSHOT)
 
-    assert intent == Act(deed, pod.key, pod.label)
+    assert intent == one(deed, pod)
     assert (ui.mode, ui.asked) == (Mode.BROWSE, None)
 
 
@@ -131,7 +171,7 @@ def test_the_pod_that_was_asked_about_is_acted_on_whatever_moves_meanwhile() -> 
 
     _, intent = update(settle(asking, turned, 10), "y", turned)
 
-    assert intent == Act(Deed.PAUSE, SNAPSHOT.pods[3].key, SNAPSHOT.pods[3].label)
+    assert intent == one(Deed.PAUSE, SNAPSHOT.pods[3])
 
 
 PAUSED = make_pod("default/paused", PodState.PAUSED, paused=held(5, owner=Owner.MANUAL))
@@ -163,13 +203,81 @@ def test_what_cannot_be_done_is_said_and_not_asked(pod: SeenPod, key: str, said:
 def test_what_the_daemon_holds_can_be_taken_over(key: str, deed: Deed) -> None:
     pod = make_pod("default/held", PodState.PAUSED, paused=held(5))
 
-    assert press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod)).asked == Act(deed, pod.key, pod.label)
+    assert press(Ui(selected=pod.key), key, snapshot=make_snapshot(pod)).asked == Act(
+        deed, (Target(pod.key, pod.label),)
+    )
 
 
 @pytest.mark.parametrize("pod", [PAUSED, PROTECTED, BROKEN])
 def test_resuming_is_asked_wherever_a_record_may_be(pod: SeenPod) -> None:
     """Also for a protected pod: a pod with a damaged record is shown as protected."""
-    assert press(Ui(selected=pod.key), "r", snapshot=make_snapshot(pod)).asked == Act(Deed.RESUME, pod.key, pod.label)
+    assert press(Ui(selected=pod.key), "r", snapshot=make_snapshot(pod)).asked == Act(
+        Deed.RESUME, (Target(pod.key, pod.label),)
+    )
+
+
+def test_marked_pods_are_acted_on_together_and_then_lose_their_marks() -> None:
+    ui = press(at(3), " ", " ", "down", " ", "up", "up", " ")  # marks 3, 4 and 6, and takes the mark of 5 back
+    marked = [place for place, pod in enumerate(SNAPSHOT.pods) if pod.key in ui.marked]
+    assert marked == [3, 4, 5, 6]
+    ui = press(at(3, marked=ui.marked), "down", "down", " ")
+    asking = press(ui, "f")
+    targets = tuple(Target(SNAPSHOT.pods[place].key, SNAPSHOT.pods[place].label) for place in (3, 4, 6))
+    assert asking.asked == Act(Deed.FREEZE, targets)
+
+    done, intent = update(asking, "y", SNAPSHOT)
+    assert (intent, done.marked) == (asking.asked, frozenset())
+    assert press(asking, "n").marked == ui.marked
+    assert press(ui, "esc").marked == frozenset()
+    assert settle(ui, make_snapshot(*SNAPSHOT.pods[:4]), 10).marked == {SNAPSHOT.pods[3].key}
+
+
+def test_of_marked_pods_those_that_cannot_be_paused_are_skipped_and_counted() -> None:
+    snapshot = make_snapshot(RUNNING, PROTECTED, PAUSED)
+    ui = Ui(marked=frozenset(pod.key for pod in snapshot.pods))
+
+    assert press(ui, "p", snapshot=snapshot).asked == Act(Deed.PAUSE, (Target(RUNNING.key, RUNNING.label),), 2)
+    refused = press(replace(ui, marked=ui.marked - {RUNNING.key}), "p", snapshot=snapshot)
+    assert refused.asked is None
+    assert "protected: namespace kube-system" in refused.message
+    assert refused.message.endswith("; and 1 more cannot be paused")
+
+
+def test_the_wheel_is_no_answer() -> None:
+    asking = press(at(3), "p")
+
+    assert press(asking, "wheel up", "wheel down") == asking
+
+
+def test_pods_are_grouped_by_namespace_each_with_its_totals() -> None:
+    pods = [
+        make_pod("b/1", current_bytes=1),
+        make_pod("a/2", current_bytes=2, place=make_place(7, 9)),
+        make_pod("b/3", PodState.PAUSED, paused=held(5), current_bytes=30),
+        make_pod("a/4", current_bytes=40),
+    ]
+    ui = press(Ui(sort=Sort.MEMORY), "n")
+
+    rows = shown_rows(make_snapshot(*pods), ui)
+
+    assert [row.namespace if isinstance(row, Group) else row.label for row in rows] == [
+        *("a", "a/4", "a/2", "b", "b/3", "b/1"),
+    ]
+    assert [row for row in rows if isinstance(row, Group)] == [Group("a", 2, 0, 42, 7), Group("b", 2, 1, 31, 0)]
+    assert not press(ui, "n").grouped
+
+
+@pytest.mark.parametrize(("index", "rows", "top"), [(0, 3, 0), (2, 3, 1), (3, 3, 3), (3, 1, 5)])
+def test_the_first_pod_of_a_namespace_is_shown_with_its_heading(index: int, rows: int, top: int) -> None:
+    snapshot = make_snapshot(*(make_pod(f"{namespace}/{number}") for namespace in "ab" for number in range(3)))
+    ui = Ui(grouped=True, sort=Sort.NAME)
+    pods = shown_pods(snapshot, ui)
+
+    down = settle(replace(ui, selected=pods[index].key), snapshot, rows)
+    up = settle(replace(ui, selected=pods[index].key, top=99), snapshot, rows)
+
+    assert down.top == top
+    assert up.top <= shown_rows(snapshot, ui).index(pods[index])
 
 
 def test_a_message_goes_with_the_next_key() -> None:
@@ -183,7 +291,7 @@ def test_typing_a_filter() -> None:
 
     typing = press(typing, "backspace")
     assert len(shown_pods(SNAPSHOT, typing)) == 10
-    assert press(typing, "down", "down").selected == B
+    assert press(typing, "down", "down").selected == C
     kept = press(typing, "enter")
     assert (kept.mode, kept.filter) == (Mode.BROWSE, "-00")
     assert press(kept, "esc").filter == ""
@@ -197,6 +305,8 @@ def test_typing_a_filter() -> None:
         ("KUBE-system", ["kube-system/dns"]),
         ("paused", ["ops/debug", "batch/report-1", "batch/report-2"]),
         ("would", ["batch/report-2"]),
+        ("frozen", ["ops/debug"]),
+        ("by the daemon", ["batch/report-1"]),
         ("protected", ["kube-system/dns"]),
         ("burstable service", ["default/idle"]),
     ],
@@ -226,12 +336,17 @@ def test_where_the_policy_knows_no_needs_its_ranks_are_the_order() -> None:
 
 @pytest.mark.parametrize(
     ("sort", "expected"),
-    [(Sort.MEMORY, ["a/b", "a/a", "a/c"]), (Sort.CPU, ["a/a", "a/c", "a/b"]), (Sort.NAME, ["a/a", "a/b", "a/c"])],
+    [
+        (Sort.MEMORY, ["a/b", "a/a", "a/c"]),
+        (Sort.CPU, ["a/a", "a/c", "a/b"]),
+        (Sort.PAUSED, ["a/c", "a/b", "a/a"]),
+        (Sort.NAME, ["a/a", "a/b", "a/c"]),
+    ],
 )
 def test_other_orders_are_stable_by_name(sort: Sort, expected: list[str]) -> None:
     pods = [
-        make_pod("a/c", current_bytes=None, cpu_millicores=1.0),
-        make_pod("a/b", current_bytes=9, cpu_millicores=None),
+        make_pod("a/c", PodState.PAUSED, paused=held(90), current_bytes=None, cpu_millicores=1.0),
+        make_pod("a/b", PodState.PAUSED, paused=held(5), current_bytes=9, cpu_millicores=None),
         make_pod("a/a", current_bytes=1, cpu_millicores=5.0),
     ]
 
@@ -249,12 +364,11 @@ def test_the_selection_stays_on_its_pod_when_the_order_changes() -> None:
 WITHOUT_3 = replace(SNAPSHOT, pods=SNAPSHOT.pods[:3] + SNAPSHOT.pods[4:])
 
 
-def test_when_the_selected_pod_is_gone_nobody_is_selected() -> None:
-    """With a neighbour selected instead, the operator's next key would act on the wrong pod."""
+def test_when_the_selected_pod_is_gone_the_cursor_goes_back_to_the_first() -> None:
+    """It must not go to a neighbour: the operator's next key would act on a pod that looks like the chosen one."""
     ui = settle(at(3), WITHOUT_3, 10)
 
     assert (ui.selected, ui.top) == (None, 0)
-    assert "select a pod first" in press(ui, "p", snapshot=WITHOUT_3).message
     assert settle(at(29), replace(SNAPSHOT, pods=SNAPSHOT.pods[:5]), 10).selected is None
 
 

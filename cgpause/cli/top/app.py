@@ -22,11 +22,12 @@ from rich.console import Console
 
 from cgpause.cli import byhand
 from cgpause.cli.byhand import Note
-from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
+from cgpause.cli.top.head import done_text
+from cgpause.cli.top.keys import CLICK, LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
-from cgpause.cli.top.screen import Frame, render, visible_rows
-from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, glyphs_for
-from cgpause.cli.top.ui import Act, Deed, Intent, Mode, Quit, Ui, protected_text, settle, update
+from cgpause.cli.top.screen import Frame, pod_at, render, settled, visible_rows
+from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, is_ascii
+from cgpause.cli.top.ui import Act, Deed, Intent, Mode, Quit, Target, Ui, protected_text, update
 from cgpause.cli.top.values import NodeView
 from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
@@ -50,7 +51,10 @@ Keep = Callable[[Event], str | None]
 """Callback that records an event and returns its error or None; it must not print, as it would disturb the screen."""
 
 COMMAND = "cgpause top"
-_EVERY_S = 1.0
+INTERVAL_S = 1
+"""Usual time between two refreshes."""
+_LONGEST_WAIT_S = 3600
+"""Longest time for one `poll`, which takes at most 24 days."""
 _OWN_SHARE = 0.25
 """Largest share of the time spent on refreshes; on a busy or slow node they come less than once a second."""
 _BLIND_S = 0.1
@@ -98,9 +102,8 @@ def print_once(snapshot: NodeView) -> None:
         height = height if "LINES" in os.environ else _PIPE_LINES
         while "LINES" not in os.environ and visible_rows(snapshot, ui, width, height) < len(snapshot.pods):
             height += 1
-    frame = render(snapshot, ui, width, height, glyphs_for(encoding_of(console)))
     # The frame has its final width: rich must not wrap or cut it again.
-    console.print(Frame(frame.lines), soft_wrap=True)
+    console.print(render(snapshot, ui, width, height, ascii_only=is_ascii(encoding_of(console))), soft_wrap=True)
 
 
 def export(snapshot: NodeView, path: str) -> None:
@@ -128,8 +131,10 @@ def export(snapshot: NodeView, path: str) -> None:
         raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}; --export names another file") from e
 
 
-def run_live(reader: Reader, load: Load, keep: Keep) -> None:
+def run_live(reader: Reader, load: Load, keep: Keep, every_s: float = INTERVAL_S) -> None:
     """Show the dashboard until the operator quits; `keep` records the events of its actions.
+
+    It is refreshed every `every_s` seconds.
 
     Raises:
         HostError: the terminal cannot be drawn on.
@@ -138,7 +143,7 @@ def run_live(reader: Reader, load: Load, keep: Keep) -> None:
     painter = Painter(Console(highlight=False))
     try:
         with Signals().caught() as signals, Terminal(fd_in, fd_out, painter) as terminal:
-            _Live(reader, load, keep, terminal, painter, signals).run(fd_in)
+            _Live(reader, load, keep, terminal, painter, signals, every_s).run(fd_in)
     except (OSError, termios.error) as e:
         number = e.args[0]  # termios.error is no OSError, but has the same arguments
         if number not in (errno.EIO, errno.EPIPE):  # the terminal has hung up
@@ -151,7 +156,14 @@ class _Live:
     """State of the running dashboard."""
 
     def __init__(
-        self, reader: Reader, load: Load, keep: Keep, terminal: Terminal, painter: Painter, signals: Signals
+        self,
+        reader: Reader,
+        load: Load,
+        keep: Keep,
+        terminal: Terminal,
+        painter: Painter,
+        signals: Signals,
+        every_s: float,
     ) -> None:
         self._reader = reader
         self._load = load
@@ -159,6 +171,7 @@ class _Live:
         self._terminal = terminal
         self._painter = painter
         self._signals = signals
+        self._every_s = every_s
         self._decoder = KeyDecoder()
         self._size = terminal.size()
         self._ui = Ui()
@@ -187,7 +200,7 @@ class _Live:
             self._draw()
 
     def _wait(self, poll: select.poll) -> list[int]:
-        timeout_s = max(self._due_s - time.monotonic(), 0.0)
+        timeout_s = min(max(self._due_s - time.monotonic(), 0.0), _LONGEST_WAIT_S)
         if self._decoder.pending:
             timeout_s = min(timeout_s, LONE_ESC_S)
         return [fd for fd, _ in poll.poll(int(timeout_s * 1000) + 1)]
@@ -204,7 +217,12 @@ class _Live:
         for key in keys:
             if key == REDRAW:
                 self._terminal.clear()
-            self._ui, intent = update(self._ui, key, self._snapshot, self._rows())
+            if key.startswith(CLICK):
+                self._click(int(key.removeprefix(CLICK)))
+                continue
+            self._ui, intent = update(
+                self._ui, key, self._snapshot, visible_rows(self._snapshot, self._ui, *self._size)
+            )
             if isinstance(intent, Quit):
                 return False
             self._do(intent)
@@ -212,6 +230,11 @@ class _Live:
                 self._ask()
                 break
         return True
+
+    def _click(self, line: int) -> None:
+        pod = pod_at(line, self._snapshot, self._ui, *self._size)
+        if pod is not None and self._ui.mode is Mode.BROWSE:
+            self._ui = replace(self._ui, selected=pod, message="")
 
     def _ask(self) -> None:
         """Draw the question, and drop keys typed before it was visible: they are no answer to it."""
@@ -240,30 +263,26 @@ class _Live:
 
     def _read(self) -> NodeView:
         started_s = time.monotonic()
-        snapshot = self._reader.read(now_ns(), self._explained())
+        snapshot = self._reader.read(now_ns(), self._described())
         took_s = time.monotonic() - started_s
-        self._due_s = started_s + max(_EVERY_S, took_s / _OWN_SHARE)
+        self._due_s = started_s + max(self._every_s, took_s / _OWN_SHARE)
         return snapshot
 
-    def _explained(self) -> CgroupId | None:
-        return self._ui.selected if self._ui.explaining else None
+    def _described(self) -> CgroupId | None:
+        return self._ui.selected if self._ui.describing else None
 
     def _take_detail(self) -> None:
-        """Read the details of the explained pod at once if the last key changed it."""
-        key = self._ui.selected
-        known = self._snapshot.detail
-        if self._ui.explaining and key is not None and (known is None or known.key != key):
+        """Read the details of the described pod at once if the last key changed it."""
+        key, known = self._described(), self._snapshot.detail
+        if key is not None and (known is None or known.key != key):
             self._snapshot = replace(self._snapshot, detail=self._reader.detail(key, now_ns()))
-
-    def _rows(self) -> int:
-        return visible_rows(self._snapshot, self._ui, *self._size)
 
     def _draw(self) -> None:
         self._terminal.draw(self._render().lines)
 
     def _render(self) -> Frame:
-        self._ui = settle(self._ui, self._snapshot, self._rows())
-        return render(self._snapshot, self._ui, *self._size, self._painter.glyphs)
+        self._ui = settled(self._ui, self._snapshot, *self._size)
+        return render(self._snapshot, self._ui, *self._size, ascii_only=self._painter.ascii_only)
 
     def _do(self, intent: Intent) -> None:
         if not isinstance(intent, Act):
@@ -276,23 +295,26 @@ class _Live:
 def act(reader: Reader, load: Load, keep: Keep, intent: Act) -> tuple[str, bool]:
     """Carry out a confirmed action; return the message, and True if it failed."""
     problems: list[str | None] = []
-    message, failed = _do(reader, load, lambda event: problems.append(keep(event)), intent)
-    return "; ".join([message, *filter(None, problems)]), failed
+    results = [_do(reader, load, lambda event: problems.append(keep(event)), intent.deed, pod) for pod in intent.pods]
+    said = [message for message, failed in results if failed or len(results) == 1]
+    if len(results) > 1:
+        said.insert(0, done_text(intent.deed, len(results) - len(said)))
+    return "; ".join([*said, *dict.fromkeys(filter(None, problems))]), any(failed for _, failed in results)
 
 
-def _do(reader: Reader, load: Load, note: Note, intent: Act) -> tuple[str, bool]:
-    tracked = reader.tree.pods.get(intent.key)
-    label = intent.label
+def _do(reader: Reader, load: Load, note: Note, deed: Deed, pod: Target) -> tuple[str, bool]:
+    tracked = reader.tree.pods.get(pod.key)
+    label = pod.label
     if tracked is None:
         return f"{label} is gone", True
     try:
-        if intent.deed is Deed.RESUME:
+        if deed is Deed.RESUME:
             return f"{label} {byhand.resume(tracked, note, command=COMMAND)}", False
         # An operator may have protected the pod since the last refresh: by a rule, or by a mark on the pod.
         config = load()
         reader.configure(config)
         reader.tree.update_facts(tracked, now_ns())
-        mechanism = Mechanism.FREEZE if intent.deed is Deed.FREEZE else None
+        mechanism = Mechanism.FREEZE if deed is Deed.FREEZE else None
         return f"{label} {byhand.pause(tracked, config, note, command=COMMAND, mechanism=mechanism)}", False
     except ConfigError as e:
         problems = "; ".join(printable(line) for line in str(e).splitlines())
@@ -303,5 +325,5 @@ def _do(reader: Reader, load: Load, note: Note, intent: Act) -> tuple[str, bool]
         # A failed resume has the kernel's error as its cause.
         refused = [one for one in (e, e.__cause__) if isinstance(one, KernelLockError | KernelWriteError)]
         if any(one.errno in (errno.EACCES, errno.EPERM) for one in refused):
-            return f"not permitted: run cgpause top as root to {intent.deed} pods ({e})", True
+            return f"not permitted: run cgpause top as root to {deed} pods ({e})", True
         return f"{label}: {printable(str(e))}", True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from cgpause.cli.top.values import SeenEvent
@@ -16,6 +17,8 @@ from cgpause.pods.tree import PodTree
 from cgpause.telemetry import history
 
 _EVENTS = 200
+_EVENTS_OF_ONE = 2000
+"""Number of the history's last events in which the events of one pod are searched."""
 _BEHIND_S = 5.0
 """Longest delay before the history counts as stale: the daemon's writing thread may wait for a disk."""
 
@@ -33,6 +36,8 @@ class Kept:
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._known: tuple[int, int] | None = None
+        self._one: tuple[object, tuple[SeenEvent, ...]] = (None, ())
+        """The events of one pod, after the state of the file and the UID."""
         self.events: tuple[SeenEvent, ...] = ()
         """Newest last."""
 
@@ -45,12 +50,27 @@ class Kept:
             known = (found.st_ino, found.st_size)
             if known != self._known:
                 self._known = known
-                self.events = tuple(
-                    SeenEvent(one.at, printable(one.what), printable(one.pod), printable(one.reason), one.held_s)
-                    for one in history.tail(self._path, _EVENTS)
-                )
+                self.events = _read(self._path, _EVENTS)
         except (OSError, history.HistoryError):
             self._known, self.events = None, ()
+
+    def of(self, uid: str) -> tuple[SeenEvent, ...]:
+        """Return the last events of one pod, newest last."""
+        if not self.events or self._path is None:
+            return ()
+        if self._one[0] != (self._known, uid):
+            self._one = (self._known, uid), ()
+            with suppress(history.HistoryError):
+                found = tuple(event for event in _read(self._path, _EVENTS_OF_ONE) if event.uid == uid)
+                self._one = (self._known, uid), found
+        return self._one[1]
+
+
+def _read(path: str, count: int) -> tuple[SeenEvent, ...]:
+    return tuple(
+        SeenEvent(one.at, printable(one.what), printable(one.pod), printable(one.reason), one.held_s, one.uid)
+        for one in history.tail(path, count)
+    )
 
 
 class Observer:
@@ -91,12 +111,20 @@ class Observer:
         self.events.extend(self._new)
         self._new.clear()
 
+    def of(self, uid: str) -> tuple[SeenEvent, ...]:
+        """Return the events of one pod, newest last."""
+        return tuple(event for event in self.events if event.uid == uid)
+
     def _tell(self, at: float, at_ns: int, pod: Pod, before: PauseRecord | None, now: PauseRecord | None) -> None:
         if now is None:
             if before is not None:
                 self._add(at, "resumed", pod, f"was paused: {before.reason}", _since_s(before, at_ns))
         elif before is None or before.since_ns != now.since_ns:
-            self._add(at - _since_s(now, at_ns), "paused", pod, now.reason)
+            begin = at - _since_s(now, at_ns)
+            if before is not None:  # resumed and paused again since the last refresh
+                held_s = max((now.since_ns - before.since_ns) / NS_PER_S, 0.0)
+                self._add(begin, "resumed", pod, f"was paused: {before.reason}", held_s)
+            self._add(begin, "paused", pod, now.reason)
         elif before.owner is not now.owner:
             self._add(at, "taken over", pod, now.reason)
         elif before.mechanism is not now.mechanism:
@@ -106,7 +134,7 @@ class Observer:
             self._add(at, "asserted again", pod, now.reason)
 
     def _add(self, at: float, what: str, pod: Pod, reason: str, held_s: float | None = None) -> None:
-        self._new.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s))
+        self._new.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s, pod.uid))
 
 
 def _since_s(record: PauseRecord, at_ns: int) -> float:

@@ -1,154 +1,179 @@
-"""The panes below the table: the last decisions, one explained pod, the help; pure."""
+"""The panes: the last decisions, the description of one pod, the help; pure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
 
-from cgpause.cli.top.parts import Glyphs, Line, clock, cut, fit, millicores, milliseconds, size, width_of, wrap
-from cgpause.cli.top.table import STATE_STYLES, growth, state_text
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cgpause.cli.top.parts import clock, growth, line, millicores, milliseconds, shorten, size, time_left
+from cgpause.cli.top.table import STATE_STYLES, state_text
 from cgpause.cli.top.values import NodeView, PodDetail, SeenEvent, SeenPod
 from cgpause.core import cpu_units, durations
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import printable
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.kernel.find_daemon import DaemonState
 
 _EVENT_STYLES = {"paused": "paused", "froze": "paused", "resumed": "calm", "sacrificed": "error"}
+_Fact = tuple[str, str, str]
+"""Topic, text and style."""
 
 HELP = (
-    ("arrows, PgUp, PgDn", "select a pod (or j, k, g, G); Esc lets go of it"),
-    ("p", "pause it until it is resumed, as cgpause pause does"),
-    ("f", "freeze it: no CPU time at all; probes go unanswered"),
-    ("r", "resume it: what was there before comes back"),
-    ("e", "explain it: verdict, numbers, limits, record"),
-    ("s", "sort by need, memory, cpu, name"),
-    ("/", "filter by name, UID, QoS class, class or state"),
-    ("q", "quit, as Ctrl-C does; Ctrl-Z suspends"),
+    ("↑ ↓ PgUp PgDn", "move (or j k g G, Home, End); click to select, wheel to scroll"),
+    ("Space", "mark the pod; p, f and r then act on all marked pods"),
+    ("Enter", "describe the pod: rule, numbers, limits, its history (or d, e)"),
+    ("p", "pause until an operator resumes it, as cgpause pause does"),
+    ("f", "freeze: no CPU time at all; probes go unanswered"),
+    ("r", "resume: the original values come back"),
+    ("s", "sort by need, memory, CPU, time paused, name"),
+    ("S", "reverse the order"),
+    ("n", "group by namespace"),
+    ("/", "filter by name, UID, QoS class, class, state, by hand, by the daemon"),
+    ("Esc", "take back: description, marks, filter, selection"),
+    ("?  q", "this help; quit, as Ctrl-C does (Ctrl-Z suspends, Ctrl-L redraws)"),
 )
 LEGEND = (
-    ("GROW/s", "largest growth seen lately: what the policy reckons with"),
-    ("CPU, THR/s", "1000m is one CPU; time a second its quota held it back"),
-    ("P on a bar", "below this headroom pods are paused"),
-    ("E", "there kubelet evicts pods"),
-    ("W", "below it the daemon is awake and looks closely"),
-    ("H", "memory.high: the kernel wakes the daemon, or brakes"),
+    ("GROW/s, NEED", "largest growth lately; headroom that the policy wants for it"),
+    ("FULL IN", "time until the pod reaches its limit at this growth"),
+    ("CPU, THR/s", "1000m is one CPU; time a second that its quota throttled it"),
+    ("gone in", "time until no headroom is left, at the rate of the last 10 s"),
+    ("P E on a bar", "below P pods are paused; at E kubelet evicts pods"),
+    ("W H", "below W the daemon samples often; H is memory.high: the brake"),
 )
 
 
-def rule(title: str, width: int, glyphs: Glyphs) -> Line:
+def rule(title: str, width: int) -> Text:
     """Return a horizontal rule with a title."""
-    shown = fit(title, min(width_of(title), max(width - 4, 0)), glyphs)
-    return [
-        (f"{glyphs.rule} ", "dim"),
-        (shown, "title"),
-        (" ", ""),
-        (glyphs.rule * (width - width_of(shown) - 3), "dim"),
-    ]
+    text = line(("─ ", "dim"), (title, "title"), " ")
+    return line(text, ("─" * (width - text.cell_len), "dim"))
 
 
-def events(snapshot: NodeView, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    """Return up to `rows` lines, one an event, the newest first."""
-    shown = [_event(event, snapshot, width, glyphs) for event in reversed(snapshot.events[-rows:])] if rows else []
-    if not shown and rows:
-        shown = [[("  none seen yet", "dim")]]
-    return shown
+def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one: bool = False) -> RenderableType:
+    """Return a table of events, the newest first; `of_one` leaves the pod's name out."""
+    if not shown:
+        return Text("  none seen yet", "dim")
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(width=10, no_wrap=True, style="dim", justify="right")
+    table.add_column(width=max(len(event.what) for event in shown), no_wrap=True)
+    if not of_one:
+        longest = max(len(event.pod) for event in shown)
+        table.add_column(no_wrap=True, width=min(longest, max(width // 3, 1)))
+    table.add_column(no_wrap=True, style="dim", ratio=1)
+    for event in reversed(shown):
+        held = "" if event.held_s is None else f"after {durations.shown(event.held_s)}: "
+        pod = [] if of_one else [shorten(event.pod, max(width // 3, 1))]
+        what = line((event.what, _EVENT_STYLES.get(event.what, "")))
+        at = clock(event.at, snapshot.utc_offset_s)
+        table.add_row(at, what, *pod, line(held, event.reason))
+    return table
 
 
-def _event(event: SeenEvent, snapshot: NodeView, width: int, glyphs: Glyphs) -> Line:
-    held = "" if event.held_s is None else f" after {durations.shown(event.held_s)}"
-    line = [
-        (f"  {clock(event.at, snapshot.utc_offset_s)}  ", "dim"),
-        (f"{event.what:<8}", _EVENT_STYLES.get(event.what, "")),
-        (f" {printable(event.pod)}{held}", ""),
-    ]
-    left = width - sum(width_of(text) for text, _ in line)
-    return [*line, (fit(f"  {printable(event.reason)}", max(left, 0), glyphs), "dim")]
-
-
-def explanation(pod: SeenPod | None, snapshot: NodeView, width: int) -> list[Line]:
-    """Return all facts of one pod as lines."""
+def description(pod: SeenPod | None, snapshot: NodeView) -> Table:
+    """Return all facts of one pod: what `cgpause explain` says of it, and its history."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="label", no_wrap=True)
+    grid.add_column(overflow="fold")
     if pod is None:
-        return [[("it is gone", "dim")]]
+        grid.add_row("", Text("it is gone", "dim"))
+        return grid
+    detail = snapshot.detail if snapshot.detail is not None and snapshot.detail.key == pod.key else None
+    said = ""
+    for topic, text, style in _facts(pod, snapshot, detail):
+        grid.add_row("" if topic == said else f" {topic}", Text(printable(text), style))
+        said = topic
+    if detail is not None:
+        grid.add_row(" history")
+    return grid
+
+
+def _facts(pod: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_Fact]:
+    runs = snapshot.daemon.state is DaemonState.RUNNING
     what, more = state_text(pod, snapshot)
-    facts: list[tuple[str, str, str]] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[pod.state])]
-    if pod.what:
-        facts.append(("verdict", _verdict(pod), ""))
-    facts += _numbers(pod)
-    facts += _limits(pod, snapshot.detail if snapshot.detail is not None and snapshot.detail.key == pod.key else None)
-    facts += _record(pod)
+    facts: list[_Fact] = [("state", f"{what}: {more}" if more else what, STATE_STYLES[pod.state])]
+    if pod.paused is not None:
+        since = clock(snapshot.at - (snapshot.at_ns - pod.paused.since_ns) / NS_PER_S, snapshot.utc_offset_s)
+        facts.append(("state", f"since {since}{_record(pod.paused)}", "paused"))
+    # Under reserve, the numbers below are the reason. A running daemon's own decision is in record and history; another
+    # opinion beside it would confuse.
+    elif pod.why and pod.place is None and not (runs and pod.what.startswith("would")):
+        facts.append(("verdict", f"{pod.what}: {pod.why}", ""))
+    if detail is not None and detail.rule is not None:
+        facts.append(("rule", detail.rule, ""))
     if pod.protected is not None:
         facts.append(("protected", f"{pod.protected}; the daemon never touches it", "protected"))
+    facts += [("numbers", text, "") for text in _numbers(pod)]
+    facts += [("memory", text, "") for text in _memory(pod, detail)]
+    facts += [("cpu", text, "") for text in _cpu(pod, detail)]
     about = f"{pod.qos}, {pod.workload}" + (f", priority {pod.priority:+d}" if pod.priority else "")
-    facts.append(("pod", f"{about}, uid {pod.uid}", "dim"))
-    facts.append(("cgroup", printable(pod.key.path), "dim"))
-    lines: list[Line] = []
-    for name, text, style in facts:
-        pieces = wrap(text, max(width - 12, 1))
-        lines += [
-            [(f" {name if number == 0 else '':<10} ", "label"), (piece, style)] for number, piece in enumerate(pieces)
-        ]
-    return lines
+    return [*facts, ("pod", f"{about}, uid {pod.uid}", "dim"), ("cgroup", pod.key.path, "dim")]
 
 
-def _verdict(pod: SeenPod) -> str:
-    """Return the policy's verdict now; the pod's state has the owner and reason of a pause."""
-    if pod.paused is not None and pod.what.startswith("stays paused"):
-        by_hand = pod.paused.owner is Owner.MANUAL
-        return "stays paused: the daemon leaves it alone" if by_hand else "stays paused by the daemon"
-    # Under reserve, the numbers on the next line are the reason.
-    return f"{pod.what}: {pod.why}" if pod.why and pod.place is None else pod.what
-
-
-def _numbers(pod: SeenPod) -> list[tuple[str, str, str]]:
-    place = pod.place
-    if place is None:
-        rank = "not a candidate" if pod.rank is None else f"rank {pod.rank} by memory.current"
-        return [("order", rank, "")]
-    claim = "no limit" if math.isinf(place.claim) else size(place.claim)
-    rank = "not a candidate to be paused" if pod.rank is None else f"rank {pod.rank} of those that may be paused"
-    text = (
-        f"claim {claim}, rate {growth(place.rate)}/s, needs {growth(place.need)} (by {place.basis}) of "
-        f"{size(place.left)} left; {rank}{', goes first' if place.first else ''}"
-    )
-    return [("numbers", text, "")]
-
-
-def _limits(pod: SeenPod, detail: PodDetail | None) -> list[tuple[str, str, str]]:
-    current = "?" if pod.current_bytes is None else size(pod.current_bytes)
-    memory = f"{current} of {size(pod.max_bytes)}, {size(pod.reclaimable_bytes)} of it page cache"
-    cpu = f"{millicores(pod.cpu_millicores)}, held back {milliseconds(pod.throttled_ms)} a second"
-    if detail is not None:
-        if detail.oom_kills is not None:
-            memory += f"; {detail.oom_kills} OOM kills"
-        if detail.pressure is not None:
-            memory += f"; stalls some {detail.pressure.some_avg10:.1f} % full {detail.pressure.full_avg10:.1f} %"
-        if detail.cpu_max is not None:
-            cpu += f"; cpu.max {_quota(detail.cpu_max)}"
-        if detail.cpu_weight is not None:
-            cpu += f"; request {cpu_units.request_text(detail.cpu_weight)}"
-        if detail.throttled_usec is not None and detail.nr_throttled is not None and detail.nr_periods is not None:
-            part = cpu_units.throttled_text(detail.nr_throttled, detail.nr_periods)
-            total = durations.shown(detail.throttled_usec / 1e6)
-            cpu += f"; throttled {detail.nr_throttled} times ({part}), {total} in all"
-        if detail.processes is not None:
-            cpu += f"; {detail.processes} processes"
-    return [("memory", memory, ""), ("cpu", cpu, "")]
+def _record(record: PauseRecord) -> str:
+    wrote = [] if record.written is None else [f"cpu.max {_quota(record.written)}"]
+    wrote += ["cgroup.freeze 1"] if record.mechanism is Mechanism.FREEZE else []
+    whose = " by the daemon" if record.owner is Owner.DAEMON else ""  # the state already says that it is by hand
+    return f"{whose}; {' and '.join(wrote)} written; the original is cpu.max {_quota(record.original)}"
 
 
 def _quota(cpu_max: CpuMax) -> str:
     return f"{cpu_max} ({'no limit' if cpu_max.quota_us is None else cpu_units.limit_text(cpu_max)})"
 
 
-def _record(pod: SeenPod) -> list[tuple[str, str, str]]:
-    record = pod.paused
-    if record is None:
-        return []
-    wrote = [] if record.written is None else [f"cpu.max {_quota(record.written)}"]
-    wrote += ["cgroup.freeze 1"] if record.mechanism is Mechanism.FREEZE else []
-    text = f"{' and '.join(wrote)} written; what comes back is cpu.max {_quota(record.original)}"
-    return [("record", text, "paused")]
+def _numbers(pod: SeenPod) -> list[str]:
+    place = pod.place
+    rank = "not a candidate for a pause" if pod.rank is None else f"rank {pod.rank} of those that may be paused"
+    if place is None:
+        return [rank]
+    claim = "no limit" if math.isinf(place.claim) else size(place.claim)
+    needs = f"needs {growth(place.need)} of {size(max(place.left, 0))} left, by {place.basis}"
+    return [
+        f"{needs}; claim {claim}, grew by up to {growth(place.rate)}/s lately",
+        f"{rank}{', goes first' * place.first}",
+    ]
 
 
-def help_lines(width: int, glyphs: Glyphs) -> list[Line]:
-    """Return the lines of the help: the keys, and the meaning of columns and marks."""
-    named = max(width_of(name) for name, _ in HELP)
-    shown = (*HELP, ("", ""), *LEGEND)
-    return [cut([(f"  {fit(name, named, glyphs)}  ", "label"), (text, "")], width, glyphs) for name, text in shown]
+def _memory(pod: SeenPod, detail: PodDetail | None) -> list[str]:
+    current = "?" if pod.current_bytes is None else size(pod.current_bytes)
+    text = f"{current} of {size(pod.max_bytes)}, {size(pod.reclaimable_bytes)} of it page cache"
+    if pod.max_bytes is not None and pod.current_bytes is not None:
+        left = time_left(max(pod.max_bytes - pod.current_bytes, 0), pod.growth)
+        text += f"; at the limit in {left}" if left else ""
+    if detail is None:
+        return [text]
+    more = [] if detail.oom_kills is None else [f"{detail.oom_kills} OOM kill{'s' * (detail.oom_kills != 1)}"]
+    if detail.pressure is not None:
+        more.append(f"stalls some {detail.pressure.some_avg10:.1f} % full {detail.pressure.full_avg10:.1f} %")
+    return [text, "; ".join(more)] if more else [text]
+
+
+def _cpu(pod: SeenPod, detail: PodDetail | None) -> list[str]:
+    text = f"{millicores(pod.cpu_millicores)}, throttled {milliseconds(pod.throttled_ms)} a second"
+    if detail is None:
+        return [text]
+    if detail.processes is not None:
+        text += f"; {detail.processes} processes"
+    more = [] if detail.cpu_max is None else [f"cpu.max {_quota(detail.cpu_max)}"]
+    if detail.cpu_weight is not None:
+        more.append(f"request {cpu_units.request_text(detail.cpu_weight)}")
+    if detail.cpu is not None:
+        part = cpu_units.throttled_text(detail.cpu.nr_throttled, detail.cpu.nr_periods)
+        total = durations.shown(detail.cpu.throttled_usec / 1e6)
+        more.append(f"throttled {detail.cpu.nr_throttled} times ({part}), {total} in all")
+    return [text, "; ".join(more)] if more else [text]
+
+
+def help_table(width: int) -> Table:
+    """Return the help: the keys, and the meaning of columns and marks; side by side on a wide screen."""
+    halves = (HELP, LEGEND) if width >= 170 else ((*HELP, *LEGEND),)
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    for half in halves:
+        grid.add_column(style="label", no_wrap=True, width=2 + max(len(name) for name, _ in half))
+        grid.add_column(no_wrap=True, ratio=1)
+    for rows in zip_longest(*halves, fillvalue=("", "")):
+        grid.add_row(*(cell for name, text in rows for cell in (f"  {name}", text)))
+    return grid

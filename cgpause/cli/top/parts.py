@@ -1,6 +1,6 @@
-"""Building blocks of the dashboard's lines: amounts as text, texts cut to a width, bars, sparklines; pure.
+"""Building blocks of the dashboard's lines: amounts as text, bars, sparklines; pure. Widths are in terminal cells.
 
-A piece is a text and a style's name; a line is a list of pieces. Widths are in terminal cells.
+Everything is drawn in Unicode; for a terminal without it, ASCII replaces the characters one by one.
 """
 
 from __future__ import annotations
@@ -9,35 +9,22 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
+from rich.text import Text
 
-Piece = tuple[str, str]
-Line = list[Piece]
+from cgpause.core import durations
+from cgpause.core.errors import printable
 
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """The characters of bars, sparklines and rules."""
-
-    full: str
-    cache: str
-    empty: str
-    eighths: str
-    """Partly filled cells of a bar, least first."""
-    levels: str
-    """Heights of a sparkline's cell, least first."""
-    rule: str
-    more: str
-    """Sign for a cut text."""
-    dot: str
-    select: str
-    arrows: str
-
-
-UNICODE = Glyphs("█", "▒", "─", "▏▎▍▌▋▊▉", "▁▂▃▄▅▆▇█", "─", "…", "·", "▶", "↑↓")
-ASCII = Glyphs("#", "=", "-", "", "_.:-=+*#", "-", "~", "-", ">", "arrows")
+_FULL, _CACHE, _EMPTY = "█▒─"
+_EIGHTHS = "▏▎▍▌▋▊▉"
+"""Partly filled cells of a bar, least first."""
+_LEVELS = "▁▂▃▄▅▆▇█"
+"""Heights of a sparkline's cell, least first."""
+UNICODE = f"{_FULL}{_CACHE}{_EMPTY}{_EIGHTHS}{_LEVELS}…·▶↑↓"
+ASCII = str.maketrans(UNICODE, f"#=-{'-' * 3}{'#' * 4}_.:-=+*#~->^v")
+_LONGEST_S = 3600
+"""Longest time to exhaustion that is shown: a forecast for a later time is worth nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +33,16 @@ class Mark:
 
     letter: str
     at: float
-    style: str
     meaning: str
+
+
+def line(*pieces: str | tuple[str, str] | Text) -> Text:
+    """Return one line of text from strings, and strings with a style, escaped; rich cuts it at the right edge."""
+    safe = [
+        one if isinstance(one, Text) else (printable(one), "") if isinstance(one, str) else (printable(one[0]), one[1])
+        for one in pieces
+    ]
+    return Text.assemble(*safe, no_wrap=True, overflow="ellipsis")
 
 
 def size(count: float | None) -> str:
@@ -66,6 +61,13 @@ def size(count: float | None) -> str:
     return f"{sign}{count / (_GI << 10):.1f}Ti"
 
 
+def growth(amount: float | None) -> str:
+    """Return a rate or demand as text; "-" below 1 KiB, which is negligible, and "?" for None."""
+    if amount is None:
+        return "?"
+    return "-" if amount < _KI else size(amount)
+
+
 def millicores(amount: float | None) -> str:
     """Return CPU use as Kubernetes writes it, such as "250m"; "?" for None."""
     return "?" if amount is None else f"{amount:.0f}m"
@@ -78,120 +80,54 @@ def milliseconds(amount: float | None) -> str:
     return f"{amount:.0f}ms" if amount < 999.5 else f"{amount / 1000:.1f}s"
 
 
+def time_left(amount: float, rate: float | None) -> str:
+    """Return the time in which `rate` a second takes `amount`; "" if the rate is negligible or the time is long."""
+    if rate is None or rate < _KI or amount / rate > _LONGEST_S:
+        return ""
+    return durations.shown(amount / rate)
+
+
 def clock(at: float, utc_offset_s: int) -> str:
     """Return the time of day of a Unix time, as HH:MM:SS."""
     seconds = int(at + utc_offset_s) % 86400
     return f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
 
 
-def width_of(text: str) -> int:
-    """Return the width of a text in cells."""
-    return len(text) if text.isascii() else cell_len(text)
-
-
-def fit(text: str, width: int, glyphs: Glyphs, *, right: bool = False) -> str:
-    """Return the text in exactly `width` cells: padded, or cut with `glyphs.more` at its end."""
-    if width <= 0:
-        return ""
-    taken = width_of(text)
-    if taken > width:
-        return set_cell_size(text, width - 1) + glyphs.more
-    return " " * (width - taken) + text if right else text + " " * (width - taken)
-
-
-def fit_label(label: str, width: int, glyphs: Glyphs) -> str:
-    """Return a pod's name in exactly `width` cells; a cut keeps its end, by which replicas differ."""
-    if width_of(label) <= width or width < 12 or not label.isascii():
-        return fit(label, width, glyphs)
+def shorten(label: str, width: int) -> str:
+    """Return a pod's name in at most `width` cells; a cut keeps its end, by which replicas differ."""
+    label = printable(label)
+    if cell_len(label) <= width or width < 12 or not label.isascii():
+        return label  # rich cuts it at the end
     end = (width - 1) // 2
-    return label[: width - 1 - end] + glyphs.more + label[-end:]
+    return f"{label[: width - 1 - end]}…{label[-end:]}"
 
 
-def line_width(line: Iterable[Piece]) -> int:
-    """Return the width of a line in cells."""
-    return sum(width_of(text) for text, _ in line)
-
-
-def cut(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """Return the line cut to at most `width` cells."""
-    kept: Line = []
-    left = width
-    for text, style in line:
-        taken = width_of(text)
-        if taken > left:
-            if left > 0:
-                kept.append((fit(text, left, glyphs), style))
-            elif kept:
-                last, last_style = kept[-1]
-                kept[-1] = (fit(f"{last}  ", width_of(last), glyphs), last_style)
-            return kept
-        kept.append((text, style))
-        left -= taken
-    return kept
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most `width` cells, broken at spaces, or within a word that is too long."""
-    lines: list[str] = []
-    line = ""
-    for word in text.split(" "):
-        rest = word
-        if line and width_of(line) + 1 + width_of(rest) <= width:
-            line = f"{line} {rest}"
-            continue
-        if line:
-            lines.append(line)
-        while width_of(rest) > max(width, 1):
-            part = set_cell_size(rest, width).rstrip(" ") or rest[:1]
-            lines.append(part)
-            rest = rest[len(part) :]
-        line = rest
-    return [*lines, line] if line or not lines else lines
-
-
-def bar(width: int, total: float, used: float, cache: float, style: str, marks: Sequence[Mark], glyphs: Glyphs) -> Line:
+def bar(width: int, total: float, used: float, cache: float, style: str, marks: Sequence[Mark] = ()) -> Text:
     """Return a bar of `total` in `width` cells: `used` first, then `cache`, with the letters of the marks."""
     if width <= 0 or total <= 0:
-        return [(glyphs.empty * max(width, 0), "dim")]
-    eighths = round(min(max(used / total, 0.0), 1.0) * width * 8)
-    whole, part = divmod(eighths, 8)
-    cells = [(glyphs.full, style)] * whole
-    if part and glyphs.eighths:
-        cells.append((glyphs.eighths[part - 1], style))
-    cached = round(min(max((used + cache) / total, 0.0), 1.0) * width)
-    cells += [(glyphs.cache, style)] * (cached - len(cells))
-    cells += [(glyphs.empty, "dim")] * (width - len(cells))
-    for mark in marks:
-        place = min(max(int(mark.at / total * width), 0), width - 1)
-        cells[place] = (mark.letter, mark.style)
-    return merge(cells)
+        return Text(_EMPTY * max(width, 0), "dim")
+    whole, part = divmod(round(min(max(used / total, 0.0), 1.0) * width * 8), 8)
+    cells = _FULL * whole + (_EIGHTHS[part - 1] if part else "")
+    cells += _CACHE * (round(min(max((used + cache) / total, 0.0), 1.0) * width) - len(cells))
+    places = {min(max(int(mark.at / total * width), 0), width - 1): mark.letter for mark in marks}
+    text = Text("".join(places.get(place, cell) for place, cell in enumerate(cells.ljust(width, _EMPTY))), "dim")
+    text.stylize(f"not dim {style}" if style == "dim" else style, 0, len(cells))
+    for place in places:
+        text.stylize("mark", place, place + 1)
+    return text
 
 
-def merge(cells: Iterable[Piece]) -> Line:
-    """Return the cells as a line, with neighbours of one style joined."""
-    line: Line = []
-    for text, style in cells:
-        if line and line[-1][1] == style:
-            line[-1] = (line[-1][0] + text, style)
-        else:
-            line.append((text, style))
-    return line
-
-
-def spark(values: Sequence[float | None], height: int, largest: float, glyphs: Glyphs) -> list[str]:
+def spark(values: Sequence[float | None], height: int, largest: float) -> list[str]:
     """Return a sparkline as `height` lines from the top; None is a gap, and zero has the lowest level."""
-    steps = len(glyphs.levels)
+    steps = len(_LEVELS)
     heights = [
         None if value is None else max(1, round(min(value / largest, 1.0) * steps * height)) if largest > 0 else 1
         for value in values
     ]
     lines = []
     for row in range(height - 1, -1, -1):
-        cells = []
-        for amount in heights:
-            left = 0 if amount is None else amount - row * steps
-            cells.append(" " if left <= 0 else glyphs.levels[min(left, steps) - 1])
-        lines.append("".join(cells))
+        left = [0 if amount is None else amount - row * steps for amount in heights]
+        lines.append("".join(" " if amount <= 0 else _LEVELS[min(amount, steps) - 1] for amount in left))
     return lines
 
 

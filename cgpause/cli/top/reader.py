@@ -1,4 +1,4 @@
-"""Reader of the dashboard's snapshots of one tree, through descriptors that stay open.
+"""Reader of the dashboard's snapshots of one tree.
 
 It uses the same pod tree, sampler and policy as the daemon and `cgpause explain`, learns growth as they do, and writes
 nothing. A read error is not fatal: the snapshot shows it.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import Self
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple, Self
 
+from cgpause.cli.explain import rule
 from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.observe import Kept, Observer, choose
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
@@ -19,9 +21,10 @@ from cgpause.cli.view import read_weight
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, printable
-from cgpause.core.model import Action, CgroupId, Pause, Pressure, Sample
+from cgpause.core.model import CgroupId, Pause, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
@@ -44,30 +47,22 @@ _SHORTEST_NS = NS_PER_S // 4
 _MOMENTS = 1200
 
 
-@dataclass(slots=True)
-class _Cpu:
-    """One pod's cpu.stat as an open file, with the latest rates; None before a second reading."""
+class _CpuUse(NamedTuple):
+    """One pod's latest reading of cpu.stat, and the rates since the one before; None without one."""
 
-    fd: int
-    at_ns: int = 0
-    stat: CpuStat | None = None
+    at_ns: int
+    stat: CpuStat
     millicores: float | None = None
     throttled_ms: float | None = None
 
-    def look(self, at_ns: int) -> None:
-        """Read the file and update the rates; they are None after a read error."""
-        if self.stat is not None and at_ns - self.at_ns < _SHORTEST_NS:
-            return
-        try:
-            stat = parse_cpu_stat(os.pread(self.fd, 1024, 0))
-        except (OSError, CgpauseError):
-            self.stat = self.millicores = self.throttled_ms = None
-            return
-        if self.stat is not None:
-            elapsed_us = (at_ns - self.at_ns) / 1000
-            self.millicores = max(stat.usage_usec - self.stat.usage_usec, 0) * 1000 / elapsed_us
-            self.throttled_ms = max(stat.throttled_usec - self.stat.throttled_usec, 0) * 1000 / elapsed_us
-        self.stat, self.at_ns = stat, at_ns
+    def next(self, at_ns: int, stat: CpuStat) -> _CpuUse:
+        """Return the use after one more reading."""
+        if at_ns - self.at_ns < _SHORTEST_NS:
+            return self
+        elapsed_us = (at_ns - self.at_ns) / 1000
+        millicores = max(stat.usage_usec - self.stat.usage_usec, 0) * 1000 / elapsed_us
+        throttled_ms = max(stat.throttled_usec - self.stat.throttled_usec, 0) * 1000 / elapsed_us
+        return _CpuUse(at_ns, stat, millicores, throttled_ms)
 
 
 class Reader:
@@ -81,7 +76,7 @@ class Reader:
         self.tree = PodTree(root, log_dir, config, Kinds(known.kinds))
         self._config = config
         self._sampler = Sampler(self.tree)
-        self._cpus: dict[CgroupId, _Cpu] = {}
+        self._cpus: dict[CgroupId, _CpuUse] = {}
         self._observer = Observer()
         self._kept = Kept(history)
         self._state = State(reserve=reserve.with_peaks(known.peaks))
@@ -90,15 +85,13 @@ class Reader:
         self._details_at_ns = 0
         self._moments: deque[GraphPoint] = deque(maxlen=_MOMENTS)
         self._pressure: tuple[int, Pressure] | None = None
+        self._judged: tuple[Sample, dict[CgroupId, Verdict]] | None = None
         self._daemon = RunningDaemon(DaemonState.UNKNOWN)
         self._host = printable(os.uname().nodename)
         self._walk_at_ns = self._facts_at_ns = self._daemon_at_ns = 0
 
     def close(self) -> None:
         """Close all descriptors."""
-        for cpu in self._cpus.values():
-            _close(cpu)
-        self._cpus.clear()
         self._sampler.close()
         self.tree.close()
 
@@ -128,6 +121,7 @@ class Reader:
             sample, trouble = None, str(e)
         pressure = read_node_pressure()
         self._add_moment(at_ns, sample, pressure)
+        daemon = self._look_for_daemon(at_ns)
         pods, where = self._judge(sample, at_ns)
         return NodeView(
             at=at,
@@ -136,7 +130,7 @@ class Reader:
             host=self._host,
             policy=self._config.policy,
             mechanism=self._config.mechanism,
-            daemon=self._look_for_daemon(at_ns),
+            daemon=daemon,
             headroom=None if sample is None else sample.headroom,
             levels=where,
             kubepods=self._read_kubepods(),
@@ -154,16 +148,9 @@ class Reader:
         if tracked is None:
             return None
         cgroup = tracked.cgroup
-        cpu = self._cpus.get(key)
-        stat = None if cpu is None else cpu.stat
-        try:
+        cpu, cpu_max = self._cpus.get(key), None
+        with suppress(CgpauseError):
             cpu_max = parse_cpu_max(cgroup.read("cpu.max"))
-        except CgpauseError:
-            cpu_max = None
-        try:
-            oom_kills: int | None = count_oom_kills(cgroup)
-        except CgpauseError:
-            oom_kills = None
         try:
             processes: int | None = sum(len(cgroup.pids(name)) for name in ("", *tracked.descendants(at_ns)))
         except CgpauseError:
@@ -172,13 +159,19 @@ class Reader:
             key=key,
             cpu_max=cpu_max,
             cpu_weight=read_weight(cgroup),
-            nr_periods=None if stat is None else stat.nr_periods,
-            nr_throttled=None if stat is None else stat.nr_throttled,
-            throttled_usec=None if stat is None else stat.throttled_usec,
-            oom_kills=oom_kills,
+            cpu=None if cpu is None else cpu.stat,
+            oom_kills=_oom_kills(cgroup),
             pressure=read_pressure(cgroup),
             processes=processes,
+            rule=self._rule(key),
+            events=choose(self._kept.of(tracked.pod.uid), self._observer.of(tracked.pod.uid)),
         )
+
+    def _rule(self, key: CgroupId) -> str | None:
+        if self._judged is None or key not in self._judged[1]:
+            return None
+        sample, verdicts = self._judged
+        return rule(verdicts[key], sample, self._config)
 
     def _refresh(self, at_ns: int) -> str | None:
         """Refresh the pods if that is due, and the CPU rates; return the error of the refresh, or None."""
@@ -193,16 +186,11 @@ class Reader:
             except CgpauseError as e:
                 trouble = str(e)
                 self._walk_at_ns = 0
-        pods = self.tree.pods
-        for key in self._cpus.keys() - pods.keys():
-            _close(self._cpus.pop(key))
-        for key in pods.keys() - self._cpus.keys():
-            try:
-                self._cpus[key] = _Cpu(pods[key].cgroup.open("cpu.stat"))
-            except CgpauseError:
-                self._cpus[key] = _Cpu(-1)
-        for cpu in self._cpus.values():
-            cpu.look(at_ns)
+        before, self._cpus = self._cpus, {}
+        for key, tracked in self.tree.pods.items():
+            with suppress(CgpauseError):
+                stat, known = parse_cpu_stat(tracked.cgroup.read("cpu.stat")), before.get(key)
+                self._cpus[key] = _CpuUse(at_ns, stat) if known is None else known.next(at_ns, stat)
         return trouble
 
     def _add_moment(self, at_ns: int, sample: Sample | None, pressure: Pressure | None) -> None:
@@ -223,6 +211,7 @@ class Reader:
 
     def _judge(self, sample: Sample | None, at_ns: int) -> tuple[tuple[SeenPod, ...], Levels | None]:
         """Ask the policy for a decision; return the pods with their verdicts, and the levels of headroom."""
+        self._judged = None
         if sample is None:
             return tuple(self._see(tracked, None, None, PodState.RUNNING) for tracked in self.tree.pods.values()), None
         # As if the daemon's next check were due, as in `cgpause explain`.
@@ -232,9 +221,12 @@ class Reader:
         # The watermark policy learns no growth, but the dashboard shows it.
         learned = self._state.reserve.growths
         self._growths = learn(self._growths, sample) if self._config.policy is Policy.WATERMARK else learned
-        actions: dict[CgroupId, Action] = {action.pod.cgroup: action for action in decision.actions}
-        first = next_in_line(verdicts, actions)
+        # Beside a running daemon this is no decision, only a forecast: the daemon has watched the pods for longer.
+        decides = self._daemon.state is not DaemonState.RUNNING
+        paused = {action.pod.cgroup for action in decision.actions if decides and isinstance(action, Pause)}
+        first = next_in_line(verdicts, paused)
         known = {verdict.usage.pod.cgroup: verdict for verdict in verdicts}
+        self._judged = sample, known
         pods = []
         for key, tracked in self.tree.pods.items():
             verdict = known.get(key)
@@ -242,7 +234,7 @@ class Reader:
                 self._walk_at_ns = 0  # the pod has ended since the refresh
                 continue
             state = PodState.RUNNING
-            if isinstance(actions.get(key), Pause):
+            if key in paused:
                 state = PodState.WOULD_PAUSE
             elif verdict is not None and verdict is first:
                 state = PodState.NEXT
@@ -289,16 +281,12 @@ class Reader:
         cgroup, current = self.tree.kubepods, self._sampler.kubepods_current_bytes
         if cgroup is None or current is None:
             return None
-        try:
+        high_bytes, ours = None, False
+        with suppress(CgpauseError):
             high_bytes = parse_limit(cgroup.read(high.FILE), high.FILE)
-        except CgpauseError:
-            return Kubepods(printable(cgroup.id.path), current, None, high_is_ours=False)
-        try:
             data = cgroup.get_xattr(high.XATTR)
             ours = data is not None and high.decode_record(data).holds(high_bytes)
-        except CgpauseError:
-            ours = False
-        return Kubepods(printable(cgroup.id.path), current, high_bytes, high_is_ours=ours)
+        return Kubepods(current, high_bytes, high_is_ours=ours, oom_kills=_oom_kills(cgroup))
 
     def _look_for_daemon(self, at_ns: int) -> RunningDaemon:
         if at_ns >= self._daemon_at_ns:
@@ -307,6 +295,7 @@ class Reader:
         return self._daemon
 
 
-def _close(cpu: _Cpu) -> None:
-    if cpu.fd >= 0:
-        os.close(cpu.fd)
+def _oom_kills(cgroup: Cgroup) -> int | None:
+    with suppress(CgpauseError):
+        return count_oom_kills(cgroup)
+    return None

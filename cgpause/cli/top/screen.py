@@ -1,135 +1,171 @@
 """The lines of a screen of any size, from a snapshot and the operator's choices; pure.
 
 The most important lines come first and are dropped last: headroom and the summary of pauses, then the pods, then the
-rest.
+rest. rich lays them out; its consoles here only lay out, and never write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, replace
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.layout import Layout
 from rich.segment import Segment
-from rich.style import Style
+from rich.text import Text
+from rich.theme import Theme
 
 from cgpause.cli.top import panes
 from cgpause.cli.top.head import bars, footer, sparks, summary, title
-from cgpause.cli.top.parts import UNICODE, Glyphs, Line, cut, line_width
+from cgpause.cli.top.parts import ASCII
 from cgpause.cli.top.table import table
-from cgpause.cli.top.ui import Mode, Ui, shown_pods
-from cgpause.cli.top.values import NodeView
-from cgpause.core.errors import printable
+from cgpause.cli.top.ui import Mode, Ui, cursor, settle, shown_rows
+from cgpause.cli.top.values import NodeView, SeenPod
+from cgpause.core.model import CgroupId
 
-_STYLES = {
-    "": Style.null(),
-    "app": Style.parse("bold reverse"),
-    "title": Style.parse("bold"),
-    "header": Style.parse("bold underline"),
-    "label": Style.parse("bold cyan"),
-    "dim": Style.parse("dim"),
-    "calm": Style.parse("green"),
-    "close": Style.parse("yellow"),
-    "short": Style.parse("bold red"),
-    "paused": Style.parse("bold yellow"),
-    "next": Style.parse("bold magenta"),
-    "protected": Style.parse("blue"),
-    "error": Style.parse("bold red"),
-    "mark": Style.parse("bold white on blue"),
-    "select": Style.parse("bold"),
-    "key": Style.parse("bold cyan"),
-    "ask": Style.parse("bold black on yellow"),
-}
-_SELECTED = Style.parse("reverse")
-# One reversed bar across the row: reversing each colour by itself makes dim texts hardly legible.
-_SELECTED_STYLES = {f"{name}+selected": _SELECTED for name in _STYLES}
-STYLES = {**_STYLES, **_SELECTED_STYLES}
-
-
+_THEME = Theme(
+    {
+        "app": "bold reverse",
+        "title": "bold",
+        "header": "bold underline",
+        "label": "bold cyan",
+        "calm": "green",
+        "close": "yellow",
+        "short": "bold red",
+        "paused": "bold yellow",
+        "next": "bold magenta",
+        "protected": "blue",
+        "error": "bold red",
+        "mark": "bold white on blue",
+        "cursor": "reverse",
+        "group": "bold cyan",
+        "key": "bold cyan",
+        "ask": "bold black on yellow",
+    }
+)
 _ROOMY = 100
+_CONSOLE = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, theme=_THEME, legacy_windows=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The lines of one screen, which rich can print."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[tuple[Segment, ...], ...]
 
     def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
         """Yield the segments for rich."""
-        yield from self._segments()
-
-    def _segments(self) -> Iterator[Segment]:
         for number, line in enumerate(self.lines):
             if number:
                 yield Segment.line()
-            for text, style in line:
-                yield Segment(text, STYLES[style])
+            yield from line
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Number of lines of each part of the screen."""
 
-    title: bool
+    title: int
     bars: int
     sparks: int
-    summary: bool
+    summary: int
     rows: int
+    """Rows of pods, or lines of the description."""
     pane: int
+    footer: int
+
+    @property
+    def head(self) -> int:
+        return self.title + self.bars + self.sparks + self.summary
 
 
 def visible_rows(snapshot: NodeView, ui: Ui, width: int, height: int) -> int:
-    """Return the number of rows for pods on a screen of this size."""
+    """Return the number of rows for pods, or of lines of a description, on a screen of this size."""
     return _plan(snapshot, ui, width, height).rows
 
 
-def render(snapshot: NodeView, ui: Ui, width: int, height: int, glyphs: Glyphs = UNICODE) -> Frame:
+def settled(ui: Ui, snapshot: NodeView, width: int, height: int) -> Ui:
+    """Return `ui` as `settle` does, with the description scrolled no further than to its end."""
+    rows = visible_rows(snapshot, ui, width, height)
+    ui = settle(ui, snapshot, rows)
+    if not ui.describing:
+        return ui
+    return replace(ui, scroll=min(ui.scroll, max(len(_described(snapshot, ui, width)) - rows, 0)))
+
+
+def pod_at(line: int, snapshot: NodeView, ui: Ui, width: int, height: int) -> CgroupId | None:
+    """Return the pod in a line of the screen, counted from 1; None if the line shows no pod."""
+    plan = _plan(snapshot, ui, width, height)
+    place, rows = line - plan.head - 2, shown_rows(snapshot, ui)
+    if ui.describing or ui.mode is Mode.HELP or not 0 <= place < min(plan.rows, len(rows) - ui.top):
+        return None
+    row = rows[ui.top + place]
+    return row.key if isinstance(row, SeenPod) else None
+
+
+def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: bool = False) -> Frame:
     """Return the whole screen."""
     plan = _plan(snapshot, ui, width, height)
-    below = footer(snapshot, ui, width, glyphs)
-    pods = shown_pods(snapshot, ui)
-    lines: list[Line] = []
-    if plan.title:
-        lines.append(title(snapshot, width, glyphs))
-    lines += bars(snapshot, width, plan.bars, glyphs)
-    lines += sparks(snapshot, width, plan.sparks, glyphs)
-    if plan.summary:
-        lines.append(summary(snapshot, width, glyphs))
+    parts: list[tuple[RenderableType, int]] = [
+        (title(snapshot, width), plan.title),
+        (Group(*bars(snapshot, width, plan.bars)), plan.bars),
+        (Group(*sparks(snapshot, width, plan.sparks)), plan.sparks),
+        (summary(snapshot), plan.summary),
+        *_body(snapshot, ui, width, plan),
+        (Group(*footer(snapshot, ui, width, plan.footer)), plan.footer),
+    ]
+    layout = Layout()
+    layout.split_column(*(Layout(part, size=count) for part, count in parts if count > 0))
+    lines = _CONSOLE.render_lines(layout, _CONSOLE.options.update_dimensions(width, height))
+    return Frame(tuple(_trim(line, ascii_only=ascii_only) for line in lines))
+
+
+def _trim(line: list[Segment], *, ascii_only: bool) -> tuple[Segment, ...]:
+    """Return a line without the blanks at its end that show nothing, in ASCII if so wanted."""
+    kept = [Segment(text.translate(ASCII) if ascii_only else text, style) for text, style, _ in line]
+    while kept and not ((style := kept[-1].style) and (style.reverse or style.underline or style.bgcolor)):
+        text = kept.pop().text.rstrip()
+        if text:
+            return (*kept, Segment(text, style))
+    return tuple(kept)
+
+
+def _body(snapshot: NodeView, ui: Ui, width: int, plan: _Plan) -> list[tuple[RenderableType, int]]:
     if ui.mode is Mode.HELP:
-        lines.append(panes.rule("help: any key leaves it", width, glyphs))
-        lines += panes.help_lines(width, glyphs)
-        lines += [[] for _ in range(height - 1 - len(lines))]
-    else:
-        top = min(max(ui.top, 0), max(len(pods) - plan.rows, 0))
-        listed = f"{min(top + 1, len(pods))}-{min(top + plan.rows, len(pods))}/{len(pods)}"
-        if width >= _ROOMY:
-            listed += f" by {ui.sort}"
-        shown = table(
-            snapshot,
-            pods,
-            width,
-            top=top,
-            rows=plan.rows,
-            selected=ui.selected,
-            title=listed,
-            glyphs=glyphs,
-        )
-        if not pods and plan.rows:
-            shown.append([(f"  {_why_empty(snapshot, ui)}", "dim")])
-        lines += shown
-        lines += [[] for _ in range(plan.rows + 1 - len(shown))]
-        lines += _pane(snapshot, ui, width, plan.pane, glyphs)
-    below = below[:height]  # on a tiny screen, only a question or the start of a message
-    lines = [*lines[: height - len(below)], *below]
-    return Frame(tuple(_safe(line, width, glyphs) for line in lines))
+        return [(Group(panes.rule("help: any key leaves it", width), panes.help_table(width)), plan.rows + 1)]
+    if ui.describing:
+        all_lines, here = _described(snapshot, ui, width), cursor(snapshot, ui)
+        lines = all_lines[ui.scroll : ui.scroll + plan.rows]
+        name = f"describe {'' if here is None else here.label}"
+        if len(lines) < len(all_lines):
+            name += f" (lines {ui.scroll + 1}-{ui.scroll + len(lines)} of {len(all_lines)})"
+        return [(panes.rule(name, width), 1), (Frame(tuple(tuple(line) for line in lines)), plan.rows)]
+    rows = shown_rows(snapshot, ui)
+    top = min(max(ui.top, 0), max(len(rows) - plan.rows, 0))
+    above, seen, all_pods = (
+        sum(isinstance(row, SeenPod) for row in some) for some in (rows[:top], rows[: top + plan.rows], rows)
+    )
+    listed = f"{min(above + 1, seen)}-{seen}/{all_pods}"
+    if width >= _ROOMY:
+        listed += f" by {ui.sort}{', reversed' * ui.reverse}"
+    here = cursor(snapshot, ui) if ui.mode is not Mode.STILL else None
+    at = None if here is None else here.key
+    made = table(snapshot, rows, width, visible=slice(top, top + plan.rows), ui=ui, at=at, title=listed)
+    if not rows:
+        made.append(Text(f"  {_why_empty(snapshot, ui)}", "dim"))
+    body: list[tuple[RenderableType, int]] = [(Group(*made), plan.rows + 1)]
+    if plan.pane:
+        shown = snapshot.events[-(plan.pane - 1) :] if plan.pane > 1 else ()
+        body += [(panes.rule("last decisions", width), 1), (panes.events(shown, snapshot, width), plan.pane - 1)]
+    return body
 
 
-def _safe(line: Line, width: int, glyphs: Glyphs) -> Line:
-    """Return the line with control characters escaped, and cut to the width of the terminal."""
-    if not all(text.isprintable() for text, _ in line):
-        line = [(printable(text), style) for text, style in line]
-    return line if line_width(line) <= width else cut(line, width, glyphs)
+def _described(snapshot: NodeView, ui: Ui, width: int) -> list[list[Segment]]:
+    pod = cursor(snapshot, ui)
+    parts: list[RenderableType] = [panes.description(pod, snapshot)]
+    if pod is not None and snapshot.detail is not None and snapshot.detail.key == pod.key:
+        parts.append(panes.events(snapshot.detail.events, snapshot, width, of_one=True))
+    return _CONSOLE.render_lines(Group(*parts), _CONSOLE.options.update(width=width), pad=False)
 
 
 def _why_empty(snapshot: NodeView, ui: Ui) -> str:
@@ -141,34 +177,22 @@ def _why_empty(snapshot: NodeView, ui: Ui) -> str:
 
 
 def _plan(snapshot: NodeView, ui: Ui, width: int, height: int) -> _Plan:
-    has_title = height >= 8
+    most = height if height < 4 else 3 if ui.message else 2 if height >= 20 else 1
+    below = len(footer(snapshot, ui, width, max(most, 1)))
+    has_title = int(height >= 8)
     bar_lines = 3 if height >= 14 else 1
     spark_lines = 0 if height < 16 else 1 if height < 34 or ui.mode is Mode.STILL else 2 if height < 50 else 3
-    has_summary = height >= 6
-    left = (
-        height - has_title - bar_lines - spark_lines - has_summary - 1 - (ui.mode is not Mode.STILL)
-    )  # the table's header, the footer
+    has_summary = int(height >= 6)
+    if ui.mode is Mode.HELP and height < 34:
+        bar_lines = spark_lines = has_summary = 0
+    left = max(height - below, 0)
+    head = []
+    for wanted in (bar_lines, has_title, has_summary, spark_lines):
+        head.append(min(wanted, left))
+        left -= head[-1]
+    left -= 1  # the header of the table
     pane = 0
-    if ui.explaining:
-        wanted = len(_explained(snapshot, ui, width)) + 1
-        pane = max(min(wanted, left - min(3, left // 3)), 0)
-    elif height >= 20:
+    if height >= 20 and ui.mode is not Mode.HELP and not ui.describing:
         # Title and 3 to 15 events: the pods come first.
         pane = 1 + max(3, min(left // 4, 15))
-    return _Plan(has_title, bar_lines, spark_lines, has_summary, max(left - pane, 0), pane)
-
-
-def _pane(snapshot: NodeView, ui: Ui, width: int, rows: int, glyphs: Glyphs) -> list[Line]:
-    if not rows:
-        return []
-    if ui.explaining:
-        label = next((pod.label for pod in snapshot.pods if pod.key == ui.selected), "nobody")
-        lines = [panes.rule(f"explained: {label}", width, glyphs), *_explained(snapshot, ui, width)]
-    else:
-        lines = [panes.rule("last decisions", width, glyphs), *panes.events(snapshot, width, rows - 1, glyphs)]
-    return [*lines[:rows], *([] for _ in range(rows - len(lines)))]
-
-
-def _explained(snapshot: NodeView, ui: Ui, width: int) -> list[Line]:
-    pod = next((pod for pod in snapshot.pods if pod.key == ui.selected), None)
-    return panes.explanation(pod, snapshot, width)
+    return _Plan(head[1], head[0], head[3], head[2], max(left - pane, 0), pane, below)

@@ -12,19 +12,20 @@ import select
 import signal
 import sys
 import termios
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Self
 
 from rich.color import ColorSystem
 from rich.console import Console
+from rich.segment import Segment
 
-from cgpause.cli.top.parts import ASCII, UNICODE, Glyphs, Line
-from cgpause.cli.top.screen import STYLES
+from cgpause.cli.top.parts import UNICODE
 
 # Alternate screen, no cursor, no wrapping at the right edge: a wrong guess of a text's width spoils only its line.
-_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J"
-_LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+# Then reports of clicks and of the wheel.
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J\x1b[?1000h\x1b[?1006h"
+_LEAVE = b"\x1b[?1006l\x1b[?1000l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _USUAL_SIZE = (80, 24)
 _COLORS = {
     "standard": ColorSystem.STANDARD,
@@ -49,13 +50,13 @@ def encoding_of(console: Console, environ: Mapping[str, str] = os.environ, *, ut
     return "ascii" if name in ("C", "POSIX") or codeset not in ("", "utf8") else console.encoding
 
 
-def glyphs_for(encoding: str) -> Glyphs:
-    """Return UNICODE if the encoding has its characters, else ASCII."""
+def is_ascii(encoding: str) -> bool:
+    """Return True if the encoding lacks characters of the dashboard, so that ASCII replaces them."""
     try:
-        "".join((UNICODE.full, UNICODE.levels, UNICODE.more, UNICODE.arrows, UNICODE.select)).encode(encoding)
+        UNICODE.encode(encoding)
     except (UnicodeEncodeError, LookupError):
-        return ASCII
-    return UNICODE
+        return True
+    return False
 
 
 class Painter:
@@ -63,18 +64,19 @@ class Painter:
 
     def __init__(self, console: Console) -> None:
         self._system = _COLORS.get(console.color_system or "")
-        self._styles = {
-            name: style.without_color if console.no_color or self._system is None else style
-            for name, style in STYLES.items()
-        }
+        self._colourless = console.no_color or self._system is None
         self.encoding = encoding_of(console)
-        self.glyphs = glyphs_for(self.encoding)
+        self.ascii_only = is_ascii(self.encoding)
 
-    def paint(self, line: Line) -> str:
+    def paint(self, line: Sequence[Segment]) -> str:
         """Return one line with escape sequences for its styles."""
         # A terminal without colours still has bold, underline and reverse.
         system = self._system or ColorSystem.STANDARD
-        return "".join([self._styles[style].render(text, color_system=system) for text, style in line])
+        painted = []
+        for text, style, _ in line:
+            used = style.without_color if style is not None and self._colourless else style
+            painted.append(text if used is None else used.render(text, color_system=system))
+        return "".join(painted)
 
 
 class Terminal:
@@ -128,7 +130,7 @@ class Terminal:
         self._write(b"\x1b[0m\x1b[2J")
         self._shown = []
 
-    def draw(self, lines: tuple[Line, ...]) -> None:
+    def draw(self, lines: Sequence[Sequence[Segment]]) -> None:
         """Show lines; only changed lines are sent, for the sake of slow ssh connections."""
         painted = [self._painter.paint(line) for line in lines]
         sent = [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
+from itertools import groupby
+from typing import NamedTuple
 
 from cgpause.cli.top import keys
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
@@ -17,6 +20,7 @@ class Sort(StrEnum):
     NEED = "need"
     MEMORY = "memory"
     CPU = "cpu"
+    PAUSED = "paused longest"
     NAME = "name"
 
 
@@ -32,20 +36,28 @@ class Mode(Enum):
 
 
 class Deed(StrEnum):
-    """Action of the operator on a pod."""
+    """Action of the operator on pods."""
 
     PAUSE = "pause"
     RESUME = "resume"
     FREEZE = "freeze"
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
-    """An action on a pod, to be carried out."""
+class Target(NamedTuple):
+    """A pod to act on."""
 
-    deed: Deed
     key: CgroupId
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An action on one or more pods, to be carried out."""
+
+    deed: Deed
+    pods: tuple[Target, ...]
+    skipped: int = 0
+    """Number of marked pods on which the action is not possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +69,38 @@ Intent = Act | Quit | None
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """The heading of a namespace's pods, with their totals."""
+
+    namespace: str
+    pods: int
+    paused: int
+    current_bytes: int
+    need: float
+
+
+Row = SeenPod | Group
+
+
+@dataclass(frozen=True, slots=True)
 class Ui:
-    """The operator's choices: mode, order, filter, selected pod; and the message to show."""
+    """The operator's choices: mode, order, filter, selected and marked pods; and the message to show."""
 
     mode: Mode = Mode.BROWSE
     sort: Sort = Sort.NEED
+    reverse: bool = False
+    grouped: bool = False
+    """Whether the pods are listed by namespace."""
     filter: str = ""
     selected: CgroupId | None = None
-    """None without a selection: the list stays at its top, which has the pods with the largest demands."""
+    """The pod that the cursor follows; None while the cursor rests on the first pod, whichever that is."""
+    marked: frozenset[CgroupId] = field(default_factory=frozenset)
+    """Pods on which the next action acts, instead of the selected one."""
     top: int = 0
     """Index of the first visible row."""
-    explaining: bool = False
+    describing: bool = False
+    scroll: int = 0
+    """Index of the first visible line of the description."""
     asked: Act | None = None
     """Action that waits for the operator's yes."""
     message: str = ""
@@ -75,19 +108,25 @@ class Ui:
     """Whether the message reports a failure."""
 
 
+def state_words(pod: SeenPod) -> str:
+    """Return a pod's state in a few words, without times."""
+    if pod.paused is None:
+        return pod.state.value
+    return "frozen" if pod.paused.mechanism is Mechanism.FREEZE else "paused"
+
+
 def shown_pods(snapshot: NodeView, ui: Ui) -> list[SeenPod]:
     """Return the pods that pass the filter, in the chosen order."""
-    pods = list(snapshot.pods)
-    if ui.filter:
-        wanted = ui.filter.lower()
-        pods = [pod for pod in pods if wanted in _searched(pod) or pod.uid.startswith(wanted)]
+    wanted = ui.filter.lower()
+    pods = [pod for pod in snapshot.pods if wanted in _searched(pod) or pod.uid.startswith(wanted)]
     pods.sort(key=lambda pod: pod.label)
-    if ui.sort is Sort.CPU:
-        pods.sort(key=lambda pod: -(pod.cpu_millicores or 0))
-    elif ui.sort is not Sort.NAME:
+    if ui.sort is not Sort.NAME:
         pods.sort(key=lambda pod: -(pod.current_bytes or 0))
-        if ui.sort is Sort.NEED:
-            pods.sort(key=_by_need)
+        pods.sort(key=_ORDERS[ui.sort])
+    if ui.reverse:
+        pods.reverse()
+    if ui.grouped:
+        pods.sort(key=lambda pod: pod.namespace)
     return pods
 
 
@@ -99,43 +138,75 @@ def _by_need(pod: SeenPod) -> tuple[float, int]:
     return -pod.need, 0
 
 
+_ORDERS: dict[Sort, Callable[[SeenPod], tuple[float, int]]] = {
+    Sort.NEED: _by_need,
+    Sort.MEMORY: lambda pod: (-(pod.current_bytes or 0), 0),
+    Sort.CPU: lambda pod: (-(pod.cpu_millicores or 0), 0),
+    Sort.PAUSED: lambda pod: (math.inf if pod.paused is None else pod.paused.since_ns, 0),
+}
+
+
 def _searched(pod: SeenPod) -> str:
-    return f"{pod.label} {pod.qos} {pod.workload} {pod.state.value}".lower()
+    owner = "" if pod.paused is None else pod.paused.owner.by
+    return f"{pod.label} {pod.qos} {pod.workload} {pod.state.value} {state_words(pod)} {owner}".lower()
+
+
+def shown_rows(snapshot: NodeView, ui: Ui) -> list[Row]:
+    """Return the rows of the table: the shown pods, with a heading before each namespace if they are grouped."""
+    pods = shown_pods(snapshot, ui)
+    if not ui.grouped:
+        return [*pods]
+    rows: list[Row] = []
+    for namespace, members in groupby(pods, key=lambda pod: pod.namespace):
+        of = list(members)
+        paused = sum(pod.paused is not None for pod in of)
+        used = sum(pod.current_bytes or 0 for pod in of)
+        rows += [Group(namespace, len(of), paused, used, sum(pod.need for pod in of)), *of]
+    return rows
+
+
+def cursor(snapshot: NodeView, ui: Ui) -> SeenPod | None:
+    """Return the pod at the cursor: the selected one, else the first; None without pods."""
+    # A pod stays described although a filter by state hides it from now on.
+    pods = snapshot.pods if ui.describing else shown_pods(snapshot, ui)
+    return next((pod for pod in pods if pod.key == ui.selected), pods[0] if pods else None)
 
 
 def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
-    """Return `ui` scrolled to its selected pod in `rows` rows, without selection or question of a pod that is gone."""
-    asked = ui.asked
-    if ui.mode is Mode.CONFIRM and asked is not None and all(pod.key != asked.key for pod in snapshot.pods):
-        gone = f"{asked.label} is gone: nothing was done"
+    """Return `ui` scrolled to its cursor in `rows` rows, without choices and questions about pods that are gone."""
+    there = {pod.key for pod in snapshot.pods}
+    if ui.mode is Mode.CONFIRM and ui.asked is not None and there.isdisjoint(pod.key for pod in ui.asked.pods):
+        gone = f"{ui.asked.pods[0].label} is gone: nothing was done"
         ui = replace(ui, mode=Mode.BROWSE, asked=None, message=gone, failed=True)
-    pods = shown_pods(snapshot, ui)
-    rows = max(rows, 1)
-    index = next((place for place, pod in enumerate(pods) if pod.key == ui.selected), None)
-    if index is None:  # no neighbour is selected instead: the operator's next key would act on the wrong pod
-        return replace(ui, selected=None, top=0)
-    top = min(ui.top, max(len(pods) - rows, 0))
-    top = min(max(top, index - rows + 1), index)
-    return replace(ui, top=top)
+    if not ui.marked <= there:
+        ui = replace(ui, marked=ui.marked & there)
+    listed = shown_rows(snapshot, ui)
+    index = next((place for place, row in enumerate(listed) if isinstance(row, SeenPod) and row.key == ui.selected), -1)
+    if index < 0:
+        # The cursor goes back to the first pod, and a description never changes to another pod.
+        return ui if ui.describing and ui.selected in there else replace(ui, selected=None, top=0, describing=False)
+    first = index - isinstance(listed[index - 1], Group) if index else 0  # with its heading
+    top = min(ui.top, max(len(listed) - rows, 0))
+    return replace(ui, top=min(max(top, index - max(rows, 1) + 1), first if rows > 1 else index))
 
 
 def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, Intent]:
-    """Return the state after a key, and the action to take or None; `rows` is the number of visible pods."""
+    """Return the state after a key, and the action to take or None; `rows` is the number of visible rows."""
     if ui.mode is Mode.CONFIRM:
+        if key in (keys.WHEEL_UP, keys.WHEEL_DOWN):
+            return ui, None
         answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
         if key in ("y", "Y"):
-            return answered, ui.asked
+            return replace(answered, marked=frozenset()), ui.asked
         return replace(answered, message="nothing was done"), None
     if ui.mode is Mode.FILTER:
         return _update_filter(ui, key, snapshot, rows), None
     ui = replace(ui, message="", failed=False)
-    if ui.mode is Mode.HELP:
-        if key == "q":
-            return ui, Quit()
-        return replace(ui, mode=Mode.BROWSE), None
     if key == "q":
         return ui, Quit()
-    return settle(_browse(ui, key, snapshot, rows), snapshot, rows), None
+    if ui.mode is Mode.HELP:
+        return replace(ui, mode=Mode.BROWSE), None
+    return settle(_browse(ui, _VI.get(key, key), snapshot, rows), snapshot, rows), None
 
 
 def _update_filter(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
@@ -145,7 +216,7 @@ def _update_filter(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
         ui = replace(ui, mode=Mode.BROWSE, filter="")
     elif key == keys.BACKSPACE:
         ui = replace(ui, filter=ui.filter[:-1])
-    elif key in (keys.UP, keys.DOWN):
+    elif key in _MOVES:
         ui = _move(ui, key, snapshot, rows)
     elif len(key) == 1:
         ui = replace(ui, filter=ui.filter + key)
@@ -153,70 +224,103 @@ def _update_filter(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
 
 
 _DEEDS = {"p": Deed.PAUSE, "r": Deed.RESUME, "f": Deed.FREEZE}
-_VI = {"k": keys.UP, "j": keys.DOWN, "g": keys.HOME, "G": keys.END}
+_VI = {"k": keys.UP, "j": keys.DOWN, "g": keys.HOME, "G": keys.END, "e": keys.ENTER, "d": keys.ENTER, "h": "?"}
+_WHEEL_ROWS = 3
+_MOVES = (
+    *(keys.UP, keys.DOWN, keys.HOME, keys.END, keys.PAGE_UP, keys.PAGE_DOWN),
+    *(keys.WHEEL_UP, keys.WHEEL_DOWN),
+)
 
 
 def _browse(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
-    key = _VI.get(key, key)
-    if key in (keys.UP, keys.DOWN, keys.HOME, keys.END, keys.PAGE_UP, keys.PAGE_DOWN):
+    if key in _MOVES:
         return _move(ui, key, snapshot, rows)
     match key:
         case "s":
             order = list(Sort)
             sort = order[(order.index(ui.sort) + 1) % len(order)]
             return replace(ui, sort=sort, message=f"sorted by {sort}")
+        case "S":
+            return replace(ui, reverse=not ui.reverse, message="usual order" if ui.reverse else "reverse order")
+        case "n":
+            return replace(ui, grouped=not ui.grouped)
         case "/":
-            return replace(ui, mode=Mode.FILTER)
-        case "?" | "h":
+            return replace(ui, mode=Mode.FILTER, describing=False)
+        case "?":
             return replace(ui, mode=Mode.HELP)
-        case "e" | keys.ENTER:
-            if ui.selected is None and not ui.explaining:
-                return _nobody_selected(ui)
-            return replace(ui, explaining=not ui.explaining)
-        case keys.ESC:  # undoes one step: explanation, filter, selection
-            if ui.explaining:
-                return replace(ui, explaining=False)
-            return replace(ui, filter="") if ui.filter else replace(ui, selected=None)
+        case " ":
+            return _mark(ui, snapshot, rows)
+        case keys.ENTER:
+            here = cursor(snapshot, ui)
+            return ui if here is None else replace(ui, describing=not ui.describing, scroll=0, selected=here.key)
+        case keys.ESC:
+            return _step_back(ui)
         case "p" | "r" | "f":
             return _ask(ui, _DEEDS[key], snapshot)
     return ui
 
 
+def _step_back(ui: Ui) -> Ui:
+    """Undo one choice: the description, the marks, the filter, the selection."""
+    if ui.describing:
+        return replace(ui, describing=False)
+    if ui.marked:
+        return replace(ui, marked=frozenset())
+    return replace(ui, filter="") if ui.filter else replace(ui, selected=None)
+
+
 def _move(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
+    """Move the cursor, or scroll the description; `screen.settled` limits the latter to its lines."""
+    page = max(rows, 1)
+    steps = {keys.UP: -1, keys.DOWN: 1, keys.PAGE_UP: -page, keys.PAGE_DOWN: page, keys.HOME: -(1 << 30)}
+    steps |= {keys.END: 1 << 30, keys.WHEEL_UP: -_WHEEL_ROWS, keys.WHEEL_DOWN: _WHEEL_ROWS}
+    if ui.describing:
+        return replace(ui, scroll=max(ui.scroll + steps[key], 0))
     pods = shown_pods(snapshot, ui)
     if not pods:
         return ui
-    now = next((place for place, pod in enumerate(pods) if pod.key == ui.selected), None)
-    if now is None:
-        place = len(pods) - 1 if key == keys.END else 0
-    else:
-        step = {keys.UP: -1, keys.DOWN: 1, keys.PAGE_UP: -rows, keys.PAGE_DOWN: rows}.get(key, 0)
-        place = {keys.HOME: 0, keys.END: len(pods) - 1}.get(key, now + step)
-    place = min(max(place, 0), len(pods) - 1)
-    return replace(ui, selected=pods[place].key)
+    now = next((place for place, pod in enumerate(pods) if pod.key == ui.selected), 0)
+    return replace(ui, selected=pods[min(max(now + steps[key], 0), len(pods) - 1)].key)
 
 
-def _nobody_selected(ui: Ui) -> Ui:
-    return replace(ui, message="select a pod first, with the arrow keys", failed=True)
+def _mark(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
+    """Mark the pod at the cursor, or take its mark away, and go to the next pod."""
+    here = cursor(snapshot, ui)
+    if here is None or ui.describing:
+        return ui
+    return _move(replace(ui, marked=ui.marked ^ {here.key}, selected=here.key), keys.DOWN, snapshot, rows)
 
 
 def _ask(ui: Ui, deed: Deed, snapshot: NodeView) -> Ui:
-    pod = next((pod for pod in snapshot.pods if pod.key == ui.selected), None)
-    if pod is None:
-        return _nobody_selected(ui)
-    refusal = None
+    """Return `ui` with the question about the marked pods, or the one at the cursor; or why the action is refused."""
+    here = cursor(snapshot, ui)
+    pods = [pod for pod in snapshot.pods if pod.key in ui.marked]
+    if ui.describing or not pods:
+        pods = [] if here is None else [here]
+    refusals = [_refusal(pod, deed) for pod in pods]
+    targets = tuple(Target(pod.key, pod.label) for pod, no in zip(pods, refusals, strict=True) if no is None)
+    if targets:
+        return replace(ui, mode=Mode.CONFIRM, asked=Act(deed, targets, len(pods) - len(targets)))
+    if not pods:
+        return replace(ui, message="no pod is shown", failed=True)
+    more = f"; and {len(pods) - 1} more cannot be {PAST[deed]}" if len(pods) > 1 else ""
+    return replace(ui, message=f"{refusals[0]}{more}", failed=True)
+
+
+PAST = {Deed.PAUSE: "paused", Deed.RESUME: "resumed", Deed.FREEZE: "frozen"}
+
+
+def _refusal(pod: SeenPod, deed: Deed) -> str | None:
+    """Return why an action on a pod is not possible, or None if it is."""
     if deed is Deed.RESUME:
         # A pod with an unreadable record may still be paused.
         if pod.paused is None and pod.state not in (PodState.ERROR, PodState.PROTECTED):
-            refusal = f"{pod.label} is not paused"
+            return f"{pod.label} is not paused"
     elif pod.paused is not None and pod.paused.owner is Owner.MANUAL:  # a pause by the daemon can be taken over
-        held = "frozen" if pod.paused.mechanism is Mechanism.FREEZE else "paused"
-        refusal = f"{pod.label} is already {held} {pod.paused.owner.by}"
+        return f"{pod.label} is already {state_words(pod)} {pod.paused.owner.by}"
     elif pod.protected is not None:
-        refusal = protected_text(pod.label, pod.protected)
-    if refusal is not None:
-        return replace(ui, message=refusal, failed=True)
-    return replace(ui, mode=Mode.CONFIRM, asked=Act(deed, pod.key, pod.label))
+        return protected_text(pod.label, pod.protected)
+    return None
 
 
 def protected_text(label: str, rule: str) -> str:

@@ -7,6 +7,7 @@ from enum import Enum
 
 from cgpause.config.settings import HowPaused, Policy
 from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, Pressure, QosClass, Workload
+from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import RunningDaemon
 from cgpause.policy.serving import Place
 
@@ -53,6 +54,11 @@ class SeenPod:
     """Amounts under the reserve policy; None under another policy."""
 
     @property
+    def namespace(self) -> str:
+        """The namespace; "" if the pod's name is unknown."""
+        return self.label.rpartition("/")[0]
+
+    @property
     def need(self) -> float:
         """Demand in bytes: the headroom that the reserve policy requires for the pod to run; 0 without a place."""
         return 0.0 if self.place is None else self.place.need
@@ -60,28 +66,31 @@ class SeenPod:
 
 @dataclass(frozen=True, slots=True)
 class PodDetail:
-    """Facts of one pod that are read only while the operator has it explained; None if unreadable."""
+    """Facts of one pod that are read only while its description is shown; None if unreadable."""
 
     key: CgroupId
     cpu_max: CpuMax | None
     cpu_weight: int | None
-    nr_periods: int | None
-    nr_throttled: int | None
-    throttled_usec: int | None
+    cpu: CpuStat | None
     oom_kills: int | None
     pressure: Pressure | None
     processes: int | None
+    rule: str | None
+    """The policy's rule by which the pod runs or is paused, as a sentence."""
+    events: tuple[SeenEvent, ...]
+    """The pod's own events, newest last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubepods:
     """The cgroup of all pods."""
 
-    path: str
     current_bytes: int
     high_bytes: int | None
     high_is_ours: bool
     """Whether the record on the cgroup says that cgpause wrote memory.high."""
+    oom_kills: int | None
+    """Processes of pods that the OOM killer has killed since kubelet made the cgroup, at boot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,8 @@ class SeenEvent:
     pod: str
     reason: str
     held_s: float | None = None
+    """Length of the pause so far, in seconds."""
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
