@@ -23,6 +23,25 @@ quietly() {
     return "$status"
 }
 
+# run_pip HINT CMD...: run pip; if it fails, say HINT where no network was the reason, else show the end of its output.
+run_pip() {
+    local hint=$1 log status=0
+    shift
+    log=$(mktemp --suffix=.log -t cgpause-pip.XXXXXX)
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if ((status == 0)); then
+        rm -f "$log"
+    # The names that urllib3 in pip gives to a host that cannot be found or reached. A certificate or a status of HTTP is
+    # another matter.
+    elif grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable' "$log"; then
+        say "no network: $hint (pip's output: $log)"
+    else
+        say "pip failed (status $status). The end of its output, which is in $log:"
+        tail -n 20 "$log" >&2
+    fi
+    return "$status"
+}
+
 # need_packages PKG...: make sure these Debian packages are installed; as root install them, else say how.
 need_packages() {
     local package missing=()
@@ -106,7 +125,8 @@ setup_venv() {
         fi
         say "setting up .venv with $("$python" --version)"
         "$REPO/.venv/bin/python" -c '' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
-        quietly "pip install" "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
+        run_pip "the development tools come from pip's index" \
+            "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
             -e "${REPO}[dev,metrics,plots]" || exit 1
         printf '%s\n' "$wanted" >"$stamp"
     fi
