@@ -1,4 +1,5 @@
-# fish completion for cgpause, which answers itself; where it fails, nothing is offered and nothing is said.
+# Written by scripts/release/completions.py: change that.
+# cgpause answers itself; where it fails, nothing is offered and nothing is said.
 
 complete -c cgpause -f -a '(env _CGPAUSE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \
     _TYPER_COMPLETE_ARGS=(commandline -cp | string collect) cgpause 2>/dev/null)'
