@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from lab.measure.pause_effects import (
     transaction,
     watch_database,
 )
+from lab.pages.effects_report import REPORT
 
 
 @contextlib.contextmanager
@@ -81,3 +83,23 @@ def test_a_connection_is_open_until_its_peer_closes_it() -> None:
         with other:
             assert is_open(one)
         assert not is_open(one)
+
+
+def test_the_report_is_what_the_results_say() -> None:
+    assert REPORT.is_current()
+
+
+def test_the_page_for_teams_says_what_was_measured() -> None:
+    """The outcomes in docs/what-a-pause-does.md, which are typed by hand, are those of the results."""
+    (run,) = json.loads(REPORT.results.read_text())["runs"]
+    rows = {row["arm"]: row for row in run["effects"]}
+    failures = {
+        arm: tuple(row[name]["failed"] for name in ("requests", "writes", "pings")) for arm, row in rows.items()
+    }
+
+    assert [arm for arm, row in rows.items() if row["lease_lost"]] == ["batch: frozen for 60 s"]
+    assert all(row["tcp_kept"] for row in rows.values())
+    assert failures["service: frozen for 9 s, three times"] == (3, 3, 0)
+    assert all(failures["batch: frozen for 60 s"])
+    for arm in ("runs", "service: throttled for 9 s, three times", "batch: throttled for 60 s"):
+        assert failures[arm] == (0, 0, 0)
