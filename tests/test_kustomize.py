@@ -42,6 +42,13 @@ def test_every_object_is_valid(folder: str, version: str) -> None:
             kubernetes_validate.validate(document, version, strict=True)
 
 
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_file_is_valid_by_itself(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        if "kind" in document and not document["apiVersion"].startswith(FOREIGN):
+            kubernetes_validate.validate(document, OLDEST_AND_NEWEST[0], strict=True)
+
+
 def test_the_validation_notices_a_field_that_kubernetes_does_not_know() -> None:
     daemonset = yaml.safe_load(yaml.safe_dump(built("base")["DaemonSet"]))
     daemonset["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
