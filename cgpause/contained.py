@@ -7,10 +7,13 @@ pods stay paused until the next one starts, which takes up to 5 minutes (CrashLo
 first process. It starts the daemon, receives its WATCHDOG=1, and kills it if it hangs. After any end of the daemon it
 runs `cgpause.restore --daemon-only` and exits with the daemon's status; kubelet then starts the container again. If the
 whole container is killed, this process too, then the next container's daemon takes the pauses over.
+
+While the daemon is at work the file `ready` exists beside its figures, for the readiness probe of docs/deploy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -36,6 +39,7 @@ START_S = 60.0
 WATCHDOG_S = 15.0
 ABORT_S = 5.0
 STOP_S = 30.0
+READY_FILE = "ready"
 _PR_SET_PDEATHSIG = 1
 _CREDENTIALS = struct.Struct("3i")
 
@@ -58,11 +62,21 @@ def exit_code(returncode: int) -> int:
 class Supervisor:
     """One run of the daemon as a child process, with a watchdog."""
 
-    def __init__(self, command: Sequence[str], *, watchdog_s: float = WATCHDOG_S, abort_s: float = ABORT_S) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        ready_path: str | None = None,
+        *,
+        watchdog_s: float = WATCHDOG_S,
+        abort_s: float = ABORT_S,
+    ) -> None:
         """Start the daemon.
 
-        The watchdog aborts it after `watchdog_s` seconds without a message, and kills it `abort_s` seconds later.
+        The watchdog aborts it after `watchdog_s` seconds without a message, and kills it `abort_s` seconds later. The
+        file `ready_path` exists from the daemon's first message to its end.
         """
+        self._ready_path = ready_path
+        self._set_ready(ready=False)  # a killed container may have left it
         self._watchdog_s = watchdog_s
         self._abort_s = abort_s
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,7 +127,23 @@ class Supervisor:
                 os.read(self._signals, 64)
             if self._socket.fileno() in ready and self._heard() and patience:
                 self._deadline = time.monotonic() + self._watchdog_s
+                if not self._is_ready:
+                    self._set_ready(ready=True)
+        self._set_ready(ready=False)
         return exit_code(self._child.returncode)
+
+    def _set_ready(self, *, ready: bool) -> None:
+        self._is_ready = ready
+        if self._ready_path is None:
+            return
+        try:
+            if ready:
+                os.close(os.open(self._ready_path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._ready_path)
+        except OSError as e:
+            log.warning("readiness not shown %s", fields(path=self._ready_path, reason=e.strerror))
 
     def _taken(self) -> list[int]:
         asked, self._asked = self._asked, []
@@ -137,6 +167,12 @@ class Supervisor:
         senders = [_CREDENTIALS.unpack(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS]
         lines = text.split(b"\n")
         return senders == [self._child.pid] and (b"WATCHDOG=1" in lines or b"READY=1" in lines)
+
+
+def ready_path(argv: Sequence[str]) -> str | None:
+    """Return the path of the file that a readiness probe looks for; None if these options publish nothing."""
+    figures = parse_options(list(argv)).metrics_path
+    return None if figures is None else os.path.join(os.path.dirname(figures), READY_FILE)
 
 
 def clean_up(argv: Sequence[str]) -> None:
@@ -167,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon to its end, clean up, and return the daemon's exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     logfmt.set_up(verbose=parse_options(given).verbose)
-    code = Supervisor(daemon_command(given)).run()
+    code = Supervisor(daemon_command(given), ready_path(given)).run()
     clean_up(given)
     return code
 

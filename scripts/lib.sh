@@ -3,6 +3,11 @@
 # Sourced, never run; expects `set -euo pipefail` in its caller.
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# What scripts/vm needs, and what builds the C programs that run there.
+VM_PACKAGES=(debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 util-linux)
+((EUID == 0)) || VM_PACKAGES+=(uidmap)
+C_PACKAGES=(gcc libc6-dev)
+export VM_PACKAGES C_PACKAGES # for the script that sources this
 
 # say TEXT...: a progress line, on stderr so that it never mixes with results.
 say() {
@@ -23,18 +28,43 @@ quietly() {
     return "$status"
 }
 
+# run_pip HINT CMD...: run pip; if it fails, say HINT where no network was the reason, else show the end of its output.
+run_pip() {
+    local hint=$1 log status=0
+    shift
+    log=$(mktemp --suffix=.log -t cgpause-pip.XXXXXX)
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if ((status == 0)); then
+        rm -f "$log"
+    # The names that urllib3 in pip gives to a host that cannot be found or reached. A certificate or a status of HTTP is
+    # another matter.
+    elif grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable' "$log"; then
+        say "no network: $hint (pip's output: $log)"
+    else
+        say "pip failed (status $status). The end of its output, which is in $log:"
+        tail -n 20 "$log" >&2
+    fi
+    return "$status"
+}
+
+# missing_packages PKG...: print those of these Debian packages that are not installed, each on a line.
+missing_packages() {
+    local package
+    for package in "$@"; do
+        if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
+            echo "$package"
+        fi
+    done
+}
+
 # need_packages PKG...: make sure these Debian packages are installed; as root install them, else say how.
 need_packages() {
-    local package missing=()
+    local missing
     if ! command -v apt-get >/dev/null; then
         tools_or_exit "$@"
         return 0
     fi
-    for package in "$@"; do
-        if [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) != installed ]]; then
-            missing+=("$package")
-        fi
-    done
+    mapfile -t missing < <(missing_packages "$@")
     if ((${#missing[@]} == 0)); then
         return 0
     fi
@@ -86,29 +116,41 @@ find_python() {
     return 1
 }
 
+# venv_is_current: whether setup_venv has nothing to do.
+venv_is_current() {
+    local stamp=$REPO/.venv/cgpause-stamp
+    [[ -x $REPO/.venv/bin/python && -f $stamp && $(<"$stamp") == "$(sha256sum <"$REPO/pyproject.toml")" ]]
+}
+
+# venv_packages: print the Debian packages without which setup_venv has no Python or no venv module.
+venv_packages() {
+    local python
+    if ! python=$(find_python); then
+        printf '%s\n' python3 python3-venv
+    elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        echo python3-venv
+    fi
+}
+
 # setup_venv: $REPO/.venv with cgpause and its development tools; does nothing while pyproject.toml stays the same.
 setup_venv() {
-    local python stamp=$REPO/.venv/cgpause-stamp wanted
-    wanted=$(sha256sum <"$REPO/pyproject.toml")
-    if [[ -x $REPO/.venv/bin/python && -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+    local python packages
+    if venv_is_current; then
         return 0
     fi
     # Two scripts started together must not both fill it.
     exec {venv_lock}<"$REPO/pyproject.toml"
     flock "$venv_lock"
-    if [[ ! -f $stamp || $(<"$stamp") != "$wanted" ]]; then
-        if ! python=$(find_python); then
-            need_packages python3 python3-venv
-            python=$(find_python) || { say "Python 3.11 or newer is needed; none is on PATH"; exit 1; }
-        fi
-        if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-            need_packages python3-venv
-        fi
+    if ! venv_is_current; then
+        mapfile -t packages < <(venv_packages)
+        need_packages ${packages[@]+"${packages[@]}"}
+        python=$(find_python) || { say "Python 3.11 or newer is needed; none is on PATH"; exit 1; }
         say "setting up .venv with $("$python" --version)"
         "$REPO/.venv/bin/python" -c '' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
-        quietly "pip install" "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
+        run_pip "the development tools come from pip's index" \
+            "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
             -e "${REPO}[dev,metrics,plots]" || exit 1
-        printf '%s\n' "$wanted" >"$stamp"
+        sha256sum <"$REPO/pyproject.toml" >"$REPO/.venv/cgpause-stamp"
     fi
     exec {venv_lock}<&-
 }

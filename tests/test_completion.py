@@ -18,13 +18,16 @@ from typing import Self
 
 import pytest
 from helpers.commandline import all_commands, pause_as, place, process
+from helpers.generated import current
 from helpers.trees import FakeTree
+from release import completions
 from typer.main import get_command
 
 from cgpause.cli.main import app
 from cgpause.core.model import Owner
 
 REPO = Path(__file__).parents[1]
+SCRIPTS = {"_cgpause": completions.zsh, "cgpause.bash": completions.bash, "cgpause.fish": completions.fish}
 PROMPT = "what now> "
 OPTIONS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
 SET_UP = {
@@ -239,6 +242,23 @@ def offered(tree: FakeTree, *words: str) -> list[str]:
     )
     assert done.stderr == ""
     return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_are_current(name: str) -> None:
+    path = REPO / "scripts/completions" / name
+
+    assert current(path, SCRIPTS[name]()), "run: CGPAUSE_REGENERATE=1 pytest tests/test_completion.py"
+    assert sorted(SCRIPTS) == sorted(path.name for path in path.parent.iterdir())
+
+
+def test_switches_before_a_file_are_those_of_commands_with_files_alone() -> None:
+    found = completions.words()
+
+    assert "bug-report" in found.file_commands
+    assert not {"pause", "resume", "explain"} & set(found.file_commands)
+    assert "--keep-names" in found.file_switches
+    assert not {"--json", "--dry-run"} & set(found.file_switches)
 
 
 def test_no_pod_is_offered_twice(tree: FakeTree) -> None:

@@ -15,9 +15,8 @@ from helpers.commandline import damage, pause_as, run
 from helpers.trees import FakeTree
 
 from cgpause.cli import condition
-from cgpause.core.model import About
 from cgpause.core.clock import now_ns
-from cgpause.core.model import Owner
+from cgpause.core.model import About, Owner
 from cgpause.core.paths import METRICS_FILE
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 from cgpause.telemetry.metrics import Figure, Values

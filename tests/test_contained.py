@@ -44,14 +44,17 @@ def supervise() -> Iterator[Supervise]:
     """Return a function that starts a process that supervises such a program."""
     with ExitStack() as stack:
 
-        def start(child: str, *, watchdog_s: float = 60, abort_s: float = 60) -> subprocess.Popen[str]:
+        def start(
+            child: str, *, ready_path: str | None = None, watchdog_s: float = 60, abort_s: float = 60
+        ) -> subprocess.Popen[str]:
             command = [sys.executable, "-I", "-S", "-c", CHILD + textwrap.dedent(child)]
             program = f"""
 import sys
 from cgpause import contained
 from cgpause.kernel import logfmt
 logfmt.set_up(verbose=False)
-sys.exit(contained.Supervisor({command!r}, watchdog_s={watchdog_s}, abort_s={abort_s}).run())
+supervisor = contained.Supervisor({command!r}, {ready_path!r}, watchdog_s={watchdog_s}, abort_s={abort_s})
+sys.exit(supervisor.run())
 """
             process = subprocess.Popen(
                 [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -121,6 +124,53 @@ def test_a_reload_is_handed_on(supervise: Supervise) -> None:
 
     assert line(process) == "reloaded"
     process.communicate(timeout=60)
+
+
+def test_the_ready_file_exists_from_the_daemons_first_message_to_its_end(supervise: Supervise, tmp_path: Path) -> None:
+    ready, said_ready, ended = (tmp_path / name for name in ("ready", "said-ready", "ended"))
+    ready.touch()  # from a container that was killed
+    process = supervise(
+        f"""
+        import os.path
+        def until(name):
+            while not os.path.exists(name):
+                time.sleep(0.02)
+        print(os.path.exists({str(ready)!r}), flush=True)
+        until({str(said_ready)!r})
+        say("READY=1")
+        until({str(ended)!r})
+    """,
+        ready_path=str(ready),
+    )
+    assert line(process) == "False"
+
+    said_ready.touch()
+    wait_until(ready.exists, "the ready file")
+    ended.touch()
+
+    assert process.wait(60) == 0
+    assert not ready.exists()
+
+
+def test_a_ready_file_that_cannot_be_written_stops_nothing(supervise: Supervise, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = supervise('say("READY=1")', ready_path=str(tmp_path / "file/ready"))
+
+    _, complaint = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert f"readiness not shown path={tmp_path}/file/ready" in complaint
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        pytest.param(["--run-dir", "/run/cgpause"], "/run/cgpause/ready", id="as-in-the-manifest"),
+        pytest.param(["--cgroup-root", "/tree"], None, id="nothing-published"),
+    ],
+)
+def test_the_ready_file_lies_beside_the_figures(options: list[str], path: str | None) -> None:
+    assert contained.ready_path(options) == path
 
 
 @pytest.mark.parametrize(("on_abort", "code"), [("SIG_DFL", 128 + signal.SIGABRT), ("SIG_IGN", 128 + signal.SIGKILL)])

@@ -26,7 +26,7 @@ from cgpause.core.paths import (
 from cgpause.pods.own import POD_UID
 
 REPO = Path(__file__).parent.parent
-MANIFEST = REPO / "docs/deploy/daemonset.yaml"
+MANIFEST = REPO / "docs/deploy/base/daemonset.yaml"
 UNIT = (REPO / "systemd/cgpause.service").read_text()
 CONTAINERFILE = (REPO / "scripts/oci/Containerfile").read_text()
 FOLDERS = {"config": "/host/config", "run": "/host/run"}
@@ -144,6 +144,13 @@ def test_there_is_time_to_resume_everybody(pod: dict[str, Any], daemon: dict[str
     assert command[1:] == ["-I", "-m", "cgpause.restore", "--daemon-only"]
 
 
+def test_readiness_is_the_file_of_the_containers_first_process(daemon: dict[str, Any]) -> None:
+    path = contained.ready_path(daemon["args"])
+
+    assert daemon["readinessProbe"] == {"exec": {"command": ["test", "-e", path]}}
+    assert "livenessProbe" not in daemon, "a watchdog notices more, and sooner"
+
+
 def test_two_are_never_on_one_node() -> None:
     strategy = documents()["DaemonSet"]["spec"]["updateStrategy"]
 
@@ -159,6 +166,8 @@ def test_the_sidecar_can_read_figures_and_nothing_else(pod: dict[str, Any]) -> N
     port = int(DEFAULT_LISTEN.rpartition(":")[2])
     assert [known["containerPort"] for known in sidecar["ports"]] == [port]
     assert sidecar["command"][-1] == f"0.0.0.0:{port}"
+    assert sidecar["livenessProbe"] == sidecar["readinessProbe"]
+    assert sidecar["readinessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
 
 
 # --- as options of podman ------------------------------------------------------------------------------------------

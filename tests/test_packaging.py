@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -66,6 +67,20 @@ def test_the_wheel_has_the_code_and_what_a_node_needs_beside_it(wheel: Path) -> 
         assert names == code | {shared + name for name in SHARED}
         for name, source in SHARED.items():
             assert found.read(shared + name) == (REPO / source).read_bytes(), name
+
+
+def test_the_description_links_to_this_versions_files(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as found:
+        text = found.read(f"cgpause-{__version__}.dist-info/METADATA").decode()
+    home = re.findall(r"^Project-URL: Homepage, https://github.com/(.+)$", text, re.MULTILINE)[0]
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    files = [link.partition(f"{home}/blob/v{__version__}/")[2].partition("#")[0] for link in links if "/blob/" in link]
+    pictures = [link.partition(f"{home}/v{__version__}/")[2] for link in links if "//raw." in link]
+
+    assert all(link.startswith(("https://", "#")) for link in links)
+    assert len(files) > 10
+    assert pictures == ["docs/top.svg"]
+    assert all((REPO / file).is_file() for file in (*files, *pictures))
 
 
 def test_the_sdist_has_all_that_is_needed_to_go_on_from_it(dist: Path) -> None:

@@ -197,7 +197,7 @@ def _processes(*, namespaced: bool) -> Finding:
     """Check that the daemon, root without CAP_SYS_PTRACE, sees pods' processes: hidepid= exempts the group gid= (0)."""
     if namespaced:
         told = "processes of pods have no ids in the PID namespace this runs in"
-        advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/daemonset.yaml)"
+        advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/base/daemonset.yaml)"
         return Finding("proc", Level.WARN, told, advice)
     try:
         found = [part.opts.split(",") for part in psutil.disk_partitions(all=True) if part.mountpoint == "/proc"]

@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# bash completion for cgpause, which answers itself; where it fails, nothing is offered and nothing is said.
+# Written by scripts/release/completions.py: change that.
+# cgpause answers itself; where it fails, nothing is offered and nothing is said.
 # By name, not "$1": the Tab key shall not run a program that happens to lie in this folder.
 
 _cgpause() {
     COMPREPLY=()
     case $3 in
         --config | --export | --textfile) compopt -o default ;;
-        bug-report | record | replay | simulate | --keep-names)
+        bug-report | condition | record | replay | simulate | --hash-names | --keep-names | --list)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;
         --cgroup-root | --log-dir | --run-dir | --state-dir | --to) compopt -o dirnames ;;

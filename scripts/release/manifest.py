@@ -1,6 +1,7 @@
 """Translates a pod template into options of podman, so that tests run the manifest itself.
 
-It knows the fields that docs/deploy/daemonset.yaml uses and refuses every other one, so that none is left out silently.
+It knows the fields that docs/deploy/base/daemonset.yaml uses and refuses every other one, so that none is left out
+silently. Probes are kubelet's, so it leaves them out.
 """
 
 import re
@@ -24,7 +25,10 @@ _POD = frozenset(
     ]
 )
 _CONTAINER = frozenset(
-    ["name", "image", "args", "command", "env", "lifecycle", "ports", "resources", "securityContext", "volumeMounts"]
+    [
+        *("name", "image", "args", "command", "env", "lifecycle", "ports", "resources", "securityContext"),
+        *("livenessProbe", "readinessProbe", "volumeMounts"),
+    ]
 )
 _SECURITY = frozenset(
     [

@@ -21,6 +21,8 @@ from lab.vm.host import REPO, LabError, cache_dir, run_tool, say
 from release.deb import build_package, source_epoch
 from release.wheels import build_wheel
 
+ARCHITECTURES = ("amd64", "arm64")
+"""Architectures of nodes, as Debian and OCI call both."""
 RECIPE = REPO / "scripts/oci/Containerfile"
 SUITE = "bookworm"
 """A stable Debian on any host."""
@@ -48,16 +50,16 @@ USELESS = (
 )
 
 
-def make_root(tarball: Path, package: Path, epoch: int) -> None:
+def make_root(tarball: Path, package: Path, epoch: int, arch: str) -> None:
     """Write the image's files as a tar.
 
     Raises:
-        ToolError, LabError: the mirror is not reachable, or not known.
+        ToolError, LabError: the mirror is not reachable, or not known, or this host cannot run programs of `arch`.
     """
-    source, arch = host_source()
-    source = replace(source, suite=SUITE)
+    source = replace(host_source()[0], suite=SUITE)
     unpack = (
         f'cp {shlex.quote(str(package))} "$1/cgpause.deb" && chroot "$1" dpkg -i /cgpause.deb && rm "$1/cgpause.deb"'
+        ' && chroot "$1" cgpause --version'  # it runs on this architecture
     )
     clean = 'cd "${1:?}" && rm -rf ' + " ".join(USELESS)
     run_tool(
@@ -80,8 +82,8 @@ def make_root(tarball: Path, package: Path, epoch: int) -> None:
     )
 
 
-def build_image(folder: Path, package: Path, epoch: int) -> Path:
-    """Build cgpause-VERSION-oci.tar into `folder`, from a Debian package of ours.
+def build_image(folder: Path, package: Path, epoch: int, arch: str) -> Path:
+    """Build cgpause-VERSION-ARCH-oci.tar into `folder`, from a Debian package of ours.
 
     Raises:
         ToolError, LabError: a tool failed, or is missing.
@@ -94,15 +96,15 @@ def build_image(folder: Path, package: Path, epoch: int) -> Path:
         shared = Path(scratch) / package.name
         shutil.copyfile(package, shared)
         say("making a small Debian with cgpause in it (a minute)")
-        make_root(context / "rootfs.tar", shared, epoch)
+        make_root(context / "rootfs.tar", shared, epoch, arch)
         say("packing it")
         store = ["--root", f"{scratch}/storage", "--runroot", f"{scratch}/run", "--storage-driver", "vfs"]
         become_root = [] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--map-auto"]
         buildah = [*become_root, "buildah", *store]
         name = f"localhost/cgpause:{version}"
-        stamped = ["--format", "oci", "--timestamp", str(epoch), "--build-arg", f"VERSION={version}"]
+        stamped = ["--format", "oci", "--arch", arch, "--timestamp", str(epoch), "--build-arg", f"VERSION={version}"]
         run_tool([*buildah, "bud", "--isolation", "chroot", *stamped, "-f", str(RECIPE), "-t", name, str(context)])
-        image = Path(scratch) / f"cgpause-{version}-oci.tar"
+        image = Path(scratch) / f"cgpause-{version}-{arch}-oci.tar"
         run_tool([*buildah, "push", "--format", "oci", name, f"oci-archive:{image}:{name}"])
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(image, folder / image.name)
@@ -114,12 +116,15 @@ def main(argv: Sequence[str]) -> int:
     """The command line; the archive's path is printed."""
     parser = argparse.ArgumentParser(prog="scripts/image", description="Build the container image.")
     parser.add_argument("folder", nargs="?", default="dist", help="where to put it (default: %(default)s)")
-    folder = Path(parser.parse_args(argv).folder)
+    parser.add_argument("--arch", choices=ARCHITECTURES, help="of the nodes (default: this host's)")
+    args = parser.parse_args(argv)
+    folder = Path(args.folder)
     try:
+        arch = args.arch or host_source()[1]
         with tempfile.TemporaryDirectory(prefix="cgpause-wheel-") as scratch:
             wheel = build_wheel(Path(scratch), REPO)
             package = build_package(Path(scratch), wheel, cache_dir())
-            print(build_image(folder, package, source_epoch(REPO)))
+            print(build_image(folder, package, source_epoch(REPO), arch))
     except LabError as e:
         say(str(e))
         return 1

@@ -18,7 +18,8 @@ def build_wheel(folder: Path, repo: Path) -> Path:
     Raises:
         ToolError: it does not build.
     """
-    isolation = ["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []
+    backend = all(importlib.util.find_spec(name) for name in ("hatchling", "hatch_fancy_pypi_readme"))
+    isolation = ["--no-build-isolation"] if backend else []
     run_tool([*pip(), "wheel", "--no-deps", *isolation, "-w", folder, repo])
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:

@@ -1,4 +1,4 @@
-"""The container image on a real kernel: podman runs it as in docs/deploy/daemonset.yaml, in a pod of its own tree.
+"""The container image on a real kernel: podman runs it as in docs/deploy/base/daemonset.yaml, in a pod of its own tree.
 
 One story: start, pressure, a stop, and each way to die.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Container:
 
         [daemonset] = [
             document
-            for document in yaml.safe_load_all((REPO / "docs/deploy/daemonset.yaml").read_text())
+            for document in yaml.safe_load_all((REPO / "docs/deploy/base/daemonset.yaml").read_text())
             if document["kind"] == "DaemonSet"
         ]
         pod = daemonset["spec"]["template"]["spec"]
@@ -132,6 +133,8 @@ def test_it_needs_no_more_than_the_manifest_gives_and_knows_its_own_pod(containe
     inside = run("podman", "exec", container.name, "cat", "/proc/self/cgroup")
     assert inside.strip() == "0::/", "this is the namespace in which a path says nothing"
     assert "fail" not in run("podman", "exec", container.name, "cgpause", "check", "--json")
+    probe = ["podman", "exec", container.name, *container.manifest["readinessProbe"]["exec"]["command"]]
+    wait_until(lambda: subprocess.run(probe, check=False).returncode == 0, "the readiness probe", 60)
 
 
 def test_pressure_pauses_all_but_its_own_pod_and_recovery_resumes(node: Node, container: Container) -> None:

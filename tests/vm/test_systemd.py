@@ -167,6 +167,14 @@ def test_installer_says_what_a_node_lacks(tmp_path: Path) -> None:
     assert not PREFIX.exists()
 
 
+def test_installer_says_that_there_is_no_network_and_leaves_no_release() -> None:
+    said = install(status=1)
+
+    assert re.search(r"no network: use --wheels DIR; .*pip wheel -w DIR '\.' \(pip's output: (/tmp/\S+\.log)\)", said)
+    assert not UNIT.exists()
+    assert list(PREFIX.iterdir()) == []
+
+
 def test_uninstall_where_nothing_is_installed_is_no_error() -> None:
     assert "nothing of cgpause is left" in install("--uninstall")
 

@@ -67,8 +67,6 @@ def apt_options(config: str) -> list[str]:
 def host_source() -> tuple[AptSource, str]:
     """Return this host's apt source and its architecture; raise LabError if it has none."""
     arch = run_tool(["dpkg", "--print-architecture"]).strip()
-    if arch != "amd64":
-        raise LabError(f"the VM test bed knows amd64 hosts only; this one is {arch}")
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     codename = release.get("VERSION_CODENAME", "sid").strip('"')
     targets = parse_targets(run_tool(["apt-get", "indextargets", "Created-By: Packages"]))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab.vm.apt_source import AptSource, apt_options, host_source
 from lab.vm.hooks import INITRD_HOOK, WHEELS_HOOK
-from lab.vm.host import building, run_tool, say
+from lab.vm.host import LabError, building, run_tool, say
 
 BACKPORTS = "-backports"
 # linux-image-cloud: no hardware drivers to probe, and its initrd is small.
@@ -273,6 +273,8 @@ def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, pro
     Debian. `extra` packages are installed beside those of the suite.
     """
     source, arch = host_source()
+    if arch != "amd64":
+        raise LabError(f"the VM test bed knows amd64 hosts only; this one is {arch}")
     packages = (*packages_of(suite, programs=programs), *extra)
     if suite:
         source = replace(source, suite=suite)

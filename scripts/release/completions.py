@@ -1,0 +1,142 @@
+"""The completions of bash, fish and zsh, written from the commands.
+
+cgpause itself answers which commands, options and pods there are. A script has to know where a file or folder belongs,
+because only the shell completes these: after an option or command whose placeholder names one.
+The scripts lie in scripts/completions/, and tests/test_completion.py holds them to this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from release.manual import Command, Parameter, commands
+
+_ANSWERS_ITSELF = """\
+# Written by scripts/release/completions.py: change that.
+# cgpause answers itself; where it fails, nothing is offered and nothing is said.
+"""
+_BASH = """\
+# shellcheck shell=bash
+{head}# By name, not "$1": the Tab key shall not run a program that happens to lie in this folder.
+
+_cgpause() {{
+    COMPREPLY=()
+    case $3 in
+        {file_options}) compopt -o default ;;
+        {file_commands})
+            if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
+            ;;
+        {folder_options}) compopt -o dirnames ;;
+        *)
+            mapfile -t COMPREPLY < <(
+                env COMP_WORDS="${{COMP_WORDS[*]}}" COMP_CWORD="$COMP_CWORD" _CGPAUSE_COMPLETE=complete_bash \\
+                    cgpause 2>/dev/null
+            )
+            ;;
+    esac
+}}
+complete -F _cgpause cgpause
+"""
+_ZSH = """\
+#compdef cgpause
+{head}# What it answers, a value, a tab and its meaning on each line, is data here: nothing of it is evaluated.
+
+local line value
+local -a offered
+
+case ${{words[CURRENT-1]}} in
+    {file_options}) _files && return ;;
+    {file_commands}) [[ $PREFIX != -* ]] && _files && return ;|
+    {folder_options}) _files -/ && return ;;
+    *)
+        for line in ${{(f)"$(env _CGPAUSE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \\
+            _TYPER_COMPLETE_ARGS="${{words[1,CURRENT]}}" cgpause 2>/dev/null)"}}; do
+            value=${{${{line%%$'\\t'*}}//:/\\\\:}}
+            [[ $line == *$'\\t'* ]] && value+=:${{line#*$'\\t'}}
+            offered+=("$value")
+        done
+        _describe cgpause offered
+        ;;
+esac
+"""
+_FISH = """\
+{head}
+complete -c cgpause -f -a '(env _CGPAUSE_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args \\
+    _TYPER_COMPLETE_ARGS=(commandline -cp | string collect) cgpause 2>/dev/null)'
+complete -c cgpause {file_options} -r -F
+complete -c cgpause -n '__fish_seen_subcommand_from {file_commands}' -F
+complete -c cgpause {folder_options} -x -a '(__fish_complete_directories)'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words after which a shell completes files or folders."""
+
+    file_options: list[str]
+    folder_options: list[str]
+    file_commands: list[str]
+    """Commands, by their last word."""
+    file_switches: list[str]
+    """Switches of these commands alone."""
+
+
+def words() -> Words:
+    """Return the words, sorted, from the commands as they are."""
+    all_commands = commands()
+    taking = [command for command in all_commands if any(_is_file(one) for one in command.parameters if not one.flags)]
+    others = _flags(all_commands, bool, but=taking)
+    return Words(
+        file_options=_flags(all_commands, _is_file),
+        folder_options=_flags(all_commands, lambda one: one.value == "DIR"),
+        file_commands=sorted(command.name.split()[-1] for command in taking),
+        file_switches=[flag for flag in _flags(taking, lambda one: not one.value) if flag not in others],
+    )
+
+
+def _flags(given: Iterable[Command], wanted: Callable[[Parameter], object], but: Iterable[Command] = ()) -> list[str]:
+    skipped = {command.name for command in but}
+    options = (option for command in given if command.name not in skipped for option in command.options)
+    return sorted({flag for option in options if wanted(option) for flag in option.flags})
+
+
+def _is_file(parameter: Parameter) -> bool:
+    """Whether a placeholder names a file; arguments that name none are references to pods."""
+    if parameter.flags:
+        return parameter.value.partition(".")[0] == "FILE"
+    return "REF" not in parameter.value
+
+
+def bash() -> str:
+    """scripts/completions/cgpause.bash."""
+    return _BASH.format(head=_ANSWERS_ITSELF, **_cases())
+
+
+def zsh() -> str:
+    """scripts/completions/_cgpause."""
+    return _ZSH.format(head=_ANSWERS_ITSELF, **_cases())
+
+
+def fish() -> str:
+    """scripts/completions/cgpause.fish."""
+    found = words()
+    return _FISH.format(
+        head=_ANSWERS_ITSELF,
+        file_options=_as_fish(found.file_options),
+        folder_options=_as_fish(found.folder_options),
+        file_commands=" ".join(found.file_commands),
+    )
+
+
+def _cases() -> dict[str, str]:
+    found = words()
+    return {
+        "file_options": " | ".join(found.file_options),
+        "folder_options": " | ".join(found.folder_options),
+        "file_commands": " | ".join([*found.file_commands, *found.file_switches]),
+    }
+
+
+def _as_fish(flags: Iterable[str]) -> str:
+    return " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in flags)

@@ -1,0 +1,99 @@
+"""The kustomize base and overlays build, and their objects are valid for the oldest and the newest Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helpers.kustomize import build
+
+from cgpause.config.load import load_config
+from cgpause.config.settings import PodRule
+
+REPO = Path(__file__).parents[1]
+DEPLOY = REPO / "docs/deploy"
+FOLDERS = {str(path.parent.relative_to(DEPLOY)): path.parent for path in sorted(DEPLOY.rglob("kustomization.yaml"))}
+SUPPORTED = re.findall(r"\*\*Kubernetes (1\.\d+) or later\*\*", (REPO / "docs/deployment.md").read_text())
+OLDEST_AND_NEWEST = (*SUPPORTED, kubernetes_validate.latest_version())
+FOREIGN = ("monitoring.coreos.com/", "kustomize.config.k8s.io/")
+"""API groups without a schema in Kubernetes itself."""
+
+
+@cache
+def built(folder: str) -> dict[str, dict[str, Any]]:
+    return {document["kind"]: document for document in build(FOLDERS[folder])}
+
+
+def test_there_is_a_base_with_overlays() -> None:
+    assert list(FOLDERS) == ["base", "overlays/metrics", "overlays/opt-in"]
+    assert len(SUPPORTED) == 1
+
+
+@pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_object_is_valid(folder: str, version: str) -> None:
+    for document in built(folder).values():
+        if not document["apiVersion"].startswith(FOREIGN):
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_file_is_valid_by_itself(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        if "kind" in document and not document["apiVersion"].startswith(FOREIGN):
+            kubernetes_validate.validate(document, OLDEST_AND_NEWEST[0], strict=True)
+
+
+def test_the_validation_notices_a_field_that_kubernetes_does_not_know() -> None:
+    daemonset = yaml.safe_load(yaml.safe_dump(built("base")["DaemonSet"]))
+    daemonset["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+
+    with pytest.raises(kubernetes_validate.ValidationError, match="readinesProbe"):
+        kubernetes_validate.validate(daemonset, OLDEST_AND_NEWEST[0], strict=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_overlay_has_the_whole_base(folder: str) -> None:
+    base = built("base")
+
+    assert set(built(folder)) >= set(base) == {"ConfigMap", "DaemonSet"}
+    assert built(folder)["DaemonSet"] == base["DaemonSet"]
+    assert {document["metadata"]["namespace"] for document in built(folder).values()} == {"kube-system"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "rules"), [("base", ()), ("overlays/opt-in", (PodRule(match="batch/*", protect=False),))]
+)
+def test_the_configuration_is_an_allow_list(folder: str, rules: tuple[PodRule, ...], tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(built(folder)["ConfigMap"]["data"]["config.toml"])
+    config = load_config(str(path), must_exist=True)
+
+    assert config.protect.all
+    assert config.metrics.publish
+    assert config.pods == rules
+
+
+def test_prometheus_reaches_the_sidecar_and_nothing_else_is_allowed() -> None:
+    documents = built("overlays/metrics")
+    pod = documents["DaemonSet"]["spec"]["template"]
+    policy, monitor = documents["NetworkPolicy"]["spec"], documents["PodMonitor"]["spec"]
+
+    ports = {port["name"] for container in pod["spec"]["containers"] for port in container.get("ports", [])}
+    assert {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]} == ports
+    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": port} for port in ports]]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert "egress" not in policy
+    for selector in (policy["podSelector"], monitor["selector"]):
+        assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_labels_of_nodes_have_a_prefix() -> None:
+    selector = built("base")["DaemonSet"]["spec"]["template"]["spec"]["nodeSelector"]
+
+    assert all("/" in label for label in selector)
