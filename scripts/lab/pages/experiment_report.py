@@ -59,7 +59,8 @@ The machine is one that QEMU counts: one CPU that executes 10^9 instructions a s
 matter, and any host gives the same figures. The machine is far slower than a node: kubelet asks for two CPUs, and each
 CPU of a node executes at least three times as many instructions. So a daemon takes a larger share of this CPU.
 
-Jobs of several sizes, services beside them, DaemonSets and priorities have a page of their own: [mixed.md](mixed.md).
+Real programs, services and pods without a limit: [stock.md](stock.md). Several sizes, DaemonSets and priorities,
+simulated: [policy-bed.md](policy-bed.md).
 """
 
 _ARMS = {

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from cgpause.offline.markdown import table
 from lab.measure.experiment_results import percent
 from lab.measure.policy_bed import (
     CPUS,
@@ -20,7 +19,7 @@ from lab.measure.policy_bed import (
     URGENT,
 )
 from lab.measure.policy_loads import ADVERSARIES, NOISE_PODS, SETTLED_S, STARTING
-from lab.pages.report import Report
+from lab.pages.report import Report, table
 
 Run = dict[str, Any]
 Runs = list[Run]

@@ -97,7 +97,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "All of this was measured with one CPU, which whoever is held leaves to the others. With CPUs enough, what is",
         "held leaves them idle, and total times depend on how many there are: that is simulated too, but nothing here",
-        "holds it to a kernel. [paper.md](paper.md) shows how much it matters.",
+        "holds it to a kernel. [policy-bed.md](policy-bed.md) shows how much it matters.",
         "",
         f"Simulated at commit {results['commit']}, {results['date']}; measured on {'; '.join(run['where'])}.",
     ]
