@@ -24,7 +24,6 @@ control missed none of 17), and with two misses in a pause that makes three: 3 k
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -36,8 +35,6 @@ from typing import Any, Final
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy
-from cgpause.core.errors import CgpauseError
-from cgpause.kernel.cgroupfs import find_cgroup_root
 from cgpause.pods.tree import PodTree
 from lab.bed import daemon_process as demo_daemon
 from lab.bed import kubelet
@@ -45,12 +42,10 @@ from lab.bed.daemon_process import DaemonProcess
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Progress
 from lab.bed.kubepods import MIB, Kubepods
 from lab.bed.services import Control, Namespaces, Plan, Probes, Services
-from lab.bed.stage import calibrate, own_folder, own_slice
+from lab.bed.stage import calibrate
+from lab.measure.frame import own_bed, print_result
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
-
-SLICE: Final = "cgpause-probe.slice"
-FOLDER: Final = Path("/run/cgpause-probe")
+from lab.vm.host import LabError, say
 
 _FILL_SECONDS: Final = 300
 """For starting all pods; only then the run's seconds begin."""
@@ -228,9 +223,7 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
 
 def run(plan: Plan) -> Result:
     """Everything from the lock to the last rmdir."""
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups and network namespaces, so it needs root")
-    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+    with own_bed("probe") as (parent, folder):
         return run_in(parent, folder, plan)
 
 
@@ -246,14 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", type=Policy, default=default.policy, choices=list(Policy), help="(%(default)s)")
     parser.add_argument("--hold-services", action="store_true", help="protect batch, freeze services")
     plan = Plan(**vars(parser.parse_args(argv)))
-    end_by_signal()
-    try:
-        result = run(plan)
-    except (LabError, CgpauseError) as e:
-        print(f"probe: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(to_json(result, plan)))
-    return 0
+    return print_result("probe", lambda: to_json(run(plan), plan))
 
 
 if __name__ == "__main__":
