@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lab.pages.bench_report import REPORT, RESULTS, render, with_trace
+from lab.pages.bench_report import REPORT, RESULTS, render
 
 
 def test_the_report_is_what_the_results_say() -> None:
@@ -19,17 +19,3 @@ def test_of_a_recording_it_is_said_how_busy_the_host_was_where_that_was_recorded
 
     assert f"| {load['load']} | 3.25 | " in page
     assert "| before it was recorded | not recorded | " in page
-
-
-def test_a_recording_measured_anew_goes_into_what_is_there() -> None:
-    known = json.loads(RESULTS.read_text())
-    part = {**known["trace"], "pods": 77, "loads": [{**known["trace"]["loads"][0], "load": "calm"}]}
-    page = render(with_trace(known, "1234567", part))
-
-    assert "with 77 pods" in page
-    assert page.count("| calm |") == 1
-    assert page.count("1234567") == 1
-    assert page.partition("## A recording")[0].count("\n") == REPORT.read_text().partition("## A recording")[0].count(
-        "\n"
-    )
-    assert "A recording" not in render({name: value for name, value in known.items() if name != "trace"})
