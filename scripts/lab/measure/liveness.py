@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, spawn_into, write
 from lab.bed.services import PORT, Namespaces, Prober
-from lab.measure.frame import own_bed, print_result
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
 

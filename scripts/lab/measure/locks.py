@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.frame import need_root, print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, write
-from lab.measure.frame import need_root, print_result
 from lab.vm.host import say
 
 TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and nothing of it stays

@@ -39,11 +39,11 @@ from cgpause.pods.tree import PodTree
 from lab.bed import daemon_process as demo_daemon
 from lab.bed import kubelet
 from lab.bed.daemon_process import DaemonProcess
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Progress
 from lab.bed.kubepods import MIB, Kubepods
 from lab.bed.services import Control, Namespaces, Plan, Probes, Services
 from lab.bed.stage import calibrate
-from lab.measure.frame import own_bed, print_result
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
 

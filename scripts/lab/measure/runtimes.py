@@ -21,9 +21,9 @@ from typing import Any, Final
 from inotify_simple import INotify, flags
 
 from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.frame import need_root, print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, scope_name
 from lab.bed.stage import own_slice
-from lab.measure.frame import need_root, print_result
 from lab.vm.host import LabError, say
 
 RUNTIMES: Final = ("crun", "runc")

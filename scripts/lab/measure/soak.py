@@ -31,9 +31,9 @@ from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest
 from lab.bed.daemon_process import DaemonProcess
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid
 from lab.bed.services import has_exited
-from lab.measure.frame import own_bed, print_result
 from lab.vm.build import ensure_program
 from lab.vm.host import say
 

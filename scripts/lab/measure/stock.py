@@ -24,17 +24,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cgpause.kernel.process import lock_memory
 from lab.bed import kubelet
 from lab.bed.arms import CONFIG
-from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonProcess, read_holds
+from lab.bed.daemon_process import DaemonProcess, read_holds
+from lab.bed.frame import need_root, own_bed, print_result, stay_alive
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
 from lab.bed.services import Namespaces, Plan, Services, has_exited
 from lab.bed.stage import calibrate, own_folder
 from lab.bed.trial import BACKOFF_SCALE
 from lab.measure import stock_loads
-from lab.measure.frame import need_root, own_bed, print_result
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
@@ -213,9 +212,7 @@ def prepare() -> Tools:
         LabError: it is not.
     """
     need_root()
-    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-    if refused := lock_memory():
-        raise LabError(f"cannot keep our pages in memory: {refused}")
+    stay_alive()
     worker = ensure_program("worker")
     return Tools(worker, calibrate(worker, UNIT_CPU_MS))
 

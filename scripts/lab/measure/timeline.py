@@ -16,10 +16,10 @@ from typing import Any
 
 from lab.bed.arms import STOCK, Setting
 from lab.bed.daemon_process import OOM_SCORE_ADJ
+from lab.bed.frame import need_root, own_bed, print_result
 from lab.bed.kubelet import Event
 from lab.bed.stage import calibrate
 from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS, TIMEOUT_S, Observer, Plan, run_trial
-from lab.measure.frame import need_root, own_bed, print_result
 from lab.vm.build import ensure_program
 
 ARMS = ("none", STOCK)

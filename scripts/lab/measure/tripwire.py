@@ -23,8 +23,8 @@ from typing import Final
 
 from cgpause.core.parse import parse_pressure
 from lab.bed.daemon_process import DaemonProcess
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
-from lab.measure.frame import own_bed, print_result
 from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, say
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from cgpause.core.errors import CgpauseError
 from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
+from lab.bed.daemon_process import OOM_SCORE_ADJ
 from lab.bed.stage import own_folder, own_slice
 from lab.vm.host import LabError, end_by_signal
 
@@ -36,6 +38,17 @@ def need_root() -> None:
     """Raise LabError unless root runs this."""
     if os.geteuid() != 0:
         raise LabError("it makes cgroups and network namespaces, so it needs root")
+
+
+def stay_alive() -> None:
+    """Keep this process working on a node out of memory: the kernel kills pods first, and its pages stay in memory.
+
+    Raises:
+        LabError: the pages cannot be locked, so page faults would stall what restarts and times the jobs.
+    """
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    if refused := lock_memory():
+        raise LabError(f"cannot keep our pages in memory: {refused}")
 
 
 def print_result(
