@@ -135,9 +135,9 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
             linestyle=style.line,
             marker=style.marker,
             markersize=4.5,
-            linewidth=1.8 if arm.startswith("reserve") else 1.1,
+            linewidth=1.8 if arm == STOCK else 1.1,
             elinewidth=0.7,
-            zorder=3 if arm.startswith("reserve") else 2,
+            zorder=3 if arm == STOCK else 2,
         )
         drawn.append(arm)
     if row.line is not None:

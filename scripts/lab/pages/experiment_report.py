@@ -24,7 +24,6 @@ from lab.measure.experiment_results import (
     percent,
 )
 from lab.pages.experiment_claims import (
-    JUDGED,
     PAPER_RESTARTS_SAVED,
     PAPER_TIME_SAVED,
     Evidence,
@@ -153,17 +152,16 @@ class Report:
 
     def _verdicts(self) -> list[str]:
         claims = judge(self._evidence)
-        rows = [[claim.text, *(_judged(claim.judgements[arm]) for arm in JUDGED)] for claim in claims]
+        rows = [(claim.text, _judged(claim.judgement)) for claim in claims]
         against = [
-            f"- {claim.text}; not so with {arm}: {'; '.join(claim.judgements[arm].against)}."
+            f"- {claim.text}; not so: {'; '.join(claim.judgement.against)}."
             for claim in claims
-            for arm in JUDGED
-            if claim.judgements[arm].against
+            if claim.judgement.against
         ]
         return [
             "## What it must show",
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
-            _table(["claim", *JUDGED], rows),
+            _table(["claim", STOCK], rows),
             self._caption(self._measured),
             "Where not:" if against else "",
             "\n".join(against),
