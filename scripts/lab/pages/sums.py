@@ -10,13 +10,13 @@ Run = dict[str, Any]
 
 
 def total(runs: Iterable[Run], name: str) -> float:
-    """Return the sum of a figure over runs; a missing figure counts as 0."""
-    return sum(run.get(name) or 0 for run in runs)
+    """Return the sum of a figure over runs."""
+    return float(sum(run[name] for run in runs))
 
 
 def most(runs: Iterable[Run], name: str) -> float:
-    """Return the largest value of a figure over runs; a missing figure counts as 0."""
-    return max((run.get(name) or 0 for run in runs), default=0)
+    """Return the largest value of a figure over runs; 0 without runs."""
+    return float(max((run[name] for run in runs), default=0))
 
 
 def group_by(runs: Iterable[Run], name: str) -> dict[str, list[Run]]:
