@@ -27,7 +27,7 @@ from typing import Any
 
 from cgpause.telemetry.trace.read import load_trace
 from lab.bed.kubepods import MIB
-from lab.measure.bench import GIB, USUAL_PODS, BenchTree, environment
+from lab.measure.bench import GIB, USUAL_PODS, BenchTree, cpu_ns, environment, status
 from lab.vm.host import say
 
 SETTLE_S = 15.0
@@ -44,18 +44,12 @@ class _Usage:
     """CPU time of a process since this was made."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._before_ns, self._began_s = pid, _cpu_ns(pid), time.monotonic()
+        self._pid, self._before_ns, self._began_s = pid, cpu_ns(pid), time.monotonic()
 
     def figures(self) -> tuple[int, float, float]:
         """Return the CPU time in ns, the seconds that passed, and the resident MiB now."""
-        used_ns, took_s = _cpu_ns(self._pid) - self._before_ns, time.monotonic() - self._began_s
-        status = Path(f"/proc/{self._pid}/status").read_text().splitlines()
-        rss_kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
-        return used_ns, took_s, round(rss_kib / 1024, 1)
-
-
-def _cpu_ns(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+        used_ns, took_s = cpu_ns(self._pid) - self._before_ns, time.monotonic() - self._began_s
+        return used_ns, took_s, round(status(self._pid, "VmRSS") / 1024, 1)
 
 
 def _command(tree: BenchTree, *words: str) -> list[str]:
