@@ -11,8 +11,7 @@ import pytest
 from helpers.experiments import EVERYTHING, FACTS, FakeBed, make_results, well
 from lab.bed import arms
 from lab.measure import experiment
-from lab.measure.experiment import Driver, Wanted, brief, parse_arguments
-from lab.measure.experiment_progress import left
+from lab.measure.experiment import Driver, Wanted, brief
 from lab.measure.experiment_results import ALL_ARMS, ARMS, OVERSUBSCRIPTIONS, SEEDS, SHARES, Cell, Trial, load
 from lab.pages import experiment_plots
 from lab.pages.experiment_report import render
@@ -49,10 +48,6 @@ def test_where_nothing_can_be_prevented_only_the_cost_of_control_is_measured(
     oversubscription: float, arms: int
 ) -> None:
     assert len(Cell("node", 8, oversubscription).arms) == arms
-
-
-def test_every_arm_is_listed_once() -> None:
-    assert sorted(ALL_ARMS) == sorted({arm for arms in ARMS.values() for arm in arms})
 
 
 def test_arms_are_those_that_a_trial_knows() -> None:
@@ -241,7 +236,7 @@ def test_quick_runs_a_few_trials_into_a_folder_of_its_own(
 ) -> None:
     bed = FakeBed(well)
     drawn: list[str] = []
-    monkeypatch.setattr(experiment_plots, "draw_plot", lambda plot, *_: drawn.append(plot.file))
+    monkeypatch.setattr(experiment_plots, "draw_plot", lambda file, *_: drawn.append(file))
     monkeypatch.setattr(experiment, "QUICK_FOLDER", tmp_path / "quick")
     monkeypatch.setattr(experiment, "Driver", lambda results, path, **more: Driver(results, path, bed.boot, **more))
 
@@ -254,36 +249,8 @@ def test_quick_runs_a_few_trials_into_a_folder_of_its_own(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(["run", "--arms", "magic"], id="arm"),
-        pytest.param(["run", "--oversub", "2.5"], id="oversubscription"),
-        pytest.param(["run", "--shares", "3"], id="share"),
-        pytest.param(["run", "--settings", "moon"], id="setting"),
-        pytest.param([], id="nothing"),
-    ],
-)
-def test_what_there_is_not_cannot_be_asked_for(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        parse_arguments(words)
-    assert stopped.value.code == 2
-
-
-def test_parts_can_be_asked_for() -> None:
-    args = parse_arguments(["run", "--settings", "node", "--shares", "8", "4", "--oversub", "1.5", "--minutes", "90"])
-
-    assert (args.settings, args.shares, args.oversub, args.minutes) == (["node"], [8, 4], [1.5], 90)
-    assert args.arms == ALL_ARMS
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [("one", "one"), ("first\nmiddle\nlast", "first ... last"), ("lost\n--- console ---\nend\n---", "lost ... end")],
 )
 def test_errors_are_kept_on_one_line(text: str, expected: str) -> None:
     assert brief(text) == expected
-
-
-def test_time_left_follows_from_the_trials_so_far() -> None:
-    assert left(600, 10, 130) == "2 h 0 min left"
-    assert left(0, 0, 5) == "unknown time left"

@@ -17,7 +17,7 @@ CELL = Cell("kubepods", 16, 1.5)
 
 def verdicts(change: Callable[[Trial], dict[str, Any]], trials: list[Trial] = EVERYTHING) -> dict[str, Verdict]:
     evidence = Evidence(make_results(trials, change))
-    return {claim.text: claim.judgements["stock"].verdict for claim in judge(evidence)}
+    return {claim.text: claim.judgement.verdict for claim in judge(evidence)}
 
 
 def one(found: dict[str, Verdict], words: str) -> Verdict:
@@ -109,7 +109,7 @@ def test_loads_that_speak_against_a_claim_are_named() -> None:
     bad = Trial(Cell("node", 8, 1.3), 2, "stock")
     results = make_results(EVERYTHING, lambda trial: {**well(trial), **({"restarts": 1} if trial == bad else {})})
 
-    assert "not so with stock: node 1/8 130 %: 1 over all seeds." in render(results)
+    assert "not so: node 1/8 130 %: 1 over all seeds." in render(results)
 
 
 def test_an_arm_is_compared_on_the_seeds_both_have() -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lab.bed.daemon_process import DaemonLog, parse_fields
-from lab.bed.kubelet import Progress, count_oom_kills, fits
+from lab.bed.kubelet import count_oom_kills, fits
 from lab.bed.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
 from lab.bed.stage import ORIGINALS, Load, make_jobs
 from lab.demo.main import CONFIG
-from lab.demo.progress import Reporter, describe
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.vm.build import ensure_program
-from rich.console import Console
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config
@@ -142,31 +139,6 @@ def test_log_fields_are_read_as_logfmt_writes_them() -> None:
     assert values == parse_fields(logfmt.fields(**values))
 
 
-def test_progress_is_told_in_one_line() -> None:
-    text = describe(
-        Progress(total=30, running=15, backing_off=3, restarts=7), DaemonLog(started=True, pauses=9, held_now={"u"})
-    )
-
-    assert text == "14 running, 1 paused (9 pauses so far), 7 killed so far, 3 to be restarted or removed"
-
-
-@pytest.mark.parametrize("terminal", [pytest.param(True, id="terminal"), pytest.param(False, id="pipe")])
-def test_a_run_is_shown_while_it_goes_on(terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: FBT001
-    console = Console(file=sys.stderr, force_terminal=terminal, width=120)
-    reporter = Reporter(console)
-    with reporter.showing("with cgpause", 30):
-        for at_s in (0.0, 0.5, 5.5):
-            reporter.update("with cgpause", Progress(at_s=at_s, total=30, finished=int(at_s)), DaemonLog())
-
-    shown = capsys.readouterr().err
-
-    if terminal:
-        assert "5/30" in shown
-    else:
-        lines = shown.splitlines()
-        assert [line.split(":")[1].split(", ")[1].strip() for line in lines] == ["0 s", "6 s"]  # not a line per tick
-
-
 def make_result() -> Result:
     """Return a demo result that confirms all claims."""
     arm = Arm(30, 60.0, 26, 26, 12.5, 10.0, 20.0, Restored(30))
@@ -213,17 +185,6 @@ def test_each_broken_claim_is_named(part: str, changes: dict[str, object], says:
     assert f"FAILED: {broken[0]}" in render(result)
 
 
-def test_the_table_stands_in_columns() -> None:
-    text = render(make_result())
-    table = text.split("\n\n", maxsplit=1)[0].splitlines()
-
-    assert len({len(line) for line in table}) == 1
-    assert re.search(r"container restarts +26 +2$", text, re.MULTILINE)
-    assert "92% fewer restarts and 20% less total time" in text
-    assert "seed 1" in text
-    assert max(map(len, text.splitlines())) <= 100
-
-
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cc") is None:
@@ -254,25 +215,6 @@ def test_the_worker_does_the_same_for_the_same_seed(worker: Path) -> None:
 
     assert checksum(5) == checksum(5)
     assert checksum(5) != checksum(6)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param([], id="none"),
-        pytest.param(["33554432", "4096", "1", "1"], id="one-too-few"),
-        pytest.param(["33554432", "4096", "1", "1", "x"], id="not-a-number"),
-        pytest.param(["-1", "4096", "1", "1", "1"], id="negative"),
-        pytest.param(["99999999999999999999999", "4096", "1", "1", "1"], id="too-large"),
-        pytest.param(["1048576", "4096", "1", "1", "1"], id="limit-too-small"),
-        pytest.param(["33554432", "0", "1", "1", "1"], id="unit-of-nothing"),
-    ],
-)
-def test_the_worker_refuses_arguments_it_cannot_keep(worker: Path, arguments: list[str]) -> None:
-    done = subprocess.run([worker, *arguments], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 2
-    assert done.stderr
 
 
 def test_sigterm_ends_the_worker(worker: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab.measure.mutants import TESTS, without_behaviour
 from lab.measure.mutants_reasons import REASONS
-from lab.pages.mutants_report import REPORT, pct, render
+from lab.pages.mutants_report import pct, render
 from lab.vm.host import REPO
 
 CODE = """\
@@ -97,7 +97,3 @@ def test_mutants_are_the_same_each_time_and_behave_differently() -> None:
     assert len(made) == len(Mutants(code)) - 1  # b stays a keyword
     assert {(mutant.line, mutant.after) for mutant in made} >= {(2, "pass"), (3, "pass")}
     assert all(mutant.code != code for mutant in made)
-
-
-def test_the_page_is_current() -> None:
-    assert REPORT.is_current()

@@ -69,7 +69,3 @@ def test_the_page_names_a_cell_that_loses() -> None:
         if (one["load"], one["cpus"], one["start_s"], one["arm"]) == ("daemonsets", 2, 0.2, "reserve"):
             one["total_s"] *= 10
     assert "- `daemonsets, 2 CPUs`: " in render(results)
-
-
-def test_the_page_is_current() -> None:
-    assert REPORT.is_current()

@@ -12,7 +12,7 @@ from lab.bed.kubepods import make_uid
 from lab.measure import stock
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools, nolimit, programs
 from lab.pages.stock_report import LOADS as DESCRIBED
-from lab.pages.stock_report import REPORT, render, where_worse
+from lab.pages.stock_report import render, where_worse
 from lab.vm.image import PROGRAMS as PACKAGES
 from lab.vm.image import packages_of
 
@@ -131,7 +131,3 @@ def test_the_page_leaves_out_a_run_without_its_other_arm() -> None:
 
 def test_every_load_is_described() -> None:
     assert list(DESCRIBED) == [*LOADS, stock.REAL_PROGRAMS]
-
-
-def test_the_page_is_current() -> None:
-    assert REPORT.is_current()

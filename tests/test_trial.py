@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.bed.arms import ARMS, PEERS, Setting, cgpause_config, nohang_config, oomd_config
-from lab.bed.daemon_process import DaemonLog
+from lab.bed.arms import ARMS, Setting, cgpause_config, nohang_config, oomd_config
 from lab.bed.kubelet import JobTimes, Outcome
 from lab.bed.kubepods import MIB
 from lab.bed.stage import make_jobs
-from lab.bed.trial import JOBS, Plan, capacity_bytes, load_of, main, of_daemon, of_jobs, parse_arguments
+from lab.bed.trial import JOBS, Plan, capacity_bytes, load_of, main, of_jobs
 from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
@@ -94,11 +93,6 @@ def test_the_watermark_arm_has_the_papers_parameters() -> None:
     assert config.throttle.quota_us == 1000
 
 
-@pytest.mark.parametrize("arm", [*OURS, *PEERS, "unlimited", "memory-high"])
-def test_what_an_arm_changes_is_told(arm: str) -> None:
-    assert ARMS[arm].notes != ()
-
-
 def test_nohangs_patience_is_scaled_and_nothing_else() -> None:
     packaged = "max_sleep = 3\nmax_soft_exit_time = 10\npost_soft_action_delay = 3\n"
 
@@ -141,10 +135,6 @@ def test_a_trial_that_did_not_finish_timed_out() -> None:
     assert of_jobs(outcome, jobs=2)["timed_out"] is True
 
 
-def test_an_arm_without_a_daemon_paused_nobody() -> None:
-    assert set(of_daemon(DaemonLog()).values()) == {0}
-
-
 def test_an_arm_without_meaning_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     words = ["run", "--setting", "node", "--share", "16", "--oversub", "1.5", "--arm", "unlimited", "--seed", "1"]
@@ -153,9 +143,3 @@ def test_an_arm_without_meaning_is_refused(capsys: pytest.CaptureFixture[str], m
     said = capsys.readouterr()
     assert said.out == ""
     assert "unlimited has no meaning in the setting node" in said.err
-
-
-@pytest.mark.parametrize("argv", [[], ["run"], ["calibrate"], ["run", "--setting", "moon"]])
-def test_wrong_arguments_end_with_status_2(argv: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        parse_arguments(argv)

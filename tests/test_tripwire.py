@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 from lab.measure.tripwire import OPTION, SHIPPED, Waits, add_up, neighbour
-from lab.pages.tripwire_report import REPORT
 
 
 def test_waits_are_added_up() -> None:
@@ -27,7 +26,3 @@ def test_a_neighbour_writes_its_waits_when_it_is_told_to_stop(tmp_path: Path) ->
     stop.touch()
     thread.join()
     assert all(wait > 0 for wait in json.loads(result.read_text()))
-
-
-def test_the_report_is_what_the_results_say() -> None:
-    assert REPORT.is_current()

@@ -65,10 +65,6 @@ def published() -> dict[str, Any]:
     return found
 
 
-def test_the_page_is_current() -> None:
-    assert REPORT.is_current()
-
-
 def test_the_published_simulation_is_within_the_bar() -> None:
     assert misses(published()) == []
 

@@ -16,7 +16,7 @@ from lab.vm import machine as vm
 from lab.vm.apt_source import AptSource, apt_options, choose_source, find_keyring, parse_targets
 from lab.vm.hooks import WHEELS_HOOK
 from lab.vm.host import LabError, ToolError, building, cache_dir, run_tool
-from lab.vm.image import KERNEL, PACKAGES, READY, SUGGESTED, Image, packages_of, recipe_key
+from lab.vm.image import PACKAGES, READY, Image, packages_of, recipe_key
 from lab.vm.payload import guest_requirements, packages_key, source_files, wheel_inputs, write_payload
 from lab.vm.qemu import COUNTED, KVM, TCG, Machine, qemu_command
 
@@ -99,39 +99,11 @@ def test_pip_brings_its_byte_code(tmp_path: Path) -> None:
     assert done.stdout.split() == ["1", f"{wheel}/pip/__init__.pyc", f"{wheel}/pip/part.pyc"]
 
 
-def test_recipe_key_names_suite_arch_and_packages() -> None:
-    assert recipe_key("bookworm", "amd64", PACKAGES).startswith("image-bookworm-amd64-")
-    assert recipe_key("bookworm", "amd64", PACKAGES) == recipe_key("bookworm", "amd64", PACKAGES)
-    assert recipe_key("bookworm", "amd64", PACKAGES) != recipe_key("trixie", "amd64", PACKAGES)
-    assert recipe_key("bookworm", "amd64", PACKAGES) != recipe_key("bookworm", "amd64", PACKAGES[1:])
-
-
 def test_of_backports_the_kernel_alone_is_taken() -> None:
     found = packages_of("trixie-backports")
 
     assert [name for name in found if "/" in name] == ["linux-image-cloud-amd64/trixie-backports"]
     assert [name.partition("/")[0] for name in found] == list(packages_of("trixie"))
-
-
-@pytest.mark.parametrize("suite", ["", "trixie", "trixie-backports"])
-def test_every_debian_has_what_our_package_is_tested_with(suite: str) -> None:
-    assert {*PACKAGES, *SUGGESTED} - {KERNEL} <= set(packages_of(suite))
-
-
-def test_a_suite_other_than_the_hosts_can_be_asked_for() -> None:
-    assert vm.parse_arguments(["build", "--suite", "trixie"])[0].suite == "trixie"
-    assert vm.parse_arguments(["run", "--suite", "trixie", "--", "true"])[0].suite == "trixie"
-    assert vm.parse_arguments(["run", "--", "true"])[0].suite == ""
-
-
-def test_peers_are_installed_but_start_only_when_asked() -> None:
-    for unit in vm_image.PEER_UNITS:
-        assert unit.split(".")[0] in vm_image.PEERS
-        assert f"ConditionPathExists={vm_image.PEERS_WANTED}" in vm_image.FILES[f"etc/systemd/system/{unit}.d/vm.conf"]
-
-
-def test_what_metrics_are_tested_with_never_starts_by_itself() -> None:
-    assert {f"{name}.service" for name in vm_image.MONITORING} <= set(vm_image.MASKED)
 
 
 def test_a_file_that_is_to_be_taken_along_has_to_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,10 +115,6 @@ def test_a_file_that_is_to_be_taken_along_has_to_be_there(tmp_path: Path, capsys
     missing.touch()
 
     assert vm.parse_arguments(["run", "--with", str(missing), "--", "true"])[0].extra == missing
-
-
-def test_podman_is_there_for_those_who_call_it_and_costs_no_boot_a_second() -> None:
-    assert {"podman-auto-update.timer", "podman-restart.service", "podman.socket"} <= set(vm_image.MASKED)
 
 
 TARGETS = """\
@@ -177,11 +145,6 @@ def test_the_guest_comes_from_the_hosts_own_release() -> None:
     assert choose_source(targets, "bookworm") == AptSource("http://mirror.example/debian", "stable", None)
     assert choose_source(targets, "trixie") is None
     assert choose_source(parse_targets(""), "bookworm") is None
-
-
-def test_a_source_line_names_its_keyring() -> None:
-    assert AptSource("http://m/", "sid", None).line() == "deb http://m/ sid main"
-    assert AptSource("http://m/", "sid", "/k.gpg").line() == "deb [signed-by=/k.gpg] http://m/ sid main"
 
 
 DEB822 = """\
@@ -260,13 +223,6 @@ def test_payload_is_the_working_tree_and_build(tmp_path: Path, make: Callable[[P
     assert source_files(tmp_path) == [".gitignore", "build/helper", "new name.py", *logs]
 
 
-def test_payload_leaves_out_what_was_deleted_but_not_yet_committed(tmp_path: Path) -> None:
-    checkout(tmp_path)
-    (tmp_path / ".gitignore").unlink()
-
-    assert source_files(tmp_path) == []
-
-
 def test_payload_is_a_tar_owned_by_root_with_the_wheel_beside_the_source(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("#!/bin/sh\n")
     (tmp_path / "run").chmod(0o755)
@@ -314,11 +270,6 @@ def test_emulation_leaves_out_the_instruction_it_gets_wrong() -> None:
 
 def test_a_counted_machine_tells_time_by_its_instructions() -> None:
     assert "-icount shift=0 -accel tcg,thread=single -cpu max,-cx16 -smp 1" in qemu(Machine(cpus=1), accel=COUNTED)
-
-
-def test_appended_words_come_after_ours_so_that_they_win() -> None:
-    command = qemu(Machine(append="psi=0"))
-    assert 0 < command.index("psi=1") < command.index("psi=0")
 
 
 @pytest.mark.parametrize(
@@ -375,12 +326,6 @@ def test_arguments_after_the_dashes_are_the_commands() -> None:
 
     assert (args.memory, args.get, args.append) == ("2G", ["a:b"], "")
     assert command == ["sh", "--", "--memory"]
-
-
-@pytest.mark.parametrize("argv", [[], ["run"], ["run", "--"], ["run", "ls"], ["fly"]])
-def test_wrong_arguments_end_with_status_2(argv: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        vm.parse_arguments(argv)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":b"])

@@ -1,6 +1,6 @@
 """Every parser of foreign text, as a function of bytes that raises if the parser breaks its contract.
 
-`test_fuzz.py` runs each with hypothesis; `scripts/bench fuzz` runs them guided by coverage, with atheris.
+`test_fuzz.py` runs each with hypothesis.
 """
 
 from __future__ import annotations

@@ -124,8 +124,6 @@ class Policy:
     """Longest delay in seconds before the pod of a finished job is removed; `may_remove` can end it earlier."""
     tick_s: float = 0.5
     """Interval between calls of `on_tick`, in seconds."""
-    reserved_bytes: int = 0
-    """Requests of pods outside the queue, in bytes."""
 
 
 @dataclass(slots=True)
@@ -280,8 +278,7 @@ class Kubelet:
                 self._after(early_s, self._admit)
             return
         requests = (self._request(one.job) for one in self._admitted.values())
-        free_bytes = self._tree.memory_max_bytes - self._policy.reserved_bytes
-        if not fits(requests, self._request(job), free_bytes):
+        if not fits(requests, self._request(job), self._tree.memory_max_bytes):
             return
         self._queue.popleft()
         self._start_pod(job)

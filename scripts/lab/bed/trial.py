@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import mmap
 import os
 import platform
@@ -28,17 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cgpause.core.errors import CgpauseError
 from cgpause.kernel.cgroupfs import find_cgroup_root
-from cgpause.kernel.process import lock_memory
 from lab.bed.arms import ARMS, SLICE, Place, Setting
-from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog
+from lab.bed.daemon_process import DaemonLog
+from lab.bed.frame import need_root, print_result, stay_alive
 from lab.bed.kubelet import Event, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods
 from lab.bed.services import InNamespaces, Namespaces
 from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import LabError, say
 
 FOLDER = Path("/run/cgpause-trial")
 
@@ -243,8 +241,7 @@ def _calibrate(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(args: argparse.Namespace) -> dict[str, Any]:
-    if os.geteuid() != 0:
-        raise LabError("a trial makes cgroups, so it needs root")
+    need_root()
     plan = Plan(
         setting=Setting(args.setting),
         share=args.share,
@@ -260,10 +257,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     if plan.setting not in ARMS[plan.arm].settings:
         raise LabError(f"the arm {plan.arm} has no meaning in the setting {plan.setting}")
     worker = ensure_program("worker")
-    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-    # On a node out of memory, page faults must not stall the process that restarts and times the jobs.
-    if refused := lock_memory():
-        raise LabError(f"cannot keep our pages in memory: {refused}")
+    stay_alive()
     with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
         return run_trial(plan, parent, folder, worker)
 
@@ -293,15 +287,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     args = parse_arguments(argv)
-    end_by_signal()
-    do: Callable[[argparse.Namespace], dict[str, Any]] = args.do
-    try:
-        result = do(args)
-    except (LabError, CgpauseError) as e:
-        print(f"trial: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(result))
-    return 0
+    return print_result("trial", lambda: args.do(args))
 
 
 if __name__ == "__main__":

@@ -184,8 +184,8 @@ class Demo:
             run_id=title,
         )
         jobs = make_jobs(load(self.plan, work), self._worker)
-        with self._reporter.showing(title, len(jobs)):
-            outcome = kubelet.run(inside.jobs(jobs), timeout_s=self.plan.timeout_s)
+        self._reporter.begin()
+        outcome = kubelet.run(inside.jobs(jobs), timeout_s=self.plan.timeout_s)
         return make_arm(outcome, Restored(len(ended), tuple(name for name, settled in ended if not settled)))
 
     def _stop_while_holding(self, tree: Kubepods, daemon: DaemonProcess, work: int) -> tuple[int, int, Restored]:

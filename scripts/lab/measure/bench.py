@@ -214,7 +214,7 @@ def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
             before = _usage(daemon.pid)
             time.sleep(IDLE_S)
             after = _usage(daemon.pid)
-            rss = _status(daemon.pid, "VmRSS")
+            rss = status(daemon.pid, "VmRSS")
         finally:
             daemon.send_signal(signal.SIGTERM)
             code = daemon.wait(60)
@@ -231,11 +231,20 @@ def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
 
 def _usage(pid: int) -> tuple[int, int]:
     """CPU time in ns, and how often the process went to sleep and so was woken."""
-    cpu_ns = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
-    return cpu_ns, _status(pid, "voluntary_ctxt_switches")
+    return cpu_ns(pid), status(pid, "voluntary_ctxt_switches")
 
 
-def _status(pid: int, key: str) -> int:
+def cpu_ns(pid: int) -> int:
+    """Return the CPU time of a process, in ns."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def status(pid: int, key: str) -> int:
+    """Return a number from /proc/PID/status.
+
+    Raises:
+        SystemExit: there is none of this name.
+    """
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1])

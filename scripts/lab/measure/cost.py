@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 from cgpause import __version__
 from cgpause.core.parse import parse_meminfo
 from lab.bed.arms import PEERS, SLICE, Place, peer, systemctl
+from lab.bed.frame import print_result
 from lab.bed.kubelet import count_oom_kills
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
 from lab.bed.stage import own_slice
@@ -384,6 +384,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print JSON."""
     options = parse_arguments(argv)
+    return print_result("cost", lambda: measure_node(options))
+
+
+def measure_node(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the daemons that the command line names on a node with sleeping pods."""
     arms = [arm for arm in make_arms() if options.only is None or arm.name in options.only]
     # As after an install: a daemon that had to compile itself would be larger.
     _run(sys.executable, "-m", "compileall", "-q", str(REPO / "cgpause"))
@@ -398,10 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ):
             phases = measure_all(arms, Node(tree, options.pods), options.idle_s, options.pressure_s)
     memory_mib = round(total_bytes / MIB)
-    print(
-        json.dumps({"kind": "cost", **environment(), "memory_mib": memory_mib, "pods": options.pods, "phases": phases})
-    )
-    return 0
+    return {"kind": "cost", **environment(), "memory_mib": memory_mib, "pods": options.pods, "phases": phases}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lab.bed.arms import STOCK
-from lab.measure.experiment_progress import Reporter
 from lab.measure.experiment_results import (
     ALL_ARMS,
     ARMS,
@@ -176,6 +175,25 @@ class Wanted:
         return [batch for batch in batches if batch]
 
 
+def describe(result: Result) -> str:
+    """Return the end of a trial in a few words."""
+    if result.error:
+        return f"{result.trial}: failed, {result.error}"
+    counts = f"{result.number('restarts'):.0f} restarts, {result.number('total_s'):.1f} s"
+    return f"{result.trial}: {counts}{', timed out' if result.values['timed_out'] else ''}"
+
+
+def left(elapsed_s: float, done: int, total: int) -> str:
+    """Return the time that is left, estimated from the trials so far."""
+    minutes = round(elapsed_s / done * (total - done) / 60)
+    return f"{minutes // 60} h {minutes % 60} min left"
+
+
+def report(text: str) -> None:
+    """Print one line for the person who waits."""
+    print(f"experiment: {text}", file=sys.stderr)
+
+
 class Driver:
     """Runs trials and keeps their results, the file included, after each of them."""
 
@@ -185,7 +203,6 @@ class Driver:
         path: Path,
         boot: BootGuest = boot_vm,
         *,
-        reporter: Reporter | None = None,
         code: Callable[[], str] = code_hash,
         commit: Callable[[], str] = commit_of,
         clock: Callable[[], float] = time.monotonic,
@@ -193,7 +210,6 @@ class Driver:
         self.results = results
         self._path = path
         self._boot = boot
-        self._reporter = reporter or Reporter()
         self._code = code
         self._commit = commit
         self._clock = clock
@@ -201,6 +217,8 @@ class Driver:
         self._longest_s = 0.0
         self._failures: Counter[Trial] = Counter()
         self._boots_failed = 0
+        self._started_s = 0.0
+        self._total = self._done = 0
 
     def run(self, batches: Sequence[Sequence[Trial]], *, minutes: float | None = None) -> bool:
         """Run what is missing, for so long at most; False when the time was up first.
@@ -209,15 +227,16 @@ class Driver:
             LabError: no guest comes up, or the results file cannot be written.
         """
         self._deadline = None if minutes is None else self._clock() + minutes * 60
-        missing = sum(len(self._missing(batch)) for batch in batches)
-        with self._reporter.showing(missing, sum(len(batch) for batch in batches)):
-            # First trials without a result, then those that were measured with other code.
-            for measured, batch in itertools.product((False, True), batches):
-                todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
-                while todo:
-                    if self._time_is_up():
-                        return False
-                    self._run_on_one_boot(todo)
+        self._started_s, self._done = self._clock(), 0
+        self._total, wanted = sum(len(self._missing(batch)) for batch in batches), sum(map(len, batches))
+        report(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
+        # First trials without a result, then those that were measured with other code.
+        for measured, batch in itertools.product((False, True), batches):
+            todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
+            while todo:
+                if self._time_is_up():
+                    return False
+                self._run_on_one_boot(todo)
         return True
 
     def _missing(self, batch: Sequence[Trial]) -> list[Trial]:
@@ -246,7 +265,7 @@ class Driver:
             self._boots_failed += 1
             if self._boots_failed == TRIES:
                 raise
-            self._reporter.say(f"no guest: {e}; trying once more")
+            report(f"no guest: {e}; trying once more")
 
     def _enter(self, facts: Facts, setting: str, code: str) -> Boot:
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
@@ -271,7 +290,7 @@ class Driver:
         try:
             result = Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work)))
         except LabError as e:
-            self._reporter.say(f"{trial} failed: {e}")
+            report(f"{trial} failed: {e}")
             self._failures[trial] += 1
             if self._failures[trial] == TRIES:
                 self._keep(Result(trial, boot.number, {}, brief(str(e))))
@@ -283,7 +302,9 @@ class Driver:
     def _keep(self, result: Result) -> None:
         self.results.add(result)
         self.results.save(self._path)
-        self._reporter.finished(result)
+        self._done += 1
+        time_left = left(self._clock() - self._started_s, self._done, self._total)
+        report(f"[{self._done}/{self._total}] {describe(result)}; {time_left}")
 
 
 def brief(text: str) -> str:
@@ -309,27 +330,26 @@ def _quick(_args: argparse.Namespace) -> int:
 
 def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = "") -> int:
     """Run trials, and write the report on all that the file then has, however the run ends; returns the exit status."""
-    reporter = Reporter()
     batches = wanted.batches()
     with only_writer(path):
         results = load(path)
         draw = False
         try:
-            if not Driver(results, path, reporter=reporter).run(batches, minutes=minutes):
-                reporter.say("the time is up; the next run goes on from here")
+            if not Driver(results, path).run(batches, minutes=minutes):
+                report("the time is up; the next run goes on from here")
             draw = True
         finally:
             # After an interrupt there is no time for plots.
-            reporter.say(publish(results, path.parent, label=label, draw=draw))
+            report(publish(results, path.parent, label=label, draw=draw))
     trials = {trial for batch in batches for trial in batch}
     failed = [result for result in results.errors() if result.trial in trials]
     for result in failed:
-        reporter.say(f"failed: {result.trial}: {result.error}")
+        report(f"failed: {result.trial}: {result.error}")
     return 1 if failed else 0
 
 
 def _report(_args: argparse.Namespace) -> int:
-    Reporter().say(publish(load(RESULTS), RESULTS.parent))
+    report(publish(load(RESULTS), RESULTS.parent))
     return 0
 
 
@@ -352,8 +372,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     run.set_defaults(do=_run)
     quick = actions.add_parser("quick", help="a small part of it in less than ten minutes; docs/ stays as it is")
     quick.set_defaults(do=_quick)
-    report = actions.add_parser("report", help="write docs/measurements/evaluation.md and its plots again")
-    report.set_defaults(do=_report)
+    again = actions.add_parser("report", help="write docs/measurements/evaluation.md and its plots again")
+    again.set_defaults(do=_report)
     return parser.parse_args(argv)
 
 
@@ -364,7 +384,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         status: int = args.do(args)
     except LabError as e:
-        Reporter().say(str(e))
+        report(str(e))
         return EXIT_LOST
     return status
 

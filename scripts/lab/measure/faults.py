@@ -8,7 +8,7 @@ fault in it (inject.py): at a random step of its writes, records and locks, in a
 stopped (for the watchdog to find), driven into its own memory limit, given a bug, or an error from the kernel. When
 the unit has ended, ExecStopPost= included, every pod must have its original cpu.max, cpu.max.burst and cgroup.freeze
 and no record, kubepods its memory.high, and what an operator paused must still be paused. One line per case on stderr,
-one JSON object on stdout; exit status 0 when nothing was lost, 3 when something was, 2 on an error of the bed.
+one JSON object on stdout; exit status 0 when nothing was lost, 3 when something was, 1 on an error of the bed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -39,10 +38,11 @@ from cgpause.ledger.ledger import PauseRequest
 from cgpause.ledger.record import XATTR
 from lab.bed import inject
 from lab.bed.arms import systemctl
+from lab.bed.frame import print_result
 from lab.bed.inject import MARK
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, write
 from lab.vm.build import ensure_program
-from lab.vm.host import REPO, LabError, end_by_signal, say
+from lab.vm.host import REPO, LabError, say
 
 CGROUP = Path("/sys/fs/cgroup")
 UNIT = "cgpause.service"
@@ -325,14 +325,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--cases", type=int, default=200, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     args = parser.parse_args(argv)
-    end_by_signal()
-    try:
-        result = run(args.cases, args.seed)
-    except (LabError, CgpauseError) as e:
-        print(f"faults: {e}", file=sys.stderr)
-        return 2
-    print(json.dumps(result))
-    return 3 if result["losses"] else 0
+    return print_result("faults", lambda: run(args.cases, args.seed), failed=lambda result: result["losses"])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ hold a pod, and what a daemon has to reckon with.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import select
@@ -18,19 +17,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, spawn_into, write
 from lab.bed.services import PORT, Namespaces, Prober
-from lab.bed.stage import own_folder, own_slice
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import LabError, say
 
-SLICE: Final = "cgpause-liveness.slice"
-FOLDER: Final = Path("/run/cgpause-liveness")
 TIMEOUT_MS: Final = 1000
 """Kubernetes' default timeoutSeconds."""
 PERIOD_MS: Final = 1300
@@ -188,13 +184,10 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
 
 def run(count: int, states: Sequence[State] = STATES) -> list[Asked]:
     """Everything from the lock to the last rmdir."""
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups and network namespaces, so it needs root")
     worker, program = ensure_program("worker"), ensure_program("service")
     pod = PodSpec("web", make_uid("liveness"), 128 * MIB, container="server")
     with (
-        own_slice(Path(find_cgroup_root()), SLICE) as parent,
-        own_folder(FOLDER) as folder,
+        own_bed("liveness") as (parent, folder),
         Kubepods(parent, folder / "log", 256 * MIB, Namespaces.sandbox(worker)) as tree,
     ):
         namespaces = Namespaces(tree, folder / "netns")
@@ -208,15 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What a held pod answers to kubelet's probes.")
     parser.add_argument("--probes", type=int, default=20, metavar="N", help="of each kind in each state (%(default)s)")
     count = parser.parse_args(argv).probes
-    end_by_signal()
-    try:
-        asked = run(count)
-    except LabError as e:
-        print(f"liveness: {e}", file=sys.stderr)
-        return 1
     about = {"timeout_ms": TIMEOUT_MS, "kernel": platform.release(), "cpus": os.cpu_count()}
-    print(json.dumps({**about, "asked": [asdict(one) for one in asked]}))
-    return 0
+    return print_result("liveness", lambda: {**about, "asked": run(count)})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import platform
 import signal
@@ -19,13 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.frame import need_root, print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, write
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import say
 
 TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and nothing of it stays
 CALL_MS: Final = 20
@@ -122,8 +122,7 @@ def measure(cgroup: Path, count: int) -> list[Waits]:
 
 def run(count: int) -> list[Waits]:
     """Everything, from the cgroup's mkdir to its rmdir."""
-    if os.geteuid() != 0:
-        raise LabError("it makes a cgroup, so it needs root")
+    need_root()
     root = Path(find_cgroup_root())
     pod = root / "cgpause-locks.slice"
     try:
@@ -141,14 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="How long a held pod keeps others waiting for a lock that it holds.")
     parser.add_argument("--waits", type=int, default=20, metavar="N", help="in each state (%(default)s)")
     count = parser.parse_args(argv).waits
-    end_by_signal()
-    try:
-        waits = run(count)
-    except LabError as e:
-        print(f"locks: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps({"kernel": platform.release(), "call_ms": CALL_MS, "waits": [asdict(one) for one in waits]}))
-    return 0
+    about = {"kernel": platform.release(), "call_ms": CALL_MS}
+    return print_result("locks", lambda: {**about, "waits": run(count)})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Services with liveness probes beside volatile batch jobs, on a node whose memory is full all the time.
 
-    python -m lab.measure.probe --seconds 600 [--period 10 --timeout 1 --failures 3] [--scale 1.0] [--hold-services]
+    python -m lab.measure.probe --seconds 600 [--hold-services]
 
 As root on a host (or in a VM) with cgroup v2. A real kubepods tree under the real daemon with its default
 configuration: batch jobs that never end and that would together need more than there is, and services that answer HTTP.
@@ -8,7 +8,7 @@ Each pod has a network namespace, which its sandbox holds; a prober per service,
 as kubelet does (service.c). After `failures` misses in a row the container is killed and started again, as kubelet does
 to it: SIGTERM, after 30 s SIGKILL, then the back-off. One JSON object on stdout says how that went.
 
-`--scale` multiplies every duration alike: the probes', the back-off's and those of the daemon's [hold].
+`Plan.scale` multiplies every duration alike: the probes', the back-off's and those of the daemon's [hold].
 `--hold-services` turns the burden round: batch is protected by a rule, there is less of it, and services are held by
 freezing, so that pauses are what the probes meet; whether a service survives that depends on [hold] alone.
 
@@ -24,7 +24,6 @@ control missed none of 17), and with two misses in a pause that makes three: 3 k
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -35,22 +34,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy
-from cgpause.core.errors import CgpauseError
-from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.config.settings import Config, HoldConfig, HowPaused
 from cgpause.pods.tree import PodTree
 from lab.bed import daemon_process as demo_daemon
 from lab.bed import kubelet
 from lab.bed.daemon_process import DaemonProcess
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Progress
 from lab.bed.kubepods import MIB, Kubepods
 from lab.bed.services import Control, Namespaces, Plan, Probes, Services
-from lab.bed.stage import calibrate, own_folder, own_slice
+from lab.bed.stage import calibrate
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
-
-SLICE: Final = "cgpause-probe.slice"
-FOLDER: Final = Path("/run/cgpause-probe")
+from lab.vm.host import LabError, say
 
 _FILL_SECONDS: Final = 300
 """For starting all pods; only then the run's seconds begin."""
@@ -228,9 +223,7 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
 
 def run(plan: Plan) -> Result:
     """Everything from the lock to the last rmdir."""
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups and network namespaces, so it needs root")
-    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+    with own_bed("probe") as (parent, folder):
         return run_in(parent, folder, plan)
 
 
@@ -239,21 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     default = Plan()
     parser = argparse.ArgumentParser(description="Liveness probes of services on a node whose memory is full.")
     parser.add_argument("--seconds", type=float, default=default.seconds, help="how long (%(default)s)")
-    parser.add_argument("--period", type=float, default=default.period, help="of the probes, in s (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=default.timeout, help="of a probe, in s (%(default)s)")
-    parser.add_argument("--failures", type=int, default=default.failures, help="in a row that kill (%(default)s)")
-    parser.add_argument("--scale", type=float, default=default.scale, help="of all times but --seconds (%(default)s)")
-    parser.add_argument("--policy", type=Policy, default=default.policy, choices=list(Policy), help="(%(default)s)")
     parser.add_argument("--hold-services", action="store_true", help="protect batch, freeze services")
     plan = Plan(**vars(parser.parse_args(argv)))
-    end_by_signal()
-    try:
-        result = run(plan)
-    except (LabError, CgpauseError) as e:
-        print(f"probe: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(to_json(result, plan)))
-    return 0
+    return print_result("probe", lambda: to_json(run(plan), plan))
 
 
 if __name__ == "__main__":

@@ -9,24 +9,22 @@ starting nothing is waited for; what stands between a kubelet and a runtime is n
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from inotify_simple import INotify, flags
 
-from cgpause.core.errors import CgpauseError
 from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.frame import need_root, print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, scope_name
 from lab.bed.stage import own_slice
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import LabError, say
 
 RUNTIMES: Final = ("crun", "runc")
 STARTS: Final = 20
@@ -98,25 +96,15 @@ def _do(*command: str) -> None:
         raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Measure and print JSON."""
-    if argv:
-        print("usage: python3 -m lab.measure.runtimes", file=sys.stderr)
-        return 2
-    end_by_signal()
-    try:
-        if os.geteuid() != 0:
-            raise LabError("containers are made by root")
-        mount = Path(find_cgroup_root())
-        with own_slice(mount, SLICE) as parent:
-            enable_controllers(parent)
-            found = [measure(runtime, parent, mount) for runtime in RUNTIMES]
-    except (LabError, CgpauseError) as e:
-        print(f"runtimes: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps({"kernel": platform.release(), "runtimes": found}))
-    return 0
+def measure_all() -> dict[str, Any]:
+    """Measure every runtime."""
+    need_root()
+    mount = Path(find_cgroup_root())
+    with own_slice(mount, SLICE) as parent:
+        enable_controllers(parent)
+        found = [measure(runtime, parent, mount) for runtime in RUNTIMES]
+    return {"kernel": platform.release(), "runtimes": found}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(print_result("runtimes", measure_all))

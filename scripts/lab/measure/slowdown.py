@@ -7,7 +7,6 @@ Kang & Yu 2024 saw 45 times the time at 10m (1 % of a CPU) and 18 times at 25m.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.bed.frame import print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, spawn_into, write
 from lab.bed.stage import calibrate
 from lab.measure.bench import CGROUP_ROOT, environment
@@ -69,6 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--work-s", type=float, default=WORK_S, metavar="S", help="CPU time of the work (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (%(default)s)")
     options = parser.parse_args(argv)
+    return print_result("slowdown", lambda: measure(options.work_s, options.rounds))
+
+
+def measure(work_s: float, rounds: int) -> dict[str, Any]:
+    """Measure every quota in each round."""
     worker = ensure_program("worker")
     slice_ = CGROUP_ROOT / "cgpause-slowdown.slice"
     with tempfile.NamedTemporaryFile(prefix="cgpause-slowdown.") as file:
@@ -78,17 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             make_cgroup(slice_)
             container = slice_ / "container.scope"
             container.mkdir()
-            iterations = calibrate(worker, options.work_s * 1000)
+            iterations = calibrate(worker, work_s * 1000)
             times_s: dict[int | None, list[float]] = {quota: [] for quota in QUOTAS_M}
-            for number in range(options.rounds):
+            for number in range(rounds):
                 for quota, times in times_s.items():
-                    say(f"round {number + 1} of {options.rounds}: cpu.max {cpu_max(quota)}")
+                    say(f"round {number + 1} of {rounds}: cpu.max {cpu_max(quota)}")
                     write(container / "cpu.max", cpu_max(quota))
                     times.append(run_once(container, [str(worker), "measure", str(iterations)], out))
         finally:
             remove_tree(slice_)
-    print(json.dumps({"kind": "slowdown", **environment(), "work_s": options.work_s, "quotas": summarize(times_s)}))
-    return 0
+    return {"kind": "slowdown", **environment(), "work_s": work_s, "quotas": summarize(times_s)}
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ that the daemon pauses and resumes all the time; beside them pods of the same na
 another cpu.max of their own; the daemon is told to reload now and then, and an operator pauses and resumes. Looked at
 all the time: that no pod has a value it was not given, unless its record says so. Sampled: the daemon's descriptors,
 inotify watches and memory. In the end, when it has stopped, every pod must have its own cpu.max and no record. One JSON
-object on stdout; exit status 0 when nothing was wrong and nothing grew, 3 when something did, 2 on an error of the bed.
+object on stdout; exit status 0 when nothing was wrong and nothing grew, 3 when something did, 1 on an error of the bed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -27,20 +26,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest
 from lab.bed.daemon_process import DaemonProcess
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid
 from lab.bed.services import has_exited
-from lab.bed.stage import own_folder, own_slice
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import say
 
-SLICE: Final = "cgpause-soak.slice"
-FOLDER: Final = Path("/run/cgpause-soak")
 CAPACITY_BYTES: Final = 256 * MIB
 JOBS: Final = 6
 JOB_BYTES: Final = 64 * MIB
@@ -219,12 +215,9 @@ class Soak:
 
 def run(seconds: float, seed: int) -> dict[str, Any]:
     """Everything from the lock to the last rmdir; the result as it is printed."""
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups, so it needs root")
     worker, root = ensure_program("worker"), find_cgroup_root()
     with (
-        own_slice(Path(root), SLICE) as parent,
-        own_folder(FOLDER) as folder,
+        own_bed("soak") as (parent, folder),
         Kubepods(parent, folder / "log", CAPACITY_BYTES, [str(worker), "pause"]) as tree,
     ):
         config = folder / "config.toml"
@@ -290,15 +283,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="how long (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     args = parser.parse_args(argv)
-    end_by_signal()
-    try:
-        result = run(args.seconds, args.seed)
-    except (LabError, CgpauseError) as e:
-        before = "" if e.__context__ is None else f"\nafter: {e.__context__!r}"
-        print(f"soak: {e}{before}", file=sys.stderr)
-        return 2
-    print(json.dumps(result))
-    return 3 if result["wrong"] or result["grown"] else 0
+    return print_result(
+        "soak", lambda: run(args.seconds, args.seed), failed=lambda result: result["wrong"] or result["grown"]
+    )
 
 
 if __name__ == "__main__":

@@ -24,26 +24,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from cgpause.core.errors import CgpauseError
-from cgpause.kernel.cgroupfs import find_cgroup_root
-from cgpause.kernel.process import lock_memory
 from lab.bed import kubelet
-from lab.bed.arms import CONFIG, SLICE
-from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonProcess, read_holds
+from lab.bed.arms import CONFIG
+from lab.bed.daemon_process import DaemonProcess, read_holds
+from lab.bed.frame import need_root, own_bed, print_result, stay_alive
 from lab.bed.kubelet import Event, EventKind, Job, Kubelet, Outcome, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
 from lab.bed.services import Namespaces, Plan, Services, has_exited
-from lab.bed.stage import calibrate, own_folder, own_slice
+from lab.bed.stage import calibrate, own_folder
 from lab.bed.trial import BACKOFF_SCALE
 from lab.measure import stock_loads
 from lab.measure.stock_loads import LOADS, PROGRAMS, Load, Tools
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import LabError, say
 
 NONE: Final = "none"
 STOCK: Final = "stock"
 ARMS: Final = (NONE, STOCK)
-FOLDER: Final = Path("/run/cgpause-stock")
 REAL_PROGRAMS: Final = "programs"
 COMMANDS: Final = ("gcc", "perl", "python3", "sort", "sqlite3", "xz", "zstd")
 SEEDS: Final = (1, 2, 3)
@@ -214,11 +211,8 @@ def prepare() -> Tools:
     Raises:
         LabError: it is not.
     """
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups and network namespaces, so it needs root")
-    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-    if refused := lock_memory():
-        raise LabError(f"cannot keep our pages in memory: {refused}")
+    need_root()
+    stay_alive()
     worker = ensure_program("worker")
     return Tools(worker, calibrate(worker, UNIT_CPU_MS))
 
@@ -226,7 +220,7 @@ def prepare() -> Tools:
 def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """Run one trial in the bed's slice, which is made for it and removed after it."""
     say(f"{name}, {arm}, seed {seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
-    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+    with own_bed("stock") as (parent, folder):
         result = run_trial(Trial(name, arm, seed, load, timeout_s), worker, parent, folder)
     say(json.dumps(result))
     return result
@@ -239,7 +233,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     names = args.loads or [*LOADS, REAL_PROGRAMS]
     trials: list[dict[str, Any]] = []
     peaks: dict[str, int] = {}
-    with own_folder(Path(f"{FOLDER}-inputs")) as inputs:
+    with own_folder(Path("/run/cgpause-stock-inputs")) as inputs:
         if REAL_PROGRAMS in names:
             peaks = _peaks_here(tools.worker, inputs)
         for seed in args.seeds or SEEDS:
@@ -272,7 +266,7 @@ def _peaks_here(worker: Path, inputs: Path) -> dict[str, int]:
     if missing:
         raise LabError(f"not installed here: {', '.join(missing)} (scripts/vm run --programs has them)")
     stock_loads.write_inputs(inputs)
-    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+    with own_bed("stock") as (parent, folder):
         return measure_peaks(worker, parent, folder, inputs)
 
 
@@ -287,14 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", dest="seeds", action="append", type=int, help="(again for more; default: 1, 2, 3)")
     parser.add_argument("--minutes", type=float, default=1000.0, help="begin no trial after so long")
     args = parser.parse_args(argv)
-    end_by_signal()
-    try:
-        result = measure(args)
-    except (LabError, CgpauseError) as e:
-        print(f"stock: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(result))
-    return 0
+    return print_result("stock", lambda: measure(args))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ which pods are paused, and for each job when it started, was killed and finished
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -16,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cgpause.core.errors import CgpauseError
-from cgpause.kernel.cgroupfs import find_cgroup_root
-from lab.bed.arms import SLICE, STOCK, Setting
+from lab.bed.arms import STOCK, Setting
 from lab.bed.daemon_process import OOM_SCORE_ADJ
+from lab.bed.frame import need_root, own_bed, print_result
 from lab.bed.kubelet import Event
-from lab.bed.stage import calibrate, own_folder, own_slice
-from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, FOLDER, ROUNDS, TIMEOUT_S, Observer, Plan, run_trial
+from lab.bed.stage import calibrate
+from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS, TIMEOUT_S, Observer, Plan, run_trial
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal
 
 ARMS = ("none", STOCK)
 SHARE = 8
@@ -77,29 +73,26 @@ def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
         timeout_s=TIMEOUT_S,
     )
     recorder = Recorder()
-    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+    with own_bed("timeline") as (parent, folder):
         result = run_trial(plan, parent, folder, worker, Observer(recorder.on_event, recorder.on_look))
     return {**result, "used": recorder.used, "timeline": recorder.jobs}
+
+
+def record_all(unit_cpu_ms: float) -> dict[str, Any]:
+    """Run both arms on a machine whose speed is measured first."""
+    need_root()
+    worker = ensure_program("worker")
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    work = calibrate(worker, unit_cpu_ms)
+    return {"kernel": platform.release(), "arms": [record(arm, work, worker) for arm in ARMS]}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Record and print JSON."""
     parser = argparse.ArgumentParser(description="Record one load, without cgpause and with it.")
     parser.add_argument("--unit-cpu-ms", type=float, default=200, metavar="MS", help="work for a unit (%(default)s)")
-    options = parser.parse_args(argv)
-    end_by_signal()
-    try:
-        if os.geteuid() != 0:
-            raise LabError("a timeline makes cgroups, so it needs root")
-        worker = ensure_program("worker")
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-        work = calibrate(worker, options.unit_cpu_ms)
-        arms = [record(arm, work, worker) for arm in ARMS]
-    except (LabError, CgpauseError) as e:
-        print(f"timeline: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps({"kernel": platform.release(), "arms": arms}))
-    return 0
+    unit_cpu_ms = parser.parse_args(argv).unit_cpu_ms
+    return print_result("timeline", lambda: record_all(unit_cpu_ms))
 
 
 if __name__ == "__main__":

@@ -11,27 +11,23 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
-import os
 import platform
 import select
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cgpause.core.parse import parse_pressure
-from cgpause.kernel.cgroupfs import find_cgroup_root
 from lab.bed.daemon_process import DaemonProcess
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
-from lab.bed.stage import own_folder, own_slice
 from lab.vm.build import ensure_program
-from lab.vm.host import REPO, LabError, end_by_signal, say
+from lab.vm.host import REPO, LabError, say
 
-SLICE: Final = "cgpause-tripwire.slice"
-FOLDER: Final = Path("/run/cgpause-tripwire")
 CAPACITY_MIB: Final = 400
 SWING_MIB: Final = 330
 HIGH_S: Final = 3.0
@@ -162,10 +158,8 @@ def run(cycles: int) -> list[Waits]:
     Raises:
         LabError: not root, or an arm failed, or swing never met the tripwire.
     """
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups, so it needs root")
     found = []
-    with own_slice(Path(find_cgroup_root()), SLICE) as parent, own_folder(FOLDER) as folder:
+    with own_bed("tripwire") as (parent, folder):
         for number, arm in enumerate(ARMS):
             found.append(measure(parent, folder / str(number), arm, cycles))
             say(f"{found[-1]}")
@@ -187,15 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.neighbour is not None:
         neighbour(*args.neighbour)
         return 0
-    end_by_signal()
-    try:
-        waits = run(args.cycles)
-    except LabError as e:
-        print(f"tripwire: {e}", file=sys.stderr)
-        return 1
     about = {"kernel": platform.release(), "cycles": args.cycles, "cycle_s": HIGH_S + LOW_S, "every_ms": EVERY_S * 1000}
-    print(json.dumps({**about, "waits": [asdict(one) for one in waits]}))
-    return 0
+    return print_result("tripwire", lambda: {**about, "waits": run(args.cycles)})
 
 
 if __name__ == "__main__":

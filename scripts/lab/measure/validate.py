@@ -9,7 +9,6 @@ Prints one JSON object. What work, a page, a container and the kernel's own memo
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from cgpause.offline.simulate.load import Jobs, Load, Machine
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.worker import PAGE, Work, job_seeds, volatile
 from lab.bed.arms import STOCK, cgpause_config
+from lab.bed.frame import print_result
 from lab.bed.kubepods import MIB
 from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, JOBS, ROUNDS, UNITS
 from lab.measure.experiment_results import NONE, RESULTS, UNLIMITED, WATERMARK, Result, Results, load
@@ -163,13 +163,8 @@ def main(argv: Sequence[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="lab.measure.validate", description="The simulation beside the experiment.")
     parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only this one (again for more)")
-    try:
-        found = validate(load(RESULTS), parser.parse_args(argv).arms or ARMS)
-    except LabError as e:
-        print(f"validate: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(found))
-    return 0
+    arms = parser.parse_args(argv).arms or ARMS
+    return print_result("validate", lambda: validate(load(RESULTS), arms))
 
 
 if __name__ == "__main__":

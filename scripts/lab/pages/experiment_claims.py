@@ -27,9 +27,6 @@ from lab.measure.experiment_results import (
     percent,
 )
 
-JUDGED = (STOCK,)
-"""The arms that must meet the claims."""
-
 MAX_RESTARTS_LEFT = 0.02
 SAFE_OVERSUBSCRIPTION = 1.4
 MIN_TIME_SAVED = 0.15
@@ -61,10 +58,10 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim in words, and the judgement of each judged arm."""
+    """A claim in words, and the judgement of cgpause with the shipped configuration."""
 
     text: str
-    judgements: dict[str, Judgement]
+    judgement: Judgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,7 @@ def every_cell(arms: Sequence[str] = (), *, at: Callable[[float], bool] = lambda
 def judge(evidence: Evidence) -> list[Claim]:
     """Return all claims with their judgements, in the report's order."""
     rivals = [arm for arm in _rivals() if arm != WATERMARK]
-    by_text: list[tuple[str, Callable[[Evidence, str], Judgement]]] = [
+    by_text: list[tuple[str, Callable[[Evidence], Judgement]]] = [
         ("every job finishes, in every trial", _all_finish),
         (
             f"at most {percent(MAX_RESTARTS_LEFT)} of the restarts without control, summed over all loads",
@@ -169,7 +166,7 @@ def judge(evidence: Evidence) -> list[Claim]:
             for rival in (WATERMARK, *rivals)
         ),
     ]
-    return [Claim(text, {arm: judged(evidence, arm) for arm in JUDGED}) for text, judged in by_text]
+    return [Claim(text, judged(evidence)) for text, judged in by_text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +190,9 @@ def savings(evidence: Evidence, arm: str, cells: Sequence[Cell] | None = None) -
     return Saved(arm, len(pairs), (statistics.fmean(restarts), max(restarts)), (statistics.fmean(times), max(times)))
 
 
-def _all_finish(evidence: Evidence, arm: str) -> Judgement:
-    cells = every_cell((arm,))
-    found = [(cell, evidence.seeds(cell, arm)) for cell in cells if evidence.seeds(cell, arm)]
+def _all_finish(evidence: Evidence) -> Judgement:
+    cells = every_cell((STOCK,))
+    found = [(cell, evidence.seeds(cell, STOCK)) for cell in cells if evidence.seeds(cell, STOCK)]
     finished = sum(result.number("finished") for _, results in found for result in results)
     jobs = sum(result.number("jobs") for _, results in found for result in results)
     late = tuple(
@@ -208,9 +205,9 @@ def _all_finish(evidence: Evidence, arm: str) -> Judgement:
     return _judgement(seeds, len(cells), holds=not late, figure=f"{finished:.0f} of {jobs:.0f} jobs", against=late)
 
 
-def _restarts_left(evidence: Evidence, arm: str) -> Judgement:
-    cells = every_cell((arm,))
-    pairs = evidence.pairs(arm, NONE, cells)
+def _restarts_left(evidence: Evidence) -> Judgement:
+    cells = every_cell((STOCK,))
+    pairs = evidence.pairs(STOCK, NONE, cells)
     ours, without = sum(pair.restarts for pair in pairs), sum(pair.other_restarts for pair in pairs)
     if not without:  # then there is nothing to save
         return Judgement(Verdict.UNKNOWN)
@@ -218,19 +215,19 @@ def _restarts_left(evidence: Evidence, arm: str) -> Judgement:
     return _judgement(_seeds(pairs), len(cells), holds=ours / without <= MAX_RESTARTS_LEFT, figure=figure)
 
 
-def _no_restarts(evidence: Evidence, arm: str) -> Judgement:
-    cells = every_cell((arm,), at=lambda oversubscription: oversubscription <= SAFE_OVERSUBSCRIPTION)
-    measured = [cell for cell in cells if evidence.seeds(cell, arm)]
-    restarts = {cell: sum(r.number("restarts") for r in evidence.seeds(cell, arm)) for cell in measured}
+def _no_restarts(evidence: Evidence) -> Judgement:
+    cells = every_cell((STOCK,), at=lambda oversubscription: oversubscription <= SAFE_OVERSUBSCRIPTION)
+    measured = [cell for cell in cells if evidence.seeds(cell, STOCK)]
+    restarts = {cell: sum(r.number("restarts") for r in evidence.seeds(cell, STOCK)) for cell in measured}
     against = tuple(f"{cell}: {count:.0f} over all seeds" for cell, count in restarts.items() if count)
     figure = f"{sum(restarts.values()):.0f} restarts"
-    seeds = [len(evidence.seeds(cell, arm)) for cell in measured]
+    seeds = [len(evidence.seeds(cell, STOCK)) for cell in measured]
     return _judgement(seeds, len(cells), holds=not against, figure=figure, against=against)
 
 
-def _time_saved(evidence: Evidence, arm: str) -> Judgement:
-    cells = every_cell((arm,))
-    pairs = evidence.pairs(arm, NONE, cells)
+def _time_saved(evidence: Evidence) -> Judgement:
+    cells = every_cell((STOCK,))
+    pairs = evidence.pairs(STOCK, NONE, cells)
     saved = [1 - pair.time_ratio for pair in pairs if pair.other_restarted]
     if not saved:
         return Judgement(Verdict.UNKNOWN)
@@ -239,9 +236,9 @@ def _time_saved(evidence: Evidence, arm: str) -> Judgement:
     return _judgement(_seeds(pairs), len(cells), holds=mean >= MIN_TIME_SAVED, figure=figure)
 
 
-def _time_added(evidence: Evidence, arm: str) -> Judgement:
-    cells = every_cell((arm,))
-    pairs = evidence.pairs(arm, NONE, cells)
+def _time_added(evidence: Evidence) -> Judgement:
+    cells = every_cell((STOCK,))
+    pairs = evidence.pairs(STOCK, NONE, cells)
     calm = [pair for pair in pairs if not pair.other_restarted]
     if not calm:
         return Judgement(Verdict.UNKNOWN)
@@ -252,10 +249,10 @@ def _time_added(evidence: Evidence, arm: str) -> Judgement:
     return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
 
 
-def _near_unlimited(at: float, bound: float) -> Callable[[Evidence, str], Judgement]:
-    def judged(evidence: Evidence, arm: str) -> Judgement:
-        cells = every_cell((arm, UNLIMITED), at=lambda oversubscription: oversubscription == at)
-        pairs = evidence.pairs(arm, UNLIMITED, cells)
+def _near_unlimited(at: float, bound: float) -> Callable[[Evidence], Judgement]:
+    def judged(evidence: Evidence) -> Judgement:
+        cells = every_cell((STOCK, UNLIMITED), at=lambda oversubscription: oversubscription == at)
+        pairs = evidence.pairs(STOCK, UNLIMITED, cells)
         against = tuple(f"{pair.cell}: {pair.time_ratio:.2f}" for pair in pairs if pair.time_ratio > bound)
         figure = f"{max((pair.time_ratio for pair in pairs), default=0):.2f} at worst"
         return _judgement(_seeds(pairs), len(cells), holds=not against, figure=figure, against=against)
@@ -263,10 +260,10 @@ def _near_unlimited(at: float, bound: float) -> Callable[[Evidence, str], Judgem
     return judged
 
 
-def _beats(rival: str) -> Callable[[Evidence, str], Judgement]:
-    def judged(evidence: Evidence, arm: str) -> Judgement:
-        cells = [cell for cell in every_cell((arm, rival, NONE)) if not evidence.is_calm(cell)]
-        compared = [(evidence.pair(cell, rival, NONE), evidence.pair(cell, arm, rival)) for cell in cells]
+def _beats(rival: str) -> Callable[[Evidence], Judgement]:
+    def judged(evidence: Evidence) -> Judgement:
+        cells = [cell for cell in every_cell((STOCK, rival, NONE)) if not evidence.is_calm(cell)]
+        compared = [(evidence.pair(cell, rival, NONE), evidence.pair(cell, STOCK, rival)) for cell in cells]
         known = [(theirs, ours) for theirs, ours in compared if theirs is not None and ours is not None]
         pairs = [ours for theirs, ours in known if theirs.other_restarted]
         if not pairs:

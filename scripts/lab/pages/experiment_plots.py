@@ -25,8 +25,7 @@ from lab.measure.experiment_results import (
     Results,
 )
 from lab.pages.experiment_claims import Evidence
-from lab.pages.experiment_figures import restarts_per_job
-from lab.pages.experiment_report import Plot
+from lab.pages.experiment_report import PLOTS
 from lab.pages.picture import save
 
 
@@ -68,14 +67,14 @@ class _Row:
     """Value of a horizontal line, in a row of ratios; None for other rows."""
 
 
-def draw_plot(plot: Plot, results: Results, path: Path) -> None:
+def draw_plot(file: str, results: Results, path: Path) -> None:
     """Draw one of the report's plots.
 
     Raises:
         OSError: the file cannot be written.
     """
     measured = results.measured()
-    rows = [row for row in _ROWS[plot.file] if any(result.trial.cell.setting == row.setting for result in measured)]
+    rows = [row for row in _ROWS[file] if any(result.trial.cell.setting == row.setting for result in measured)]
     evidence = Evidence(results)
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(11, 1.3 + 2.5 * len(rows)), layout="constrained")
@@ -98,7 +97,7 @@ def draw_plot(plot: Plot, results: Results, path: Path) -> None:
         for panel in panels[-1]:
             panel.set_xlabel("oversubscription, %")
         _name_arms(figure, panels[0][0], [arm for arm in ALL_ARMS if arm in seen])
-        figure.suptitle(f"{plot.title}\n{_where(results, measured)}", fontsize=10)
+        figure.suptitle(f"{PLOTS[file]}\n{_where(results, measured)}", fontsize=10)
         save(figure, path)
 
 
@@ -136,9 +135,9 @@ def _draw_panel(panel: Axes, evidence: Evidence, row: _Row, share: int) -> set[s
             linestyle=style.line,
             marker=style.marker,
             markersize=4.5,
-            linewidth=1.8 if arm.startswith("reserve") else 1.1,
+            linewidth=1.8 if arm == STOCK else 1.1,
             elinewidth=0.7,
-            zorder=3 if arm.startswith("reserve") else 2,
+            zorder=3 if arm == STOCK else 2,
         )
         drawn.append(arm)
     if row.line is not None:
@@ -165,16 +164,8 @@ def _where(results: Results, measured: Sequence[Result]) -> str:
     return f"{' / '.join(machines)}; {date}\n{commits}"
 
 
-def _each(value: Callable[[Result], float | None]) -> _Value:
-    def values(evidence: Evidence, cell: Cell, arm: str) -> list[float]:
-        found = [value(result) for result in evidence.seeds(cell, arm)]
-        return [value for value in found if value is not None]
-
-    return values
-
-
-def _of(name: str) -> _Value:
-    return _each(lambda result: result.maybe(name))
+def _restarts(evidence: Evidence, cell: Cell, arm: str) -> list[float]:
+    return [result.number("restarts") / result.number("jobs") for result in evidence.seeds(cell, arm)]
 
 
 def _ratio_to(other: str) -> _Value:
@@ -186,22 +177,10 @@ def _ratio_to(other: str) -> _Value:
     return values
 
 
-def _job_rows(setting: str) -> tuple[_Row, ...]:
-    return (
-        _Row(setting, "running, mean s", _of("running_mean_s")),
-        _Row(setting, "running, longest s", _of("running_max_s")),
-        _Row(setting, "waiting, mean s", _of("waiting_mean_s")),
-        _Row(setting, "waiting, longest s", _of("waiting_max_s")),
-    )
-
-
 _ROWS = {
-    "evaluation-restarts.png": tuple(_Row(s, "restarts a job", _each(restarts_per_job), (UNLIMITED,)) for s in ARMS),
+    "evaluation-restarts.png": tuple(_Row(s, "restarts a job", _restarts, (UNLIMITED,)) for s in ARMS),
     "evaluation-time.png": (
         *(_Row(setting, "total time / none", _ratio_to(NONE), (NONE,), 1) for setting in ARMS),
         _Row("kubepods", "total time / unlimited", _ratio_to(UNLIMITED), (UNLIMITED,), 1),
     ),
-    "evaluation-jobs-kubepods.png": _job_rows("kubepods"),
-    "evaluation-jobs-node.png": _job_rows("node"),
-    "evaluation-lost-cpu.png": tuple(_Row(s, "CPU time lost, s", _of("lost_cpu_s"), (UNLIMITED,)) for s in ARMS),
 }

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from lab.bed.arms import STOCK
@@ -26,7 +24,6 @@ from lab.measure.experiment_results import (
     percent,
 )
 from lab.pages.experiment_claims import (
-    JUDGED,
     PAPER_RESTARTS_SAVED,
     PAPER_TIME_SAVED,
     Evidence,
@@ -35,7 +32,7 @@ from lab.pages.experiment_claims import (
     judge,
     savings,
 )
-from lab.pages.experiment_figures import CONTROL, JOB_TIMES, JOBS, row_of, titles_of, value_range
+from lab.pages.report import table
 
 REPORT = "evaluation.md"
 
@@ -59,7 +56,8 @@ The machine is one that QEMU counts: one CPU that executes 10^9 instructions a s
 matter, and any host gives the same figures. The machine is far slower than a node: kubelet asks for two CPUs, and each
 CPU of a node executes at least three times as many instructions. So a daemon takes a larger share of this CPU.
 
-Jobs of several sizes, services beside them, DaemonSets and priorities have a page of their own: [mixed.md](mixed.md).
+Real programs, services and pods without a limit: [stock.md](stock.md). Several sizes, DaemonSets and priorities,
+simulated: [policy-bed.md](policy-bed.md).
 """
 
 _ARMS = {
@@ -74,12 +72,6 @@ _ARMS = {
     "systemd-oomd": "systemd-oomd",
 }
 
-_LEGEND = """\
-Mean over the seeds, with (smallest..largest) where they differ. *Time / none* and *time / unlimited* are the total time
-over that of the other arm, on the seeds both have. *Running* and *waiting* are a job's time in running containers and
-its time without one, mean and longest of all jobs. *CPU lost* is what killed containers had used.
-"""
-
 _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
@@ -89,23 +81,11 @@ all there was.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One picture beside the report."""
-
-    file: str
-    title: str
-    setting: str = ""
-    """The only setting in the picture; empty for all."""
-
-
-_PLOTS = (
-    Plot("evaluation-restarts.png", "Restarts per job"),
-    Plot("evaluation-time.png", "Total time, in that without control and in that with unlimited memory"),
-    Plot("evaluation-jobs-kubepods.png", "Running and waiting times of jobs, setting kubepods", "kubepods"),
-    Plot("evaluation-jobs-node.png", "Running and waiting times of jobs, setting node", "node"),
-    Plot("evaluation-lost-cpu.png", "CPU time lost to restarts"),
-)
+PLOTS = {
+    "evaluation-restarts.png": "Restarts per job",
+    "evaluation-time.png": "Total time, in that without control and in that with unlimited memory",
+}
+"""File and title of each picture beside the report."""
 
 
 class Report:
@@ -125,7 +105,7 @@ class Report:
         if not self._measured:
             parts.append("Nothing is measured yet: `scripts/bench experiment` does that.")
         else:
-            parts += [*self._scope(), *self._verdicts(), *self._plots(), *self._overview(), *self._loads()]
+            parts += [*self._scope(), *self._verdicts(), *_pictures(), *self._overview()]
         parts += self._errors()
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -172,17 +152,16 @@ class Report:
 
     def _verdicts(self) -> list[str]:
         claims = judge(self._evidence)
-        rows = [[claim.text, *(_judged(claim.judgements[arm]) for arm in JUDGED)] for claim in claims]
+        rows = [(claim.text, _judged(claim.judgement)) for claim in claims]
         against = [
-            f"- {claim.text}; not so with {arm}: {'; '.join(claim.judgements[arm].against)}."
+            f"- {claim.text}; not so: {'; '.join(claim.judgement.against)}."
             for claim in claims
-            for arm in JUDGED
-            if claim.judgements[arm].against
+            if claim.judgement.against
         ]
         return [
             "## What it must show",
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
-            _table(["claim", *JUDGED], rows),
+            _table(["claim", STOCK], rows),
             self._caption(self._measured),
             "Where not:" if against else "",
             "\n".join(against),
@@ -234,9 +213,6 @@ class Report:
                 rows.append([arm, f"{saved.cells} of {len(cells)}", *figures])
         return _table(["", "loads with restarts", "restarts saved", "at best", "time saved", "at best"], rows)
 
-    def _plots(self) -> list[str]:
-        return ["## Plots", *(f"![{plot.title}]({plot.file})" for plot in plots(self._measured))]
-
     def _overview(self) -> list[str]:
         rows: list[list[object]] = []
         used: list[list[Result]] = []
@@ -265,40 +241,13 @@ class Report:
         ]
         return [
             "## All loads together",
-            "*Time / none* and *time / unlimited*: total time over that of the other arm, mean over the loads.",
+            "Total time over that of the other arm, mean over the loads. `experiment.json` has every trial.",
             *self._placed(head, rows, used),
         ]
 
     def _ratio(self, cells: Sequence[Cell], arm: str, other: str) -> str:
         pairs = self._evidence.pairs(arm, other, cells)
         return f"{statistics.fmean(pair.time_ratio for pair in pairs):.2f}" if pairs else "-"
-
-    def _loads(self) -> list[str]:
-        parts = ["## Every load", _LEGEND.strip()]
-        for (setting, share), group in groupby(self._evidence.cells(), key=lambda cell: (cell.setting, cell.share)):
-            cells = list(group)
-            found = [result for cell in cells for arm in ARMS[setting] for result in self._evidence.seeds(cell, arm)]
-            others = [other for other in (NONE, UNLIMITED) if other in ARMS[setting]]
-            used: list[list[Result]] = []
-            jobs: list[list[object]] = []
-            control: list[list[object]] = []
-            for cell in cells:
-                for arm in self._evidence.arms(cell):
-                    seeds = self._evidence.seeds(cell, arm)
-                    name = [percent(cell.oversubscription), arm, _seeds(seeds)]
-                    ratios = [self._ratio([cell], arm, other) for other in others]
-                    jobs.append([*name, *row_of(JOBS, seeds), *ratios, *row_of(JOB_TIMES, seeds)])
-                    control.append([*name, *row_of(CONTROL, seeds)])
-                    used.append(seeds)
-            head = ["load", "arm", "seeds"]
-            job_titles = [*titles_of(JOBS), *(f"time / {other}" for other in others), *titles_of(JOB_TIMES)]
-            parts += [
-                f"### {setting}, limit 1/{share} of the capacity",
-                _sizes(found),
-                *self._placed([*head, *job_titles], jobs, used),
-                *self._placed([*head, *titles_of(CONTROL)], control, used),
-            ]
-        return parts
 
     def _errors(self) -> list[str]:
         errors = self._results.errors()
@@ -336,20 +285,13 @@ def render(results: Results, *, label: str = "") -> str:
     return Report(results, label).text()
 
 
-def plots(measured: Sequence[Result]) -> list[Plot]:
-    """Return the plots that have data in these trials."""
-    settings = {result.trial.cell.setting for result in measured}
-    return [plot for plot in _PLOTS if (plot.setting in settings if plot.setting else settings)]
-
-
 def publish(results: Results, folder: Path, *, label: str = "", draw: bool = True) -> str:
     """Write the report, and its plots if matplotlib is installed; return a message about the files written."""
     report = folder / REPORT
     new = report.with_suffix(".new")
     new.write_text(render(results, label=label))
     os.replace(new, report)
-    wanted = plots(results.measured())
-    if not (draw and wanted):
+    if not (draw and results.measured()):
         return f"wrote {REPORT}"
     try:
         from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is an extra
@@ -357,26 +299,18 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
         if e.name != "matplotlib":
             raise
         return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[plots]')"
-    for plot in wanted:
-        draw_plot(plot, results, folder / plot.file)
-    return f"wrote {REPORT} and {len(wanted)} plots"
+    for file in PLOTS:
+        draw_plot(file, results, folder / file)
+    return f"wrote {REPORT} and {len(PLOTS)} plots"
+
+
+def _pictures() -> list[str]:
+    return ["## Plots", *(f"![{title}]({file})" for file, title in PLOTS.items())]
 
 
 def _judged(judgement: Judgement) -> str:
     return f"**{judgement.verdict}**" + (f": {judgement.figure}" if judgement.figure else "")
 
 
-def _seeds(results: Sequence[Result]) -> str:
-    late = sum(bool(result.values["timed_out"]) for result in results)
-    return f"{len(results)}" + (f" ({late} timed out)" if late else "")
-
-
-def _sizes(results: Sequence[Result]) -> str:
-    capacity, limit = (value_range(results, name, 1 << 20) for name in ("capacity_bytes", "limit_bytes"))
-    return f"{value_range(results, 'jobs')} jobs a trial; capacity {capacity} MiB, limit {limit} MiB."
-
-
 def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return "\n".join(table(head, rows))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from lab.pages.report import COUNTED_MACHINE, Report
+from lab.pages.report import COUNTED_MACHINE, Report, table
 
 _PHASES = {"idle": "Idle", "pressure": "Under pressure"}
 _COLUMNS = {
@@ -43,8 +42,8 @@ def render(results: dict[str, Any]) -> str:
             title = _PHASES[phase["phase"]]
             gib = round(run["memory_mib"] / 1024)
             lines += ["", f"## {title}: {run['pods']} pods, {gib} GiB, {phase['seconds']:g} s each", ""]
-            lines += [_row(_COLUMNS.values()), f"|{'---|' * len(_COLUMNS)}"]
-            lines += [_row(map(_cell, (daemon[key] for key in _COLUMNS))) for daemon in phase["daemons"]]
+            rows = [[_cell(daemon[key]) for key in _COLUMNS] for daemon in phase["daemons"]]
+            lines += table([*_COLUMNS.values()], rows)
             lines += _beside_nohang(phase["daemons"])
     where = dict.fromkeys(f"Linux {run['kernel']}, Python {run['python']}" for run in runs)
     lines += ["", f"Commit {results['commit']}, {results['date']}, in a VM: {'; '.join(where)}."]
@@ -67,10 +66,6 @@ def _beside_nohang(daemons: list[dict[str, Any]]) -> list[str]:
 
 def _cell(value: object) -> object:
     return " to ".join(map(str, value)) if isinstance(value, list) else value
-
-
-def _row(values: Iterable[object]) -> str:
-    return f"| {' | '.join(str(value) for value in values)} |"
 
 
 REPORT = Report("peers", render)

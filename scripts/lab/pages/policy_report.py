@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
-from cgpause.offline.markdown import table
 from lab.measure.experiment_results import percent
 from lab.measure.policy_bed import (
     CPUS,
@@ -20,9 +19,9 @@ from lab.measure.policy_bed import (
     URGENT,
 )
 from lab.measure.policy_loads import ADVERSARIES, NOISE_PODS, SETTLED_S, STARTING
-from lab.pages.report import Report
+from lab.pages.report import Report, table
+from lab.pages.sums import Run, group_by, total
 
-Run = dict[str, Any]
 Runs = list[Run]
 
 SAME: Final = 0.02
@@ -77,11 +76,6 @@ class Cell(NamedTuple):
         return left[0], left[1]
 
 
-def total(runs: Iterable[Run], name: str) -> float:
-    """Return the sum of a figure over runs."""
-    return float(sum(run[name] for run in runs))
-
-
 def beside(runs: Runs, none: Runs) -> float:
     """Return the time that `runs` take longer than `none`, as a share: 0.1 is 10 % longer."""
     return total(runs, "total_s") / total(none, "total_s") - 1
@@ -89,9 +83,7 @@ def beside(runs: Runs, none: Runs) -> float:
 
 def cells_of(runs: Runs, name_of: Callable[[Run], str]) -> list[Cell]:
     """Return the cells of runs, in the order of each cell's first run; `name_of` returns the name of a run's cell."""
-    found: dict[str, Runs] = {}
-    for run in runs:
-        found.setdefault(name_of(run), []).append(run)
+    found = group_by(({"_cell": name_of(run), **run} for run in runs), "_cell")
 
     def of(mine: Runs, arm: str) -> Runs:
         return sorted((run for run in mine if run["arm"] == arm), key=lambda run: int(run["seed"]))

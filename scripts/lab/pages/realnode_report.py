@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.pages.report import Report
+from lab.pages.report import Report, table
 
 Row = dict[str, Any]
 
@@ -48,28 +48,22 @@ def _done(values: list[float | None]) -> str:
     return "not done" if None in values else f"done after {_seconds(values)} s"
 
 
-def _counts(values: list[int]) -> str:
-    return ", ".join(str(value) for value in values)
-
-
 def _loads(rows: list[Row]) -> list[str]:
-    lines = [
-        "| load | cgpause | done after, s | restarts | restarts of pods beside | OOM kills | pauses | longest, s |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
-    for row in rows:
-        cells = [
+    titles = ("load", "cgpause", "done after, s", "restarts", "restarts of pods beside", "OOM kills", "pauses")
+    cells = [
+        (
             row["case"],
             row["arm"],
             _seconds(row["done_s"]),
-            _counts(row["restarts"]),
-            str(row["restarts_beside"]),
-            str(row["oom_kills"]),
-            str(row.get("pauses", "-")),
+            ", ".join(map(str, row["restarts"])),
+            row["restarts_beside"],
+            row["oom_kills"],
+            row.get("pauses", "-"),
             f"{row['longest_s']:.0f}" if "longest_s" in row else "-",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        )
+        for row in rows
+    ]
+    return table([*titles, "longest, s"], cells, texts=2)
 
 
 def finding(row: Row) -> str:
@@ -95,9 +89,8 @@ def finding(row: Row) -> str:
 
 
 def _checks(rows: list[Row]) -> list[str]:
-    lines = ["| while pods are paused by hand | holds | measured |", "|---|---|---|"]
-    lines += [f"| {_CHECKS[row['case']]} | {'yes' if row['ok'] else '**no**'} | {finding(row)} |" for row in rows]
-    return lines
+    cells = [(_CHECKS[row["case"]], "yes" if row["ok"] else "**no**", finding(row)) for row in rows]
+    return table(("while pods are paused by hand", "holds", "measured"), cells)
 
 
 def tables(run: Row) -> list[str]:

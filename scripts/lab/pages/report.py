@@ -10,7 +10,7 @@ import datetime
 import importlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,18 @@ class Report:
     def is_current(self) -> bool:
         """Whether the page equals the text rendered from the JSON file."""
         return self.page.read_text() == self.render(json.loads(self.results.read_text()))
+
+
+def table(titles: Sequence[object], rows: Iterable[Iterable[object]], *, texts: int | None = None) -> list[str]:
+    """Return the lines of a table; columns after the first `texts` are right-aligned numbers, by default none."""
+    numbers = 0 if texts is None else len(titles) - texts
+    rule = "---|" * (len(titles) - numbers) + "--:|" * numbers
+    return [row_of(titles), f"|{rule}", *map(row_of, rows)]
+
+
+def row_of(cells: Iterable[object]) -> str:
+    """Return one line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def dated(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

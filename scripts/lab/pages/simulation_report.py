@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from lab.measure.experiment_results import NONE, UNLIMITED, WATERMARK, percent
-from lab.pages.report import Report
+from lab.pages.report import Report, table
+from lab.pages.sums import group_by
 
 BAR = 0.15
 """Largest error allowed in the sums of restarts and of total times, as a share."""
@@ -35,8 +36,7 @@ def misses(results: dict[str, Any]) -> list[str]:
     """Return a phrase for each sum with an error above BAR."""
     (run,) = results["runs"]
     found = []
-    for arm in dict.fromkeys(cell["arm"] for cell in run["cells"]):
-        cells = [cell for cell in run["cells"] if cell["arm"] == arm]
+    for arm, cells in group_by(run["cells"], "arm").items():
         for name, words in (("restarts", "restarts"), ("total_s", "total time")):
             off = error(total(cells, "measured", name), total(cells, "simulated", name))
             if (name == "total_s" or arm in HELD_TO) and off is not None and abs(off) > BAR:
@@ -97,15 +97,11 @@ def render(results: dict[str, Any]) -> str:
         "",
         "All of this was measured with one CPU, which whoever is held leaves to the others. With CPUs enough, what is",
         "held leaves them idle, and total times depend on how many there are: that is simulated too, but nothing here",
-        "holds it to a kernel. [paper.md](paper.md) shows how much it matters.",
+        "holds it to a kernel. [policy-bed.md](policy-bed.md) shows how much it matters.",
         "",
         f"Simulated at commit {results['commit']}, {results['date']}; measured on {'; '.join(run['where'])}.",
     ]
     return "\n".join([*lines, ""])
-
-
-def _arms(cells: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    return {arm: [cell for cell in cells if cell["arm"] == arm] for arm in dict.fromkeys(cell["arm"] for cell in cells)}
 
 
 def _beside(cells: list[dict[str, Any]], name: str, digits: int = 0) -> str:
@@ -127,22 +123,22 @@ def _sums(cells: list[dict[str, Any]]) -> list[str]:
         "| arm | trials | " + " | ".join(f"{words}: {_THREE}" for _, words in names) + " |",
         "|---|---|" + "---|" * (3 * len(names)),
     ]
-    for arm, mine in _arms(cells).items():
+    for arm, mine in group_by(cells, "arm").items():
         trials = sum(cell["trials"] for cell in mine)
         lines.append(f"| {arm} | {trials} | " + " | ".join(_beside(mine, name) for name, _ in names) + " |")
     return lines
 
 
 def _single(cells: list[dict[str, Any]]) -> list[str]:
-    lines = ["| arm | restarts | | total time, s | |", "|---|---|---|---|---|"]
-    for arm, mine in _arms(cells).items():
+    rows = []
+    for arm, mine in group_by(cells, "arm").items():
         trials = sum(cell["trials"] for cell in mine)
-        row = []
+        row = [arm]
         for name in ("restarts", "total_s"):
             off, measured = total(mine, "absolute_error", name), total(mine, "measured", name)
             row += [f"{off / trials:.2f}", percent(off / measured, 1) if measured else "-"]
-        lines.append(f"| {arm} | " + " | ".join(row) + " |")
-    return lines
+        rows.append(row)
+    return table(("arm", "restarts", "", "total time, s", ""), rows)
 
 
 def _loads(cells: list[dict[str, Any]]) -> list[str]:

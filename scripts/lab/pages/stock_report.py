@@ -8,10 +8,9 @@ from typing import Any, Final
 from lab.measure.experiment_results import percent
 from lab.measure.stock import NONE, STOCK
 from lab.measure.stock_loads import IDLE_PODS
-from lab.pages.mixed_report import by_arm, most, total
-from lab.pages.report import Report
+from lab.pages.report import Report, table
+from lab.pages.sums import Run, group_by, most, total
 
-Run = dict[str, Any]
 Runs = list[Run]
 
 SLOWER: Final = 1.05
@@ -75,14 +74,6 @@ emulated VM depend on what else its host does: compare the two arms, nothing els
 """
 
 
-def by_load(runs: Iterable[Run]) -> dict[str, Runs]:
-    """Return the runs of each load, in the order of their first run."""
-    found: dict[str, Runs] = {}
-    for run in runs:
-        found.setdefault(run["load"], []).append(run)
-    return found
-
-
 def pairs(trials: Iterable[Run]) -> Runs:
     """Return the runs of each load and seed that ran in both arms: only these can be compared."""
     runs = list(trials)
@@ -95,8 +86,8 @@ def pairs(trials: Iterable[Run]) -> Runs:
 def where_worse(runs: Runs) -> list[str]:
     """Return a sentence for each figure of a load that is worse with the stock daemon than without a daemon."""
     found = []
-    for load, mine in by_load(runs).items():
-        none, stock = (by_arm(mine)[arm] for arm in (NONE, STOCK))
+    for load, mine in group_by(runs, "load").items():
+        none, stock = (group_by(mine, "arm")[arm] for arm in (NONE, STOCK))
         for name, words in (
             ("restarts", "restarts of containers"),
             ("service_restarts", "restarts of services"),
@@ -116,38 +107,35 @@ def where_worse(runs: Runs) -> list[str]:
 
 def answer(runs: Runs) -> str:
     """Return the result of all runs in two sentences."""
-    arms = by_arm(runs)
+    arms, loads = group_by(runs, "arm"), len(group_by(runs, "load"))
     none, stock = arms[NONE], arms[STOCK]
     before_s, after_s = total(none, "total_s"), total(stock, "total_s")
     return (
         f"With the stock configuration, containers restarted {total(stock, 'restarts'):.0f} times on "
-        f"{len(by_load(runs))} loads ({len(stock)} runs); without a daemon, {total(none, 'restarts'):.0f} times. "
+        f"{loads} loads ({len(stock)} runs); without a daemon, {total(none, 'restarts'):.0f} times. "
         f"All runs together took {after_s:.0f} s, and {before_s:.0f} s without "
         f"({percent(after_s / before_s - 1, sign=True)})."
     )
 
 
 def _table(runs: Runs) -> list[str]:
-    lines = [
-        "| load | arm | runs | jobs done | restarts | by kernel | by probes | total time, s | pauses | longest, s |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    head = ("load", "arm", "runs", "jobs done", "restarts", "by kernel", "by probes", "total time, s", "pauses")
+    rows = [
+        (
+            load,
+            arm,
+            len(own),
+            f"{total(own, 'finished'):.0f} of {total(own, 'jobs'):.0f}",
+            f"{total(own, 'restarts') + total(own, 'service_restarts'):.0f}",
+            f"{total(own, 'oom_kills'):.0f}",
+            f"{total(own, 'probe_restarts'):.0f}",
+            f"{total(own, 'total_s'):.0f}",
+            *(("-", "-") if arm == NONE else (f"{total(own, 'pauses'):.0f}", f"{most(own, 'longest_pause_s'):.0f}")),
+        )
+        for load, mine in group_by(runs, "load").items()
+        for arm, own in group_by(mine, "arm").items()
     ]
-    for load, mine in by_load(runs).items():
-        for arm, own in by_arm(mine).items():
-            cells = [
-                load,
-                arm,
-                f"{len(own)}",
-                f"{total(own, 'finished'):.0f} of {total(own, 'jobs'):.0f}",
-                f"{total(own, 'restarts') + total(own, 'service_restarts'):.0f}",
-                f"{total(own, 'oom_kills'):.0f}",
-                f"{total(own, 'probe_restarts'):.0f}",
-                f"{total(own, 'total_s'):.0f}",
-                "-" if arm == NONE else f"{total(own, 'pauses'):.0f}",
-                "-" if arm == NONE else f"{most(own, 'longest_pause_s'):.0f}",
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return table([*head, "longest, s"], rows, texts=2)
 
 
 def render(results: dict[str, Any]) -> str:
@@ -167,7 +155,7 @@ def render(results: dict[str, Any]) -> str:
         _HOW.format(
             scale=run["backoff_scale"],
             timeout=run["timeout_s"],
-            loads="\n".join(f"| {load} | {LOADS[load]} |" for load in by_load(runs)),
+            loads="\n".join(f"| {load} | {LOADS[load]} |" for load in group_by(runs, "load")),
         ),
     ]
     if run["peaks_mib"]:

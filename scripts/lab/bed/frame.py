@@ -1,0 +1,75 @@
+"""The frame of a measurement in the guest: a bed of its own, and one JSON object on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from cgpause.core.errors import CgpauseError
+from cgpause.kernel.cgroupfs import find_cgroup_root
+from cgpause.kernel.process import lock_memory
+from lab.bed.daemon_process import OOM_SCORE_ADJ
+from lab.bed.stage import own_folder, own_slice
+from lab.vm.host import LabError, end_by_signal
+
+
+@contextlib.contextmanager
+def own_bed(name: str) -> Iterator[tuple[Path, Path]]:
+    """Make the slice and the folder `cgpause-NAME`, and remove both at the end.
+
+    Raises:
+        LabError: not root, or another run goes on.
+    """
+    need_root()
+    with (
+        own_slice(Path(find_cgroup_root()), f"cgpause-{name}.slice") as parent,
+        own_folder(Path(f"/run/cgpause-{name}")) as folder,
+    ):
+        yield parent, folder
+
+
+def need_root() -> None:
+    """Raise LabError unless root runs this."""
+    if os.geteuid() != 0:
+        raise LabError("it makes cgroups and network namespaces, so it needs root")
+
+
+def stay_alive() -> None:
+    """Keep this process working on a node out of memory: the kernel kills pods first, and its pages stay in memory.
+
+    Raises:
+        LabError: the pages cannot be locked, so page faults would stall what restarts and times the jobs.
+    """
+    Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
+    if refused := lock_memory():
+        raise LabError(f"cannot keep our pages in memory: {refused}")
+
+
+def print_result(
+    name: str, measure: Callable[[], dict[str, Any]], failed: Callable[[dict[str, Any]], object] = lambda _: False
+) -> int:
+    """Print the result of a measurement, dataclasses as objects.
+
+    Return the exit status: 0, 1 if the bed failed, 3 if the result is what `failed` calls a failure.
+    """
+    end_by_signal()
+    try:
+        result = measure()
+    except (LabError, CgpauseError) as e:
+        before = "" if e.__context__ is None else f"\nafter: {e.__context__!r}"
+        print(f"{name}: {e}{before}", file=sys.stderr)
+        return 1
+    print(json.dumps(result, default=_plain))
+    return 3 if failed(result) else 0
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"no JSON for {value!r}")

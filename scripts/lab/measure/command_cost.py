@@ -1,0 +1,192 @@
+"""Measures what `cgpause top` or `cgpause record` costs: `python -m lab.measure.command_cost top|record` prints JSON.
+
+The command as it is used, on a tree with kubelet's default maximum of pods: its CPU time is the process's own, from
+after its start. On the tree of ordinary files a quarter of the pods grow all the time. For the dashboard kubepods is
+nearly full, so that the policy weighs every pod each time; real cgroups are idle. A recording is packed as the daemon's
+trace is. The host's load before it is noted: other programs take caches and, of a shared core, cycles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+from cgpause.telemetry.trace.read import load_trace
+from lab.bed.kubepods import MIB
+from lab.measure.bench import GIB, USUAL_PODS, BenchTree, cpu_ns, environment, status
+from lab.vm.host import say
+
+SETTLE_S = 15.0
+"""Start-up, and the first samples of which pods listen."""
+SECONDS = 60.0
+SIZES = ((80, 24), (200, 60))
+LOADS = ("nothing changes", "a quarter of the pods grow", "the same, memory close")
+"""The loads of a recording; while memory is close, the recorder takes five times as many samples."""
+_STEP_S = 0.25
+_LIMIT = 4 * GIB
+
+
+class _Usage:
+    """CPU time of a process since this was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._before_ns, self._began_s = pid, cpu_ns(pid), time.monotonic()
+
+    def figures(self) -> tuple[int, float, float]:
+        """Return the CPU time in ns, the seconds that passed, and the resident MiB now."""
+        used_ns, took_s = cpu_ns(self._pid) - self._before_ns, time.monotonic() - self._began_s
+        return used_ns, took_s, round(status(self._pid, "VmRSS") / 1024, 1)
+
+
+def _command(tree: BenchTree, *words: str) -> list[str]:
+    options = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
+    return [sys.executable, "-m", "cgpause", *options, *words]
+
+
+def _fill(tree: BenchTree, percent: int) -> None:
+    (tree.kubepods / "memory.current").write_text(f"{_LIMIT * percent // 100}\n")
+
+
+def _grow(tree: BenchTree) -> None:
+    """Let every fourth pod of an ordinary tree take a little, and the largest give it back."""
+    for pod in sorted((tree.kubepods / "kubepods-burstable.slice").glob("*.slice"))[::4]:
+        file = pod / "memory.current"
+        now = int(file.read_text()) + MIB // 4
+        # In one step, so that no reader finds it empty.
+        fd = os.open(file, os.O_WRONLY)
+        os.pwrite(fd, f"{now if now < 64 * MIB else 8 * MIB:020}\n".encode(), 0)
+        os.close(fd)
+
+
+def _run_for(seconds: float, tree: BenchTree, *, grow: bool, fd: int | None = None) -> int:
+    """Let the pods grow for a while, and read the terminal `fd`; return the bytes read."""
+    sent = 0
+    end_s = time.monotonic() + seconds
+    step_at_s = 0.0
+    while (left_s := end_s - time.monotonic()) > 0:
+        if grow and time.monotonic() >= step_at_s:
+            step_at_s = time.monotonic() + _STEP_S
+            _grow(tree)
+        if select.select([] if fd is None else [fd], [], [], min(left_s, _STEP_S))[0] and fd is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                sent += len(os.read(fd, 1 << 16))
+    return sent
+
+
+def measure_top(tree: BenchTree, columns: int, lines: int, seconds: float) -> dict[str, Any]:
+    """Return the cost of the dashboard at one size of the terminal."""
+    fd, child = pty.openpty()
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    process = subprocess.Popen(
+        _command(tree, "top"),
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color"},
+    )
+    os.close(child)
+    try:
+        _run_for(SETTLE_S, tree, grow=not tree.real, fd=fd)
+        usage = _Usage(process.pid)
+        sent = _run_for(seconds, tree, grow=not tree.real, fd=fd)
+        used_ns, took_s, rss_mib = usage.figures()
+        os.write(fd, b"q")
+        _run_for(2.0, tree, grow=not tree.real, fd=fd)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(fd)
+    return {
+        "columns": columns,
+        "lines": lines,
+        "cpu_pct": round(100 * used_ns / 1e9 / took_s, 2),
+        "sent_bytes_per_s": round(sent / took_s),
+        "rss_mib": rss_mib,
+        "seconds": round(took_s),
+    }
+
+
+def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]:
+    """Return CPU time and bytes of a recording under one load."""
+    path = tree.root.parent / "node.trace.gz"
+    load_average = os.getloadavg()[0]
+    _fill(tree, 98 if load == LOADS[2] else 50)
+    with subprocess.Popen(_command(tree, "record", str(path)), stdout=subprocess.DEVNULL) as process:
+        try:
+            _run_for(SETTLE_S, tree, grow=load != LOADS[0])
+            usage, before_bytes = _Usage(process.pid), path.stat().st_size
+            _run_for(seconds, tree, grow=load != LOADS[0])
+            used_ns, took_s, rss_mib = usage.figures()
+            grown = path.stat().st_size - before_bytes
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        finally:
+            process.kill()
+    trace = load_trace(str(path))
+    path.unlink()
+    samples = trace.samples * took_s / (trace.to_s - trace.from_s)
+    return {
+        "load": load,
+        "load_average": round(load_average, 2),
+        "cpu_pct": round(100 * used_ns / 1e9 / took_s, 2),
+        "sample_us": round(used_ns / 1e3 / samples),
+        "samples_per_s": round(samples / took_s, 2),
+        "bytes_per_pod_hour": round(grown * 3600 / took_s / USUAL_PODS),
+        "node_mib_per_day": round(grown * 86400 / took_s / MIB, 1),
+        "text_share": round(sum(len(line.text) + 1 for line in trace.lines) / max(grown + before_bytes, 1), 1),
+        "rss_mib": rss_mib,
+        "seconds": round(took_s),
+    }
+
+
+def measure(tree: BenchTree, command: str, seconds: float) -> dict[str, Any]:
+    """Return the result of all sizes, or of all loads."""
+    about = {"tree": "real" if tree.real else "plain", **environment(), "pods": USUAL_PODS}
+    tree.build(USUAL_PODS)
+    if not tree.real:
+        tree.set_limit(_LIMIT)
+    if command == "record":
+        return {"kind": "trace", **about, "loads": [measure_record(tree, load, seconds) for load in LOADS]}
+    if not tree.real:
+        _fill(tree, 98)
+        for pod in (tree.kubepods / "kubepods-burstable.slice").glob("*.slice"):
+            (pod / "memory.max").write_text(f"{64 * MIB}\n")
+    return {"kind": "top", **about, "sizes": [measure_top(tree, *size, seconds) for size in SIZES]}
+
+
+def main() -> int:
+    """Measure and print JSON."""
+    parser = argparse.ArgumentParser(description="Measure what a command costs here.")
+    parser.add_argument("command", choices=("top", "record"), help="record: on a tree of ordinary files only")
+    parser.add_argument("--tree", choices=("real", "plain"), default="plain")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    options = parser.parse_args()
+    if options.command == "record" and options.tree == "real":
+        parser.error("record runs on --tree plain only: pods of real cgroups do not grow here")
+    say(f"cgpause {options.command}, {options.tree} tree, {options.seconds:g} s each")
+    with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as folder:
+        tree = BenchTree(Path(folder), real=options.tree == "real")
+        try:
+            print(json.dumps(measure(tree, options.command, options.seconds)))
+        finally:
+            tree.remove()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
