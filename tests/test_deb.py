@@ -24,9 +24,7 @@ from cgpause.config.settings import Config, ProtectConfig
 REPO = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 CONTROL = (REPO / "scripts/debian/control").read_text()
-PACKAGES = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))
-SUGGESTS = {"python3-prometheus-client"}
-DEPENDS = {name: version for name, version in PACKAGES.items() if name not in SUGGESTS}
+DEPENDS = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))
 
 
 @pytest.fixture(scope="module")
@@ -170,16 +168,6 @@ def test_each_dependency_is_bundled_or_debians_and_new_enough(line: str) -> None
     assert Version(version) in wanted.specifier
 
 
-def test_what_metrics_need_is_suggested_and_new_enough() -> None:
-    wanted = {
-        f"python3-{line.name}": line.specifier for line in map(Requirement, PROJECT["optional-dependencies"]["metrics"])
-    }
-
-    assert wanted.keys() == SUGGESTS
-    assert re.findall(r"^Suggests: (\S+)", CONTROL, re.MULTILINE) == list(SUGGESTS)
-    assert all(Version(PACKAGES[name]) in specifier for name, specifier in wanted.items())
-
-
 def test_pythons_that_may_run_it_find_their_folder() -> None:
     lowest, above = re.findall(r"python3 \([><]=?<? ?=? ?(3\.\d+)~\)", CONTROL)
 
@@ -189,10 +177,9 @@ def test_pythons_that_may_run_it_find_their_folder() -> None:
     )
 
 
-def test_the_image_for_tests_has_what_it_depends_on_and_suggests() -> None:
+def test_the_image_for_tests_has_what_it_depends_on() -> None:
     assert DEPENDS.keys() <= set(vm_image.PACKAGES)
-    assert set(vm_image.SUGGESTED) == SUGGESTS
-    assert len(PACKAGES) == CONTROL.count("python3-")
+    assert len(DEPENDS) == CONTROL.count("python3-")
 
 
 def test_what_is_not_pure_python_is_not_bundled(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,151 +2,129 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from contextlib import suppress
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.metrics import Samples, parsed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpause.core.wholefile import replace
 from cgpause.telemetry import published
-from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind
-from cgpause.telemetry.published import PublishedError, PublishedMetrics, decode, encode, read
+from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Figure, Values
+from cgpause.telemetry.published import PublishedError, Stamp, encode, exposition, read
 
 S = 1_000_000_000
-SNAPSHOT = PublishedMetrics(
-    at_ns=5 * S,
-    time=1795000000.5,
-    interval_s=5.0,
-    values={
-        "cgpause_headroom_bytes": [Figure((), 1 << 40)],
-        "cgpause_pauses_total": [Figure(("default", "throttle"), 3), Figure(('a"\n\\', "freeze"), 1)],
-        "cgpause_pause_duration_seconds": [Figure((), 1.5, (0, 1, *[0] * 10))],
-    },
-)
-
-
-def as_json(**changes: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(encode(SNAPSHOT))
-    return {**found, **changes}
-
-
-def text(**changes: object) -> bytes:
-    return json.dumps(as_json(**changes)).encode()
+STAMP = Stamp(at_ns=5 * S, time=1795000000.5, interval_s=5.0)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    path = str(tmp_path / "metrics.json")
-    replace(path, encode(SNAPSHOT))
+    path = str(tmp_path / "metrics.prom")
+    replace(path, encode(STAMP, {"cgpause_headroom_bytes": [Figure((), 1 << 40)]}))
 
-    assert read(path) == SNAPSHOT
+    stamp, text = read(path)
 
-
-numbers = st.integers(0, 2**62) | st.floats(0, 1e300)
-
-
-@st.composite
-def figures(draw: st.DrawFn, family: Family) -> list[Figure]:
-    labels = draw(st.lists(st.tuples(*[st.text(max_size=5) for _ in family.labels]), unique=True, max_size=3))
-    size = len(family.buckets) + 1 if family.kind is Kind.HISTOGRAM else 0
-    counts = st.tuples(*[st.integers(0, 2**50)] * size)
-    return [Figure(label, draw(numbers), draw(counts)) for label in labels]
+    assert stamp == STAMP
+    assert parsed(text) == {
+        ("cgpause_up", ()): 1,
+        ("cgpause_snapshot_timestamp_seconds", ()): 1795000000.5,
+        ("cgpause_headroom_bytes", ()): 1 << 40,
+    }
 
 
-@given(st.data(), st.sets(st.sampled_from(FAMILIES)))
-def test_any_figures_come_back_as_they_were(data: st.DataObject, families: set[Family]) -> None:
-    values = {family.name: data.draw(figures(family)) for family in families}
-    snapshot = PublishedMetrics(1, 1.0, 1.0, values)
+@given(st.integers(0, 2**62), st.integers(0, 2**50).map(lambda ms: ms / 1000), st.sampled_from([1.0, 5.0, 0.5]))
+def test_any_stamp_comes_back_as_it_was(at_ns: int, time: float, interval_s: float) -> None:
+    stamp = Stamp(at_ns, time, interval_s)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(encode(stamp, {}))
+        file.flush()
 
-    assert decode(encode(snapshot)) == snapshot
+        assert read(file.name)[0] == stamp
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
-    max_leaves=12,
+def test_a_histogram_is_cumulative() -> None:
+    found = parsed(exposition({"cgpause_tick_duration_seconds": [Figure((), 1.25, (1, 0, 2, *[0] * 10, 1))]}))
+
+    bounds = [*map(str, BY_NAME["cgpause_tick_duration_seconds"].buckets), "+Inf"]
+    counts = [found["cgpause_tick_duration_seconds_bucket", (("le", bound),)] for bound in bounds]
+    assert counts == [1, 1, *[3] * 11, 4]
+    assert found["cgpause_tick_duration_seconds_count", ()] == 4
+    assert found["cgpause_tick_duration_seconds_sum", ()] == 1.25
+
+
+def test_each_family_has_its_help_and_type() -> None:
+    every: Values = {
+        family.name: [Figure(("x",) * len(family.labels), 1, (0,) * (len(family.buckets) + 1 if family.buckets else 0))]
+        for family in FAMILIES
+    }
+
+    text = exposition(every).decode()
+
+    for family in FAMILIES:
+        assert f"# HELP {family.name} {family.help}\n" in text
+        assert f"# TYPE {family.name} {family.kind}\n" in text
+    assert text.count("# TYPE ") == len(FAMILIES)
+    assert "_created" not in text
+
+
+hostile = st.text(max_size=12) | st.sampled_from(
+    [
+        '"',
+        "\\",
+        "\n",
+        '"} 1\n# HELP x y\nx 1',
+        "\r\n",
+        "\u2028",
+        "{",
+        "}",
+        ",",
+        "le",
+        "\x00",
+        "\ud800",
+        "é" * 5,
+        "\\n",
+        '\\"',
+    ]
 )
 
 
-@given(st.sampled_from(FAMILIES), json_values)
-def test_whatever_a_metric_holds_is_known_or_left_out(family: Family, value: object) -> None:
-    found = decode(text(values={family.name: value, "cgpause_headroom_bytes": [[[], 1]]}))
+@given(st.lists(st.tuples(hostile, hostile), max_size=5, unique_by=lambda names: repr(names).replace("\\ud800", "?")))
+def test_no_name_breaks_the_exposition_or_passes_for_another(names: list[tuple[str, str]]) -> None:
+    figures = [Figure((namespace, pod, "throttle"), number) for number, (namespace, pod) in enumerate(names)]
 
-    for name, listed in found.values.items():
-        assert decode(encode(PublishedMetrics(1, 1.0, 1.0, {name: listed}))).values == {name: listed}
-    assert family.name == "cgpause_headroom_bytes" or found.values["cgpause_headroom_bytes"] == [Figure((), 1)]
+    found = parsed(exposition({"cgpause_pod_pauses_total": figures}))
 
-
-@given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_no_text_makes_more_than_an_error(data: bytes) -> None:
-    with suppress(PublishedError):
-        assert isinstance(decode(data), PublishedMetrics)
+    expected: Samples = {}
+    for number, labels in enumerate(names):
+        namespace, pod = (label.encode(errors="replace").decode() for label in labels)
+        key = (("mechanism", "throttle"), ("namespace", namespace), ("pod", pod))
+        expected["cgpause_pod_pauses_total", key] = number
+    assert found == expected
 
 
 @pytest.mark.parametrize(
-    ("figures", "name"),
+    "data",
     [
-        pytest.param([[["a"], 1]], "cgpause_pauses_total", id="a-label-missing"),
-        pytest.param([[["a", "b", "c"], 1]], "cgpause_pauses_total", id="a-label-too-many"),
-        pytest.param([[["a", 1], 1]], "cgpause_pauses_total", id="a-label-that-is-none"),
-        pytest.param([[["a", "b"], -1]], "cgpause_pauses_total", id="a-negative-counter"),
-        pytest.param([[["a", "b"], True]], "cgpause_pauses_total", id="a-bool"),
-        pytest.param([[["a", "b"], "1"]], "cgpause_pauses_total", id="a-string"),
-        pytest.param([[["a", "b"], float("nan")]], "cgpause_pauses_total", id="nan"),
-        pytest.param([[["a", "b"], float("inf")]], "cgpause_pauses_total", id="inf"),
-        pytest.param([[["a", "b"], 10**400]], "cgpause_pauses_total", id="a-number-of-any-length"),
-        pytest.param([[[], 1, [1, 2]]], "cgpause_pause_duration_seconds", id="other-buckets"),
-        pytest.param([[[], 1]], "cgpause_pause_duration_seconds", id="no-buckets"),
-        pytest.param([[[], 1, [-1] + [0] * 11]], "cgpause_pause_duration_seconds", id="a-negative-bucket"),
-        pytest.param([[[], 1]], "cgpause_of_a_newer_version", id="unknown"),
-        pytest.param({}, "cgpause_headroom_bytes", id="no-list"),
+        pytest.param(b"", id="empty"),
+        pytest.param(encode(STAMP, {})[:40], id="torn"),
+        pytest.param(b"\xff\xfe", id="binary"),
+        pytest.param(b'{"schema": 1}', id="of-an-older-version"),
+        pytest.param(encode(STAMP, {}).replace(b"cgpause 1", b"cgpause 2", 1), id="of-a-newer-version"),
+        pytest.param(encode(STAMP, {}).replace(b"at_ns=5", b"at_ns=-5"), id="a-time-before-the-boot"),
+        pytest.param(encode(STAMP, {}).replace(b"interval_s=5.0", b"interval_s=1e300"), id="an-interval-without-end"),
+        pytest.param(encode(STAMP, {}).replace(b"interval_s=5.0", b"interval_s=nan"), id="no-interval"),
+        pytest.param(encode(STAMP, {}).replace(b"time=1", b"time=" + b"1" * 400), id="a-number-of-any-length"),
     ],
 )
-def test_a_metric_that_is_not_as_it_should_be_is_left_out_and_the_others_are_not(figures: object, name: str) -> None:
-    found = decode(text(values={name: figures, "cgpause_capacity_bytes": [[[], 1]]}))
-
-    assert found.values == {"cgpause_capacity_bytes": [Figure((), 1)]}
-
-
-def test_of_two_series_with_the_same_labels_one_is_shown() -> None:
-    """Prometheus refuses a scrape with both."""
-    found = decode(text(values={"cgpause_pauses_total": [[["a", "b"], 1], [["a", "b"], 2], [["a", "c"], 3]]}))
-
-    assert found.values["cgpause_pauses_total"] == [Figure(("a", "b"), 1), Figure(("a", "c"), 3)]
-
-
-def test_a_label_that_is_no_unicode_is_made_one() -> None:
-    found = decode(text(values={"cgpause_pods": [[["\udcff"], 1]]}))
-
-    assert found.values["cgpause_pods"] == [Figure(("?",), 1)]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(b"", "not JSON", id="empty"),
-        pytest.param(text()[:50], "not JSON", id="torn"),
-        pytest.param(b"[" * 100_000, "not JSON", id="nested"),
-        pytest.param(b"\xff\xfe", "not JSON", id="binary"),
-        pytest.param(b"[]", "not what this version", id="a-list"),
-        pytest.param(text(schema=2), "not what this version", id="another-schema"),
-        pytest.param(text(at_ns=None), "missing or damaged", id="no-time"),
-        pytest.param(text(at_ns=True), "missing or damaged", id="a-time-that-is-none"),
-        pytest.param(text(values=[]), "missing or damaged", id="values-are-a-list"),
-        pytest.param(text(interval_s=1e300), "none of ours", id="an-interval-without-end"),
-        pytest.param(text(interval_s=0), "none of ours", id="no-interval"),
-    ],
-)
-def test_what_is_none_of_ours_is_refused_with_its_path(tmp_path: Path, data: bytes, message: str) -> None:
-    path = tmp_path / "metrics.json"
+def test_what_is_none_of_ours_is_refused_with_its_path(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "metrics.prom"
     path.write_bytes(data)
 
-    with pytest.raises(PublishedError, match=message) as refused:
+    with pytest.raises(PublishedError, match="damaged, or a daemon of another version") as refused:
         read(str(path))
 
     assert str(path) in str(refused.value)
@@ -177,7 +155,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     ids=["now", "just-fresh", "just-old", "old", "of-another-boot"],
 )
 def test_what_is_older_than_three_intervals_and_ten_seconds_is_old(age_s: float, fresh: bool) -> None:  # noqa: FBT001
-    assert SNAPSHOT.is_fresh(SNAPSHOT.at_ns + int(age_s * S)) is fresh
+    assert STAMP.is_fresh(STAMP.at_ns + int(age_s * S)) is fresh
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.metrics import published_samples
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, MetricsConfig
@@ -29,7 +30,7 @@ from cgpause.pods.tree import PodTree
 from cgpause.telemetry import published
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.metrics import Values
-from cgpause.telemetry.published import PublishedError, PublishedMetrics
+from cgpause.telemetry.published import PublishedError, Stamp
 
 S = 1_000_000_000
 ON = MetricsConfig(publish=True)
@@ -58,9 +59,9 @@ class Bench:
         self.path = str(self.folder / METRICS_FILE)
         self.publisher = Publisher(self.path, str(self.fake.log_dir), self.sources)
 
-    def published(self) -> PublishedMetrics | None:
+    def published(self) -> Stamp | None:
         try:
-            return published.read(self.path)
+            return published.read(self.path)[0]
         except PublishedError:
             return None
 
@@ -72,10 +73,9 @@ class Bench:
         assert thread._idle.wait(30)
 
     def restarts(self) -> float | None:
-        found = self.published()
-        assert found is not None
-        figures = found.values.get("cgpause_kubepods_container_restarts_total")
-        return None if figures is None else figures[0].value
+        found = published_samples(self.path)
+        assert found
+        return found.get(("cgpause_kubepods_container_restarts_total", ()))
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_bug_in_what_is_written_is_said_once_and_costs_figures(
 ) -> None:
     bench.publisher.configure(ON)
     with monkeypatch.context() as patched:
-        patched.setattr(published, "encode", lambda _: 1 // 0)
+        patched.setattr(published, "encode", lambda *_: 1 // 0)
         bench.turn(10)
         bench.turn(20)
     bench.turn(30)

@@ -145,7 +145,7 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
     assert options.log_dir == DEFAULT_LOG_DIR
     assert options.history_path == f"{DEFAULT_STATE_DIR}/history.jsonl"
     assert options.learned_path == f"{DEFAULT_STATE_DIR}/learned.json"
-    assert options.metrics_path == f"{DEFAULT_RUN_DIR}/metrics.json"
+    assert options.metrics_path == f"{DEFAULT_RUN_DIR}/metrics.prom"
     assert not options.dry_run
 
 
@@ -175,8 +175,8 @@ def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:
 
 def test_a_tree_of_ones_own_is_not_in_the_nodes_metrics() -> None:
     assert metrics_path(None, "/some/tree") is None
-    assert metrics_path("/here", "/some/tree") == "/here/metrics.json"
-    assert metrics_path(None, None) == f"{DEFAULT_RUN_DIR}/metrics.json"
+    assert metrics_path("/here", "/some/tree") == "/here/metrics.prom"
+    assert metrics_path(None, None) == f"{DEFAULT_RUN_DIR}/metrics.prom"
 
 
 def test_everybody_may_look_into_the_folder_of_the_metrics_and_root_alone_may_write() -> None:

@@ -50,7 +50,7 @@ _BOOT_OPTIONS = re.compile(
     r"(?:psi|cgroup[\w.]*|swapaccount|systemd\.(?:unified|legacy)[\w.]*|init_on_\w+|transparent_hugepage|lockdown|"
     r"mitigations|nohz\w*|isolcpus|maxcpus|mem|numa\w*|hugepages\w*)(?:=.*)?"
 )
-_PACKAGES = ("typer", "click", "rich", "psutil", "inotify-simple", "prometheus-client")
+_PACKAGES = ("typer", "click", "rich", "psutil", "inotify-simple")
 _KUBEPODS_FILES = (
     "cgroup.controllers",
     "cgroup.subtree_control",

@@ -424,7 +424,7 @@ def metrics(
     """
     given: Globals = context.obj
     with exits():
-        from cgpause.telemetry import exporter  # it needs an extra
+        from cgpause.telemetry import exporter
 
         try:
             interval_s = seconds(interval, "--interval")

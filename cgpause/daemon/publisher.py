@@ -24,8 +24,8 @@ from cgpause.core.clock import NEVER_NS
 from cgpause.daemon.gauges import Sources, gather
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
-from cgpause.telemetry.metrics import Figure
-from cgpause.telemetry.published import PublishedMetrics
+from cgpause.telemetry.metrics import Figure, Values
+from cgpause.telemetry.published import Stamp
 from cgpause.telemetry.restarts import LogFolder, Restarts
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,8 @@ _LAST_WAIT_S = 1.0
 class Job(NamedTuple):
     """Figures to publish, and the pods to count restarts of; the loop hands it to the thread."""
 
-    snapshot: PublishedMetrics
+    stamp: Stamp
+    values: Values
     look: tuple[LogFolder, ...]
     """Pods that may have restarted containers."""
     present: frozenset[str]
@@ -61,8 +62,8 @@ class MetricsWriter:
             self._restarts.look(job.look, job.present)
             if self._restarts.total is not None:
                 figure = Figure((), self._restarts.total)
-                job.snapshot.values["cgpause_kubepods_container_restarts_total"] = [figure]
-            wholefile.replace(self.path, published.encode(job.snapshot))
+                job.values["cgpause_kubepods_container_restarts_total"] = [figure]
+            wholefile.replace(self.path, published.encode(job.stamp, job.values))
         except OSError as e:
             folder = os.path.dirname(self.path)
             # systemd sets up the unit's writable paths at its start: a folder made later is read-only to the daemon.
@@ -206,7 +207,8 @@ class Publisher:
         changed, self._changed = self._changed, set()
         look = [pod for pod in pods if changed is None or pod.uid in changed]
         return Job(
-            PublishedMetrics(at_ns, round(time.time(), 3), INTERVAL_S, gather(self._sources, at_ns)),
+            Stamp(at_ns, round(time.time(), 3), INTERVAL_S),
+            gather(self._sources, at_ns),
             tuple(LogFolder(pod.uid, pod.namespace, pod.name) for pod in look),
             frozenset(pod.uid for pod in pods),
         )

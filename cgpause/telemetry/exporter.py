@@ -1,8 +1,7 @@
 """`cgpause metrics`: the daemon's published metrics for Prometheus, by HTTP or as a file for node_exporter.
 
-It is a separate process without root: the daemon has no network and no time for HTTP. It adds the metric that shows
-whether the daemon lives, and leaves out old values. prometheus_client is an extra, so only that command imports this
-module.
+It is a separate process without root: the daemon has no network and no time for HTTP. It serves the file that the
+daemon publishes; while that is old or missing, only the metric that shows that the daemon is down.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import accumulate
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -30,18 +28,7 @@ from cgpause.core.paths import DEFAULT_LISTEN
 from cgpause.kernel import logfmt
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
-from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind, Values
-from cgpause.telemetry.published import PublishedError
-
-try:
-    from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-    from prometheus_client.core import Metric as PrometheusMetric
-except ModuleNotFoundError as e:
-    raise HostError(
-        "this needs the Python package prometheus-client, which is not installed here: scripts/install --metrics, "
-        "pip install 'cgpause[metrics]', or beside the Debian package: apt-get install python3-prometheus-client"
-    ) from e
+from cgpause.telemetry.published import PublishedError, exposition, stamp_values
 
 log = logging.getLogger(__name__)
 
@@ -94,40 +81,19 @@ class Source:
     def __init__(self, path: str) -> None:
         self._path = path
         self._complaint: str | None = None
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    @property
-    def app(self) -> WSGIApplication:
-        """Return a WSGI application that answers with the metrics."""
-        app: WSGIApplication = make_wsgi_app(self._registry)
-        return app
 
     def text(self) -> bytes:
-        """Return all metrics in the text format."""
-        text: bytes = generate_latest(self._registry)
-        return text
-
-    def collect(self) -> Iterator[PrometheusMetric]:
-        """Yield all metrics as prometheus_client expects them."""
-        values = self._read()
-        for family in FAMILIES:
-            if family.name in values:
-                yield _metric(family, values[family.name])
-
-    def _read(self) -> Values:
-        up, stamp = "cgpause_up", "cgpause_snapshot_timestamp_seconds"
+        """Return all metrics in Prometheus' text format; only that the daemon is down if they are old or missing."""
         try:
-            snapshot = published.read(self._path)
+            stamp, text = published.read(self._path)
         except PublishedError as e:
             self._complain(str(e))
-            return {up: [Figure((), 0)]}
-        values: Values = {stamp: [Figure((), snapshot.time)]}
-        if not snapshot.is_fresh(now_ns()):
+            return exposition(stamp_values(None, up=False))
+        if not stamp.is_fresh(now_ns()):
             self._complain(f"{printable(self._path)} is old: the daemon that wrote it has ended, or hangs")
-            return {**values, up: [Figure((), 0)]}
+            return exposition(stamp_values(stamp, up=False))
         self._complain(None)
-        return {**snapshot.values, **values, up: [Figure((), 1)]}
+        return text
 
     def _complain(self, text: str | None) -> None:
         if text == self._complaint:
@@ -137,26 +103,6 @@ class Source:
             log.info("the daemon publishes again")
         else:
             log.warning("nothing to show but cgpause_up 0: %s", text)
-
-
-def _metric(family: Family, figures: Iterable[Figure]) -> PrometheusMetric:
-    match family.kind:
-        case Kind.GAUGE:
-            gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
-            for labels, value, _ in figures:
-                gauge.add_metric(labels, value)
-            return gauge
-        case Kind.COUNTER:
-            counter = CounterMetricFamily(family.name, family.help, labels=family.labels)
-            for labels, value, _ in figures:
-                counter.add_metric(labels, value)
-            return counter
-        case Kind.HISTOGRAM:
-            histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-            bounds = [*map(str, family.buckets), "+Inf"]
-            for labels, value, counts in figures:
-                histogram.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), value)
-            return histogram
 
 
 def run(path: str | None, *, listen: str | None, textfile: str | None, interval_s: int | None, once: bool) -> None:
@@ -272,19 +218,18 @@ class _Handler(WSGIRequestHandler):
 
 def application(source: Source) -> WSGIApplication:
     """Return a WSGI application with the metrics at /metrics, and with a text that names this path at /."""
-    metrics = source.app
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
+        path, kind = environ.get("PATH_INFO", ""), "text/plain; charset=utf-8"
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             status, body = "405 Method Not Allowed", b"only GET\n"
         elif path == "/metrics":
-            return metrics(environ, start_response)
+            status, body, kind = "200 OK", source.text(), "text/plain; version=0.0.4; charset=utf-8"
         elif path == "/":
             status, body = "200 OK", b"cgpause: its metrics are at /metrics\n"
         else:
             status, body = "404 Not Found", b"there is only /metrics\n"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
         return [body]
 
     return answer

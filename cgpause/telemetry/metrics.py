@@ -1,8 +1,7 @@
 """The metrics: name, kind and meaning of each; values only.
 
 Only FAMILIES names and describes metrics. The table in docs/metrics.md follows from it. `counts` and `gauges` make the
-figures, `published` carries them from the daemon to `exporter`, and `exporter` adds the two that only it can know:
-cgpause_up and cgpause_snapshot_timestamp_seconds.
+figures, `published` writes them in Prometheus' text format, and `exporter` serves that.
 
 Prometheus' conventions: base units, `_total` for counters, no label with a meaningless sum over its values
 (https://prometheus.io/docs/practices/naming). A label value that is not a Kubernetes name begins with an underscore, as

@@ -26,11 +26,10 @@ ARCHITECTURES = ("amd64", "arm64")
 RECIPE = REPO / "scripts/oci/Containerfile"
 SUITE = "bookworm"
 """A stable Debian on any host."""
-# What our package depends on, and what `cgpause metrics` needs.
+# What our package depends on.
 PACKAGES = (
     "python3",
     "python3-click",
-    "python3-prometheus-client",
     "python3-psutil",
     "python3-rich",
     "python3-shellingham",

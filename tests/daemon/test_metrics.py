@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, Running, Start, cpu_max
+from helpers.metrics import published_samples
 from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause.core.paths import METRICS_FILE
-from cgpause.telemetry import published
-from cgpause.telemetry.published import PublishedError
+from cgpause.telemetry.metrics import BY_NAME
 
 METRICS = "[metrics]\npublish = true\n"
 
@@ -25,12 +25,14 @@ def run_dir(tree: FakeTree) -> Path:
 
 
 def figures(run_dir: Path) -> dict[tuple[str, ...], float]:
-    """Return the published values; an empty dict if there are none."""
-    try:
-        values = published.read(str(run_dir / METRICS_FILE)).values
-    except PublishedError:
-        return {}
-    return {(name, *figure.labels): figure.value for name, listed in values.items() for figure in listed}
+    """Return the published values by name and label values; an empty dict if there are none."""
+    found = published_samples(run_dir / METRICS_FILE)
+    labels = {name: BY_NAME[name].labels for name, _ in found if name in BY_NAME}
+    return {
+        (name, *(dict(shown)[label] for label in labels[name])): value
+        for (name, shown), value in found.items()
+        if name in labels
+    }
 
 
 def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, start: Start, run_dir: Path) -> None:

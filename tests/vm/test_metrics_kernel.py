@@ -28,7 +28,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.paths import DEFAULT_LISTEN, METRICS_FILE
 from cgpause.core.wholefile import replace
 from cgpause.telemetry.metrics import FAMILIES, Figure, Values
-from cgpause.telemetry.published import PublishedMetrics, encode
+from cgpause.telemetry.published import Stamp, encode
 
 METRICS = QUICK + NOT_HELD_LONG + "[metrics]\npublish = true\n"
 MONITORING = REPO / "docs/monitoring"
@@ -214,7 +214,7 @@ def test_promtool_is_content_with_every_metric_there_is(exporter: str, run_dir: 
         counts = (1,) * (len(family.buckets) + 1) if family.buckets else ()
         labels = [("x",) * len(family.labels), ('"\n\\} 1\n# TYPE cgpause_up counter\n\u2028é',) * len(family.labels)]
         values[family.name] = [Figure(each, 1, counts) for each in dict.fromkeys(labels)]
-    replace(str(run_dir / METRICS_FILE), encode(PublishedMetrics(now_ns(), 1.0, 60.0, values)))
+    replace(str(run_dir / METRICS_FILE), encode(Stamp(now_ns(), 1.0, 60.0), values))
 
     text = fetch(exporter)
 
@@ -244,7 +244,7 @@ def test_a_full_run_costs_the_metrics_and_nothing_else(node: Node, start: Start,
         with pytest.raises(OSError, match="No space left"):
             filler.write_bytes(b"x" * MIB)
         web, daemon = hold_web(node, start)
-        daemon.wait_for_log('metrics not published file=/run/cgpause/metrics.json error="No space left on device"')
+        daemon.wait_for_log('metrics not published file=/run/cgpause/metrics.prom error="No space left on device"')
         node.resize("filler", 10)
         node.wait_until_cpu_max(web, "50000 100000")
         filler.unlink()

@@ -185,23 +185,18 @@ def test_pressure_pauses_and_recovery_resumes(calm: Node) -> None:
 
 
 def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
-    """The test runs all commands except apt-get, because the image already has the packages."""
     section = (REPO / "docs/metrics.md").read_text().partition("### With the Debian package")[2].partition("\n### ")[0]
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block
-    lines = block[1].splitlines()
-    assert lines[0].startswith("apt-get install python3-prometheus-client")
     CONFIG.write_text(PUBLISHING)
 
-    run("sh", "-ec", "\n".join([*lines[1:], "systemctl reload cgpause"]))
+    run("sh", "-ec", "\n".join([block[1], "systemctl reload cgpause"]))
 
     wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures", 120)
     assert METRICS_WANTED.is_symlink()
     assert metrics()['cgpause_pods{state="running"}'] == "3.0"
     status = Path(f"/proc/{main_pid(METRICS)}/status").read_text()
     assert re.search(r"^Uid:\t0\t", status, re.MULTILINE) is None
-    where = "import prometheus_client; print(prometheus_client.__file__)"
-    assert run(PREFIX / "bin/python", "-I", "-c", where).startswith("/usr/lib/python3/dist-packages/")
 
 
 def test_a_bug_report_has_unit_and_journal_and_no_name(calm: Node, tmp_path: Path) -> None:

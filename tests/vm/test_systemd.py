@@ -634,7 +634,7 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
     CONFIG.write_text(f"{CONFIG_TEXT}[metrics]\npublish = true\n")
     run("systemctl", "reload", "cgpause")
     wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures", 120)
-    assert stat.filemode((RUN / "metrics.json").stat().st_mode) == "-rw-r--r--"
+    assert stat.filemode((RUN / "metrics.prom").stat().st_mode) == "-rw-r--r--"
     pid = run("systemctl", "show", "--value", "--property=MainPID", "cgpause-metrics").strip()
     status = Path(f"/proc/{pid}/status").read_text()
     assert re.search(r"^Uid:\t0\t", status, re.MULTILINE) is None
@@ -680,7 +680,7 @@ def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_un
         assert not file.exists()
     CONFIG.write_text(CONFIG_TEXT)
     run("systemctl", "reload", "cgpause")
-    wait_until(lambda: not (RUN / "metrics.json").exists(), "nothing to be published any more", 120)
+    wait_until(lambda: not (RUN / "metrics.prom").exists(), "nothing to be published any more", 120)
 
 
 @pytest.mark.parametrize("python", [None, "gone", "another"])

@@ -54,9 +54,6 @@ PEERS_WANTED = "/run/cgpause-peers"
 # For the tests of the metrics, on the host's own Debian. The service is masked: the test runs the program itself.
 MONITORING = ("prometheus",)
 
-# Suggested by cgpause's Debian package: the package tests need it for the metrics.
-SUGGESTED = ("python3-prometheus-client",)
-
 # For the tests of the container image, on the host's own Debian.
 CONTAINERS = ("crun", "podman", "python3-yaml")
 
@@ -291,12 +288,12 @@ def packages_of(suite: str, *, programs: bool = False) -> tuple[str, ...]:
     if programs:
         return (*_kernel_packages(suite), *PROGRAMS)
     if not suite:
-        return (*PACKAGES, *PEERS, *MONITORING, *SUGGESTED, *CONTAINERS, *RUNTIMES)
+        return (*PACKAGES, *PEERS, *MONITORING, *CONTAINERS, *RUNTIMES)
     return _kernel_packages(suite)
 
 
 def _kernel_packages(suite: str) -> tuple[str, ...]:
-    packages = (*PACKAGES, *SUGGESTED)
+    packages = PACKAGES
     if suite.endswith(BACKPORTS):
         return tuple(f"{KERNEL}/{suite}" if name == KERNEL else name for name in packages)
     return packages

@@ -27,7 +27,7 @@ NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Return the guest's Python packages: dependencies of cgpause (with `cgpause metrics`) and of its tests."""
+    """Return the guest's Python packages: dependencies of cgpause and of its tests."""
 
     runtime: tuple[str, ...]
     tests: tuple[str, ...]
@@ -39,9 +39,8 @@ def guest_requirements(pyproject: str) -> Requirements:
     optional = dict(project.get("optional-dependencies", {}))
     dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
     optional.pop("plots", None)  # only the host draws pictures
-    runtime = [*project.get("dependencies", []), *optional.pop("metrics", [])]
     extras = [line for lines in optional.values() for line in lines]
-    return Requirements(runtime=tuple(runtime), tests=tuple(dev + extras))
+    return Requirements(runtime=tuple(project.get("dependencies", [])), tests=tuple(dev + extras))
 
 
 def _name(requirement: str) -> str:
