@@ -1,4 +1,4 @@
-"""Errors in configuration text: each is reported at its line, all at once, for any text."""
+"""Errors in configuration text: each is reported with its option, all at once, for any text."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from cgpause.core.errors import ConfigError
 )
 @pytest.mark.parametrize("option", ["watermark.upper_pct", "watermark.batch"])
 def test_a_number_is_nothing_else(option: str, value: str) -> None:
-    assert [(1, option)] == problems(f"{option} = {value}\n")
+    assert [option] == problems(f"{option} = {value}\n")
 
 
 @pytest.mark.parametrize("value", ["1.0", "1e0", "0.5"])
 def test_a_whole_number_is_no_float(value: str) -> None:
-    assert problems(f"watermark.patience = {value}\n") == [(1, "watermark.patience")]
+    assert problems(f"watermark.patience = {value}\n") == ["watermark.patience"]
 
 
 @pytest.mark.parametrize("value", ["0", "1", '"true"', "[true]"])
 @pytest.mark.parametrize("option", ["watermark.sacrifice", "protect.static_pods"])
 def test_a_switch_is_true_or_false_only(option: str, value: str) -> None:
-    assert [(1, option)] == problems(f"{option} = {value}\n")
+    assert [option] == problems(f"{option} = {value}\n")
 
 
 @pytest.mark.parametrize("value", ['"Throttle"', '""', '"pause"', "1", "true", '["throttle"]', '"throttle "'])
 def test_a_choice_is_one_of_its_names(value: str) -> None:
-    assert problems(f"mechanism = {value}\n") == [(1, "mechanism")]
+    assert problems(f"mechanism = {value}\n") == ["mechanism"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_pod_glob_may_be(glob: str) -> None:
     ],
 )
 def test_a_pod_glob_that_matches_no_pod_is_refused(glob: str) -> None:
-    assert problems(f"[[pods]]\nmatch = '{glob}'\nprotect = true\n") == [(2, "pods[1].match")]
+    assert problems(f"[[pods]]\nmatch = '{glob}'\nprotect = true\n") == ["pods[1].match"]
 
 
 @given(st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True), st.data())
@@ -80,32 +80,32 @@ def test_every_kubernetes_name_is_a_glob_that_matches_itself(name: str, data: st
 
 @pytest.mark.parametrize("value", ['"kube-system"', '["a/b"]', '[""]', "[1]", '["Kube"]', "[[]]", "{}"])
 def test_namespaces_are_a_list_of_globs(value: str) -> None:
-    ((line, key),) = problems(f"[protect]\nnamespaces = {value}\n")
+    (key,) = problems(f"[protect]\nnamespaces = {value}\n")
 
-    assert (line, key.startswith("protect.namespaces")) == (2, True)
+    assert key.startswith("protect.namespaces")
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("[[pods]]\n", [(1, "pods[1].match")], id="empty-rule"),
-        pytest.param("[[pods]]\nmatch='a/b'\n", [(1, "pods[1].protect")], id="decides-nothing"),
-        pytest.param("[[pods]]\nmatch='a/b'\nqos=['Burstable']\n", [(1, "pods[1].protect")], id="only-whom"),
-        pytest.param("[[pods]]\nmatch='a/b'\nprotect=1\n", [(3, "pods[1].protect")], id="decides-wrongly"),
-        pytest.param("[[pods]]\nmatch='a/b'\nclass='Batch'\n", [(3, "pods[1].class")], id="unknown-class"),
-        pytest.param("[[pods]]\nmatch='a/b'\nclass_='batch'\npriority=1\n", [(3, "pods[1].class_")], id="underscore"),
-        pytest.param("[[pods]]\nprotect=true\n", [(1, "pods[1].match")], id="no-match"),
-        pytest.param("[pods]\nmatch='a/b'\nprotect=true\n", [(1, "pods")], id="section-instead-of-list"),
-        pytest.param("pods = 1\n", [(1, "pods")], id="number"),
-        pytest.param("pods = ['a/b']\n", [(1, "pods[1]")], id="list-of-strings"),
+        pytest.param("[[pods]]\n", ["pods[1].match"], id="empty-rule"),
+        pytest.param("[[pods]]\nmatch='a/b'\n", ["pods[1].protect"], id="decides-nothing"),
+        pytest.param("[[pods]]\nmatch='a/b'\nqos=['Burstable']\n", ["pods[1].protect"], id="only-whom"),
+        pytest.param("[[pods]]\nmatch='a/b'\nprotect=1\n", ["pods[1].protect"], id="decides-wrongly"),
+        pytest.param("[[pods]]\nmatch='a/b'\nclass='Batch'\n", ["pods[1].class"], id="unknown-class"),
+        pytest.param("[[pods]]\nmatch='a/b'\nclass_='batch'\npriority=1\n", ["pods[1].class_"], id="underscore"),
+        pytest.param("[[pods]]\nprotect=true\n", ["pods[1].match"], id="no-match"),
+        pytest.param("[pods]\nmatch='a/b'\nprotect=true\n", ["pods"], id="section-instead-of-list"),
+        pytest.param("pods = 1\n", ["pods"], id="number"),
+        pytest.param("pods = ['a/b']\n", ["pods[1]"], id="list-of-strings"),
         pytest.param(
             "[[pods]]\nmatch='a/b'\nprotect=true\n[[pods]]\nmatch='c/d'\nprotect=true\nqos=['burstable']\n",
-            [(7, "pods[2].qos[1]")],
+            ["pods[2].qos[1]"],
             id="second-rule",
         ),
     ],
 )
-def test_a_broken_rule_is_reported_at_its_own_line(text: str, expected: list[tuple[int, str]]) -> None:
+def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]) -> None:
     assert expected == problems(text)
 
 
@@ -177,7 +177,7 @@ def test_a_message_says_what_was_found_and_what_is_allowed(text: str, message: s
     assert message == only_message(text)
 
 
-def test_all_problems_are_reported_at_once_each_with_its_line() -> None:
+def test_all_problems_are_reported_at_once_each_with_its_option() -> None:
     text = """\
 polcy = "watermark"
 mechanism = 3
@@ -218,30 +218,30 @@ protect = "yes"
 """
 
     assert problems(text) == [
-        (1, "polcy"),
-        (2, "mechanism"),
-        (5, "watermark.upper_pct"),
-        (6, "watermark.patience"),
-        (7, "watermark.note"),
-        (11, "watermark.batch"),
-        (14, "throttle.quota_us"),
-        (15, "throttle.period_us"),
-        (20, "protect.namespaces[2]"),
-        (22, "protect.namespaces[3]"),
-        (30, "pods[2].match"),
-        (32, "pods[2].qos[2]"),
-        (33, "pods[2].protect"),
-        (36, "hold.settle_s"),
+        "polcy",
+        "mechanism",
+        "watermark.note",
+        "watermark.upper_pct",
+        "watermark.patience",
+        "watermark.batch",
+        "throttle.period_us",
+        "throttle.quota_us",
+        "hold.settle_s",
+        "protect.namespaces[2]",
+        "protect.namespaces[3]",
+        "pods[2].match",
+        "pods[2].protect",
+        "pods[2].qos[2]",
     ]
 
 
-def test_an_error_prints_one_line_per_problem_with_source_and_line() -> None:
+def test_an_error_prints_one_line_per_problem_with_source_and_option() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config("x = 1\n[watermark]\nbatch = 0\n", "/etc/x.toml")
 
     assert [line.split(": ")[:2] for line in str(caught.value).splitlines()] == [
-        ["/etc/x.toml:1", "x"],
-        ["/etc/x.toml:3", "watermark.batch"],
+        ["/etc/x.toml", "x"],
+        ["/etc/x.toml", "watermark.batch"],
     ]
 
 
@@ -286,10 +286,6 @@ def test_nesting_without_end_is_refused_without_a_traceback(opening: str) -> Non
     assert problem.message
 
 
-def test_nesting_deeper_than_any_option_has_a_line_all_the_same() -> None:
-    assert problems("\nx = " + "[" * 60 + "1, {a = '['}" + "]" * 60 + "\n") == [(2, "x")]
-
-
 @pytest.mark.parametrize("digits", [20, 400, 1000])
 @pytest.mark.parametrize("base", ["", "0x"])
 @pytest.mark.parametrize("option", ["watermark.upper_pct", "watermark.batch", "mechanism"])
@@ -308,12 +304,8 @@ def test_what_a_file_says_cannot_write_to_the_terminal_unescaped() -> None:
     assert all(line.isprintable() and len(line) < 300 for line in lines)
 
 
-def test_windows_line_ends_count_like_others() -> None:
-    assert problems("\ufeff# x\r\n\r\n[watermark]\r\nbatch = 0\r\n") == [(4, "watermark.batch")]
-
-
-def test_line_ends_that_are_none_in_toml_do_not_count() -> None:
-    assert problems("# \u2028 \u2029 \x85\nwatermark.batch = 0\n") == [(2, "watermark.batch")]
+def test_line_ends_of_any_system_are_read() -> None:
+    assert problems("\ufeff# \u2028 \x85\r\n\r\n[watermark]\r\nbatch = 0\r\n") == ["watermark.batch"]
 
 
 def test_many_mistakes_are_found_in_reasonable_time() -> None:
@@ -321,7 +313,7 @@ def test_many_mistakes_are_found_in_reasonable_time() -> None:
 
     found = problems("[[pods]]\nmatch = 'a/b'\nprotect = 3\n" * 20_000)
 
-    assert found[-1] == (60_000, "pods[20000].protect")
+    assert found[-1] == "pods[20000].protect"
     assert time.process_time() - start < 20  # measured 1 s; squared growth would take hours
 
 
@@ -336,4 +328,4 @@ def test_what_earlier_versions_had_is_refused_with_what_became_of_it(name: str, 
     with pytest.raises(ConfigError) as caught:
         parse_config(f"{name} = {{}}\n", "test.toml")
 
-    assert str(caught.value) == f"test.toml:1: {name}: {message}"
+    assert str(caught.value) == f"test.toml: {name}: {message}"

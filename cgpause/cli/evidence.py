@@ -209,9 +209,8 @@ def _config_text(given: Globals) -> str:
         rendered = render_config(given.config())
     except ConfigError as e:
         # Without the invalid values, which may be secret.
-        places = ", ".join(f"line {problem.line or '?'}" for problem in e.problems)
         raise NotHere(
-            f"the configuration is not valid ({places}): the other parts are made with the defaults; "
+            f"the configuration has {len(e.problems)} mistakes: the other parts are made with the defaults; "
             "cgpause config --check says what is wrong"
         ) from e
     # Without the comments: the manual documents every option.

@@ -33,11 +33,7 @@ def _parse(base: T, text: str, source: str) -> T:
     text = text.removeprefix("\ufeff")  # editors on Windows write this byte order mark
     result, findings = options.read(base, _document(text, source))
     if findings:
-        from cgpause.config.tomllines import key_lines, line_of  # noqa: PLC0415 - only a mistake needs it
-
-        lines = key_lines(text)
-        problems = (ConfigProblem(line_of(lines, f.path), options.dotted(f.path), f.message) for f in findings)
-        raise ConfigError(source, tuple(sorted(problems, key=lambda p: (p.line or 0, p.key))))
+        raise ConfigError(source, tuple(ConfigProblem(None, options.dotted(f.path), f.message) for f in findings))
     return result
 
 

@@ -16,9 +16,10 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
-from cgpause.config.tomllines import Path
-
 T = TypeVar("T")
+
+Path = tuple[str | int, ...]
+"""Keys from the root down to a value; an int is a place in an array."""
 
 Kind = Any
 """A type as a value: `bool`, a StrEnum, a dataclass, `tuple[str, ...]`. mypy has nothing narrower for all of these."""
@@ -170,7 +171,8 @@ class _Reader:
         known = entries(kind, base)
         values: dict[str, object] = {}
         doubtful = set()
-        for key in table.keys() - {entry.name for entry in known}:
+        names = {entry.name for entry in known}
+        for key in [key for key in table if key not in names]:
             gone = getattr(self.root, "GONE", {}).get(dotted((*path, key)))
             self._find((*path, key), gone or self._unknown(key, table[key], known, path))
         for entry in known:

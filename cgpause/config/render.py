@@ -8,8 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from enum import StrEnum
 
-from cgpause.config.options import Entry, Kind, all_entries, entries, header, quoted
-from cgpause.config.tomllines import Path
+from cgpause.config.options import Entry, Kind, Path, all_entries, entries, header, quoted
 
 _WIDTH = 100
 

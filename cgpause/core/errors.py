@@ -115,7 +115,7 @@ class ProtectedError(CgpauseError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One mistake in a configuration; `line` is None if it has no line."""
+    """One mistake in a configuration: an option by its `key`, or text that is not TOML by its `line`."""
 
     line: int | None
     key: str

@@ -225,7 +225,7 @@ def test_an_invalid_configuration_is_named_and_not_shown(tree: FakeTree) -> None
 
     found = write(tree, *with_config(tree, 'policy = "acme"\n[[pods]]\nmatch = "acme-prod"\n'))
 
-    assert found["config.toml"].startswith("not collected: the configuration is not valid (line 1, line 3)")
+    assert found["config.toml"].startswith("not collected: the configuration has 2 mistakes")
     assert "acme" not in "".join(found.values())
     assert len(json.loads(found["status.json"])["pods"]) == 1
 

@@ -30,7 +30,7 @@ def test_reload_takes_a_good_file_and_keeps_the_old_one_for_a_bad_one(tree: Fake
     daemon.config.write_text("[watermark]\nupper_pct = 60\nlower_pct = 70\nbatch = 0\n")
     daemon.process.send_signal(signal.SIGHUP)
     daemon.wait_for_log("configuration not reloaded, the old one stays")
-    assert f"{daemon.config}:4: watermark.batch" in daemon.log
+    assert f"{daemon.config}: watermark.batch" in daemon.log
     assert cpu_max(pod) == "max 100000\n"
 
     daemon.config.write_text('policy = "watermark"\n[watermark]\nupper_pct = 60\nlower_pct = 50\n')

@@ -6,9 +6,9 @@ from cgpause.config.load import parse_config
 from cgpause.core.errors import ConfigError, ConfigProblem
 
 
-def problems(text: str) -> list[tuple[int | None, str]]:
-    """Return line and key of each problem in a text; an empty list for a valid configuration."""
-    return [(p.line, p.key) for p in all_problems(text)]
+def problems(text: str) -> list[str]:
+    """Return the key of each problem in a text; an empty list for a valid configuration."""
+    return [p.key for p in all_problems(text)]
 
 
 def all_problems(text: str) -> tuple[ConfigProblem, ...]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from cgpause.config.load import parse_config, render_config
-from cgpause.config.tomllines import key_lines
 from cgpause.core import kubepods, names, parse
 from cgpause.core.errors import ConfigError, DamagedRecordError, MalformedError, PodLookupError, printable
 from cgpause.core.lookup import find_pod
@@ -88,13 +87,6 @@ def _configuration(data: bytes) -> bool:
         return False
     assert parse_config(render_config(config), "fuzz") == config
     return True
-
-
-def _lines(data: bytes) -> bool:
-    text = data.decode("utf-8", "replace")
-    lines = key_lines(text).values()
-    assert all(1 <= line <= text.count("\n") + 1 for line in lines)
-    return bool(lines)
 
 
 def _entry(data: bytes) -> bool:
@@ -220,7 +212,6 @@ TARGETS = {
     "pause record": Target(_pause_record, (_RECORD,)),
     "memory.high record": Target(_high_record, (_HIGH,)),
     "configuration": Target(_configuration, (_CONFIG,)),
-    "lines of TOML": Target(_lines, (_CONFIG,)),
     "kubelet's configuration": Target(
         partial(_parsed, _eviction), (_KUBELET, b'{"evictionHard":{"memory.available":"5%"}}')
     ),
