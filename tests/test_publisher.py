@@ -70,7 +70,7 @@ class Bench:
         self.publisher.turn(at_s * S)
         thread = self.publisher._thread
         assert thread is not None
-        assert thread._idle.wait(30)
+        wait_until(lambda: not thread.waiting, "the write")
 
     def restarts(self) -> float | None:
         found = published_samples(self.path)

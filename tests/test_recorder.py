@@ -150,7 +150,7 @@ def test_a_bug_in_the_writer_costs_an_event_and_not_the_history(
     thread.close()
 
     assert list(history.read(path)) == [event(2)]
-    assert said(caplog) == ["event lost"]
+    assert said(caplog) == ["history not written"]
 
 
 def test_a_system_without_a_thread_left_runs_without_a_history(

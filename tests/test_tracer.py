@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_said_once_and_ends_it(
         wait_until(lambda: bool(caplog.records), "the warning")
         bench.turns(8, 40)
 
-    said = f'file={bench.path} error="No space left on device" advice="make room, and reload the unit"'
+    said = f'file={bench.path} error="No space left on device" advice="make room"'
     assert [record.getMessage() for record in caplog.records] == [f"trace not written any more {said}"]
     assert bench.tracer.due_ns == NEVER_NS
 
@@ -165,7 +165,7 @@ def test_a_disk_that_hangs_holds_nobody_up(bench: Bench, monkeypatch: pytest.Mon
     # The dropped samples are a gap; later samples do not depend on them.
     writer = bench.tracer._writer
     assert writer is not None
-    wait_until(writer._jobs.empty, "all is written that there was room for")
+    wait_until(lambda: not writer._thread.waiting, "all is written that there was room for")
     bench.turns(200, 260)
     bench.tracer.close()
 

@@ -9,19 +9,15 @@ next turn tries again.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable
-from typing import NamedTuple
 
 from cgpause.config.settings import MetricsConfig
 from cgpause.core import wholefile
 from cgpause.core.clock import NEVER_NS
 from cgpause.daemon.gauges import Sources, gather
+from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
 from cgpause.telemetry.metrics import Figure, Values
@@ -37,108 +33,6 @@ _ALL_NS = 60 * 1_000_000_000
 _LAST_WAIT_S = 1.0
 
 
-class Job(NamedTuple):
-    """Figures to publish, and the pods to count restarts of; the loop hands it to the thread."""
-
-    stamp: Stamp
-    values: Values
-    look: tuple[LogFolder, ...]
-    """Pods that may have restarted containers."""
-    present: frozenset[str]
-    """UIDs of all pods."""
-
-
-class MetricsWriter:
-    """Adds the restart count to the figures and writes them; `complaint` is the last error, None after a success."""
-
-    def __init__(self, path: str, log_dir: str) -> None:
-        self.path = path
-        self.complaint: str | None = None
-        self._restarts = Restarts(log_dir)
-
-    def write(self, job: Job) -> None:
-        """Write the figures of a job to the file; an error is logged, and never raised."""
-        try:
-            self._restarts.look(job.look, job.present)
-            if self._restarts.total is not None:
-                figure = Figure((), self._restarts.total)
-                job.values["cgpause_kubepods_container_restarts_total"] = [figure]
-            wholefile.replace(self.path, published.encode(job.stamp, job.values))
-        except OSError as e:
-            folder = os.path.dirname(self.path)
-            # systemd sets up the unit's writable paths at its start: a folder made later is read-only to the daemon.
-            advice = {
-                errno.ENOENT: f"make {folder} (systemd-tmpfiles --create), and restart the unit after that",
-                errno.ENOTDIR: f"make {folder} a folder, and restart the unit after that",
-                errno.EROFS: "if the folder was made after the unit's start, restart the unit",
-            }.get(e.errno or 0)
-            self.complain(e.strerror or str(e), advice)
-        except Exception as e:  # a bug: it must cost only the figures
-            if self.complaint is None:
-                log.exception("metrics not published")
-            self.complaint = str(e)
-        else:
-            self._works()
-
-    def complain(self, text: str, advice: str | None = None) -> None:
-        """Log an error, unless it is the same as the last one."""
-        if text != self.complaint:
-            self.complaint = text
-            log.warning("metrics not published %s", fields(file=self.path, error=text, advice=advice))
-
-    def _works(self) -> None:
-        if self.complaint is not None:
-            self.complaint = None
-            log.info("metrics published again %s", fields(file=self.path))
-
-    def remove(self) -> None:
-        """Remove the file, so that readers see at once that no daemon publishes."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.path)
-
-
-class PublisherThread:
-    """A thread that runs a writer, so that the loop never waits for the file."""
-
-    def __init__(self, writer: MetricsWriter) -> None:
-        """Start the thread.
-
-        Raises:
-            RuntimeError: the system has no thread left.
-        """
-        self._writer = writer
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._thread.start()
-
-    def offer(self, make: Callable[[], Job]) -> bool:
-        """Make a job and hand it to the thread; return False without making it while the thread is busy."""
-        if not self._idle.is_set():
-            self._writer.complain("writing takes too long")
-            return False
-        self._idle.clear()
-        try:
-            job = make()
-        except BaseException:
-            self._idle.set()
-            raise
-        self._jobs.put(job)
-        return True
-
-    def close(self, wait_s: float) -> None:
-        """End the thread, which removes the file; wait for it for at most `wait_s` seconds."""
-        self._jobs.put(None)
-        self._thread.join(wait_s)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._writer.write(job)
-            self._idle.set()
-        self._writer.remove()
-
-
 class Publisher:
     """Decides when to publish; the loop calls `turn` at the end of each turn, and no method raises."""
 
@@ -149,7 +43,12 @@ class Publisher:
         self._log_dir = log_dir
         self._sources = sources
         self._config = MetricsConfig()
-        self._thread: PublisherThread | None = None
+        self._thread: BackgroundWriter | None = None
+        self._restarts = Restarts(log_dir)
+        """Only the thread uses it."""
+        self._trouble = FileTrouble(
+            path or "", "metrics not published", "metrics published again", " (systemd-tmpfiles --create)"
+        )
         self._changed: set[str] | None = None
         """UIDs of the pods with changed containers since the last job; None: all pods."""
         self._all_at_ns = 0
@@ -176,7 +75,10 @@ class Publisher:
             return
         self.due_ns = at_ns + int(INTERVAL_S * 1e9)
         try:
-            self._thread.offer(lambda: self._job(at_ns))
+            if self._thread.waiting:
+                self._trouble.note("writing takes too long")
+            else:
+                self._hand_over(at_ns, self._thread)
         except Exception:  # a bug: it must cost only the figures, from now on
             log.exception("metrics are not published any more")
             self._stop(0)
@@ -188,27 +90,48 @@ class Publisher:
     def _stop(self, wait_s: float) -> None:
         self.due_ns = NEVER_NS
         if self._thread is not None:
+            self._thread.run(self._remove)
             self._thread.close(wait_s)
             self._thread = None
 
     def _start(self) -> None:
         assert self._path is not None
-        self._changed = None
+        self._changed, self._restarts = None, Restarts(self._log_dir)
         try:
-            self._thread = PublisherThread(MetricsWriter(self._path, self._log_dir))
+            self._thread = BackgroundWriter("metrics")
         except RuntimeError as e:
             log.warning("metrics not published %s", fields(file=self._path, error=e))
 
-    def _job(self, at_ns: int) -> Job:
+    def _hand_over(self, at_ns: int, thread: BackgroundWriter) -> None:
+        """Gather the figures, and let the thread add the restarts and write them."""
         pods = [tracked.pod for tracked in self._sources.tree.pods.values()]
         if self._sources.watch.degraded and at_ns >= self._all_at_ns:
             self._all_at_ns = at_ns + _ALL_NS
             self._changed = None
         changed, self._changed = self._changed, set()
-        look = [pod for pod in pods if changed is None or pod.uid in changed]
-        return Job(
-            Stamp(at_ns, round(time.time(), 3), INTERVAL_S),
-            gather(self._sources, at_ns),
-            tuple(LogFolder(pod.uid, pod.namespace, pod.name) for pod in look),
-            frozenset(pod.uid for pod in pods),
-        )
+        look = [LogFolder(pod.uid, pod.namespace, pod.name) for pod in pods if changed is None or pod.uid in changed]
+        present = frozenset(pod.uid for pod in pods)
+        stamp, values = Stamp(at_ns, round(time.time(), 3), INTERVAL_S), gather(self._sources, at_ns)
+        restarts = self._restarts
+
+        def write() -> None:
+            try:
+                restarts.look(look, present)
+                self._write(stamp, values, restarts.total)
+            except Exception as e:  # noqa: BLE001 - a bug must cost only the figures
+                self._trouble.note(e)
+            else:
+                self._trouble.over()
+
+        thread.run(write)
+
+    def _write(self, stamp: Stamp, values: Values, restarts: int | None) -> None:
+        assert self._path is not None
+        if restarts is not None:
+            values["cgpause_kubepods_container_restarts_total"] = [Figure((), restarts)]
+        wholefile.replace(self._path, published.encode(stamp, values))
+
+    def _remove(self) -> None:
+        """Remove the file, so that readers see at once that no daemon publishes."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path or "")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned, LearnedError
+from cgpause.kernel.background import FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.policy.kinds import Kinds
 from cgpause.telemetry import recorder
@@ -51,8 +52,8 @@ class Saver:
         self._next_ns = 0
         self._busy = False
         """Whether the thread is still writing the last save; the thread clears it."""
-        self._complaint: str | None = None
-        """The last error with the file; None after a success. Only the thread sets it."""
+        self._trouble = FileTrouble(path or "", "what was learned is not saved", "what was learned is saved again")
+        """Only the thread changes it."""
 
     def turn(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
         """Save the knowledge if it has changed and a save is due.
@@ -79,7 +80,7 @@ class Saver:
     def _has_changed(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> bool:
         if self._path is None or self._thread is None:
             return False
-        return peaks is not self._peaks or kinds.version != self._kinds_version or self._complaint is not None
+        return peaks is not self._peaks or kinds.version != self._kinds_version or self._trouble.text is not None
 
     def _hand_over(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
         assert self._path is not None
@@ -93,19 +94,9 @@ class Saver:
         """Write the file; runs on the thread."""
         try:
             learned.write(path, known)
-        except OSError as e:
-            text = e.strerror or str(e)
-            if text != self._complaint:
-                self._complaint = text
-                advice = recorder.advice(e, path)
-                log.warning("what was learned is not saved %s", fields(file=path, error=text, advice=advice))
-        except Exception as e:  # a bug: it must cost only the saved knowledge
-            if self._complaint is None:
-                log.exception("what was learned is not saved")
-            self._complaint = str(e)
+        except Exception as e:  # noqa: BLE001 - a bug must cost only the saved knowledge
+            self._trouble.note(e)
         else:
-            if self._complaint is not None:
-                self._complaint = None
-                log.info("what was learned is saved again %s", fields(file=path))
+            self._trouble.over()
         finally:
             self._busy = False

@@ -6,11 +6,9 @@ logged once and ends the recording until the configuration is loaded again; the 
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
 import os
-import queue
-import threading
 import time
 from collections.abc import Callable
 
@@ -19,6 +17,7 @@ from cgpause.config.settings import TraceConfig
 from cgpause.core.clock import NEVER_NS
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Sample
+from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
@@ -38,8 +37,8 @@ _WAITING = 16
 _LAST_WAIT_S = 1.0
 
 
-class TraceThread:
-    """Writes blocks on its own thread, one recording after the other, until a write fails."""
+class TraceWriter:
+    """Writes recordings on a thread, one after the other; a failed write ends a recording."""
 
     def __init__(self, path: str) -> None:
         """Start the thread.
@@ -47,73 +46,59 @@ class TraceThread:
         Raises:
             RuntimeError: the system has no thread left.
         """
-        self._path = path
-        self._jobs: queue.SimpleQueue[Block | int | None] = queue.SimpleQueue()
-        """For each recording its most bytes, its blocks, and a 0; None ends the thread."""
         self.failed = False
-        """Whether a write has failed; this writer then never writes again."""
+        """Whether a write of this recording has failed."""
         self.full = False
         """Whether the file is full, so that the next block should begin with a header."""
-        self._thread = threading.Thread(target=self._run, name="trace", daemon=True)
-        self._thread.start()
+        self._path = path
+        self._files: TraceFiles | None = None
+        self._thread = BackgroundWriter("trace")
 
-    def begin(self, max_bytes: int) -> None:
-        """Begin a recording of at most `max_bytes`, to which the blocks offered after this belong."""
-        self._jobs.put(max_bytes)
+    def begin(self) -> None:
+        """Begin a recording, to which the blocks offered after this belong."""
+        self.failed = False
+        self._run(self._open)
 
     def offer(self, block: Block) -> bool:
         """Hand a block to the thread; return False and drop it if _WAITING jobs already wait."""
-        if self._jobs.qsize() >= _WAITING:
+        if self._thread.waiting >= _WAITING:
             return False
-        self._jobs.put(block)
+        self._run(lambda: self._write(block))
         return True
 
     def end(self) -> None:
         """End the recording: the thread closes its file."""
-        self._jobs.put(0)
+        self._run(self._close)
 
     def close(self, wait_s: float) -> None:
         """Write the waiting blocks and end the thread; wait for it for at most `wait_s` seconds."""
-        self._jobs.put(None)
-        self._thread.join(wait_s)
+        self._thread.close(wait_s)
 
-    def _run(self) -> None:
-        # `failed` is set only after the file is closed: a new writer may open it from then on.
-        try:
-            self._write()
-        except OSError as e:
-            self._fail(e)
-        except Exception:  # a bug: it must cost only the trace
-            self.failed = True
-            log.exception("trace not written any more")
+    def _run(self, step: Callable[[], None]) -> None:
+        def job() -> None:
+            try:
+                step()
+            except Exception as e:  # noqa: BLE001 - a bug must cost only the trace
+                with contextlib.suppress(OSError):
+                    self._close()
+                FileTrouble(self._path, "trace not written any more", "").note(e)
+                self.failed = True
 
-    def _write(self) -> None:
-        files: TraceFiles | None = None
-        try:
-            while (job := self._jobs.get()) is not None:
-                if not isinstance(job, int):
-                    assert files is not None
-                    files.write(job.lines, begins=job.begins)
-                    self.full = files.full
-                    continue
-                if files is not None:
-                    files.close()
-                files = TraceFiles(self._path, job, fresh=False) if job else None
-        finally:
-            if files is not None:
-                files.close()
+        self._thread.run(job)
 
-    def _fail(self, error: OSError) -> None:
-        self.failed = True
-        folder, after = os.path.dirname(self._path), "for root alone, and restart the unit after that"
-        advice = {
-            errno.ENOENT: f"make {folder}, {after}",
-            errno.ENOTDIR: f"make {folder} a folder, {after}",
-            errno.EROFS: "if the folder was made after the unit's start, restart the unit",
-            errno.ENOSPC: "make room, and reload the unit",
-        }.get(error.errno or 0)
-        text = error.strerror or str(error)
-        log.warning("trace not written any more %s", fields(file=self._path, error=text, advice=advice))
+    def _open(self) -> None:
+        self._close()
+        self._files = TraceFiles(self._path, _MAX_BYTES, fresh=False)
+
+    def _write(self, block: Block) -> None:
+        if self._files is not None:  # None after a failure
+            self._files.write(block.lines, begins=block.begins)
+            self.full = self._files.full
+
+    def _close(self) -> None:
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
 
 
 class Tracer:
@@ -126,7 +111,7 @@ class Tracer:
         self._tree = tree
         self._sampler = sampler
         self._config = TraceConfig()
-        self._writer: TraceThread | None = None
+        self._writer: TraceWriter | None = None
         self._blocks: Blocks | None = None
         self._gatherer = Gatherer(tree)
 
@@ -169,7 +154,7 @@ class Tracer:
             self._writer.close(_LAST_WAIT_S)
             self._writer = None
 
-    def _add(self, at_ns: int, sample: Sample | None, writer: TraceThread, blocks: Blocks) -> None:
+    def _add(self, at_ns: int, sample: Sample | None, writer: TraceWriter, blocks: Blocks) -> None:
         if sample is None or sample.at_ns != at_ns:
             sample = self._sampler.sample(at_ns)
         self.due_ns = at_ns + interval_ns(sample.headroom, _INTERVAL_S)
@@ -193,12 +178,12 @@ class Tracer:
         header = Header(boot_id() or "", 0.0, 0, _INTERVAL_S, __version__, by_daemon=True)
         hide = hasher(os.urandom(16)) if config.hash_names else None
         try:
-            # Keep one thread for the whole run, unless it has failed: two could write to one file while a disk hangs.
-            self._writer = self._writer or TraceThread(path)
+            # One thread for the whole run: two could write to one file while a disk hangs.
+            self._writer = self._writer or TraceWriter(path)
         except RuntimeError as e:
             log.warning("trace not written %s", fields(file=path, error=e))
             return
-        self._writer.begin(_MAX_BYTES)
+        self._writer.begin()
         self._blocks = Blocks(Encoder(header, hide))
         self.due_ns = 0
 
@@ -210,5 +195,3 @@ class Tracer:
             self._blocks = None
         if self._writer is not None:
             self._writer.end()
-            if self._writer.failed:
-                self._writer = None

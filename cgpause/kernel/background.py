@@ -1,0 +1,98 @@
+"""Writes to files that may wait for a disk: a thread for them, and the log of their errors.
+
+Disks are slow while memory is short: a write may wait for reclaim, for a journal's commit, or for a file system that is
+frozen for a backup. So the daemon's loop only queues its writes, and a thread waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+
+from cgpause.kernel.logfmt import fields
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundWriter:
+    """A thread that runs jobs in their order."""
+
+    def __init__(self, name: str) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the system has no thread left.
+        """
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._given = self._done = 0
+        # A daemon thread: Python does not wait for it at exit. The kernel does: while a disk hangs, a thread that waits
+        # for it cannot be killed, and until then its process, the descriptors and the locks on them stay.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Number of jobs that have not ended."""
+        return self._given - self._done
+
+    def run(self, job: Callable[[], None]) -> None:
+        """Queue a job; an exception of it is logged, and the next job runs."""
+        self._given += 1
+        self._jobs.put(job)
+
+    def close(self, wait_s: float) -> bool:
+        """Let the thread end after the queued jobs; wait at most `wait_s` seconds, and return whether it has ended."""
+        self._jobs.put(None)
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:  # a bug: it costs what the job would have written
+                log.exception("%s not written", self._name)
+            self._done += 1
+
+
+class FileTrouble:
+    """The errors of one file, for the log: an error is logged once while it lasts, and so is its end."""
+
+    def __init__(self, path: str, bad: str, good: str, how: str = ", for root alone") -> None:
+        """Log `bad` for an error and `good` for its end; `how` says how to make the folder."""
+        self.path = path
+        self.text: str | None = None
+        """The present error; None after a success."""
+        self._bad, self._good, self._how = bad, good, how
+
+    def note(self, error: Exception | str) -> None:
+        """Log an error, unless it is the same as the last one."""
+        text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        if isinstance(error, Exception) and not isinstance(error, OSError):  # a bug
+            if self.text is None:
+                log.error("%s", self._bad, exc_info=error)
+        elif text != self.text:
+            advice = self._advice(error) if isinstance(error, OSError) else None
+            log.warning("%s %s", self._bad, fields(file=self.path, error=text, advice=advice))
+        self.text = text
+
+    def over(self, *, lost: int = 0) -> None:
+        """Log that writing works again, if it did not or if something was lost."""
+        if self.text is not None or lost:
+            log.info("%s %s", self._good, fields(file=self.path, lost=lost or None))
+        self.text = None
+
+    def _advice(self, error: OSError) -> str | None:
+        # systemd sets up the unit's writable folders at its start: a folder made later is read-only to the unit.
+        folder, after = os.path.dirname(self.path), f"{self._how}, and restart the unit after that"
+        return {
+            errno.ENOENT: f"make {folder}{after}",
+            errno.ENOTDIR: f"make {folder} a folder{after}",
+            errno.EROFS: "if the folder was made after the unit's start, restart the unit",
+            errno.ENOSPC: "make room",
+        }.get(error.errno or 0)
