@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from cgpause.config.settings import Config
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, HeldError
 from cgpause.core.model import (
     Action,
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 _BUSY_WAIT_S = 0.05
 """Longest wait for a pod's lock: the loop must not wait, and the next tick decides again."""
-_RETRY_NS = 60 * 1_000_000_000
+_RETRY_NS = 60 * NS_PER_S
 """Time for which a pod is protected after a failure, such as the kernel's refusal to pause it."""
 
 
@@ -309,7 +309,7 @@ class Actuator:
         tracked.pod = replace(pod, paused=record)
         if not changed:
             return  # an operator has paused it first
-        self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / 1e9)
+        self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / NS_PER_S)
         self._tell(
             make_event(
                 "paused",
@@ -376,7 +376,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, distress="its containers were killed")
         self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
         # kubelet needs seconds to notice, and then a running pod to restart the containers in.
-        tracked.spare(now_ns() + int(config.hold.settle_s * 1_000_000_000))
+        tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
 
     def _tell(self, event: Event, level: int = logging.INFO) -> None:
         if self._untold is not None:

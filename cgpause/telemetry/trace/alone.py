@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cgpause import __version__
 from cgpause.config.settings import Config
-from cgpause.core.clock import now_ns
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
@@ -27,9 +27,8 @@ from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
 from cgpause.telemetry.trace.values import Header
 from cgpause.telemetry.trace.write import TraceFiles
 
-_NS = 1_000_000_000
-_DETAILS_NS = _NS
-_CALM_DETAILS_NS = 10 * _NS
+_DETAILS_NS = NS_PER_S
+_CALM_DETAILS_NS = 10 * NS_PER_S
 """Intervals of reading page cache and listening sockets: the first while memory is tight, as in the daemon."""
 
 
@@ -163,7 +162,7 @@ def _loop(
     blocks = Blocks(Encoder(Header(boot, 0.0, 0, plan.interval_s, __version__), plan.hide))
     gatherer, recorded = Gatherer(node.tree), Recorded()
     begin_ns = due_ns = now_ns()
-    end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * _NS)
+    end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * NS_PER_S)
     tight = False
 
     def write(found: list[Block]) -> None:
@@ -182,7 +181,7 @@ def _loop(
                 sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
             except CgpauseError:
                 recorded.unread += 1
-                due_ns = at_ns + int(plan.interval_s * _NS)
+                due_ns = at_ns + int(plan.interval_s * NS_PER_S)
             else:
                 tight = is_tight(sample.headroom)
                 write(blocks.add(gatherer.moment(sample, time.time()), tight=tight))
@@ -192,13 +191,13 @@ def _loop(
                 due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
                 if not tight:
                     node.read_details(at_ns, tight=False)
-            recorded.seconds = (at_ns - begin_ns) / 1e9
+            recorded.seconds = (at_ns - begin_ns) / NS_PER_S
             recorded.written = files.written
             on_sample(recorded)
         if end_ns is not None and at_ns >= end_ns:
             break
         wake_ns = min(due_ns, node.due_ns(), due_ns if end_ns is None else end_ns)
-        events = epoll.poll(max(wake_ns - now_ns(), 0) / 1e9)
+        events = epoll.poll(max(wake_ns - now_ns(), 0) / NS_PER_S)
         if any(fd == stop_fd for fd, _ in events):
             break
     write(blocks.rest())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Headroom, Pod, Workload
 from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample
 
@@ -221,8 +222,8 @@ def _line(values: dict[str, Any]) -> str:
 
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
-_BLOCK_NS = 5_000_000_000
-_CLOSE_BLOCK_NS = 1_000_000_000
+_BLOCK_NS = 5 * NS_PER_S
+_CLOSE_BLOCK_NS = NS_PER_S
 """Longest time between two blocks while memory is tight: the recorder may be the next to be killed."""
 _BLOCK_LINES = 2000
 
