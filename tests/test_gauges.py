@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.trees import FakeTree
 
-from cgpause.config.settings import Config, MetricsConfig
+from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Pressure
 from cgpause.daemon.brake import Brake
@@ -134,8 +134,8 @@ def test_pods_by_state_add_up_to_all_pods(bench: Bench) -> None:
     }
 
 
-def test_when_a_pause_began_is_told_of_the_longest(bench: Bench) -> None:
-    bench.tree.config = replace(Config(), metrics=MetricsConfig(publish=True, max_pods=2))
+def test_when_a_pause_began_is_told_of_the_longest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cgpause.daemon.gauges.MAX_PODS", 2)
     for name, ago_s, owner in (("new", 1, Owner.DAEMON), ("old", 50, Owner.MANUAL), ("older", 500, Owner.DAEMON)):
         bench.fake.add_pod(name)
         bench.refresh()

@@ -28,15 +28,6 @@ class MetricsConfig:
         default=False,
         metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
     )
-    max_pods: int = field(
-        default=100,
-        metadata=option(
-            "Number of pods with time series of their own, up to five each: the pods that were paused last. The totals "
-            "of namespaces count all pods.",
-            low=0,
-            high=1000,
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

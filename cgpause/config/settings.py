@@ -43,7 +43,9 @@ class Config:
     GONE: ClassVar[Mapping[str, str]] = {
         "hold.starting_s": "removed, a new pod is starting for 10 s: delete this line",
         "memory_high.airbag_pct": "removed, it is always 99 % of the memory that pods may use: delete this line",
+        "memory_high.sleep_s": "removed, the daemon samples at least every 30 s: delete this line",
         "metrics.interval_s": "removed, the daemon publishes every 5 s: delete this line",
+        "metrics.max_pods": "removed, the 100 pods that were paused last have series of their own: delete this line",
         "protect.unnamed": "removed, an unknown name always protects while rules depend on names: delete this line",
         "psi": "removed, the daemon sets its PSI triggers itself (docs/architecture.md): delete this section",
         **dict.fromkeys(

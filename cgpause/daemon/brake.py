@@ -15,6 +15,7 @@ import logging
 import mmap
 from dataclasses import dataclass, replace
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, MalformedError
 from cgpause.core.model import Headroom
 from cgpause.core.parse import parse_flat_keyed, parse_limit
@@ -32,14 +33,16 @@ AIRBAG_PCT = 99.0
 """Level of the airbag, in percent of the capacity less kubelet's hard eviction threshold."""
 _LITTLE_PCT = 0.5
 """Percent of the capacity: the smallest move of a level, and the least distance of a lowered level from the use."""
-_STALL_NS = 1_000_000_000
+_STALL_NS = NS_PER_S
 """Longest time for which the airbag may stall pods. By then every pausable pod is paused; a pod that still grows must
 not be paused, and a lasting stall would keep it from finishing and from answering probes."""
 _STEP_BYTES = 64 << 20
 """Most bytes that a single write may force out (page cache): the kernel reclaims during the daemon's write
 (mm/memcontrol.c, memory_high_write), at about 1 GiB/s."""
-_RETRY_NS = 60 * 1_000_000_000
-_SOON_NS = 1_000_000_000
+_RETRY_NS = 60 * NS_PER_S
+_SOON_NS = NS_PER_S
+_SLEEP_NS = 30 * NS_PER_S
+"""Longest sampling interval while the tripwire and PSI wake the daemon. PSI misses short stalls."""
 _EVENTS = "memory.events.local"
 _BUSY_WAIT_S = 0.05
 """Longest wait for the lock, as for pods: the loop must not wait, and the next tick tries again."""
@@ -217,7 +220,7 @@ class Brake:
         limit = headroom.kubepods_max_bytes
         if limit is None or headroom.node_available_bytes < limit - headroom.kubepods_used_bytes:
             return None
-        return int(self._tree.config.memory_high.sleep_s * 1_000_000_000)
+        return _SLEEP_NS
 
     def answer_drift(self, at_ns: int) -> bool:
         """Check memory.high after a write to it, and set the daemon's value again, a bounded number of times.

@@ -23,7 +23,7 @@ from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers, read_node_pressure, read_pressure
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree, TrackedPod
-from cgpause.telemetry.counts import CountedPause, Counts, pod_label
+from cgpause.telemetry.counts import MAX_PODS, CountedPause, Counts, pod_label
 from cgpause.telemetry.metrics import CountedState, DegradedSource, Figure, File, Values
 
 
@@ -56,7 +56,7 @@ def gather(sources: Sources, at_ns: int) -> Values:
         **memory,
         **_pressure("cgpause_node_memory_pressure", read_node_pressure()),
         **_kubepods(tree.kubepods),
-        **_pods(tree, at_ns, tree.config.metrics.max_pods),
+        **_pods(tree, at_ns, MAX_PODS),
         **counts.values(),
         "cgpause_drifts_total": _by_file(counts.drifts, sources.brake.drifts),
         "cgpause_drift_surrenders_total": _by_file(counts.surrenders, sources.brake.surrenders),

@@ -15,11 +15,12 @@ import time
 
 from cgpause.config.settings import MetricsConfig
 from cgpause.core import wholefile
-from cgpause.core.clock import NEVER_NS
+from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.daemon.gauges import Sources, gather
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
+from cgpause.telemetry.counts import MAX_PODS
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp
 from cgpause.telemetry.restarts import LogFolder, Restarts
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 5.0
 """Time between two publications. Prometheus usually scrapes every 15 to 60 s."""
-_ALL_NS = 60 * 1_000_000_000
+_ALL_NS = 60 * NS_PER_S
 """Interval at which the logs of all pods are read while inotify does not report container changes."""
 _LAST_WAIT_S = 1.0
 
@@ -57,7 +58,7 @@ class Publisher:
         """Start, stop or change publishing as the configuration asks."""
         self._config = config
         on = config.publish and self._path is not None
-        self._sources.counts.keep_pods(config.max_pods if on else 0)
+        self._sources.counts.keep_pods(MAX_PODS if on else 0)
         if on and self._thread is None:
             self._start()
         elif not on:

@@ -21,6 +21,8 @@ UNKNOWN = "_unknown"
 OTHER = "_other"
 """Namespace label of all pods in namespaces beyond the first MAX_NAMESPACES."""
 MAX_NAMESPACES = 100
+MAX_PODS = 100
+"""Pods with time series of their own while the daemon publishes, up to five series each."""
 CAUSES = tuple(result for result in Result if result is not Result.CRASHED)
 """Ways in which a pause can end while the daemon runs."""
 _MAX_LABEL = 253

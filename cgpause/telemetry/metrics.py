@@ -166,7 +166,7 @@ FAMILIES = (
     Family(
         "cgpause_pod_pause_start_time_seconds",
         _G,
-        "Start of a pause, for pods that are paused now: the longest pauses, at most [metrics] max_pods.",
+        "Start of a pause, for pods that are paused now: the longest pauses, at most 100.",
         ("namespace", "pod", "owner", "mechanism"),
     ),
     Family(
