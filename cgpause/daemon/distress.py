@@ -84,14 +84,14 @@ class Distress:
                 self._actuator.read_record(tracked)
             paused = tracked.pod.paused
             if paused is None:
-                tracked.children = None
                 continue
+            seen = tracked.seen_since(paused.since_ns)
             try:
                 if unwatched:
                     children = frozenset(name for name, _ in tracked.cgroup.children())
-                    if tracked.children not in (None, children):
+                    if seen.children not in (None, children):
                         self.on_containers(tracked, at_ns)
-                    tracked.children = children
+                    seen.children = children
                 if paused.owner is Owner.DAEMON and tracked.pod.distress is None:
                     self._answer_processes(tracked, paused, at_ns)
             except CgpauseError:
@@ -104,9 +104,9 @@ class Distress:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""
         if not tracked.started_ns or at_ns - tracked.started_ns > _YOUNG_NS:
             return False
-        refused = refused_connections(tracked.cgroup)
-        known, tracked.refused = tracked.refused, (since_ns, refused)
-        return known[0] == since_ns and None not in (known[1], refused) and refused != known[1]
+        seen, refused = tracked.seen_since(since_ns), refused_connections(tracked.cgroup)
+        before, seen.refused = seen.refused, refused
+        return None not in (before, refused) and refused != before
 
     def _answer_processes(self, tracked: TrackedPod, paused: PauseRecord, at_ns: int) -> None:
         processes, frozen_ns = tracked.processes, _frozen_ns(tracked, paused)
@@ -129,13 +129,12 @@ def _frozen_ns(tracked: TrackedPod, paused: PauseRecord) -> int | None:
     """Return a time in this pause at which all processes of the pod were frozen; None if there was none."""
     if paused.mechanism is not Mechanism.FREEZE:
         return None
-    since_ns, frozen_ns = tracked.frozen
-    if since_ns != paused.since_ns or frozen_ns is None:
+    seen = tracked.seen_since(paused.since_ns)
+    if seen.frozen_ns is None:
         # Not the time of the write to cgroup.freeze: a task freezes when it leaves the kernel, and may fork until then.
         try:
             events = parse_flat_keyed(tracked.cgroup.read("cgroup.events"), "cgroup.events")
         except CgpauseError:
             return None
-        frozen_ns = now_ns() if events.get("frozen") == 1 else None
-        tracked.frozen = paused.since_ns, frozen_ns
-    return frozen_ns
+        seen.frozen_ns = now_ns() if events.get("frozen") == 1 else None
+    return seen.frozen_ns

@@ -56,6 +56,20 @@ _STAT_INTERVAL_S = 10
 
 
 @dataclass(slots=True)
+class SeenInPause:
+    """Observations of a pod in one pause."""
+
+    since_ns: int
+    """Start of the pause."""
+    children: frozenset[str] | None = None
+    """Child cgroups at the last scan without inotify."""
+    refused: int | None = None
+    """Number of refused connections when last read."""
+    frozen_ns: int | None = None
+    """A time at which all processes were frozen."""
+
+
+@dataclass(slots=True)
 class TrackedPod:
     """A discovered pod with its open cgroup and the state that the daemon keeps of it."""
 
@@ -74,8 +88,8 @@ class TrackedPod:
     failure: str | None = None
     """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
     retry_at_ns: int = 0
-    children: frozenset[str] | None = None
-    """Child cgroups at the last scan of the paused pod without inotify."""
+    seen: SeenInPause = field(default_factory=lambda: SeenInPause(0))
+    """Observations in the last pause; `seen_since` begins them anew."""
     processes: Processes = field(default_factory=Processes)
     damaged: bool = False
     """Whether the record is damaged or was removed, and the pod could not be resumed without it."""
@@ -87,10 +101,6 @@ class TrackedPod:
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
     word_asked: bool = False
     """Whether the word of the present containers was asked for."""
-    refused: tuple[int, int | None] = (0, None)
-    """Start of a pause, and the number of refused connections last read in it."""
-    frozen: tuple[int, int | None] = (0, None)
-    """Start of a pause, and a time in it at which all processes of the pod were frozen."""
     starting: bool = False
     """Whether the containers are so new that the pod may still begin to listen."""
     seen_ns: int = 0
@@ -123,6 +133,12 @@ class TrackedPod:
             self.below = descendants(self.cgroup)
             self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
         return self.below
+
+    def seen_since(self, since_ns: int) -> SeenInPause:
+        """Return the observations in the pause that began at `since_ns`; none of an earlier pause."""
+        if self.seen.since_ns != since_ns:
+            self.seen = SeenInPause(since_ns)
+        return self.seen
 
     def read_stat(self, at_ns: int) -> tuple[int, int]:
         """Return the pod's reclaimable bytes and its bytes of tmpfs; they are up to 10 s old while its use is steady.
