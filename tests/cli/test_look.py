@@ -225,15 +225,15 @@ def test_all_that_is_wrong_in_a_configuration_is_said_at_once(args: list[str], t
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert all(line.startswith(f"cgpause: {options[1]}:") for line in lines)
-    said = {tuple(line.split(":")[2:4]) for line in lines}
+    said = {line.split(": ")[2] for line in lines}
     assert {
-        ("1", " mechanism"),
-        ("2", " unknown"),
-        ("5", " watermark.upper_pct"),
-        ("6", " watermark.lower_pct"),
-        ("7", " watermark.batch"),
+        "mechanism",
+        "unknown",
+        "watermark.upper_pct",
+        "watermark.lower_pct",
+        "watermark.batch",
     } <= said
-    assert any(number in ("9", "10") for number, _ in said)
+    assert any(key.startswith("pods[1]") for key in said)
 
 
 CONFIGS = {
