@@ -90,6 +90,12 @@ def _sample(name: str, labels: dict[str, str], value: float) -> str:
     return f"{name}{{{shown}}} {float(value)}\n" if shown else f"{name} {float(value)}\n"
 
 
+def figure(text: bytes, series: str) -> float | None:
+    """Return the value of a series in the daemon's text, such as `cgpause_degraded{what="psi"}`; None without one."""
+    found = re.search(rb"^%b (\S+)$" % re.escape(series.encode()), text, re.MULTILINE)
+    return None if found is None else float(found[1])
+
+
 def read(path: str) -> tuple[Stamp, bytes]:
     """Return the time of the last publication, and its text for Prometheus.
 
