@@ -20,7 +20,7 @@ from cgpause.core.model import About, Owner
 from cgpause.core.paths import METRICS_FILE
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 from cgpause.telemetry.metrics import Figure, Values
-from cgpause.telemetry.published import PublishedMetrics, encode
+from cgpause.telemetry.published import Stamp, encode
 
 DEPLOY = Path(__file__).parents[1] / "docs/deploy"
 CONFIG_MAP = yaml.safe_load((DEPLOY / "node-problem-detector.yaml").read_text())
@@ -64,7 +64,7 @@ def figures(*, paused: int = 0, damaged: int = 0, degraded: str = "") -> Values:
 
 def publish(folder: Path, values: Values, age_s: float = 0) -> Path:
     path = folder / METRICS_FILE
-    path.write_bytes(encode(PublishedMetrics(now_ns() - int(age_s * 1e9), time.time(), 5.0, values)))
+    path.write_bytes(encode(Stamp(now_ns() - int(age_s * 1e9), time.time(), 5.0), values))
     return path
 
 
@@ -229,7 +229,7 @@ def test_the_plugin_never_calls_a_damaged_file_well(tmp_path: Path, text: str) -
     (path := tmp_path / METRICS_FILE).write_text(text)
     for about in About:
         assert plugin(tmp_path, about, path)[0] in (PROBLEM, UNKNOWN)
-    path.write_bytes(encode(PublishedMetrics(now_ns(), time.time(), 5.0, {})))
+    path.write_bytes(encode(Stamp(now_ns(), time.time(), 5.0), {}))
     for about in About:
         assert plugin(tmp_path, about, path) == (UNKNOWN, "unknown: this version publishes other figures")
 

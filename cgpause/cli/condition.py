@@ -130,14 +130,13 @@ def _published(metrics_file: str) -> Condition:
     Raises:
         PublishedError: they cannot be read.
     """
-    snapshot = published.read(metrics_file)
-    if not snapshot.is_fresh(now_ns()):
+    stamp, text = published.read(metrics_file)
+    if not stamp.is_fresh(now_ns()):
         return Condition(Status.PROBLEM, "the daemon publishes nothing any more: does it hang?")
-    lost = sum(figure.value for figure in snapshot.values.get("cgpause_damaged_pods", []))
+    lost = published.figure(text, "cgpause_damaged_pods")
     if lost:
         return Condition(Status.PROBLEM, f"{_pods(int(lost))} cannot be resumed: the record is missing or damaged")
-    degraded = {figure.labels[0] for figure in snapshot.values.get("cgpause_degraded", []) if figure.value}
-    if "memory" in degraded:
+    if published.figure(text, 'cgpause_degraded{what="memory"}'):
         return Condition(Status.PROBLEM, "the daemon cannot read the node's memory, and pauses no pod")
     return _RUNS
 
