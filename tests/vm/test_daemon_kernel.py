@@ -229,8 +229,12 @@ def escape(node: Node, start: Start, kind: str) -> tuple[Path, Daemon]:
     """Start a daemon that pauses pod default/web, with a process in the pod that tries to escape; return both."""
     pod = node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
+    scope = node.containers["web"].scope
+    if kind == "victims":  # as with kubelet's singleProcessOOMKill, and before Kubernetes 1.28
+        (scope / "memory.oom.group").write_text("0")
+        (scope / "memory.max").write_text(f"{32 * MIB}")
     argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
-    _, pidfd = spawn_into(node.containers["web"].scope, argv)
+    _, pidfd = spawn_into(scope, argv)
     os.close(pidfd)
     daemon = start(QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
     node.resize("filler", FULL_MIB - 20)
@@ -253,6 +257,7 @@ def stays_frozen(pod: Path, seconds: float = 10) -> bool:
     [
         pytest.param("toggle", 'reason="it is being terminated"', id="its-own-sigterm", marks=pytest.mark.long),
         pytest.param("siblings", 'reason="a process was started in it from outside"', id="clone-parent"),
+        pytest.param("victims", 'reason="a process in it was OOM-killed"', id="its-own-oom-kills"),
     ],
 )
 def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
