@@ -181,6 +181,17 @@ def test_a_pod_that_signals_itself_is_believed_three_times_in_ten_minutes(
     assert believed == [0, 1, 2, 10, 11, 12]
 
 
+def test_oom_kills_are_believed_three_times_in_ten_minutes_and_hide_no_signal(
+    folder: Path, pod: Cgroup, stubborn: int
+) -> None:
+    processes = Processes()
+    believed = [minute for minute in range(14) if processes.believes_kill(minute * MINUTES_NS)]
+    assert believed == [0, 1, 2, 10, 11, 12]
+    (containers(folder)[1] / "cgroup.procs").write_text(f"{stubborn}\n")
+    os.kill(stubborn, signal.SIGTERM)
+    assert look(pod, processes=processes) is Call.ENDING
+
+
 def test_visitors_are_believed_three_times_in_ten_minutes_and_always_while_the_pod_is_frozen(
     folder: Path, pod: Cgroup, stubborn: int
 ) -> None:

@@ -188,6 +188,7 @@ RECORD = {
     ("field", "value"),
     [
         ("schema", 2),
+        ("schema", 0),
         ("schema", None),
         ("written_memory_high", "max"),
         ("written_memory_high", 4096),

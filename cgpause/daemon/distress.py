@@ -17,6 +17,7 @@ from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
 from cgpause.kernel.processes import Call, Processes
 from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.policy.hold import paused_by_daemon
 
 _YOUNG_NS = 120 * NS_PER_S
 """Longest time from the start of a service until it listens."""
@@ -54,18 +55,25 @@ class Distress:
         self._tell(tracked.pod.uid)
         return self._mark(tracked, "its containers changed")
 
-    def check_oom(self, tracked: TrackedPod) -> bool:
-        """Mark a pod if the kernel has OOM-killed in it since its pause; return whether a decision cannot wait."""
+    def check_oom(self, tracked: TrackedPod, at_ns: int) -> bool:
+        """Mark a pod if the kernel has OOM-killed in it since its pause; return whether a decision cannot wait.
+
+        After three such kills in ten minutes the pod stays paused: it may make and lose children to be resumed.
+        """
+        if not paused_by_daemon(tracked.pod) or tracked.pod.distress is not None:
+            return False
         try:
-            killed = count_oom_kills(tracked.cgroup) > tracked.oom_kills
+            kills = count_oom_kills(tracked.cgroup)
         except CgpauseError:
             return False
-        return killed and self._mark(tracked, "a process in it was OOM-killed")
+        is_new, tracked.oom_kills = kills > tracked.oom_kills, kills
+        if not is_new or not tracked.processes.believes_kill(at_ns):
+            return False
+        return self._mark(tracked, "a process in it was OOM-killed")
 
     def _mark(self, tracked: TrackedPod, why: str) -> bool:
         """Mark a pod so that the next decision resumes it; return False if the daemon has not paused it."""
-        paused = tracked.pod.paused
-        if paused is None or paused.owner is not Owner.DAEMON:
+        if not paused_by_daemon(tracked.pod):
             return False
         tracked.pod = replace(tracked.pod, distress=why)
         return True
@@ -98,7 +106,7 @@ class Distress:
                 continue
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
-                self.check_oom(tracked)
+                self.check_oom(tracked, at_ns)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""

@@ -71,7 +71,7 @@ class Intake:
             self.actuator.answer_drift(tracked, config)
         if PodChange.MEMORY in change:
             self.tree.update_facts(tracked, at_ns)
-            urgent = self.distress.check_oom(tracked)
+            urgent = self.distress.check_oom(tracked, at_ns)
         if PodChange.CONTAINERS in change:
             urgent = self.distress.on_containers(tracked, at_ns) or urgent
             schedule = _expect_newcomer(schedule, at_ns)

