@@ -27,7 +27,6 @@ PYPROJECT = """
 dependencies = ["psutil>=5.9", "typer"]
 [project.optional-dependencies]
 dev = ["mypy>=1", "pytest>=8", "pytest-cov", "hypothesis[cli]>=6"]
-metrics = ["prometheus-client"]
 other = ["colour>=1"]
 plots = ["matplotlib"]
 """
@@ -189,7 +188,7 @@ def test_apt_options_carry_what_reaches_the_mirror() -> None:
 def test_the_guest_gets_runtime_tests_and_extras_but_no_host_tools() -> None:
     requirements = guest_requirements(PYPROJECT)
 
-    assert requirements.runtime == ("psutil>=5.9", "typer", "prometheus-client")
+    assert requirements.runtime == ("psutil>=5.9", "typer")
     assert requirements.tests == ("pytest>=8", "hypothesis[cli]>=6", "colour>=1")
 
 

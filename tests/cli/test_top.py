@@ -45,7 +45,7 @@ def test_an_interval_that_is_no_time_is_a_usage_error(given: str, tree: FakeTree
     result = run(tree, "top", "--once", "--interval", given)
 
     assert result.exit_code == Exit.USAGE
-    assert result.stderr.startswith(f"cgpause: --interval {given!r}: give a time from 1s")
+    assert result.stderr.startswith(f"cgpause: --interval: invalid time {given!r}: use 90s, ")
 
 
 class Tty:

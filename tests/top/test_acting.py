@@ -153,7 +153,7 @@ def test_the_configuration_counts_as_it_is_when_a_pod_is_paused(reader: Reader, 
     file.write_text("polycy = 1\nmechanizm = 2\n")
     message, failed = do(reader, Deed.PAUSE, load)
     assert failed
-    assert message.startswith(f"default/web stays as it is: the configuration is broken: {file}:1: polycy: ")
+    assert message.startswith(f"default/web stays as it is: the configuration is broken: {file}: polycy: ")
     assert "mechanizm" in message
     assert message.isprintable()
     assert records_left(tree.root) == []

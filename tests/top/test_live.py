@@ -54,6 +54,8 @@ def pod(tree: FakeTree, name: str) -> Path:
 def select(program: TerminalProgram, label: str) -> None:
     """Press the arrow key until the pod with this label is selected."""
     program.type("g")
+    header = next(number for number, text in enumerate(program.screen.lines) if "POD" in text)
+    program.wait_for(lambda _: "▶ " in program.screen.lines[header + 1])
     for _ in range(20):
         if f"▶ {label}" in program.text:
             return

@@ -20,7 +20,7 @@ from release.wheels import build_wheel, pip
 from lab.vm.host import ToolError, building, run_tool, say
 from lab.vm.image import MKFS
 
-TEST_REQUIREMENTS = ("pytest", "hypothesis")
+TEST_REQUIREMENTS = ("pytest", "hypothesis", "prometheus-client")
 PACKAGES_SIZE = "1G"  # sparse; leaves room for files of the guest
 NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
 
