@@ -327,7 +327,7 @@ def find_cgroup_root() -> str:
 def read_controllers(root: str) -> list[str]:
     """Return the names in a cgroup root's `cgroup.controllers`; empty if there is no such file."""
     try:
-        with open(os.path.join(root, "cgroup.controllers"), encoding="ascii", errors="replace") as f:
+        with open(os.path.join(root, "cgroup.controllers"), encoding="utf-8", errors="replace") as f:
             return f.read().split()
     except OSError:
         return []

@@ -221,7 +221,7 @@ def resumed_event(
 def boot_id() -> str | None:
     """Return the kernel's id of this boot, without hyphens; None if it cannot be read."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read(64).strip().replace("-", "") or None
     except (OSError, ValueError):
         return None
