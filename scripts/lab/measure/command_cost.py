@@ -126,7 +126,7 @@ def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]
     path = tree.root.parent / "node.trace.gz"
     load_average = os.getloadavg()[0]
     _fill(tree, 98 if load == LOADS[2] else 50)
-    with subprocess.Popen(_command(tree, "record", str(path)), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(_command(tree, "lab", "record", str(path)), stdout=subprocess.DEVNULL) as process:
         try:
             _run_for(SETTLE_S, tree, grow=load != LOADS[0])
             usage, before_bytes = _Usage(process.pid), path.stat().st_size
