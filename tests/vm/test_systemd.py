@@ -320,7 +320,7 @@ def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Nod
 def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(calm: Node) -> None:
     calm.tighten()
     calm.wait_paused()
-    running = last_pause("default/large", "running")
+    running = last_pause("default/large", "active")
     calm.relax()
     calm.wait_as_before()
 
