@@ -642,7 +642,7 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
     assert metrics()['cgpause_degraded{what="inotify"}'] == metrics()['cgpause_degraded{what="psi"}'] == "0.0"
     calm.tighten()
     calm.wait_paused()
-    paused = 'cgpause_pod_pauses_total{mechanism="throttle",namespace="default",pod="small"}'
+    paused = 'cgpause_pod_pauses_total{namespace="default",pod="small",mechanism="throttle"}'
     wait_until(lambda: serves(paused, "1.0"), "the pause to be counted", 120)
     run("systemctl", "stop", "cgpause")
     assert metrics()["cgpause_up"] == "0.0", "at once: the file is gone with the daemon"
