@@ -80,7 +80,7 @@ def test_under_pressure_it_shows_what_the_daemon_does(node: Node, start: Start, 
     top.wait_for("1 paused", PATIENCE_S)
     line = top.wait_for(lambda _: " paused " in top.line_with("default/web"), PATIENCE_S)
     assert "kube-system/filler" in line
-    top.wait_for(lambda _: "memory use" in top.line_with("  paused   default/web"), PATIENCE_S)
+    top.wait_for(lambda _: "memory use" in top.line_with("  paused  default/web"), PATIENCE_S)
     # Throttled to 1 % of a CPU: the kernel throttles any further use and counts it.
     assert cpu_max(web) == PAUSED
 
@@ -100,7 +100,7 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
     top.wait_for(lambda _: re.search(r" 2[0-9][0-9]Mi ", top.line_with("  default/grower")) is not None, PATIENCE_S)
     select(top, "default/grower")
     top.type("e")
-    text = top.wait_for("explained: default/grower", PATIENCE_S)
+    text = top.wait_for("describe default/grower", PATIENCE_S)
     assert "cgroup" in text
     top.wait_for("cpu.max max 100000 (no limit)", PATIENCE_S)
     top.wait_for("0 OOM kills", PATIENCE_S)
