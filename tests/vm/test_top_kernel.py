@@ -97,7 +97,7 @@ def test_what_a_pod_grows_by_and_computes_is_shown(node: Node, top: TerminalProg
 
     node.resize("grower", 200)
 
-    top.wait_for(lambda _: re.search(r" 2[0-9][0-9]Mi ", top.line_with("default/grower")) is not None, PATIENCE_S)
+    top.wait_for(lambda _: re.search(r" 2[0-9][0-9]Mi ", top.line_with("▶ default/grower")) is not None, PATIENCE_S)
     select(top, "default/grower")
     top.type("e")
     text = top.wait_for("describe default/grower", PATIENCE_S)
