@@ -93,7 +93,7 @@ class Ui:
     """Whether the pods are listed by namespace."""
     filter: str = ""
     selected: CgroupId | None = None
-    """The pod that the cursor follows; None while the cursor rests on the first pod, whichever that is."""
+    """The pod that the cursor follows; None: it rests on the first pod."""
     marked: frozenset[CgroupId] = field(default_factory=frozenset)
     """Pods on which the next action acts, instead of the selected one."""
     top: int = 0
