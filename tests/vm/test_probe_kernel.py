@@ -34,11 +34,11 @@ def parent() -> Iterator[Path]:
     remove_tree(path)
 
 
-def run_undisturbed(*, hold_services: bool) -> Result:
+def run_undisturbed(plan: Plan) -> Result:
     """Run, and repeat with longer times if the machine itself stalled, because a stall proves nothing about pauses."""
-    result = run(replace(SHORT, hold_services=hold_services))
+    result = run(plan)
     if result.control.missed:
-        result = run(replace(LONG, hold_services=hold_services))
+        result = run(replace(LONG, hold_services=plan.hold_services))
     if result.control.missed:
         raise LabError("this machine stalls for longer than a probe waits")
     return result
@@ -52,7 +52,7 @@ def assert_no_service_died(result: Result) -> None:
 
 
 def test_batch_is_paused_and_services_answer_their_probes() -> None:
-    result = run_undisturbed(hold_services=False)
+    result = run_undisturbed(SHORT)
 
     kinds = {name: name.partition("-")[0] for name in result.classified}
     assert len(kinds) == SHORT.services + SHORT.jobs
@@ -63,13 +63,19 @@ def test_batch_is_paused_and_services_answer_their_probes() -> None:
 
 
 def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row() -> None:
-    """No other pod may be paused, and a frozen service does not answer: only the bounds of [hold] protect it."""
-    result = run_undisturbed(hold_services=True)
+    """No other pod may be paused, and a frozen service does not answer: only the bounds of [hold] protect it.
 
-    assert result.batch.pauses == 0
-    assert result.service.pauses > 0
-    assert result.probes.missed > 0  # probes did meet pauses
-    assert_no_service_died(result)
+    Chance decides whether a probe meets a pause, most of which last for less than a second (two of three long runs
+    had some that did): repeat until one does.
+    """
+    for plan in (SHORT, *[LONG] * 5):
+        result = run_undisturbed(replace(plan, hold_services=True))
+        assert result.batch.pauses == 0
+        assert result.service.pauses > 0
+        assert_no_service_died(result)
+        if result.probes.missed:
+            return
+    pytest.fail("no probe met a pause in six runs")
 
 
 def test_what_a_frozen_pod_answers() -> None:
