@@ -78,7 +78,7 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (
-            "resumes when its demand fits the forecast of all pods that run, when its pause has cost as much idle CPU "
-            "time as restarts would, or when it is in distress"
+            "resumes when its growth fits beside that of the pods that run, when its pause has cost as much idle CPU "
+            "time as a restart would, or when it is in distress"
         )
-    return "runs while its demand fits the headroom that the pods before it leave, else it is paused"
+    return "runs while its growth, that of the other running pods and the peak of each pod fit the headroom, else it is paused"
