@@ -194,7 +194,7 @@ def _has_processes_without_ids(tree: PodTree) -> bool:
 
 
 def _processes(*, namespaced: bool) -> Finding:
-    """Check that the daemon sees pods' processes; where /proc hides them (hidepid=), it needs CAP_SYS_PTRACE for that."""
+    """Check that the daemon sees pods' processes; where hidepid= hides them it needs CAP_SYS_PTRACE, which it has."""
     if namespaced:
         told = "processes of pods have no ids in the PID namespace this runs in"
         advice = "every pod counts as a service then; in a container: hostPID: true (docs/deploy/base/daemonset.yaml)"
@@ -207,7 +207,7 @@ def _processes(*, namespaced: bool) -> Finding:
     hidden = options.get("hidepid", "off")
     if hidden in ("off", "0"):
         return Finding("proc", Level.OK, "processes of pods can be seen")
-    advice = "leave the daemon CAP_SYS_PTRACE, which its unit and the DaemonSet grant: it could not tell services from batch"
+    advice = "the daemon needs CAP_SYS_PTRACE to see processes; its unit and the DaemonSet grant it, so leave it there"
     return Finding("proc", Level.OK, f"/proc is mounted with hidepid={hidden}", advice)
 
 

@@ -81,4 +81,4 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
             "resumes when its growth fits beside that of the pods that run, when its pause has cost as much idle CPU "
             "time as a restart would, or when it is in distress"
         )
-    return "runs while its growth, that of the other running pods and the peak of each pod fit the headroom, else it is paused"
+    return "runs while its growth fits beside that of the other pods that run, else it is paused"
