@@ -72,6 +72,8 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
     if place is None:
         return "stays paused for as long as [hold] allows, or until it is in distress"
+    if place.excused:
+        return "runs even without headroom until it gives memory back: its pauses have cost more than a restart would"
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
     if place.need < _PAGE:
