@@ -193,6 +193,44 @@ def test_a_reading_in_a_look_that_was_too_short_is_taken_with_the_next() -> None
     assert growths.pods[POD.cgroup].used == 100 * MIB
 
 
+# Averages
+
+
+def steadily(until_ms: int, every_ms: int, mib_a_s: float, cached_kib_a_s: float = 0.0) -> Growth:
+    """Return the growth of a pod that grows evenly, is sampled every `every_ms`, and its page cache read each second."""
+    return readings(
+        *(
+            (ms, 10 + mib_a_s * ms / 1000, 1 + cached_kib_a_s * ms / 1024000 if ms % 1000 == 0 else None)
+            for ms in range(0, until_ms + 1, every_ms)
+        )
+    )
+
+
+@pytest.mark.parametrize("cached_kib_a_s", [0.0, 4.0], ids=["no-cache", "a-little-more-cache"])
+@pytest.mark.parametrize("every_ms", [50, 250, 1000])
+def test_a_readings_growth_counts_once(every_ms: int, cached_kib_a_s: float) -> None:
+    found = steadily(20_000, every_ms, 20, cached_kib_a_s)
+    assert found.flow == pytest.approx(20 * MIB, rel=0.02)
+    assert found.step() == pytest.approx(MIB, rel=0.02), "20 MiB/s in steps of 50 ms, however rarely it is sampled"
+    assert found.grew
+
+
+def test_growth_that_was_page_cache_is_taken_back_from_the_averages_too() -> None:
+    before = readings((0, 100, 1), (1000, 100, 1))
+    found = readings((0, 100, 1), (1000, 100, 1), (1500, 110, None), (1900, 118, None), (2000, 120, 21))
+    assert (found.flow, found.squares, found.rate) == (before.flow, before.squares, before.rate) == (0, 0, 0)
+
+
+def test_a_reading_in_a_pause_changes_no_average() -> None:
+    known = growth(
+        10, held_bytes=10 * MIB, flow=5.0 * MIB, squares=25.0 * MIB**2, read_flow=5.0 * MIB, read_squares=25.0 * MIB**2
+    )
+    seen = replace(HELD, reclaimable_bytes=MIB // 2)
+    growths = Growths({POD.cgroup: known}, at_ns=START_NS, read_at_ns=START_NS)
+    found = learn(growths, look(1000, PodUsage(int(10.5 * MIB), seen), read_ms=1000)).pods[POD.cgroup]
+    assert (found.flow, found.squares) == (known.flow, known.squares)
+
+
 # Pods that stand still
 
 

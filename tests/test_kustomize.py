@@ -14,6 +14,7 @@ from helpers.kustomize import build
 
 from cgpause.config.load import load_config
 from cgpause.config.settings import PodRule
+from cgpause.core.model import QosClass
 
 REPO = Path(__file__).parents[1]
 DEPLOY = REPO / "docs/deploy"
@@ -67,7 +68,11 @@ def test_every_overlay_has_the_whole_base(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "rules"), [("base", ()), ("overlays/opt-in", (PodRule(match="batch/*", protect=False),))]
+    ("folder", "rules"),
+    [
+        ("base", ()),
+        ("overlays/opt-in", (PodRule(match="batch/*", protect=False, qos=(QosClass.BURSTABLE, QosClass.BEST_EFFORT)),)),
+    ],
 )
 def test_the_configuration_is_an_allow_list(folder: str, rules: tuple[PodRule, ...], tmp_path: Path) -> None:
     path = tmp_path / "config.toml"

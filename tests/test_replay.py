@@ -56,8 +56,7 @@ def simulated(config: Config, *, limit_mib: int, seed: int = 1) -> tuple[list[Tr
         SimPod(f"job-{n}", worker(330 * MIB, seed=seed + n), limit_bytes=330 * MIB, start_s=0.4 * n) for n in range(6)
     ]
     pods.append(SimPod("web", service(60 * MIB), limit_bytes=100 * MIB))
-    # One busy CPU: a trace does not record how many are idle, so a replay takes them as busy.
-    node = SimNode(pods, config=config, kubepods_max_bytes=limit_mib * MIB, cpus=1, seed=seed, observe=observe)
+    node = SimNode(pods, config=config, kubepods_max_bytes=limit_mib * MIB, cpus=2, seed=seed, observe=observe)
     node.run(90)
     return moments, decisions, node
 

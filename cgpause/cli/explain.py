@@ -72,13 +72,15 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         return f"from {marks.upper_pct:g} % of memory use on ({used}) the {marks.batch} that use the least are paused"
     if place is None:
         return "stays paused for as long as [hold] allows, or until it is in distress"
+    if place.excused:
+        return "runs even without headroom until it gives memory back: its pauses have cost more than a restart would"
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
     if place.need < _PAGE:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (
-            "resumes when its demand fits the forecast of all pods that run, when its pause has cost as much idle CPU "
-            "time as restarts would, or when it is in distress"
+            "resumes when its growth fits beside that of the pods that run, when its pause has cost as much idle CPU "
+            "time as a restart would, or when it is in distress"
         )
-    return "runs while its demand fits the headroom that the pods before it leave, else it is paused"
+    return "runs while its growth fits beside that of the other pods that run, else it is paused"

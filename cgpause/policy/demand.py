@@ -1,4 +1,4 @@
-"""Demands: the memory that each pod will take before it gives some back, and the time until then; pure.
+"""Demands: the memory that each pod will take before it gives some back; pure.
 
 A demand has two amounts. The *worst* one is the pod's claim: its limit less its use. The *expected* one is the mean of
 the known peaks of its workload above its use; without enough known peaks it is a share of the claim. A pod without a
@@ -118,9 +118,11 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
     paused_s = 0.0 if pod.paused is None else max(terms.at_ns - pod.paused.since_ns, 0) / NS_PER_S
     mean, variance = _growth(growth, is_paused=is_paused, need=need, reaction_s=terms.reaction_s, most=claim)
-    if active and (newcomer or (is_paused and not growth.flow)):  # its growth is not known
+    if growth.excused or not active:
+        pass
+    elif newcomer or (is_paused and not growth.flow):  # its growth is not known
         mean, variance = granted, 0.0
-    elif active and growth.base is None:
+    elif growth.base is None:
         # Until its first large drop the end of its growth is unknown: reserve what it takes at its present pace.
         mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
     return Demand(
@@ -190,7 +192,7 @@ def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: 
     pod = usage.pod
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return 0.0
-    # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/policies.md).
+    # Measured: at 1 % of a CPU a pod does 1 % of its former work (docs/measurements/performance.md).
     leak = growth.rate * min(cpu_share, 1.0) * HORIZON_S
     return min(leak, max(leak_limit_bytes(capacity_bytes) - grown_bytes(growth), 0.0))
 

@@ -22,6 +22,8 @@ HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""
 FLOW_S = 2.0
 """Half-life of a pod's average growth: a few of the steps in which programs grow."""
+STEP_S = 0.05
+"""Time for one step of growth: what a pod grows in a longer interval counts as several equal steps."""
 SHORTEST_NS = 10_000_000
 """Shortest time between two samples that gives a rate: a burst of page faults would look like gigabytes a second."""
 YOUNG_NS = 2 * NS_PER_S
@@ -75,7 +77,11 @@ class Growth(NamedTuple):
     flow: float
     """Growth in bytes per second, averaged over about FLOW_S of running."""
     squares: float
-    """Growth of each sample squared, in bytes squared per second, averaged alike."""
+    """Each step of growth squared, in bytes squared per second, averaged alike."""
+    read_flow: float = 0.0
+    """`flow` at the last reading of its page cache."""
+    read_squares: float = 0.0
+    """`squares` at the last reading of its page cache."""
 
     def is_young(self) -> bool:
         """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
@@ -132,8 +138,6 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     can_learn = elapsed_ns >= SHORTEST_NS
     is_first = not growths.at_ns
     decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0
-    kept: float = 0.5 ** (elapsed_ns / (FLOW_S * NS_PER_S)) if can_learn and not is_first else 1.0
-    share = (1 - kept) * NS_PER_S / max(elapsed_ns, 1)  # of this sample's growth, in an average by the second
     is_read = can_learn and sample.read_at_ns > growths.read_at_ns
     find = learned.get
     moving: list[PodUsage] = []
@@ -174,6 +178,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 excused=False,
                 flow=0.0,
                 squares=0.0,
+                read_flow=0.0,
+                read_squares=0.0,
             )
             moving.append(usage)
             if pod.controller is not None:
@@ -185,7 +191,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 moving.append(usage)
             continue
         was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns = old[:10]
-        held, read_used, read_rate, admitted, _, excused, flow, squares = old[10:]
+        held, read_used, read_rate, admitted, _, excused, flow, squares, read_flow, read_squares = old[10:]
         is_paused = pod.paused is not None
         # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
         if (
@@ -214,15 +220,16 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             # Conclusions since the last reading may be wrong; both readings are exact.
             since_ns = max(sample.read_at_ns - max(growths.read_at_ns, started_ns), SHORTEST_NS)
             if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0):
-                rate = read_rate * 0.5 ** (since_ns / (HALF_LIFE_S * NS_PER_S))
-                if growths.read_at_ns and used - read_used > noise:
-                    rate = max(rate, (used - read_used) * NS_PER_S / since_ns)
+                rate, flow, squares = read_rate, read_flow, read_squares
+                grown, grown_ns = (used - read_used if growths.read_at_ns else 0), since_ns
             else:
-                rate *= decay
-                if used - was > noise:
-                    rate = max(rate, (used - was) * NS_PER_S / elapsed_ns)
-            grown = max(used - read_used, 0) if growths.read_at_ns and used - read_used > noise else 0
-            flow, squares = kept * flow + share * grown, kept * squares + share * grown * grown
+                grown, grown_ns = used - was, elapsed_ns
+            rate *= 0.5 ** (grown_ns / (HALF_LIFE_S * NS_PER_S))
+            grew = grown > noise
+            if grew:
+                rate = max(rate, grown * NS_PER_S / grown_ns)
+            if not is_paused and held is None:
+                flow, squares = _flow(flow, squares, grown if grew else 0, grown_ns)
             rate = rate if rate >= FORGOTTEN_RATE else 0.0
             low = min(low, used)
             top = used
@@ -246,7 +253,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 if held is None:
                     grown = used - max(was, top)
                     counted = grown if grown > 0 and used - low > noise else 0
-                    flow, squares = kept * flow + share * counted, kept * squares + share * counted * counted
+                    flow, squares = _flow(flow, squares, counted, elapsed_ns)
                     if grown > noise:
                         rate = max(rate, grown * NS_PER_S / elapsed_ns)
                         grew = True
@@ -257,10 +264,10 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             top = max(top, used)
         held = (used if held is None else held) if is_paused else None
         if is_read:
-            read_used, read_rate = used, rate
+            read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
         learned[key] = Growth(
             used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-            admitted, grew, excused, flow, squares,
+            admitted, grew, excused, flow, squares, read_flow, read_squares,
         )  # fmt: skip
         is_young = bool(started_ns) and ran_ns < YOUNG_NS
         if rate or is_paused or not admitted or excused or is_young:
@@ -280,6 +287,14 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         _with_peaks(growths.peaks, peaks) if peaks else growths.peaks,
         known,
     )
+
+
+def _flow(flow: float, squares: float, grown: int, elapsed_ns: int) -> tuple[float, float]:
+    """Return the averages `flow` and `squares` after a growth of `grown` bytes within `elapsed_ns`."""
+    elapsed_s = elapsed_ns / NS_PER_S
+    kept: float = 0.5 ** (elapsed_s / FLOW_S)
+    by_second = (1 - kept) / elapsed_s * grown
+    return kept * flow + by_second, kept * squares + by_second * grown / max(elapsed_s / STEP_S, 1.0)
 
 
 def _with_peaks(known: Mapping[str, tuple[int, ...]], new: list[tuple[str, int]]) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ within one reaction takes from it: a pod runs only while the growth of all runni
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class Place(NamedTuple):
     """Most that the pod may take: its limit less its use."""
     rate: float
     need: float
-    """Amount that has to fit `left` for the pod to run."""
+    """Amount that has to fit `left` for the pod to run; of the first and of excused pods all that they may take."""
     left: float
     """Headroom that was left for this pod in the order of serving."""
     basis: Basis
@@ -67,7 +67,7 @@ def serve(
     """Grant sorted demands, first to last, from `left` bytes of headroom by the module's rules; return the result."""
     first, unsafe = _first(demands, left, margin, nearest)
     slack, blocked = way(demands, left, first)
-    waits_for = _overdue(demands, first)
+    waits_for = _overdue(demands, first, blocked)
     growing = Growing()
     places: list[Place] = []
     admitted: set[CgroupId] = set()
@@ -80,12 +80,14 @@ def serve(
         else:
             if waits_for is not None and one.is_paused and one is not waits_for:
                 has -= waits_for.expected
-            is_blocked = one.is_paused and one.usage.pod.cgroup in blocked
-            runs = (need <= has and not is_blocked) or need <= one.noise
+            if one.is_paused and one.usage.pod.cgroup in blocked:
+                need, has = one.expected, blocked[one.usage.pod.cgroup]
+            runs = need <= has or need <= one.noise
             if runs:
                 growing.add(one)
+                waits_for = None if one is waits_for else waits_for
         if everyone or one.is_paused or not runs:
-            places.append(place_of(one, need, has, runs=runs, first=one is first))
+            places.append(place_of(one, need, has, runs=runs, first=one is first)._replace(excused=one.excused))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
     return Served(places, slack - growing.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)
@@ -96,8 +98,8 @@ class Way(NamedTuple):
 
     slack: float
     """Bytes that pods may take beside their turns without closing the way to any other."""
-    blocked: set[CgroupId]
-    """Pods whose demand does not fit even after the pods before them have given back."""
+    blocked: dict[CgroupId, float]
+    """Pods whose demand does not fit even after the pods before them have given back, with what is left then."""
 
 
 def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
@@ -109,13 +111,13 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     slack = left if first is None else left - first.worst
     if first is not None:
         left += first.returns
-    blocked: set[CgroupId] = set()
+    blocked: dict[CgroupId, float] = {}
     others = [one for one in demands if one.active and one is not first and not one.group[1]]
     for one in sorted(others, key=_worst):
         if one.mean >= one.expected:
             continue
         if one.expected > left:
-            blocked.add(one.usage.pod.cgroup)
+            blocked[one.usage.pod.cgroup] = left
             continue
         slack = min(slack, left - one.expected)
         left += one.returns
@@ -151,9 +153,17 @@ def _worst(one: Demand) -> float:
     return one.worst
 
 
-def _overdue(demands: Sequence[Demand], first: Demand | None) -> Demand | None:
-    """Return the pod paused longest, if overdue: no other paused pod takes the memory that it needs."""
-    overdue = [one for one in demands if one.is_overdue and one.active and one is not first and not one.excused]
+def _overdue(demands: Sequence[Demand], first: Demand | None, blocked: Container[CgroupId]) -> Demand | None:
+    """Return the pod paused longest, if overdue: no other paused pod but the first takes the memory that it needs."""
+    overdue = [
+        one
+        for one in demands
+        if one.is_overdue
+        and one.active
+        and one is not first
+        and not one.excused
+        and one.usage.pod.cgroup not in blocked
+    ]
     return min(overdue, key=_paused_since, default=None)
 
 

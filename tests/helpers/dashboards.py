@@ -175,7 +175,7 @@ def busy_snapshot() -> NodeView:
     return make_snapshot(*pods, events=events)
 
 
-RULE = "resumes when its demand fits the forecast of all pods that run"
+RULE = "resumes when its growth fits beside that of the pods that run"
 PAST = (
     SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0Mi of 4.0Mi left"),
     SeenEvent(AT - 30, "resumed", "batch/report-1", "fits again", 30.0),

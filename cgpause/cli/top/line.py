@@ -22,7 +22,7 @@ def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> V
     """
     skipped = set(acted_on)
     waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in skipped]
-    # Under reserve, the pod with the least headroom beyond its demand; the pod that goes first is never paused.
+    # Under reserve, the pod with the least headroom beyond its demand; the pod that goes first and excused ones are not paused.
     asking = [
         (_spare(verdict.place), verdict) for verdict in waiting if verdict.place is not None and _asks(verdict.place)
     ]
@@ -55,4 +55,4 @@ def _spare(place: Place) -> float:
 
 
 def _asks(place: Place) -> bool:
-    return not place.first and place.need >= _PAGE
+    return not place.first and not place.excused and place.need >= _PAGE

@@ -20,6 +20,7 @@ _MOST = 1 << 60
 """Largest valid number of bytes, nanoseconds or counts."""
 _LATEST_S = 4e11
 MAX_PODS = 10_000
+_MAX_CPUS = 1 << 16
 """Most pods at a time."""
 _MAX_TEXT = 600
 """Longest text: a namespace and a name have 316 characters, a rule with a glob some more."""
@@ -47,6 +48,7 @@ class Decoder:
         self._own: dict[int, int] = {}
         self._keys: dict[CgroupId, int] = {}
         self._headroom: Headroom | None = None
+        self._cpus = (1, 0.0)
         self._read_at_ns = 0
         self._stalls: dict[str, Stall | None] = {"s": None, "k": None}
         self._at_ns: int | None = None
@@ -102,6 +104,7 @@ class Decoder:
         for known in (self._pods, self._usages, self._current, self._kills, self._own, self._keys):
             known.clear()
         self._headroom = None
+        self._cpus = (1, 0.0)
         self._read_at_ns = 0
         self._stalls = {"s": None, "k": None}
 
@@ -170,6 +173,8 @@ class Decoder:
         for key in ("s", "k"):
             if key in values:
                 self._stalls[key] = _stall(values[key], key)
+        if "i" in values:
+            self._cpus = _cpus(values["i"])
         if "d" in values:
             self._read_at_ns = _whole(values, "d", at_ns // 1000) * 1000
         for number, amount in _pairs(values, "m"):
@@ -190,7 +195,7 @@ class Decoder:
         self._at_ns = at_ns
         late_ns = _whole(values, "l", _MOST // 1000) * 1000 if "l" in values else 0
         return TracedSample(
-            Sample(at_ns, headroom, tuple(self._usages.values()), self._read_at_ns, late_ns),
+            Sample(at_ns, headroom, tuple(self._usages.values()), self._read_at_ns, late_ns, *self._cpus),
             oom_kills={self._pods[number].cgroup: count for number, count in self._kills.items()},
             own_ooms={self._pods[number].cgroup: count for number, count in self._own.items()},
             node=self._stalls["s"],
@@ -297,6 +302,13 @@ def _stall(value: object, key: str) -> Stall | None:
     if isinstance(value, list) and len(value) == 2:
         return Stall(_percent(value[0], key), _percent(value[1], key))
     raise BadLineError(f"{key}: found {_shown(value)}; allowed: two numbers from 0 to 100, or null")
+
+
+def _cpus(value: object) -> tuple[int, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise BadLineError(f"i: found {_shown(value)}; allowed: [CPUs, hundredths of idle CPUs]")
+    cpus = _checked(value[0], "i", _MAX_CPUS, least=1)
+    return cpus, _checked(value[1], "i", 100 * cpus) / 100
 
 
 def _percent(value: object, key: str) -> float:

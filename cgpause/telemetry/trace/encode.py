@@ -15,6 +15,8 @@ from cgpause.core.model import CgroupId, Headroom, Pod, Workload
 from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample
 
 _CPU_QUANTUM_USEC = 1000
+_IDLE_QUANTUM = 10
+"""Least change of idle CPUs that is written, in hundredths of a CPU."""
 
 Hide = Callable[[str], str]
 """Function that returns the replacement of a name, a UID or an id."""
@@ -75,6 +77,7 @@ class Encoder:
         self._origin_ns = 0
         self._host: tuple[object, ...] | None = None
         self._available = self._used = self._read_ns = -1
+        self._cpus = self._idle = -1
         self._stalls: tuple[Stall | None, Stall | None] = (None, None)
 
     def begin(self, at_ns: int, time_s: float) -> str:
@@ -84,6 +87,7 @@ class Encoder:
         self._origin_ns = at_ns // 1000 * 1000
         self._host = None
         self._available = self._used = self._read_ns = -1
+        self._cpus = self._idle = -1
         self._stalls = (None, None)
         header = self._header
         boot = header.boot if self._hide is None or not header.boot else self._hide(header.boot)
@@ -109,6 +113,10 @@ class Encoder:
         if sample.late_ns >= 1000:
             values["l"] = sample.late_ns // 1000
         self._add_headroom(sample.headroom, values)
+        idle = round(100 * sample.idle_cpus)
+        if sample.cpus != self._cpus or abs(idle - self._idle) >= _IDLE_QUANTUM:
+            self._cpus, self._idle = sample.cpus, idle
+            values["i"] = [self._cpus, self._idle]
         if sample.read_at_ns != self._read_ns:
             self._read_ns = sample.read_at_ns
             values["d"] = sample.read_at_ns // 1000
