@@ -38,7 +38,7 @@ run_pip() {
         rm -f "$log"
     # The names that urllib3 in pip gives to a host that cannot be found or reached. A certificate or a status of HTTP is
     # another matter.
-    elif grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable' "$log"; then
+    elif grep -v 'Retrying (' "$log" | grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable'; then
         say "no network: $hint (pip's output: $log)"
     else
         say "pip failed (status $status). The end of its output, which is in $log:"
@@ -93,8 +93,8 @@ tools_or_exit() {
             python3-venv) tool=python3 ;;
             *) tool=$package ;;
         esac
-        if [[ $package == debian-archive-keyring ]]; then
-            continue
+        if [[ $package == debian-archive-keyring || $package == libc6-dev ]]; then
+            continue # they bring no command
         fi
         command -v "$tool" >/dev/null || missing+=("$tool")
     done

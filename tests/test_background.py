@@ -75,8 +75,9 @@ def test_each_new_error_and_the_end_of_all_are_logged_once(caplog: pytest.LogCap
 
 def test_a_bug_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     trouble = FileTrouble("/x/file", "bad", "good")
+    trouble.note(OSError(errno.ENOSPC, "full"))
     for _ in range(2):
         trouble.note(ZeroDivisionError("a bug"))
 
-    (record,) = caplog.records
+    _, record = caplog.records
     assert (record.getMessage(), record.exc_info is not None) == ("bad", True)

@@ -162,6 +162,14 @@ def test_fresh_figures_show_a_daemon_that_cannot_be_seen_otherwise(
 
 
 @pytest.mark.usefixtures("running")
+def test_damaged_figures_are_unknown(tree: FakeTree, tmp_path: Path) -> None:
+    file = publish(tmp_path, figures())
+    file.write_bytes(file.read_bytes() + b"cgpause_damaged_pods x\n")
+    code, text = ask(tree, "unsafe", file)
+    assert (code, text.startswith("the published figures are damaged: ")) == (UNKNOWN, True)
+
+
+@pytest.mark.usefixtures("running")
 def test_a_damaged_record_is_unsafe(tree: FakeTree) -> None:
     pod = tree.add_pod("web")
     pause_as(tree, pod, Owner.DAEMON)

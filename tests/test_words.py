@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -193,6 +194,21 @@ def test_of_a_huge_environment_only_a_part_is_read(
     assert read(fake, pod) is OwnWord.PROTECT
 
 
+def test_a_process_that_has_ended_does_not_hide_those_that_run(fake: FakeTree, start: Start) -> None:
+    pod = fake.add_pod("web")
+    put(containers(pod)[1], 2**22 + 1, start({"CGPAUSE": "protect"}))
+    assert read(fake, pod) is OwnWord.PROTECT
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("runc:[2:INIT]", None), ("runc", None), ("crunch", OwnWord.BATCH), ("runcible", OwnWord.BATCH)]
+)
+def test_only_a_runtime_makes_the_reading_wait(fake: FakeTree, start: Start, name: str, word: OwnWord | None) -> None:
+    pod = fake.add_pod("web")
+    put(containers(pod)[1], start({"CGPAUSE": "batch"}, name))
+    assert read(fake, pod) is word
+
+
 def test_a_process_that_has_ended_is_no_error(fake: FakeTree) -> None:
     pod = fake.add_pod("web")
     put(containers(pod)[1], 2**22 + 1)
@@ -264,7 +280,7 @@ class Asked(Words):
     """Words that the test sets, and the pods that were asked for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("/")
         self.pods: list[str] = []
 
     def ask(self, pod: Cgroup) -> None:
@@ -337,6 +353,28 @@ def test_a_command_reads_the_words_at_once(fake: FakeTree, start: Start) -> None
     tree = PodTree(str(fake.root), str(fake.log_dir), Config())
     (tracked,) = tree.refresh(0)[0]
     assert tracked.pod.protected == OWN
+    tree.close()
+
+
+def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(
+    fake: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/proc/<pid>/environ` waits for the mmap_lock of the process; a lock that the test holds stands for it."""
+    lock, readings = threading.Lock(), []
+
+    def read_waiting(_: Containers, pod: Cgroup) -> None:
+        readings.append(pod.path)
+        lock.acquire()  # noqa: SIM115
+        lock.release()
+
+    monkeypatch.setattr(Containers, "read", read_waiting)
+    monkeypatch.setattr("cgpause.pods.words._PATIENCE_S", 0.05)
+    for name in ("web", "db", "job"):
+        fake.add_pod(name)
+    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
+    with lock:
+        assert len(tree.refresh(0)[0]) == 3, "it goes on without the words"
+        assert len(readings) == 1
     tree.close()
 
 

@@ -11,7 +11,7 @@ import typer
 from cgpause.cli import byhand
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exit_code, said
-from cgpause.config.settings import Config
+from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.errors import CgpauseError, ProtectedError, printable
 from cgpause.core.exit_codes import Exit
 from cgpause.core.kubepods import pod_uid
@@ -80,8 +80,10 @@ def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
     Raises:
         CgpauseError: the tree cannot be read.
     """
-    # With the default configuration: an invalid file must not prevent a resume.
-    with given.tree(Config()) as tree, _noted_at_the_end(given) as note:
+    # With the default configuration, because an invalid file must not prevent a resume; without pods' own words, because
+    # a process that holds its lock must not delay one.
+    config = Config(protect=ProtectConfig(own_word=False))
+    with given.tree(config) as tree, _noted_at_the_end(given) as note:
 
         def resume_one(tracked: TrackedPod) -> str:
             return byhand.resume(tracked, note, command="cgpause resume", dry_run=dry_run)

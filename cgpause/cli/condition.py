@@ -47,6 +47,7 @@ class Condition(NamedTuple):
 
 
 _RUNS = Condition(Status.OK, "the daemon runs")
+"""Also for a dry run: it pauses no pod, so that no pod can be left paused. It publishes nothing."""
 
 
 class _Found(NamedTuple):
@@ -83,7 +84,7 @@ def _records(root: str, log_dir: str) -> _Found:
     names = None
     paused, damaged = [], []
     for cgroup in paused_cgroups(root, fail):
-        names = names or read_names(log_dir).pods
+        names = read_names(log_dir).pods if names is None else names
         uid = pod_uid(os.path.basename(cgroup.id.path)) or cgroup.id.path
         name = names.get(uid)
         label = uid if name is None else f"{name.namespace}/{name.name}"

@@ -148,7 +148,7 @@ def status(
 
     given: Globals = context.obj
     with exits():
-        print_each(lambda: read_chosen(given, refs), output, watch_s=_WATCH_S if watch else None)
+        print_each(lambda: read_chosen(given, refs, may_be_none=watch), output, watch_s=_WATCH_S if watch else None)
 
 
 @_command(_SEE, "cgpause top")

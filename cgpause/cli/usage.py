@@ -70,7 +70,12 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         """Parse the arguments; global options may stand after the command too, as kubectl allows."""
-        return super().parse_args(ctx, _options_first(args, self.params) if ctx.parent is None else args)
+        if ctx.parent is None:
+            last = next((one for one in self.params if args and args[-1] in one.opts), None)
+            if last is not None and not last.is_flag and not ctx.resilient_parsing:
+                fail(f"{args[-1]} needs a value ({last.metavar})", Exit.USAGE)
+            args = _options_first(args, self.params)
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
         """Return the command; exit with the right words if it is one of a group below this one."""

@@ -74,7 +74,7 @@ class FileTrouble:
         """Log an error, unless it is the same as the last one."""
         text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         if isinstance(error, Exception) and not isinstance(error, OSError):  # a bug
-            if self.text is None:
+            if text != self.text:
                 log.error("%s", self._bad, exc_info=error)
         elif text != self.text:
             advice = self._advice(error) if isinstance(error, OSError) else None

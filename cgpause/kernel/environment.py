@@ -2,8 +2,8 @@
 
 kubelet gives a container the variables of its manifest, and `/proc/<pid>/environ` shows them for as long as the program
 does not overwrite them (nginx and redis put their process title there). The content is that of the container: it is
-read up to a bound, and only the one variable is looked at. The
-kernel shows it to CAP_SYS_PTRACE, together with CAP_DAC_READ_SEARCH if the process belongs to another user than root.
+read up to a bound, and only the one variable is looked at. The kernel shows it to CAP_SYS_PTRACE, together with
+CAP_DAC_READ_SEARCH if the process belongs to another user than root.
 
 The kernel takes the process's mmap_lock for it, which the process may hold for long. So the daemon reads in a thread
 (`cgpause.pods.words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, since Linux 4.17).
@@ -25,7 +25,8 @@ _MOST_BYTES = 256 << 10
 _MOST_CONTAINERS = 64
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
-_RUNTIMES = (b"runc", b"crun", b"youki", b"conmon")
+_RUNTIMES = (b"runc\n", b"runc:[", b"crun\n", b"youki", b"conmon\n")
+"""The beginning of `comm` of a runtime that still makes the container: runc names its steps `runc:[2:INIT]`."""
 
 
 class Containers:
@@ -87,7 +88,8 @@ def _first_environ(pod: Cgroup, name: str) -> bytes:
     pids = sorted(_pids(pod, name))[:_MOST_PROCESSES]
     if not pids:
         return b""
-    pid = min(pids, key=lambda pid: (read_started_ns(pid), pid))
+    started = [(read_started_ns(pid), pid) for pid in pids]
+    pid = min([one for one in started if one[0]], default=(0, pids[0]))[1]  # 0: it has ended
     try:
         if _read(pid, "comm", 64).startswith(_RUNTIMES):
             return b""

@@ -203,7 +203,7 @@ class PodTree:
         self.read_at_ns = 0
         """Time of the last `read_details`; 0: never."""
         self.kinds = kinds or Kinds()
-        self._words = words or Words()
+        self._words = words or Words(root)
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()

@@ -1,4 +1,7 @@
-"""Reads pods' own words: at once for a command, in a thread for the daemon, whose loop waits for no pod."""
+"""Reads pods' own words, in a thread: a command waits for it for a moment, the daemon's loop not at all.
+
+A process may hold the lock that the reading takes, and no signal but SIGKILL ends that wait.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,26 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 0.2
 """Interval of readings while a runtime still makes a container, for up to _MAKING_S."""
 _MAKING_S = 10.0
+_PATIENCE_S = 1.0
+"""Time for which a command waits for the words of a pod."""
 
 
 class Words:
-    """Reads each pod's word when it is asked for."""
+    """Reads each pod's word when it is asked for; after a pod that does not let it, no more."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        """Read below the cgroup root `root`."""
+        self._root = root
         self._found: dict[CgroupId, OwnWord] = {}
+        self._hangs = False
 
     def ask(self, pod: Cgroup) -> None:
-        """Read the word of a pod with new containers."""
-        with suppress(CgpauseError):  # it has ended
-            self._keep(pod.id, Containers().read(pod))
+        """Read the word of a pod with new containers; wait for up to _PATIENCE_S seconds."""
+        if not self._hangs:
+            reading = threading.Thread(target=self._read, args=(pod.id, Containers()), daemon=True)
+            reading.start()
+            reading.join(_PATIENCE_S)
+            self._hangs = reading.is_alive()
 
     def take(self) -> dict[CgroupId, OwnWord]:
         """Return the words found since the last call."""
@@ -40,27 +51,39 @@ class Words:
         if word is not None:
             self._found[key] = strongest(word, self._found.get(key)) or word
 
+    def _read(self, key: CgroupId, containers: Containers) -> bool:
+        """Read a pod's word; return True if there is no more to read."""
+        try:
+            with Cgroup(self._root, key.path) as pod:
+                if pod.id != key:
+                    return True
+                self._keep(key, containers.read(pod))
+        except CgpauseError:
+            return True  # it has ended
+        return containers.is_complete
+
 
 class WordsThread(Words):
-    """Reads the words in a thread, again for up to 10 s while a runtime makes a container of the pod."""
+    """Reads the words while the caller goes on, and for up to 10 s while a runtime makes a container of the pod."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`; the thread starts with the first pod."""
-        super().__init__()
-        self._root = root
+        super().__init__(root)
         self._asked: queue.SimpleQueue[CgroupId] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._refused = False
 
     def ask(self, pod: Cgroup) -> None:
         """Let the thread read the word of a pod."""
-        self._asked.put(pod.id)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="words", daemon=True)
+            thread = threading.Thread(target=self._run, name="words", daemon=True)
             try:
-                self._thread.start()
+                thread.start()
             except RuntimeError as e:
-                log.warning("own words of pods not read %s", fields(error=e))
+                log.warning("own word of a pod not read %s", fields(cgroup=pod.id.path, error=e))
+                return
+            self._thread = thread
+        self._asked.put(pod.id)
 
     def _run(self) -> None:
         pending: dict[CgroupId, tuple[Containers, float]] = {}
@@ -81,15 +104,9 @@ class WordsThread(Words):
 
     def _read(self, key: CgroupId, containers: Containers) -> bool:
         """Read a pod's word; return True if there is no more to read."""
-        try:
-            with Cgroup(self._root, key.path) as pod:
-                if pod.id != key:
-                    return True
-                self._keep(key, containers.read(pod))
-        except CgpauseError:
-            return True  # it has ended
+        done = super()._read(key, containers)
         if containers.is_refused and not self._refused:
             self._refused = True
             advice = "grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or set [protect] own_word = false"
             log.warning("own words of pods not read %s", fields(error="not permitted", advice=advice))
-        return containers.is_complete
+        return done

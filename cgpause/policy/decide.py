@@ -66,7 +66,7 @@ class Decision:
     care_bytes: int
     """`Headroom.available_bytes` below which memory is tight, in bytes."""
     quiet: Quiet | None = None
-    """Time and headroom within which the next decision would be the same; None if unknown."""
+    """Time and headroom within which the next decision would pause no pod; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

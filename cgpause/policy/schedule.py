@@ -70,7 +70,7 @@ def interval_ns(rate: FillRate, sample: Sample, room_bytes: float) -> int:
 class Quiet(NamedTuple):
     """Bounds of the headroom within which no running pod has to be paused: a reading of node and kubepods is enough.
 
-    A decision made in between might pause a pod at its base a little earlier, or resume a paused one.
+    A decision made in between might resume a paused pod.
     """
 
     low_bytes: float

@@ -91,9 +91,16 @@ def _sample(name: str, labels: dict[str, str], value: float) -> str:
 
 
 def figure(text: bytes, series: str) -> float | None:
-    """Return the value of a series in the daemon's text, such as `cgpause_degraded{what="psi"}`; None without one."""
+    """Return the value of a series in the daemon's text, such as `cgpause_degraded{what="psi"}`; None without one.
+
+    Raises:
+        PublishedError: the value is no number.
+    """
     found = re.search(rb"^%b (\S+)$" % re.escape(series.encode()), text, re.MULTILINE)
-    return None if found is None else float(found[1])
+    try:
+        return None if found is None else float(found[1])
+    except ValueError as e:
+        raise PublishedError(f"the published figures are damaged: {e}") from e
 
 
 def read(path: str) -> tuple[Stamp, bytes]:

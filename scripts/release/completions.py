@@ -102,10 +102,10 @@ def _flags(given: Iterable[Command], wanted: Callable[[Parameter], object], but:
 
 
 def _is_file(parameter: Parameter) -> bool:
-    """Whether a placeholder names a file; arguments that name none are references to pods."""
+    """Whether a placeholder names a file; arguments that name none are references to pods, or one of several words."""
     if parameter.flags:
         return parameter.value.partition(".")[0] == "FILE"
-    return "REF" not in parameter.value
+    return "REF" not in parameter.value and "|" not in parameter.value
 
 
 def bash() -> str:

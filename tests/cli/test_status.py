@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,16 @@ def test_watch_shows_the_status_again_until_it_is_interrupted(tree: FakeTree) ->
         shown.until("\x1b[?1049l")  # the screen from before comes back
 
         assert shown.child.wait(60) == 0
+
+
+def test_watch_goes_on_while_no_pod_matches(tree: FakeTree) -> None:
+    gone = tree.add_pod("job-1")
+    with terminal(tree, "status", "job-*", "--watch") as shown:
+        shown.until("default/job-1")
+        shutil.rmtree(gone)
+        shown.until("pods      0:")
+        tree.add_pod("job-2")
+        shown.until("default/job-2")
 
 
 def test_watch_writes_json_one_on_each_line_and_ends_with_its_reader(tree: FakeTree) -> None:

@@ -223,6 +223,11 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
     assert (event.what, event.pod) == ("resumed", "default/web")
     assert event.held_s is not None
 
+    with Cgroup(str(tree.root), str(db.relative_to(tree.root))) as cgroup:
+        ledger.set_end(cgroup, Owner.MANUAL, 10**18)
+    event = reader.read(14 * S).events[-1]
+    assert (event.what, event.pod) == ("has a new end", "default/db")
+
     db.rename(tree.folder / "gone")
     event = reader.read(16 * S).events[-1]
     assert (event.what, event.pod) == ("ended", "default/db")

@@ -130,6 +130,8 @@ class Observer:
         elif before.mechanism is not now.mechanism:
             if before.reason != now.reason:  # with the same reason, it is the second step of one pause
                 self._add(at, "froze", pod, now.reason)
+        elif before.expires_ns != now.expires_ns:
+            self._add(at, "has a new end", pod, now.reason)
         else:
             self._add(at, "asserted again", pod, now.reason)
 
