@@ -24,21 +24,11 @@ SHARED = {
     "cgpause/cgpause.tmpfiles": "systemd/cgpause.tmpfiles",
     "cgpause/config.toml": "systemd/config.toml",
     "cgpause/restore.sh": "systemd/restore.sh",
-    "doc/cgpause/cli.md": "docs/cli.md",
-    "doc/cgpause/configuration.md": "docs/configuration.md",
-    "doc/cgpause/measurements/locks.md": "docs/measurements/locks.md",
-    "doc/cgpause/memory-high.md": "docs/memory-high.md",
-    "doc/cgpause/metrics.md": "docs/metrics.md",
-    "doc/cgpause/operations.md": "docs/operations.md",
-    "doc/cgpause/policies.md": "docs/policies.md",
-    "doc/cgpause/runbooks.md": "docs/runbooks.md",
-    "doc/cgpause/trace.md": "docs/trace.md",
-    "doc/cgpause/measurements/timeline.png": "docs/measurements/timeline.png",
     "fish/vendor_completions.d/cgpause.fish": "scripts/completions/cgpause.fish",
     "man/man1/cgpause.1": "docs/man/cgpause.1",
     "man/man5/cgpause.toml.5": "docs/man/cgpause.toml.5",
     "zsh/site-functions/_cgpause": "scripts/completions/_cgpause",
-}
+} | {f"doc/cgpause/{name.removeprefix('docs/')}": name for name in source_files(REPO) if name.startswith("docs/")}
 
 
 @pytest.fixture(scope="module")

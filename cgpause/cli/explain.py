@@ -19,7 +19,6 @@ from cgpause.policy.reserve import ReserveState
 from cgpause.policy.schedule import FAST_NS
 from cgpause.policy.watermark import WatermarkState
 
-_PAGE = 4096
 
 
 def decide_now(
@@ -76,7 +75,7 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         return "runs even without headroom until it gives memory back: its pauses have cost more than a restart would"
     if place.first:
         return "all that it may take is reserved for it, so that one pod can always reach its peak and give memory back"
-    if place.need < _PAGE:
+    if place.need <= place.noise:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (

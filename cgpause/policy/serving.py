@@ -37,13 +37,17 @@ class Place(NamedTuple):
     """Whether the pod has its whole worst demand reserved."""
     excused: bool = False
     stoppable: bool = True
+    noise: int = 0
+    """Growth up to this size is noise, for which no pod is paused."""
 
 
 def place_of(one: Demand, need: float, left: float, *, runs: bool, first: bool = False) -> Place:
     """Return the place of a demand for `need` bytes where `left` bytes are left."""
     pod = one.usage.pod
     claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0)
-    return Place(one.usage, claim, one.rate, need, left, one.basis, one.cost_s, runs, first)
+    return Place(
+        one.usage, claim, one.rate, need, left, one.basis, one.cost_s, runs, first, one.excused, noise=one.noise
+    )
 
 
 class Served(NamedTuple):
@@ -87,7 +91,7 @@ def serve(
                 growing.add(one)
                 waits_for = None if one is waits_for else waits_for
         if everyone or one.is_paused or not runs:
-            places.append(place_of(one, need, has, runs=runs, first=one is first)._replace(excused=one.excused))
+            places.append(place_of(one, need, has, runs=runs, first=one is first))
         if runs and one.newcomer:
             admitted.add(one.usage.pod.cgroup)
     return Served(places, slack - growing.bytes, unsafe, admitted, None if first is None else first.usage.pod.cgroup)

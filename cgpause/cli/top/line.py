@@ -11,8 +11,6 @@ from cgpause.policy.decide import Decision, Verdict
 from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place
 
-_PAGE = 4096
-"""Smallest demand in bytes for which `reserve` pauses a pod."""
 
 
 def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> Verdict | None:
@@ -55,4 +53,4 @@ def _spare(place: Place) -> float:
 
 
 def _asks(place: Place) -> bool:
-    return not place.first and not place.excused and place.need >= _PAGE
+    return not place.first and not place.excused and place.need > place.noise
