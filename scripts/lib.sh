@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# What scripts/demo, test, bench and vm share: progress lines, Debian packages, the virtual environment.
-# Sourced, never run; expects `set -euo pipefail` in its caller.
+# Functions of the other scripts: progress lines, Debian packages, the virtual environment.
+# Scripts source this file after `set -euo pipefail`.
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# What scripts/vm needs, and what builds the C programs that run there.
+# Debian packages for scripts/vm, and for the build of the C programs that run in the VM.
 VM_PACKAGES=(debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 util-linux)
 ((EUID == 0)) || VM_PACKAGES+=(uidmap)
 C_PACKAGES=(gcc libc6-dev)
 export VM_PACKAGES C_PACKAGES # for the script that sources this
 
-# say TEXT...: a progress line, on stderr so that it never mixes with results.
+# say TEXT...: print a progress line on stderr, apart from results.
 say() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2
 }
@@ -28,7 +28,7 @@ quietly() {
     return "$status"
 }
 
-# run_pip HINT CMD...: run pip; if it fails, say HINT where no network was the reason, else show the end of its output.
+# run_pip HINT CMD...: run pip; after a failure, print HINT if there was no network, else the end of pip's output.
 run_pip() {
     local hint=$1 log status=0
     shift
@@ -36,9 +36,8 @@ run_pip() {
     "$@" >"$log" 2>&1 </dev/null || status=$?
     if ((status == 0)); then
         rm -f "$log"
-    # The names that urllib3 in pip gives to a host that cannot be found or reached. A certificate or a status of HTTP is
-    # another matter.
-    elif grep -v 'Retrying (' "$log" | grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable'; then
+    # Exceptions of pip's urllib3 for a host that cannot be found or reached, but not for certificates or HTTP errors.
+    elif grep -qE '(NewConnection|ConnectTimeout|ReadTimeout|Proxy|NameResolution)Error|Network is unreachable' "$log"; then
         say "no network: $hint (pip's output: $log)"
     else
         say "pip failed (status $status). The end of its output, which is in $log:"
@@ -47,7 +46,7 @@ run_pip() {
     return "$status"
 }
 
-# missing_packages PKG...: print those of these Debian packages that are not installed, each on a line.
+# missing_packages PKG...: print the Debian packages of the list that are not installed, each on a line.
 missing_packages() {
     local package
     for package in "$@"; do
@@ -57,7 +56,7 @@ missing_packages() {
     done
 }
 
-# need_packages PKG...: make sure these Debian packages are installed; as root install them, else say how.
+# need_packages PKG...: install missing Debian packages if root runs this, else exit with the command to run.
 need_packages() {
     local missing
     if ! command -v apt-get >/dev/null; then
@@ -74,13 +73,13 @@ need_packages() {
         exit 1
     fi
     say "installing ${missing[*]}"
-    # An index that is a little old often serves as well, and one source that fails to update may not be ours.
+    # Ignore errors: a slightly old index is often good enough, and the failing source may be one without our packages.
     quietly "apt-get update" apt-get update || true
     quietly "apt-get install" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y --no-install-recommends "${missing[@]}" || exit 1
 }
 
-# tools_or_exit PKG...: without apt, all we can do is look for the commands these packages would bring.
+# tools_or_exit PKG...: on a system without apt, exit if a command of one of these packages is missing.
 tools_or_exit() {
     local package tool missing=()
     for package in "$@"; do
@@ -93,8 +92,8 @@ tools_or_exit() {
             python3-venv) tool=python3 ;;
             *) tool=$package ;;
         esac
-        if [[ $package == debian-archive-keyring || $package == libc6-dev ]]; then
-            continue # they bring no command
+        if [[ $package == debian-archive-keyring ]]; then
+            continue
         fi
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
@@ -116,7 +115,7 @@ find_python() {
     return 1
 }
 
-# venv_is_current: whether setup_venv has nothing to do.
+# venv_is_current: succeed if setup_venv has nothing to do.
 venv_is_current() {
     local stamp=$REPO/.venv/cgpause-stamp
     [[ -x $REPO/.venv/bin/python && -f $stamp && $(<"$stamp") == "$(sha256sum <"$REPO/pyproject.toml")" ]]
@@ -132,7 +131,7 @@ venv_packages() {
     fi
 }
 
-# setup_venv: $REPO/.venv with cgpause and its development tools; does nothing while pyproject.toml stays the same.
+# setup_venv: make $REPO/.venv with cgpause and its development tools; do nothing while pyproject.toml stays the same.
 setup_venv() {
     local python packages
     if venv_is_current; then

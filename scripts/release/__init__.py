@@ -1,1 +1,1 @@
-"""Builds what is shipped: the wheel, the Debian package, the container image and the manual pages."""
+"""Builds the release: the wheel, the Debian package, the container image, the manual pages and the completions."""

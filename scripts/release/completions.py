@@ -1,8 +1,8 @@
-"""The completions of bash, fish and zsh, written from the commands.
+"""Writes the completion scripts of bash, fish and zsh from the commands.
 
-cgpause itself answers which commands, options and pods there are. A script has to know where a file or folder belongs,
-because only the shell completes these: after an option or command whose placeholder names one.
-The scripts lie in scripts/completions/, and tests/test_completion.py holds them to this.
+A script asks cgpause for commands, options and pods. Only the shell completes files and folders, so a script has a list
+of the options and commands with a placeholder for one. The scripts are in scripts/completions/;
+tests/test_completion.py checks that they equal this module's output.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Words:
     file_options: list[str]
     folder_options: list[str]
     file_commands: list[str]
-    """Commands, by their last word."""
+    """Last words of the commands that take a file."""
     file_switches: list[str]
-    """Switches of these commands alone."""
+    """Switches that only these commands have."""
 
 
 def words() -> Words:
-    """Return the words, sorted, from the commands as they are."""
+    """Return the words of the present commands, sorted."""
     all_commands = commands()
     taking = [command for command in all_commands if any(_is_file(one) for one in command.parameters if not one.flags)]
     others = _flags(all_commands, bool, but=taking)
@@ -102,24 +102,24 @@ def _flags(given: Iterable[Command], wanted: Callable[[Parameter], object], but:
 
 
 def _is_file(parameter: Parameter) -> bool:
-    """Whether a placeholder names a file; arguments that name none are references to pods, or one of several words."""
+    """Return True if a parameter's value is a file; an argument is a file unless it refers to pods."""
     if parameter.flags:
         return parameter.value.partition(".")[0] == "FILE"
-    return "REF" not in parameter.value and "|" not in parameter.value
+    return "REF" not in parameter.value
 
 
 def bash() -> str:
-    """scripts/completions/cgpause.bash."""
+    """Return the text of scripts/completions/cgpause.bash."""
     return _BASH.format(head=_ANSWERS_ITSELF, **_cases())
 
 
 def zsh() -> str:
-    """scripts/completions/_cgpause."""
+    """Return the text of scripts/completions/_cgpause."""
     return _ZSH.format(head=_ANSWERS_ITSELF, **_cases())
 
 
 def fish() -> str:
-    """scripts/completions/cgpause.fish."""
+    """Return the text of scripts/completions/cgpause.fish."""
     found = words()
     return _FISH.format(
         head=_ANSWERS_ITSELF,

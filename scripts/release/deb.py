@@ -1,6 +1,6 @@
-"""Builds the Debian package with dpkg-deb: the wheel's files in Debian's places, and packages that Debian lacks.
+"""Builds the Debian package with dpkg-deb: the wheel's files at Debian's paths, and Python packages that Debian lacks.
 
-One package suits every Debian from 12 on, with any Python: /usr/lib/cgpause looks like a virtual environment, so that
+One package fits every Debian from 12 on, with any Python: /usr/lib/cgpause looks like a virtual environment, so that
 the unit, the command and `python -I -m cgpause...` work as after any other installation. Control file, maintainer
 scripts and the list of bundled packages are in scripts/debian.
 """
@@ -25,12 +25,12 @@ from lab.vm.host import REPO, LabError, building, cache_dir, run_tool, say
 from release.wheels import build_wheel, pip
 
 PYTHONS = range(11, 15)
-"""Minor versions of Python 3 that Depends allows: Debian 12 has 3.11, 13 has 3.13, what follows has 3.14."""
+"""Minor versions of Python 3 that Depends allows: Debian 12 has 3.11, Debian 13 has 3.13, the next one has 3.14."""
 PREFIX = "usr/lib/cgpause"
 SITE = f"{PREFIX}/lib/python3/site-packages"
 DEBIAN = REPO / "scripts/debian"
 
-# Where what the wheel has below share/ belongs.
+# Path in the package by the beginning of a file's path below the wheel's share/; the first match counts.
 PLACES = {
     "cgpause/cgpause-metrics.service": "usr/lib/systemd/system/cgpause-metrics.service",
     "cgpause/cgpause.service": "usr/lib/systemd/system/cgpause.service",
@@ -41,7 +41,7 @@ PLACES = {
     "": "usr/share/",
 }
 
-# What the shipped units call an installation, and what it is here.
+# Path in the package by path in the shipped units.
 UNIT_PATHS = {
     "/usr/local/lib/cgpause/current/share/cgpause/": f"/{PREFIX}/share/cgpause/",
     "/usr/local/lib/cgpause/current/share/": "/usr/share/",
@@ -62,17 +62,20 @@ LINKS = {
 }
 
 OPT_IN = (b"\nall = false\n", b"\nall = true\n")
-"""An option of the configuration, in the wheel and here: a package that a fleet gets pauses only what a rule allows."""
+"""A line of the shipped configuration, and its replacement: installed on a whole fleet, the package makes cgpause pause
+only pods that a rule allows."""
 
 SCRIPTS = ("preinst", "postinst", "prerm", "postrm")
 
 
 def build_package(folder: Path, wheel: Path, cache: Path, repo: Path = REPO) -> Path:
-    """Build cgpause_VERSION_all.deb into `folder`, from a wheel of the working tree; the same twice is the same bytes.
+    """Build cgpause_VERSION_all.deb into `folder` from a wheel of the working tree, and return its path.
+
+    Two builds of the same commit have the same bytes.
 
     Raises:
         ToolError: a tool failed, or is missing.
-        LabError: what is bundled is not pure Python.
+        LabError: a bundled package is not pure Python.
     """
     with tempfile.TemporaryDirectory(prefix="cgpause-deb-") as scratch:
         root = Path(scratch)
@@ -104,7 +107,7 @@ def build_package(folder: Path, wheel: Path, cache: Path, repo: Path = REPO) -> 
 
 
 def place(shared: str) -> str:
-    """Where a file that the wheel has below share/ is in the package."""
+    """Return the path in the package of a file below the wheel's share/."""
     start = next(start for start in PLACES if shared.startswith(start))
     return PLACES[start] + shared.removeprefix(start)
 
@@ -126,7 +129,7 @@ def _unpack(wheel: Path, root: Path) -> None:
 
 
 def ensure_bundled(cache: Path) -> Path:
-    """The folder with what is bundled as pip installs it; only the first call needs a network."""
+    """Return the folder with the bundled packages, as pip installs them; only the first call needs a network."""
     pins = DEBIAN / "bundled.txt"
     folder = cache / f"bundled-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}"
     with building(folder) as work:
@@ -137,7 +140,7 @@ def ensure_bundled(cache: Path) -> Path:
 
 
 def _add_bundled(root: Path, folder: Path) -> dict[str, str]:
-    """Put what is bundled beside our own code; returns each one's license."""
+    """Copy the bundled packages beside cgpause's own code; return the license text of each by name."""
     shutil.copytree(folder, root / SITE, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bin", "*.dist-info"))
     licenses = {}
     for info in sorted(folder.glob("*.dist-info")):
@@ -148,7 +151,7 @@ def _add_bundled(root: Path, folder: Path) -> dict[str, str]:
 
 
 def source_epoch(repo: Path) -> int:
-    """The time of the last commit, or without git of the newest source; SOURCE_DATE_EPOCH stands before both."""
+    """Return SOURCE_DATE_EPOCH, else the time of the last commit, else that of the newest source; in Unix seconds."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given:
         return int(given)
@@ -178,7 +181,7 @@ cgpause ({version}) unstable; urgency=medium
 
 
 def _paragraphs(text: str) -> str:
-    """As a copyright file has them: a full stop where a line is empty."""
+    """Return a text for a copyright file, with a full stop for each empty line."""
     return "\n".join(line.strip() or "." for line in text.strip().splitlines())
 
 
@@ -192,7 +195,7 @@ def _write_control(root: Path, version: str) -> None:
     files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     names = [str(path.relative_to(root)) for path in files]
     sums = (hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() for path in files)
-    # As dpkg-gencontrol reckons: every file in whole KiB, and one for all else.
+    # As in dpkg-gencontrol: each file counts in whole KiB, and everything else as one KiB.
     kib = sum(-(-path.stat().st_size // 1024) for path in files) + sum(
         1 for path in root.rglob("*") if path not in files
     )
@@ -220,7 +223,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; the package's path is printed."""
+    """Run the command line: build the package and print its path."""
     parser = argparse.ArgumentParser(prog="scripts/package", description="Build the Debian package.")
     parser.add_argument("folder", nargs="?", default="dist", help="where to put it (default: %(default)s)")
     try:

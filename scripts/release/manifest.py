@@ -1,7 +1,7 @@
 """Translates a pod template into options of podman, so that tests run the manifest itself.
 
-It knows the fields that docs/deploy/base/daemonset.yaml uses and refuses every other one, so that none is left out
-silently. Probes are kubelet's, so it leaves them out.
+It translates the fields that docs/deploy/base/daemonset.yaml uses, and refuses every other field instead of ignoring
+it. It ignores probes, because kubelet runs them.
 """
 
 import re
@@ -45,12 +45,13 @@ _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
 def podman_options(pod: Yaml, name: str, folders: Mapping[str, str], uid: str) -> list[str]:
-    """Options of `podman run` for the container of this name in a pod's spec.
+    """Return options of `podman run` for the container of this name in a pod's spec.
 
-    `folders` has a folder of the host for each volume that is none by itself (emptyDir, configMap), `uid` is the pod's.
+    `folders` has a folder of the host for each volume without a path on the host (emptyDir, configMap); `uid` is the
+    pod's UID.
 
     Raises:
-        ValueError: the manifest says something that is not translated here.
+        ValueError: the manifest has a field or value that this module does not translate.
     """
     container = container_of(pod, name)
     _know("pod", pod, _POD)
@@ -86,7 +87,7 @@ def arguments(container: Yaml) -> tuple[str | None, list[str]]:
 
 
 def container_of(pod: Yaml, name: str) -> Yaml:
-    """The container of this name."""
+    """Return the container of this name."""
     found: Yaml = next(container for container in pod["containers"] if container["name"] == name)
     return found
 

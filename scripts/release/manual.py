@@ -1,7 +1,7 @@
-"""The manual pages, written from the code: cgpause(1) from the commands, cgpause.toml(5) from the options.
+"""Writes the manual pages from the code: cgpause(1) from the commands, cgpause.toml(5) from the options.
 
-What the code does not say (files, environment, examples) is written here; what an exit code means, docs/cli.md says.
-The pages lie in docs/man/, and tests/test_manual.py holds them to this.
+This module has the texts on files, environment and examples; docs/cli.md has the meanings of exit codes. The pages are
+in docs/man/; tests/test_manual.py checks that they equal this module's output.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, 
 from cgpause.ledger.record import XATTR
 
 REVISED = "2026-11-22"
-"""When what is written here was last looked over: a page has a date."""
+"""Date of the pages: the last review of the texts in this module."""
 
 _DESCRIPTION = f"""\
 cgpause watches the memory of a Kubernetes node, pauses pods through `cpu.max` or `cgroup.freeze` of their cgroups while
@@ -79,13 +79,13 @@ class Parameter:
 
     @property
     def usage(self) -> str:
-        """As it stands in a synopsis."""
+        """The parameter's text in a synopsis."""
         return f"[{self.flags[0]}{' ' * bool(self.value)}{self.value}]" if self.flags else self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as its function says; the name is empty for the options before all of them."""
+    """A command, read from its function; the name is empty for the options that all commands share."""
 
     name: str
     text: str
@@ -94,18 +94,18 @@ class Command:
 
     @property
     def options(self) -> list[Parameter]:
-        """Without the arguments."""
+        """The parameters with flags."""
         return [parameter for parameter in self.parameters if parameter.flags]
 
     @property
     def usage(self) -> list[str]:
-        """The words of its synopsis."""
+        """The words of the command's synopsis."""
         ordered = sorted(self.parameters, key=lambda parameter: not parameter.flags)
         return [*([self.name] if self.name else []), *(parameter.usage for parameter in ordered)]
 
 
 def commands() -> list[Command]:
-    """The options before the command, then every command in the order of the help."""
+    """Return the options that all commands share, then every command in the order of the help."""
     group: Any = get_command(app)  # typer and click have no type in common over the versions we allow
     registered = app.registered_callback
     assert registered is not None
@@ -139,13 +139,13 @@ def _parameters(function: Any, parsed: Iterable[Any]) -> Iterator[Parameter]:  #
 
 
 def exit_meanings() -> list[tuple[str, str]]:
-    """Each exit code and what it means, as docs/cli.md has it."""
+    """Return each exit code and its meaning, from docs/cli.md."""
     section = (REPO / "docs/cli.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("\n## ")[0]
     return re.findall(r"^\| (\d) \| (.+) \|$", section, re.MULTILINE)
 
 
 def command_page() -> str:
-    """cgpause(1)."""
+    """Return the text of cgpause(1)."""
     before, *rest = commands()
     lines = [
         *_head("cgpause", 1, "pause Kubernetes pods before the OOM killer restarts them"),
@@ -174,7 +174,7 @@ def command_page() -> str:
 
 
 def options_page() -> str:
-    """cgpause.toml(5)."""
+    """Return the text of cgpause.toml(5)."""
     lines = [
         *_head("cgpause.toml", 5, "configuration of cgpause"),
         ".SH SYNOPSIS",
@@ -201,7 +201,7 @@ def options_page() -> str:
 
 def _head(name: str, section: int, what: str) -> list[str]:
     title = f'.TH {_escaped(name.upper())} {section} "{REVISED}" "cgpause {__version__}"'
-    # Neither stretched lines nor broken words: most of what is long here is typed as it stands.
+    # Neither stretched lines nor broken words: most long words are commands or paths, which readers copy.
     layout = [".nh", ".ad l"]
     return [
         '.\\" Written by scripts/release/manual.py: change that.',
@@ -213,7 +213,7 @@ def _head(name: str, section: int, what: str) -> list[str]:
 
 
 def _synopsis(words: Iterable[str]) -> list[str]:
-    # One word a line: they break between options, and nowhere else.
+    # One word a line, with unbreakable spaces: roff breaks lines between options only.
     return [".B cgpause", *(_escaped(word).replace(" ", "\\ ") for word in words)]
 
 
@@ -233,12 +233,15 @@ def _entry(names: Iterable[str], text: str, value: str = "") -> list[str]:
 
 
 def _flowing(text: str) -> str:
-    """Text without its line breaks, but for those between paragraphs."""
+    """Return a text without line breaks except between paragraphs."""
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text.strip())
 
 
 def _prose(text: str, between: str = ".PP") -> list[str]:
-    """Paragraphs, after an empty line; a line break stays one, four blanks begin an example, backquotes mean bold."""
+    """Return a text as lines of roff.
+
+    An empty line begins a paragraph, and a line break stays. Four blanks begin an example, backquotes mean bold.
+    """
     lines: list[str] = []
     blocks = text.split("\n")
     for before, block in zip([None, *blocks], blocks):  # noqa: B905 - each with the one before
@@ -261,6 +264,6 @@ def _see_also(*pages: tuple[str, int]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text as roff takes it: every hyphen can be copied, and everything is ASCII."""
+    """Return a text escaped for roff: readers can copy every hyphen, and all characters are ASCII."""
     plain = text.replace("\\", "\\e").replace("-", "\\-")
     return "".join(char if char.isascii() else f"\\[u{ord(char):04X}]" for char in plain)

@@ -1,8 +1,8 @@
-"""The container image: a small Debian made by mmdebstrap with our Debian package in it, as an OCI archive by buildah.
+"""Builds the container image: mmdebstrap makes a small Debian with our package, buildah an OCI archive of it.
 
-No registry is asked and no daemon runs: everything comes from the mirror that the host has its Debian from. File times
-are the commit's at the latest, and what differs from build to build (logs, caches) is left out; that two builds are the
-same to the byte has not been shown.
+The build uses no registry and no daemon: everything comes from the Debian mirror of the host. No file is younger than
+the commit, and files that differ from build to build (logs, caches) are left out. No test compares the bytes of two
+builds.
 """
 
 import argparse
@@ -25,8 +25,8 @@ ARCHITECTURES = ("amd64", "arm64")
 """Architectures of nodes, as Debian and OCI call both."""
 RECIPE = REPO / "scripts/oci/Containerfile"
 SUITE = "bookworm"
-"""A stable Debian on any host."""
-# What our package depends on.
+"""Debian release of the image, the same on any host."""
+# Dependencies of our package.
 PACKAGES = (
     "python3",
     "python3-click",
@@ -53,7 +53,7 @@ def make_root(tarball: Path, package: Path, epoch: int, arch: str) -> None:
     """Write the image's files as a tar.
 
     Raises:
-        ToolError, LabError: the mirror is not reachable, or not known, or this host cannot run programs of `arch`.
+        ToolError, LabError: the mirror is unknown or unreachable, or this host cannot run programs of `arch`.
     """
     source = replace(host_source()[0], suite=SUITE)
     unpack = (
@@ -82,7 +82,7 @@ def make_root(tarball: Path, package: Path, epoch: int, arch: str) -> None:
 
 
 def build_image(folder: Path, package: Path, epoch: int, arch: str) -> Path:
-    """Build cgpause-VERSION-ARCH-oci.tar into `folder`, from a Debian package of ours.
+    """Build cgpause-VERSION-ARCH-oci.tar into `folder` from our Debian package, and return its path.
 
     Raises:
         ToolError, LabError: a tool failed, or is missing.
@@ -107,12 +107,12 @@ def build_image(folder: Path, package: Path, epoch: int, arch: str) -> Path:
         run_tool([*buildah, "push", "--format", "oci", name, f"oci-archive:{image}:{name}"])
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(image, folder / image.name)
-        run_tool([*buildah, "rmi", "--all", "--force"])  # its folders are not all ours to remove without root
+        run_tool([*buildah, "rmi", "--all", "--force"])  # without root, only buildah can remove all of its folders
     return folder / image.name
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; the archive's path is printed."""
+    """Run the command line: build the image and print the archive's path."""
     parser = argparse.ArgumentParser(prog="scripts/image", description="Build the container image.")
     parser.add_argument("folder", nargs="?", default="dist", help="where to put it (default: %(default)s)")
     parser.add_argument("--arch", choices=ARCHITECTURES, help="of the nodes (default: this host's)")

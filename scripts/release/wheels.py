@@ -1,4 +1,4 @@
-"""Our own wheel, and pip as the scripts here call it."""
+"""Builds cgpause's wheel, and calls pip for the other scripts."""
 
 import importlib.util
 import sys
@@ -8,15 +8,18 @@ from lab.vm.host import LabError, run_tool
 
 
 def pip() -> list[str]:
-    """The beginning of a call of pip."""
+    """Return the beginning of pip's command line."""
     return [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
 
 
 def build_wheel(folder: Path, repo: Path) -> Path:
-    """Build a wheel of the working tree into a folder that has none; without a network where the build backend is here.
+    """Build a wheel of the working tree into a folder without wheels, and return its path.
+
+    The build needs a network unless the build backend is installed.
 
     Raises:
-        ToolError: it does not build.
+        ToolError: the build failed.
+        LabError: the folder has not exactly one wheel after it.
     """
     backend = all(importlib.util.find_spec(name) for name in ("hatchling", "hatch_fancy_pypi_readme"))
     isolation = ["--no-build-isolation"] if backend else []

@@ -98,7 +98,7 @@ quota_us = 1000
 [memory_high]
 enabled = false
 """
-# The paper knows neither limits on pauses nor services, and pods are made here in 0.15 s instead of seconds.
+# The paper has neither limits on pauses nor services. settle_s is short because the bed makes a pod in 0.15 s.
 _HOLD = """\
 [hold]
 max_pause_s = 86400
@@ -263,9 +263,9 @@ OOMD_PCT = 95
 def oomd_config(kubepods: str, capacity_bytes: int, scale: float) -> dict[str, object]:
     """Return the ruleset "user session protection", with which oomd is packaged, for kubepods.
 
-    It keeps the pressure detector and the action (kill by size or growth), and scales durations to whole seconds. It
-    adds a second detector, because without swap there is hardly any pressure before memory is gone. It drops the
-    condition of recent reclaim, because without swap nothing is ever reclaimed.
+    The ruleset keeps the pressure detector and the action (kill by size or growth), and scales durations to whole
+    seconds. It has a second detector, because without swap there is hardly any pressure before memory is gone. It
+    drops the condition of recent reclaim, because without swap nothing is ever reclaimed.
     """
 
     def seconds(packaged: float) -> str:

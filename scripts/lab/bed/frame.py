@@ -1,4 +1,4 @@
-"""The frame of a measurement in the guest: a bed of its own, and one JSON object on stdout."""
+"""The frame of a measurement in the guest: its own slice and folder, and one JSON object on stdout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def own_bed(name: str) -> Iterator[tuple[Path, Path]]:
     """Make the slice and the folder `cgpause-NAME`, and remove both at the end.
 
     Raises:
-        LabError: not root, or another run goes on.
+        LabError: this process is not root, or another run uses the machine.
     """
     need_root()
     with (
@@ -35,16 +35,16 @@ def own_bed(name: str) -> Iterator[tuple[Path, Path]]:
 
 
 def need_root() -> None:
-    """Raise LabError unless root runs this."""
+    """Raise LabError unless this process is root."""
     if os.geteuid() != 0:
         raise LabError("it makes cgroups and network namespaces, so it needs root")
 
 
 def stay_alive() -> None:
-    """Keep this process working on a node out of memory: the kernel kills pods first, and its pages stay in memory.
+    """Keep this process working when memory runs out: the kernel kills pods first, and its own pages stay in memory.
 
     Raises:
-        LabError: the pages cannot be locked, so page faults would stall what restarts and times the jobs.
+        LabError: the pages cannot be locked. Page faults would then stall this process, which restarts and times jobs.
     """
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     if refused := lock_memory():
@@ -54,9 +54,9 @@ def stay_alive() -> None:
 def print_result(
     name: str, measure: Callable[[], dict[str, Any]], failed: Callable[[dict[str, Any]], object] = lambda _: False
 ) -> int:
-    """Print the result of a measurement, dataclasses as objects.
+    """Run `measure` and print its result as JSON, with dataclasses as objects.
 
-    Return the exit status: 0, 1 if the bed failed, 3 if the result is what `failed` calls a failure.
+    Return the exit status: 0, 1 if the bed failed, 3 if `failed` returns a true value for the result.
     """
     end_by_signal()
     try:

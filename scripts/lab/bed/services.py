@@ -1,7 +1,7 @@
 """The service pods of a node: services, their network namespaces, their probers, and a control.
 
-They do kubelet's and the container runtime's part as far as liveness goes: a sandbox that keeps the pod's network
-namespace, a prober per container, and the restart of killed containers.
+They do the parts of kubelet and of the container runtime that liveness needs: a sandbox that keeps the pod's network
+namespace, a prober for each container, and the restart of killed containers.
 """
 
 from __future__ import annotations
@@ -178,7 +178,10 @@ class Namespaces:
 
 @dataclass(frozen=True, slots=True)
 class InNamespaces:
-    """Puts each job into its pod's own network, as a runtime does: in the host's something listens."""
+    """Puts each job into its own pod's network namespace, as a runtime does.
+
+    In the host's namespace other programs listen on ports, and cgpause would class every job as a service.
+    """
 
     namespaces: Namespaces
 
@@ -187,7 +190,7 @@ class InNamespaces:
         return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
 
     def on_event(self, event: Event) -> None:
-        """Name a pod's network as soon as the pod is there, and forget that name when the pod has gone."""
+        """Name a pod's network namespace when the pod is admitted, and remove the name when the pod is removed."""
         if event.kind is EventKind.ADMITTED:
             self.namespaces.link(event.pod)
         elif event.kind is EventKind.REMOVED:
@@ -197,7 +200,7 @@ class InNamespaces:
 class Control:
     """The same service and prober beside the tree, where nothing is ever paused.
 
-    A probe that the control misses shows that the machine was too slow: then the run says nothing about pauses.
+    If the control misses a probe, the machine was too slow, and the run shows nothing about pauses.
     """
 
     def __init__(self, parent: Path, program: Path, plan: Plan) -> None:
@@ -228,13 +231,13 @@ def serve(program: Path, plan: Plan) -> tuple[str, ...]:
 
 
 def probe(program: Path, plan: Plan, *, phase: float) -> tuple[str, ...]:
-    """Return the command line of its prober; `phase` is the part of a period until the first probe."""
+    """Return the command line of a service's prober; it waits `phase` periods before the first probe."""
     times_s = (phase * plan.period, plan.period, plan.timeout)
     return (str(program), "probe", "http", str(PORT), *(str(round(one * plan.scale * 1000)) for one in times_s))
 
 
 def await_netns(cgroup: Path) -> int:
-    """Wait until a process below a cgroup has a network namespace other than ours; return its pid.
+    """Wait until a process below a cgroup has a network namespace other than this process's; return its pid.
 
     Raises:
         LabError: no such process appeared in time.
@@ -326,7 +329,7 @@ class Services:
         argv = self.namespaces.enter(name, *serve(self.program, self.plan))
         service.container = self.tree.start_container(service.pod, argv)
         service.started_s = time.monotonic()
-        # Spread over the period: otherwise all probes meet the same moment of a pause.
+        # Spread the probes over the period: otherwise all of them meet the same moment of a pause.
         phase = (number + 1) / self.plan.services
         service.prober = Prober(self.namespaces.enter(name, *probe(self.program, self.plan, phase=phase)))
 
@@ -360,5 +363,5 @@ class Services:
 
 
 def has_exited(container: Container) -> bool:
-    """Whether a container's process has ended; leaves it for `remove_container` to reap."""
+    """Return True if a container's process has ended; leave the process for `remove_container` to reap."""
     return os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

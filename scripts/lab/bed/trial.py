@@ -3,8 +3,8 @@
     python -m lab.bed.trial calibrate --unit-cpu-ms N
     python -m lab.bed.trial run --setting kubepods|node --share N --oversub RATIO --arm ARM --seed N --work N [...]
 
-As root with cgroup v2; the peers only in the VM. In the setting `node` only the machine's own memory limits the jobs: a
-VM of 560M then has the same 384 MiB for them that are the default in the setting `kubepods`. Prints one JSON object on
+It needs root and cgroup v2; the peers run only in the VM. In the setting `node` only the machine's own memory limits
+the jobs: a VM of 560M leaves them 384 MiB, the default capacity in the setting `kubepods`. It prints one JSON object on
 one line. Exit status: 0 if the trial ran, even into its timeout; 1 if it could not run; 2 on a usage error; 128 + n if
 signal n ended it.
 
@@ -96,7 +96,7 @@ def capacity_bytes(plan: Plan, available_bytes: int) -> int:
         LabError: this machine has too little memory, or too much for the setting `node`.
     """
     capacity = plan.capacity_mib * MIB
-    # Without any limit the jobs that run at once can take the sum of their limits.
+    # In the arm `unlimited` the jobs that run at once can use the sum of their own limits.
     need = _SPARE_BYTES + _DAEMON_BYTES + (capacity * plan.oversubscription if plan.arm == "unlimited" else capacity)
     here = f"here are {available_bytes / MIB:.0f}"
     if available_bytes < need:
@@ -116,8 +116,8 @@ def load_of(plan: Plan, capacity: int) -> Load:
 def ballast(size: int) -> Iterator[None]:
     """Occupy and touch `size` bytes of memory until the block ends; do nothing for less than a page.
 
-    If the node's memory is the limit, a daemon of some MiB or the page cache of an earlier trial is a large part of
-    so small a node. With the ballast every trial begins with the same available memory.
+    In the setting `node`, a daemon of some MiB or the page cache of an earlier trial is a large part of so small a
+    node. With the ballast every trial begins with the same available memory.
     """
     if size < _PAGE:
         yield

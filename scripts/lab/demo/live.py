@@ -16,7 +16,7 @@ from cgpause.core.clock import now_ns
 from lab.bed.daemon_process import DaemonLog
 
 PICTURE_S = 60.0
-"""Time before the picture, which also needs a paused pod: then the sparklines have values."""
+"""Time in seconds before the picture, so that the sparklines have values; the picture also needs a paused pod."""
 _EVERY_S = 1.0
 
 Goes = Callable[[DaemonLog], bool]

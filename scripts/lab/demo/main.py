@@ -2,9 +2,9 @@
 
     python -m lab.demo.main [--json | --live | --picture FILE.svg] [--seed N]
 
-As root on a host (or in a VM) with cgroup v2. It works in `cgpause-demo.slice` below the cgroup mount and in
+It needs root and cgroup v2, on a host or in a VM. It works in `cgpause-demo.slice` below the cgroup mount and in
 /run/cgpause-demo, changes nothing else, and removes both at the end, also after an interrupt. Exit status: 0 if all its
-claims hold, 1 if not, 2 for a usage error, 128 + n if signal n ended it.
+claims are true, 1 if not, 2 for a usage error, 128 + n if signal n ended it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lab.vm.host import LabError, end_by_signal
 SLICE = "cgpause-demo.slice"
 FOLDER = Path("/run/cgpause-demo")
 
-# The stock configuration, and nothing else: an empty file means the defaults, as the shipped one spells them out.
+# The stock configuration: an empty file means the defaults, like the shipped one.
 CONFIG = ""
 
 _STOP_TIMEOUT_S = 20.0
@@ -129,7 +129,7 @@ class Demo:
             return self._run_jobs(tree, work, "without cgpause", DaemonLog)
 
     def run_with(self, work: int) -> tuple[Arm, Daemon]:
-        """Run the jobs with the daemon; then stop a daemon while pods are paused."""
+        """Run the jobs with the daemon; then start another daemon, and stop it while pods are paused."""
         self._reporter.say("second run: with cgpause, in its stock configuration")
         with self._tree("with") as tree:
             with self._daemon(tree) as daemon:
@@ -236,7 +236,7 @@ def machine() -> Machine:
 
 @contextlib.contextmanager
 def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
-    """Run the whole demo, from the lock to the last rmdir."""
+    """Yield a demo in its own slice and folder, and remove both at the end."""
     if os.geteuid() != 0:
         raise LabError("the demo makes cgroups, so it needs root")
     worker = ensure_program("worker")

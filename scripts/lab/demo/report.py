@@ -93,7 +93,7 @@ class Result:
 
 
 def broken_claims(result: Result) -> list[str]:
-    """Return the claims that did not hold."""
+    """Return the claims that turned out false."""
     plan, without, with_cgpause, daemon = result.plan, result.without, result.with_cgpause, result.daemon
     claims = [
         (

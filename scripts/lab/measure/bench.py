@@ -1,8 +1,8 @@
 """Measures what cgpause costs, in one environment: `python -m lab.measure.bench --tree real|plain` prints JSON.
 
-Three figures, each with both arms in one run: a sampling tick, far from the limit and near it, beside a C loop that
-reads the same files, from 10 to 1000 pods; the daemon idling; and the time from a tick that sees the threshold crossed
-to the last cpu.max written.
+Three figures: the time of a sampling tick with 10 to 1000 pods, far from the limit and near it, beside a C loop that
+reads the same files; the cost of the idle daemon; and the time from the start of the tick that finds the threshold
+crossed to the last write of cpu.max.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lab.vm.host import say
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 GIB = 1 << 30
 ROUNDS = 15
-"""Alternating rounds of both arms; medians over rounds are what other work on the machine disturbs least."""
+"""Number of alternating rounds of all arms. Other work on the machine disturbs medians over rounds least."""
 PODS = (10, 50, 110, 250, 500, 1000)
 USUAL_PODS = 110
 """kubelet's default maximum."""
@@ -66,7 +66,7 @@ _TEXTS = {  # of a cgroup in ordinary files
 
 
 class BenchTree:
-    """A kubepods tree with idle pods: mkdir'ed cgroups on a real kernel, or the same layout in ordinary files."""
+    """A kubepods tree with idle pods: cgroups of a real kernel, or the same layout in ordinary files."""
 
     def __init__(self, folder: Path, *, real: bool) -> None:
         self.real = real
@@ -120,7 +120,7 @@ class BenchTree:
 
 @contextlib.contextmanager
 def opened(tree: BenchTree) -> Iterator[tuple[PodTree, Sampler]]:
-    """The daemon's own view of a tree."""
+    """Open a tree as the daemon does; yield its pods, discovered, and its sampler."""
     pods = PodTree(str(tree.root), str(tree.log_dir), Config())
     try:
         pods.refresh(now_ns())
@@ -131,12 +131,14 @@ def opened(tree: BenchTree) -> Iterator[tuple[PodTree, Sampler]]:
 
 
 def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
-    """Time of one tick (sample and decision) in µs, far from the limit and near it, and the C loop's, alternating.
+    """Return the time of a tick (sample and decision) in µs, far from the limit and near it, and the C loop's time.
 
-    As in the daemon, all pods are read once a second and else those that move; the C loop reads all each time.
+    As in the daemon, a sample reads all pods once a second, and otherwise only the pods that move. The C loop reads
+    all pods each time.
 
-    Near the limit the files are read as before, but the decision is about a busy node (`BusyNode`): these cgroups are
-    empty, and with nothing growing a policy has nothing to weigh. `details_us` is what is read once a second there.
+    Near the limit, a tick reads the same files, but decides about a busy node (`BusyNode`): the tree's cgroups are
+    empty, and without growth a policy has nothing to weigh. `details_us` is the time of the reads that the daemon adds
+    once a second near the limit.
     """
     tree.build(pods)
     with opened(tree) as (view, sampler):
@@ -198,19 +200,19 @@ def measure_tick(tree: BenchTree, pods: int) -> dict[str, Any]:
 
 
 def _ticks_for(run: Callable[[int], int]) -> int:
-    """How many ticks make a round of about 0.2 s."""
+    """Return the number of ticks in a round of about 0.2 s."""
     run(5)
     return max(5, int(0.2e9 / (run(5) / 5)))
 
 
 def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
-    """CPU time, wake-ups and resident memory of the daemon while headroom is comfortable."""
+    """Return the daemon's CPU time, wake-ups and resident memory while headroom is ample."""
     tree.build(pods)
     command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
     with tempfile.TemporaryFile() as log:
         daemon = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
         try:
-            time.sleep(15)  # start-up, and the first walks
+            time.sleep(15)  # the start, and the first discovery of pods
             before = _usage(daemon.pid)
             time.sleep(IDLE_S)
             after = _usage(daemon.pid)
@@ -230,7 +232,7 @@ def measure_idle(tree: BenchTree, pods: int) -> dict[str, Any]:
 
 
 def _usage(pid: int) -> tuple[int, int]:
-    """CPU time in ns, and how often the process went to sleep and so was woken."""
+    """Return a process's CPU time in ns, and how often it went to sleep and so was woken."""
     return cpu_ns(pid), status(pid, "voluntary_ctxt_switches")
 
 
@@ -243,7 +245,7 @@ def status(pid: int, key: str) -> int:
     """Return a number from /proc/PID/status.
 
     Raises:
-        SystemExit: there is none of this name.
+        SystemExit: the file has no such key.
     """
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
@@ -252,7 +254,7 @@ def status(pid: int, key: str) -> int:
 
 
 def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
-    """From the start of the tick that sees the crossing to the last of `pods` cpu.max written, in µs."""
+    """Return the time in µs from the start of the tick that finds the threshold crossed until all pods are paused."""
     tree.build(pods)
     config = parse_config(f'policy = "watermark"\n[watermark]\nbatch = {pods}\n', "bench")
     logging.getLogger("cgpause").addHandler(logging.StreamHandler(open(os.devnull, "w")))  # noqa: SIM115 - until exit
@@ -263,7 +265,7 @@ def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
         for tracked in view.pods.values():
             watch.add_pod(tracked.cgroup, paused=False)
         actuator = Actuator(ledger, view, watch, dry_run=False)
-        tree.set_limit(0 if tree.real else 1)  # an empty tree under a limit of nothing is full
+        tree.set_limit(0 if tree.real else 1)  # under a limit of nothing, even an empty tree is full
         for _ in range(REACTIONS):
             start = time.perf_counter_ns()
             sample = sampler.sample(now_ns())
@@ -284,7 +286,7 @@ def measure_reaction(tree: BenchTree, pods: int) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Where and when this was measured; every result says so."""
+    """Return the machine, kernel, Python and date of a measurement, which every result has."""
     return {
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
@@ -300,14 +302,14 @@ def main() -> int:
     parser.add_argument("--tree", choices=("real", "plain"), required=True)
     options = parser.parse_args()
     raise_descriptor_limit()
-    # The kernel's files are in memory; on a disk, a file that is truncated and written is flushed when it is closed.
+    # In memory, like the kernel's own files: a disk's file system flushes a truncated and rewritten file on close.
     shared = "/dev/shm" if options.tree == "plain" and os.path.isdir("/dev/shm") else None  # noqa: S108
     with tempfile.TemporaryDirectory(prefix="cgpause-bench.", dir=shared) as folder:
         tree = BenchTree(Path(folder), real=options.tree == "real")
         try:
             results: dict[str, Any] = {"kind": "bench", "tree": options.tree, **environment()}
             say(f"{options.tree} tree: ticks")
-            measure_tick(tree, USUAL_PODS)  # thrown away: a guest is still busy with its boot, and nothing is warm
+            measure_tick(tree, USUAL_PODS)  # without a result: the guest still boots, and caches are cold
             results["tick"] = [measure_tick(tree, pods) for pods in PODS]
             say(f"{options.tree} tree: reaction")
             results["reaction"] = measure_reaction(tree, 10)

@@ -1,6 +1,6 @@
 """A busy node for `lab.measure.bench`: pods that grow and shrink near the limit and obey a policy. No files.
 
-Its clock is its own, so a policy sees the same node however fast the machine is.
+The node has its own clock, so a policy sees the same node on a fast and on a slow machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cgpause.policy.decide import State, decide
 from cgpause.policy.schedule import FAST_NS
 from lab.bed.kubepods import MIB
 
-USED_SHARE = 0.9845  # of the capacity: where a policy begins to pause pods
+USED_SHARE = 0.9845  # of the capacity; the policy begins to pause pods here
 _CAPACITY_BYTES = 64 << 30
 _GROWING_SHARE = 0.25  # the other pods keep what they have
 _ROUND_S = 20.0  # a growing pod goes from half its limit to the limit, and back at once
@@ -36,7 +36,7 @@ _ORIGINAL = CpuMax(None, 100_000)
 
 
 class BusyNode:
-    """Pods on a node with 64 GiB, of which 98.5 % stay in use: what some give back, the growing quarter takes."""
+    """Pods on a node with 64 GiB, of which 98.45 % are always in use; a quarter of the pods grows and shrinks."""
 
     def __init__(self, pods: list[Pod], config: Config, *, seed: int = 1) -> None:
         random_source = random.Random(seed)  # noqa: S311 - the same node each time
@@ -52,7 +52,7 @@ class BusyNode:
         self._at_ns = now_ns()
 
     def tick(self) -> int:
-        """Let the fastest sampling interval pass, then decide; returns the ns the decision took."""
+        """Advance the node by the fastest sampling interval, then decide; return the time of the decision in ns."""
         self._at_ns += FAST_NS
         for place, pod in enumerate(self._pods):
             if self._growing[place] and pod.paused is None:
@@ -81,17 +81,17 @@ class BusyNode:
                     written=_WRITTEN,
                 )
             elif not isinstance(action, Resume):
-                continue  # a bigger step than this node needs to know of
+                continue  # this node has no use for other actions
             place = self._places[action.pod.cgroup]
             self._pods[place] = replace(self._pods[place], paused=paused)
         return spent_ns
 
     @property
     def moving(self) -> tuple[PodUsage, ...]:
-        """The pods that move, as the policy knows them."""
+        """The pods that the policy regards as moving."""
         return self._state.reserve.growths.moving
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """UIDs of the pods that are held now."""
+        """UIDs of the pods that are paused now."""
         return tuple(pod.uid for pod in self._pods if pod.paused is not None)

@@ -1,9 +1,10 @@
 """Measures what `cgpause top` or `cgpause record` costs: `python -m lab.measure.command_cost top|record` prints JSON.
 
-The command as it is used, on a tree with kubelet's default maximum of pods: its CPU time is the process's own, from
-after its start. On the tree of ordinary files a quarter of the pods grow all the time. For the dashboard kubepods is
-nearly full, so that the policy weighs every pod each time; real cgroups are idle. A recording is packed as the daemon's
-trace is. The host's load before it is noted: other programs take caches and, of a shared core, cycles.
+The command runs on a tree with kubelet's default maximum of pods. Its CPU time is counted from after its start. On the
+tree of ordinary files a quarter of the pods grow all the time; on real cgroups all pods are idle. For the dashboard,
+kubepods of the ordinary tree is nearly full, so that the policy weighs every pod each time. A recording has the format
+of the daemon's trace. The result includes the host's load before a recording: other programs take caches and, on a
+shared core, cycles.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from lab.measure.bench import GIB, USUAL_PODS, BenchTree, cpu_ns, environment, s
 from lab.vm.host import say
 
 SETTLE_S = 15.0
-"""Start-up, and the first samples of which pods listen."""
+"""Time in seconds before a measurement: for the start, and for the first look at each pod's listening sockets."""
 SECONDS = 60.0
 SIZES = ((80, 24), (200, 60))
 LOADS = ("nothing changes", "a quarter of the pods grow", "the same, memory close")
-"""The loads of a recording; while memory is close, the recorder takes five times as many samples."""
+"""The loads of a recording; while memory is tight, the recorder takes five times as many samples."""
 _STEP_S = 0.25
 _LIMIT = 4 * GIB
 
 
 class _Usage:
-    """CPU time of a process since this was made."""
+    """Meter of a process's CPU time, from the meter's creation on."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._before_ns, self._began_s = pid, cpu_ns(pid), time.monotonic()
 
     def figures(self) -> tuple[int, float, float]:
-        """Return the CPU time in ns, the seconds that passed, and the resident MiB now."""
+        """Return the CPU time in ns and the elapsed seconds so far, and the resident memory now in MiB."""
         used_ns, took_s = cpu_ns(self._pid) - self._before_ns, time.monotonic() - self._began_s
         return used_ns, took_s, round(status(self._pid, "VmRSS") / 1024, 1)
 
@@ -62,18 +63,18 @@ def _fill(tree: BenchTree, percent: int) -> None:
 
 
 def _grow(tree: BenchTree) -> None:
-    """Let every fourth pod of an ordinary tree take a little, and the largest give it back."""
+    """Let every fourth pod of an ordinary tree take 256 KiB; a pod at 64 MiB goes back to 8 MiB."""
     for pod in sorted((tree.kubepods / "kubepods-burstable.slice").glob("*.slice"))[::4]:
         file = pod / "memory.current"
         now = int(file.read_text()) + MIB // 4
-        # In one step, so that no reader finds it empty.
+        # One pwrite instead of truncating: no reader finds the file empty.
         fd = os.open(file, os.O_WRONLY)
         os.pwrite(fd, f"{now if now < 64 * MIB else 8 * MIB:020}\n".encode(), 0)
         os.close(fd)
 
 
 def _run_for(seconds: float, tree: BenchTree, *, grow: bool, fd: int | None = None) -> int:
-    """Let the pods grow for a while, and read the terminal `fd`; return the bytes read."""
+    """Wait for `seconds`, let the pods grow meanwhile if `grow`, and return the bytes read from the terminal `fd`."""
     sent = 0
     end_s = time.monotonic() + seconds
     step_at_s = 0.0
@@ -82,7 +83,7 @@ def _run_for(seconds: float, tree: BenchTree, *, grow: bool, fd: int | None = No
             step_at_s = time.monotonic() + _STEP_S
             _grow(tree)
         if select.select([] if fd is None else [fd], [], [], min(left_s, _STEP_S))[0] and fd is not None:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the command has ended
                 sent += len(os.read(fd, 1 << 16))
     return sent
 
@@ -122,7 +123,7 @@ def measure_top(tree: BenchTree, columns: int, lines: int, seconds: float) -> di
 
 
 def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]:
-    """Return CPU time and bytes of a recording under one load."""
+    """Return the cost of a recording under one load: CPU time, samples, bytes and memory."""
     path = tree.root.parent / "node.trace.gz"
     load_average = os.getloadavg()[0]
     _fill(tree, 98 if load == LOADS[2] else 50)
@@ -155,7 +156,7 @@ def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]
 
 
 def measure(tree: BenchTree, command: str, seconds: float) -> dict[str, Any]:
-    """Return the result of all sizes, or of all loads."""
+    """Return the result of a command: `top` at each size of the terminal, or `record` under each load."""
     about = {"tree": "real" if tree.real else "plain", **environment(), "pods": USUAL_PODS}
     tree.build(USUAL_PODS)
     if not tree.real:

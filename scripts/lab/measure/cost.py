@@ -1,9 +1,10 @@
 """Measures what daemons that watch memory cost a node: `python3 -m lab.measure.cost`, in the guest, prints JSON.
 
-Each daemon runs as a service, alone with a kubepods tree of sleeping pods, first while memory is plentiful, then while
-kubepods goes up and down between 84 and 93 % of its limit and MemAvailable stays just above where others begin to kill.
-Counted are its cgroup's CPU time, its memory and how often it was woken: the kernel's own nr_wakeups, for which the
-guest is booted with `schedstats=enable`. (Voluntary context switches also count each wait for a lock.)
+Each daemon runs alone as a service, with a kubepods tree of sleeping pods: first while memory is plentiful, then while
+the use of kubepods varies between 84 and 93 % of its limit and MemAvailable stays just above the level at which other
+daemons begin to kill. The result has the CPU time and memory of the daemon's cgroup and the number of its wake-ups:
+the kernel's nr_wakeups, for which the guest needs `schedstats=enable`. (Voluntary context switches also count each wait
+for a lock.)
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, say
 
 SETTLE_S = 12.0
-"""Start-up, the first walks of the tree, and the first turns of what a daemon does only now and then."""
+"""Time in seconds before a measurement: for the start, the first walks of the tree and the first periodic work."""
 LOW_PCT, HIGH_PCT = 84, 93
-"""Of kubepods' limit; oomd's line is 95 % (`lab.bed.arms`)."""
+"""Lowest and highest use under pressure, in % of kubepods' limit; oomd kills at 95 % (`lab.bed.arms`)."""
 AVAILABLE_PCT = 13
-"""MemAvailable, in percent of MemTotal, that is left at the peak: earlyoom's line is 10 %, nohang's 5 %."""
+"""MemAvailable at the peak, in % of MemTotal; earlyoom kills at 10 %, nohang at 5 %."""
 _BALLAST_PODS = 8
-_WAVE_SHARE = 0.25  # of the limit, at the peak: the largest pod by far, so that no policy finds a reason to hold it
+_WAVE_SHARE = 0.25  # of the limit, at the peak: the largest pod by far, so that no policy has a reason to pause it
 _WAVE_STEPS = 100
 _WAVE_STEP_S = 0.05
 _LOOK_S = 0.25
 _PAGE = 4096
-_HOLDER_BYTES = 6 * MIB  # of the Python that holds a pod's memory: heap and page tables
+_HOLDER_BYTES = 6 * MIB  # heap and page tables of the Python process in each pod
 _EVICTION_BYTES = 100 * MIB  # kubelet's default, memory.available<100Mi
 _UNIT = "cgpause-cost.service"
 CGPAUSE = {
@@ -53,7 +54,7 @@ CGPAUSE = {
     "cgpause, memory_high off": "[memory_high]\nenabled = false\n",
 }
 
-# A pod that holds LOW bytes and goes up to HIGH and back, for ever. Where both are the same it sleeps.
+# A pod that has LOW bytes and grows to HIGH and back for ever. If both are equal, it sleeps.
 _WAVE = f"""
 import mmap, sys, time
 low, high = int(sys.argv[1]), int(sys.argv[2])
@@ -76,7 +77,7 @@ while True:
 
 
 class Usage(NamedTuple):
-    """Counters of one cgroup, so far."""
+    """Counters of one cgroup since its start."""
 
     cpu_usec: int
     wakeups: int
@@ -84,7 +85,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of one cgroup's processes, and what the kernel charges the cgroup itself, in MiB."""
+    """Memory of one cgroup's processes, and memory charged to the cgroup, in MiB."""
 
     rss_mib: float
     pss_mib: float
@@ -96,17 +97,17 @@ class Seen:
     """Lowest and highest memory use of the node while a daemon was measured, in percent."""
 
     used_pct: tuple[float, float]
-    """Of kubepods' limit, in use."""
+    """Use of kubepods, in % of its limit."""
     available_pct: tuple[float, float]
-    """Of MemTotal, MemAvailable."""
+    """MemAvailable, in % of MemTotal."""
     paused_pct: float
-    """Of the looks, at which at least one pod was paused."""
+    """Share of the samples with at least one paused pod, in %."""
     kills: int
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A daemon that can be measured: while `running(place)` is open it runs, in the cgroup that it yields."""
+    """A daemon to measure; the context manager `running(place)` runs it and yields its cgroup."""
 
     name: str
     version: Callable[[], str]
@@ -114,7 +115,7 @@ class Arm:
 
 
 def make_arms() -> list[Arm]:
-    """The daemon as it comes and without its brake, and the peers as Debian packages them."""
+    """Return the arms: cgpause with and without memory.high, and the peers as Debian packages them."""
     arms = [
         Arm(name, lambda: __version__, functools.partial(_cgpause, config=config)) for name, config in CGPAUSE.items()
     ]
@@ -124,7 +125,7 @@ def make_arms() -> list[Arm]:
 
 @contextlib.contextmanager
 def _cgpause(place: Place, config: str) -> Iterator[Path]:
-    """The daemon as a transient service: what its unit asks for, as far as it bears on cost."""
+    """Run the daemon as a transient service with the settings of its unit that affect its cost; yield its cgroup."""
     path = place.folder / "cost.toml"
     path.write_text(config)
     options = ["--slice=-.slice", "--property=Type=notify", "--property=WatchdogSec=15s"]
@@ -132,7 +133,7 @@ def _cgpause(place: Place, config: str) -> Iterator[Path]:
     options += [f"--setenv=PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"]
     daemon = [sys.executable, "-m", "cgpause.daemon", "--config", str(path)]
     daemon += ["--cgroup-root", str(place.parent), "--log-dir", str(place.log_dir)]
-    # Returns when the daemon says that it is ready.
+    # This call returns when the daemon has notified systemd that it is ready.
     _run("systemd-run", "--quiet", f"--unit={_UNIT}", *options, "--", *daemon)
     try:
         yield CGROUP_ROOT / systemctl("show", "-p", "ControlGroup", "--value", _UNIT).lstrip("/")
@@ -163,10 +164,10 @@ def _run(*argv: str) -> str:
 
 
 def parse_wakeups(sched: str) -> int:
-    """How often a thread was woken, from its /proc/PID/task/TID/sched.
+    """Return the number of a thread's wake-ups from the text of its /proc/PID/task/TID/sched.
 
     Raises:
-        LabError: the kernel does not count it now.
+        LabError: the kernel does not count wake-ups now.
     """
     for line in sched.splitlines():
         key, _, value = line.partition(":")
@@ -183,7 +184,7 @@ def _pids(cgroup: Path) -> list[str]:
 
 
 def read_usage(cgroup: Path) -> Usage:
-    """Read the counters of a cgroup and of the threads in it now."""
+    """Read a cgroup's CPU time and the wake-ups of the threads in it now."""
     wakeups = 0
     for pid in _pids(cgroup):
         for sched in Path(f"/proc/{pid}/task").glob("*/sched"):
@@ -193,7 +194,7 @@ def read_usage(cgroup: Path) -> Usage:
 
 
 def read_memory(cgroup: Path) -> Memory:
-    """Read what a cgroup and the processes in it hold."""
+    """Read the memory of a cgroup and of the processes in it."""
     rss_kib = pss_kib = 0
     for pid in _pids(cgroup):
         fields = parse_kib(Path(f"/proc/{pid}/smaps_rollup").read_text())
@@ -204,7 +205,7 @@ def read_memory(cgroup: Path) -> Memory:
 
 
 def parse_kib(text: str) -> dict[str, int]:
-    """The `Name:  123 kB` lines of a file in /proc."""
+    """Return the `Name:  123 kB` lines of a file in /proc, as numbers of KiB by name."""
     fields = {}
     for line in text.splitlines():
         words = line.split()
@@ -224,17 +225,17 @@ class Load:
 
     @property
     def ballast_pods_bytes(self) -> int:
-        """Of all pods that only hold."""
+        """Memory of all ballast pods, in bytes."""
         return _BALLAST_PODS * self.ballast_bytes
 
 
 def plan_load(total_bytes: int, used_bytes: int, eviction_bytes: int) -> Load:
-    """A kubepods limit and pods for a node where `used_bytes` are in use without them.
+    """Return a kubepods limit and pods for a node that uses `used_bytes` without them.
 
-    At the peak MemAvailable is at 13 %: each daemon samples as often as it ever does, and none kills.
+    At the peak, MemAvailable is 13 % of the node: each daemon then samples at its highest rate, and no daemon kills.
 
     Raises:
-        LabError: 5 % of the limit would be less than kubelet's eviction threshold: beyond where anybody works.
+        LabError: the headroom at the peak would be less than 1.5 times kubelet's eviction threshold.
     """
     limit = int((total_bytes * (100 - AVAILABLE_PCT) / 100 - used_bytes) * 100 / HIGH_PCT)
     if limit * (100 - HIGH_PCT) / 100 < eviction_bytes * 1.5:
@@ -247,7 +248,7 @@ def plan_load(total_bytes: int, used_bytes: int, eviction_bytes: int) -> Load:
 
 
 class Node:
-    """The guest as a Kubernetes node: kubepods at its usual place, with sleeping pods."""
+    """The guest as a Kubernetes node: a kubepods tree with sleeping pods."""
 
     def __init__(self, tree: Kubepods, pods: int) -> None:
         self.tree = tree
@@ -259,14 +260,14 @@ class Node:
             tree.start_container(spec, sleeper)
 
     def place(self) -> Place:
-        """The node as the arms want it."""
+        """Return the cgroups, folders and sizes of the node for an arm."""
         tree = self.tree
         limit = int((tree.root / "memory.max").read_text())
         return Place(tree.parent, tree.root, tree.log_dir, tree.log_dir.parent, limit, scale=1)
 
     @contextlib.contextmanager
     def under_pressure(self) -> Iterator[None]:
-        """Fill kubepods, and let it go up and down until the end."""
+        """Fill kubepods with pods, one of which grows and shrinks; remove them at the end."""
         node = parse_meminfo(Path("/proc/meminfo").read_bytes())
         held = int((self.tree.root / "memory.current").read_text())
         load = plan_load(node.total_bytes, node.total_bytes - node.available_bytes - held, _EVICTION_BYTES)
@@ -297,7 +298,7 @@ class Node:
             time.sleep(0.1)
 
     def watch(self, seconds: float) -> Seen:
-        """Sleep, and look at the node now and then."""
+        """Sample the node's memory and pauses for `seconds`; return the extremes."""
         used, available, paused = [], [], []
         limit = float((self.tree.root / "memory.max").read_text())
         pods = list(self.tree.root.glob("kubepods-*.slice/*.slice"))
@@ -328,7 +329,7 @@ def _spec(name: str) -> PodSpec:
 
 
 def measure(arm: Arm, node: Node, seconds: float) -> dict[str, Any]:
-    """Start one daemon, let it settle, watch it for `seconds`, stop it."""
+    """Start one daemon, let it settle, measure it for `seconds` and stop it."""
     with arm.running(node.place()) as cgroup:
         time.sleep(SETTLE_S)
         before = read_usage(cgroup)
@@ -353,7 +354,7 @@ def measure(arm: Arm, node: Node, seconds: float) -> dict[str, Any]:
 
 
 def measure_all(arms: Sequence[Arm], node: Node, idle_s: float, pressure_s: float) -> list[dict[str, Any]]:
-    """Every daemon, one at a time, in each phase that lasts any time."""
+    """Measure every daemon, one at a time, idle and under pressure; skip a phase of 0 s."""
     phases = []
     if idle_s:
         daemons = []
@@ -365,14 +366,14 @@ def measure_all(arms: Sequence[Arm], node: Node, idle_s: float, pressure_s: floa
         daemons = []
         for arm in arms:
             say(f"under pressure: {arm.name}")
-            with node.under_pressure():  # anew each time, so that one daemon's changes do not reach the next
+            with node.under_pressure():  # anew for each daemon, so that one daemon's changes do not affect the next
                 daemons.append(measure(arm, node, pressure_s))
         phases.append({"phase": "pressure", "seconds": pressure_s, "daemons": daemons})
     return phases
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure what daemons that watch memory cost this node.")
     parser.add_argument("--pods", type=int, default=110, help="sleeping pods (%(default)s)")
     parser.add_argument("--idle-s", type=float, default=60, metavar="S", help="0: not idle (%(default)s)")
@@ -390,7 +391,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure_node(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the daemons that the command line names on a node with sleeping pods."""
     arms = [arm for arm in make_arms() if options.only is None or arm.name in options.only]
-    # As after an install: a daemon that had to compile itself would be larger.
+    # As after an install: a daemon that compiled its modules itself would use more memory.
     _run(sys.executable, "-m", "compileall", "-q", str(REPO / "cgpause"))
     total_bytes = parse_meminfo(Path("/proc/meminfo").read_bytes()).total_bytes
     with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as name:

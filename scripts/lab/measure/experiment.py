@@ -4,10 +4,9 @@
     python -m lab.measure.experiment quick
     python -m lab.measure.experiment report
 
-`lab.bed.trial` runs a trial in the guest. A trial that fails is tried once more on a fresh boot, and then kept as an
-error. What was measured with the very same code is not run again; what was with other code comes last.
-Exit status: 0 when the wanted trials were run or the time given was used up, 1 when some failed, 125 when the test bed
-did.
+`lab.bed.trial` runs a trial in the guest. A failed trial runs once more on a fresh boot; if it fails again, the error
+is its result. Trials measured with exactly the same code are skipped; trials measured with other code run last. Exit
+status: 0 if the wanted trials ran or the time is up, 1 if some failed, 125 if the test bed failed.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ from lab.vm.machine import EXIT_LOST, Vm
 from lab.vm.qemu import Machine
 
 MEMORY = {"kubepods": "1536M", "node": "560M"}
-"""A guest's memory in each setting; without a limit of kubepods' own, jobs have to fill all of it."""
+"""A guest's memory in each setting; in `node`, kubepods has no limit, and the jobs must fill the whole guest."""
 UNIT_CPU_MS = 200
-"""CPU time of a worker for each unit of memory it takes."""
+"""CPU time of a worker for each unit of memory, in ms."""
 TRIAL_SECONDS = 600
-"""Longest time of a trial by the guest's clock; after it the guest itself reports a timeout."""
+"""Longest time of a trial in seconds of the guest's clock; after it the guest reports a timeout."""
 TRIAL_HOST_SECONDS = 2400
-"""By the host's, until a trial that says nothing is given up."""
+"""Longest time of a trial in seconds of the host's clock; after it the host gives a silent trial up."""
 CALIBRATION_SECONDS = 180
 TRIES = 2
-"""Boots that a trial, or a boot itself, may fail on."""
+"""Number of failures after which a trial counts as failed, or the run ends because no guest boots."""
 
 QUICK_FOLDER = REPO / "build" / "quick"
 QUICK_ARMS = (NONE, UNLIMITED, WATERMARK, STOCK)
@@ -92,15 +91,15 @@ class Guest(Protocol):
     facts: Facts
 
     def run(self, trial: Trial, work: int) -> dict[str, Any]:
-        """The trial's JSON.
+        """Run a trial and return its JSON.
 
         Raises:
-            LabError: it failed, took too long, or the machine went away.
+            LabError: the trial failed or took too long, or the machine was lost.
         """
 
 
 BootGuest = Callable[[str], AbstractContextManager[Guest]]
-"""Boots a guest for a setting; raises LabError where that fails."""
+"""Function that boots a guest for a setting, or raises LabError."""
 
 
 class VmGuest:
@@ -115,7 +114,7 @@ class VmGuest:
             raise LabError(f"lab.bed.trial calibrate answered {answer}: {e!r}") from e
 
     def run(self, trial: Trial, work: int) -> dict[str, Any]:
-        """The trial's JSON."""
+        """Run a trial and return its JSON."""
         cell = trial.cell
         words: list[object] = ["run", "--setting", cell.setting, "--share", cell.share]
         words += ["--oversub", cell.oversubscription, "--arm", trial.arm, "--seed", trial.seed]
@@ -139,7 +138,7 @@ class VmGuest:
 
 @contextlib.contextmanager
 def boot_vm(setting: str) -> Iterator[Guest]:
-    """A guest for this setting."""
+    """Boot a VM for this setting; remove it at the end."""
     memory = MEMORY[setting]
     with Vm(Machine(memory=memory, cpus=1, counted=True)) as vm:
         yield VmGuest(vm, memory)
@@ -147,7 +146,7 @@ def boot_vm(setting: str) -> Iterator[Guest]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which trials to run."""
+    """A selection of trials."""
 
     settings: Sequence[str] = tuple(ARMS)
     shares: Sequence[int] = SHARES
@@ -156,7 +155,10 @@ class Wanted:
     seeds: Sequence[int] = SEEDS
 
     def batches(self) -> list[list[Trial]]:
-        """The trials, a list for each boot: every load once before any a second time, the most telling ones first."""
+        """Return the trials, a list for each boot: all loads with the first seed before the second seed.
+
+        In a list, loads come in the order of OVERSUBSCRIPTIONS: the most telling ones first.
+        """
         cells = [
             [Cell(setting, share, ratio) for ratio in OVERSUBSCRIPTIONS for share in SHARES]
             for setting in self.settings
@@ -176,7 +178,7 @@ class Wanted:
 
 
 def describe(result: Result) -> str:
-    """Return the end of a trial in a few words."""
+    """Return a trial's result in a few words."""
     if result.error:
         return f"{result.trial}: failed, {result.error}"
     counts = f"{result.number('restarts'):.0f} restarts, {result.number('total_s'):.1f} s"
@@ -184,18 +186,18 @@ def describe(result: Result) -> str:
 
 
 def left(elapsed_s: float, done: int, total: int) -> str:
-    """Return the time that is left, estimated from the trials so far."""
+    """Return the remaining time as text, estimated from the trials so far."""
     minutes = round(elapsed_s / done * (total - done) / 60)
     return f"{minutes // 60} h {minutes % 60} min left"
 
 
 def report(text: str) -> None:
-    """Print one line for the person who waits."""
+    """Print a progress line on stderr."""
     print(f"experiment: {text}", file=sys.stderr)
 
 
 class Driver:
-    """Runs trials and keeps their results, the file included, after each of them."""
+    """Runs trials, and saves the results file after each one."""
 
     def __init__(
         self,
@@ -221,16 +223,16 @@ class Driver:
         self._total = self._done = 0
 
     def run(self, batches: Sequence[Sequence[Trial]], *, minutes: float | None = None) -> bool:
-        """Run what is missing, for so long at most; False when the time was up first.
+        """Run the missing trials for at most `minutes`; return False if the time was up first.
 
         Raises:
-            LabError: no guest comes up, or the results file cannot be written.
+            LabError: no guest boots, or the results file cannot be written.
         """
         self._deadline = None if minutes is None else self._clock() + minutes * 60
         self._started_s, self._done = self._clock(), 0
         self._total, wanted = sum(len(self._missing(batch)) for batch in batches), sum(map(len, batches))
         report(f"{self._total} trials to run, {wanted - self._total} of the {wanted} wanted are there already")
-        # First trials without a result, then those that were measured with other code.
+        # First trials without a result, then trials that were measured with other code.
         for measured, batch in itertools.product((False, True), batches):
             todo = deque(trial for trial in self._missing(batch) if self.results.has(trial) == measured)
             while todo:
@@ -244,11 +246,11 @@ class Driver:
         return [trial for trial in batch if not self.results.has(trial, code)]
 
     def _time_is_up(self) -> bool:
-        # What would not end in time is not begun.
+        # A trial begins only if even the longest one so far would end in time.
         return self._deadline is not None and self._clock() + self._longest_s >= self._deadline
 
     def _run_on_one_boot(self, todo: deque[Trial]) -> None:
-        """Boot, and take trials off the list until it is empty, the time is up, or one fails."""
+        """Boot a guest, and run trials from `todo` until it is empty, the time is up, or a trial fails."""
         setting = todo[0].cell.setting
         code = self._code()
         try:
@@ -285,7 +287,7 @@ class Driver:
         return boot
 
     def _try(self, guest: Guest, boot: Boot, trial: Trial) -> bool:
-        """Run one trial and keep its result; False when it failed, and the boot with it."""
+        """Run one trial and save its result; return False if it failed and the boot must end."""
         started = self._clock()
         try:
             result = Result(trial, boot.number, check_values(trial, guest.run(trial, boot.work)))
@@ -308,7 +310,7 @@ class Driver:
 
 
 def brief(text: str) -> str:
-    """An error on one line: how it begins, and how it ends."""
+    """Return an error as one line: its first and its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" -")]
     return " ... ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:300]
 
@@ -329,7 +331,7 @@ def _quick(_args: argparse.Namespace) -> int:
 
 
 def _measure(wanted: Wanted, path: Path, *, minutes: float | None, label: str = "") -> int:
-    """Run trials, and write the report on all that the file then has, however the run ends; returns the exit status."""
+    """Run trials, and write the report on the whole file even after an error; return the exit status."""
     batches = wanted.batches()
     with only_writer(path):
         results = load(path)
@@ -354,7 +356,7 @@ def _report(_args: argparse.Namespace) -> int:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; `args.do` is the function to call."""
+    """Parse the command line; `args.do` of the result is the function to call."""
     parser = argparse.ArgumentParser(prog="scripts/bench experiment", description="The paper's experiment, measured.")
     actions = parser.add_subparsers(dest="action", required=True)
     run = actions.add_parser(
@@ -378,7 +380,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     args = parse_arguments(argv)
     end_by_signal()
     try:

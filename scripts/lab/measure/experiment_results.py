@@ -1,8 +1,7 @@
-"""The paper's experiment as values: its grid, one trial's key and figures, and the file that keeps what was measured.
+"""The paper's experiment as values: its grid, a trial's key and figures, and the file of all results.
 
-experiment.json is rewritten whole and renamed after each trial, so a run that is killed loses the trial
-it was in and nothing else. It names, for each boot of the VM, the kernel, machine, date and commit; a trial names its
-boot.
+Each trial rewrites experiment.json whole and renames it into place, so a killed run loses only its unfinished trial.
+The file has the kernel, machine, date and commit of each boot of the VM; each trial has the number of its boot.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from lab.vm.host import REPO, LabError
 
 SCHEMA = 3
 BED = 1
-"""Version of the test bed: the jobs' program, kubelet's rules, the sizes of everything.
+"""Version of the test bed: of the jobs' program, kubelet's rules and all sizes.
 
-Raise it when a change of the bed changes the figures of a trial. Trials of different versions are not compared. To find
-out whether a change matters, run trials of `none` again and compare.
+Raise it when a change of the bed changes the figures of a trial. Trials of different versions are never compared. To
+see whether a change matters, run trials of `none` again and compare.
 """
 RESULTS = REPO / "docs/measurements" / "experiment.json"
 
 SHARES = (16, 8, 4)
-"""A job's memory limit is the capacity divided by this."""
+"""Divisors of the capacity: capacity / share is a job's memory limit."""
 OVERSUBSCRIPTIONS = (1.5, 1.4, 1.8, 1.3, 1.2, 1.1, 1.0)
-"""Sum of the limits of all jobs that run at a time, divided by the capacity. The first values are measured first."""
+"""Sum of the limits of all jobs that run at once, divided by the capacity; measured in this order."""
 SEEDS = (1, 2, 3)
 
 NONE = "none"
@@ -45,39 +44,39 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "kubepods": (NONE, UNLIMITED, *_OURS, "memory-high", "oomd", "systemd-oomd"),
     "node": (NONE, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd"),
 }
-"""The arms of each setting. earlyoom and nohang look at the node's memory only, never at a cgroup's limit."""
+"""The arms of each setting. earlyoom and nohang read only the node's memory, never a cgroup's limit."""
 ALL_ARMS = (NONE, UNLIMITED, *_OURS, "memory-high", "earlyoom", "nohang", "oomd", "systemd-oomd")
 _CALM = 1.2
-"""Largest oversubscription at which no job restarts without control. There, arms only show what control costs."""
+"""Largest oversubscription at which no job restarts without control. Up to it, an arm only shows its own cost."""
 _CALM_ARMS = (NONE, STOCK)
-"""The arms that are run up to _CALM."""
+"""The arms that run on loads up to _CALM."""
 
 COUNTS = ("jobs", "finished", "restarts", "oom_kills", "peer_kills", "pauses", "freezes", "sacrifices")
 FIGURES = (*COUNTS, "total_s", "capacity_bytes", "limit_bytes")
-"""Numbers a trial has to tell."""
+"""Figures that every trial has, as numbers."""
 MAYBE = (
     *("waiting_mean_s", "waiting_max_s", "running_mean_s", "running_max_s", "lost_cpu_s", "cpu_s"),
     *("paused_s", "longest_pause_s", "daemon_cpu_s", "used_mean_pct"),
 )
-"""Numbers as well, or null where there is nothing to count: no job ended, no daemon ran."""
+"""Figures that are numbers or null; null without a job that ended, or without a daemon."""
 _KEY = ("setting", "share", "oversubscription", "arm", "seed")
 
 
 def percent(share: float, digits: int = 0, *, sign: bool = False) -> str:
-    """A share of 1 for people."""
+    """Return a share as text in percent: 0.5 is `50 %`."""
     return f"{100 * share:{'+' if sign else ''}.{digits}f} %"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One load: where memory ends, how large the jobs are, and how far they are oversubscribed."""
+    """One load: the setting, the size of the jobs and their oversubscription."""
 
     setting: str
     share: int
     oversubscription: float
 
     def __lt__(self, other: Cell) -> bool:
-        """The report's order: small jobs first."""
+        """Return True if this cell comes first in the report: within a setting, small jobs come first."""
         return self._order < other._order
 
     @property
@@ -86,7 +85,7 @@ class Cell:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms to be run on it."""
+        """The arms that run on this load."""
         arms = ARMS[self.setting]
         return arms if self.oversubscription > _CALM else tuple(arm for arm in arms if arm in _CALM_ARMS)
 
@@ -108,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """Where and of what the trials of one boot were made."""
+    """One boot of the VM: the machine and the code of its trials."""
 
     number: int
     setting: str
@@ -117,13 +116,13 @@ class Boot:
     machine: str
     date: str
     commit: str
-    """Short, with "+dirty" when the working tree was not that commit."""
+    """Short commit, with "+dirty" if the working tree differed from it."""
     code: str
-    """`code_hash` of what ran."""
+    """`code_hash` of the code that ran."""
     work: int
-    """Iterations a worker does for each unit of memory, the same for all boots of one machine."""
+    """Iterations of a worker for each unit of memory, the same for all boots of one machine."""
     bed: int
-    """`BED` of what ran."""
+    """`BED` of the code that ran."""
 
     @property
     def where(self) -> str:
@@ -138,7 +137,7 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a trial ended: its figures, or why there are none."""
+    """A finished trial: its figures, or the error that prevented them."""
 
     trial: Trial
     boot: int
@@ -146,19 +145,19 @@ class Result:
     error: str = ""
 
     def number(self, name: str) -> float:
-        """One of FIGURES."""
+        """Return one of FIGURES."""
         return float(self.values[name])
 
     def maybe(self, name: str) -> float | None:
-        """One of FIGURES or MAYBE."""
+        """Return one of FIGURES or MAYBE; None for null."""
         value = self.values[name]
         return None if value is None else float(value)
 
 
 class Results:
-    """All that was measured so far; the newest result of a trial replaces what was there.
+    """All results so far; a trial's newest result replaces its older one.
 
-    Of `none`, which runs nothing of cgpause, the one before it stays in `earlier`.
+    For the arm `none`, which runs no part of cgpause, `earlier` keeps the replaced result.
     """
 
     def __init__(
@@ -172,38 +171,41 @@ class Results:
         self._results = dict(results or {})
 
     def add(self, result: Result) -> None:
-        """Keep one trial's end."""
+        """Add a trial's result, in place of an older one."""
         before = self._results.get(result.trial)
         if result.trial.arm == NONE and before is not None and not (before.error or result.error):
             self.earlier[result.trial] = before
         self._results[result.trial] = result
 
     def has(self, trial: Trial, code: str | None = None) -> bool:
-        """Whether the trial was measured, with this very code if it is given; one that failed was not."""
+        """Return True if the trial has figures, from exactly this code if `code` is given. A failed trial has none."""
         found = self._results.get(trial)
         return found is not None and not found.error and code in (None, self.boots[found.boot].code)
 
     def next_boot(self) -> int:
-        """A number no boot has."""
+        """Return the lowest number above those of all boots."""
         return max(self.boots, default=0) + 1
 
     def work_on(self, kernel: str, machine: str) -> int | None:
-        """The work that trials on such a machine were given: measured anew, loads of two boots would not be alike."""
+        """Return the `work` of earlier boots of this machine, None without any.
+
+        A new measurement would differ a little, and the loads of two boots would not be alike.
+        """
         for _, boot in sorted(self.boots.items()):
             if (boot.kernel, boot.machine) == (kernel, machine):
                 return boot.work
         return None
 
     def measured(self) -> list[Result]:
-        """The trials that have figures, in order."""
+        """Return the trials with figures, in order."""
         return [result for _, result in sorted(self._results.items()) if not result.error]
 
     def errors(self) -> list[Result]:
-        """The trials that failed twice, in order."""
+        """Return the trials that failed twice, in order."""
         return [result for _, result in sorted(self._results.items()) if result.error]
 
     def dumps(self) -> str:
-        """The file's text, a line for each boot and trial."""
+        """Return the file's text, with a line for each boot and each trial."""
         used = {result.boot for result in [*self._results.values(), *self.earlier.values()]}
         boots = [asdict(boot) for number, boot in sorted(self.boots.items()) if number in used]
         trials, earlier = ([_to_json(one) for _, one in sorted(some.items())] for some in (self._results, self.earlier))
@@ -212,7 +214,7 @@ class Results:
         return f'{{\n"schema": {SCHEMA},\n{text}\n}}\n'
 
     def save(self, path: Path) -> None:
-        """Write the file so that it is either what it was or what it shall be."""
+        """Replace the file in one step: an interrupted call leaves the old file as it was."""
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             try:
                 file.write(self.dumps())
@@ -226,10 +228,10 @@ class Results:
 
 
 def load(path: Path) -> Results:
-    """Read a results file; one that is not there is empty.
+    """Read a results file; return no results if it does not exist.
 
     Raises:
-        LabError: it is not a results file of this schema.
+        LabError: the file is not a results file of this schema.
     """
     try:
         text = path.read_text()
@@ -250,10 +252,10 @@ def load(path: Path) -> Results:
 
 @contextlib.contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Keep another run from writing the same file meanwhile.
+    """Lock the file's folder, so that no other run writes the file meanwhile.
 
     Raises:
-        LabError: another run is at it.
+        LabError: another run has the lock.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -266,10 +268,10 @@ def only_writer(path: Path) -> Iterator[None]:
 
 
 def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the guest's figures of a trial, without those that its key and its boot have.
+    """Return the guest's figures of a trial, without the values that its key and its boot have.
 
     Raises:
-        LabError: it is about another trial, or a figure is missing.
+        LabError: `values` are of another trial, or lack a figure.
     """
     cell = trial.cell
     wanted = (cell.setting, cell.share, cell.oversubscription, trial.arm, trial.seed)
@@ -286,9 +288,9 @@ def check_values(trial: Trial, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_hash(repo: Path = REPO) -> str:
-    """Return a hash of all code that a trial's outcome depends on: the daemon, the trial and the jobs' program.
+    """Return a hash of all code that can change a trial's outcome: the daemon, the trial and the jobs' program.
 
-    Not their comments and docstrings: better words must not cost hours of measuring.
+    Comments and docstrings of Python files do not count: better words must not cost hours of measuring.
     """
     paths = _imported(
         {"cgpause": repo / "cgpause", "lab": repo / "scripts" / "lab"}, ["cgpause.daemon.process", "lab.bed.trial"]
@@ -303,7 +305,7 @@ def code_hash(repo: Path = REPO) -> str:
 
 
 class _Wordless(ast.NodeTransformer):
-    """Takes the docstrings out."""
+    """Removes the docstrings."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
@@ -311,7 +313,7 @@ class _Wordless(ast.NodeTransformer):
 
 
 def _imported(packages: Mapping[str, Path], modules: Iterable[str]) -> set[Path]:
-    """The files of our own that importing these modules runs."""
+    """Return the files of `packages` that an import of these modules runs."""
     found: set[Path] = set()
     todo = list(modules)
     while todo:

@@ -1,14 +1,15 @@
-"""Ends the daemon at every step of its work, many times, and checks that no pod stays paused.
+"""Injects faults into the daemon at every step of its work, and checks that no pod stays paused.
 
     python3 -m lab.measure.faults [--cases N] [--seed N] [--minutes N]
 
-In the VM, as root. Pods whose jobs take memory and give it back run on a kubepods too small for them, so that the
-daemon pauses and resumes all the time. Each case starts the unit of systemd/, on the code of this checkout, with a
-fault in it (inject.py): at a random step of its writes, records and locks, in a random phase, it is killed,
-stopped (for the watchdog to find), driven into its own memory limit, given a bug, or an error from the kernel. When
-the unit has ended, ExecStopPost= included, every pod must have its original cpu.max, cpu.max.burst and cgroup.freeze
-and no record, kubepods its memory.high, and what an operator paused must still be paused. One line per case on stderr,
-one JSON object on stdout; exit status 0 when nothing was lost, 3 when something was, 1 on an error of the bed.
+It needs root in the VM. Pods whose jobs take and free memory run on a kubepods too small for them, so that the daemon
+pauses and resumes all the time. Each case starts the unit of systemd/ on the code of this checkout, with one fault
+(inject.py). In a random phase, at a random read, write, record or lock, the fault kills the daemon, stops it (the
+watchdog must find that), drives it into its own memory limit, raises an unexpected exception, or lets the kernel refuse
+the operation. After the end of the unit, ExecStopPost= included, every pod must have its original cpu.max,
+cpu.max.burst and cgroup.freeze and no record, and kubepods its memory.high; a pod that an operator paused must still be
+paused. It prints one line per case on stderr and one JSON object on stdout. Exit status: 0 if all cases passed, 3 if a
+pod or kubepods was left wrong, 1 on an error of the bed.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ CONFIG = FOLDER / "config.toml"
 CAPACITY_BYTES = 192 * MIB
 PODS = 6
 LIMIT_BYTES = 48 * MIB
-"""PODS of them are half as much again as there is."""
+"""Memory limit of a pod in bytes; the limits of all PODS are 1.5 times the capacity."""
 ORIGINALS = (("max 100000", 0), ("50000 100000", 20000), ("200000 50000", 0), ("150000 100000", 50000))
 STEPS = {"load": 120, "start": 30, "stop": 60, "reload": 80}
-"""Steps that a phase is good for, some more or less; one that comes too late for it is reported as such."""
+"""Number of steps to choose from in each phase. If the phase has fewer, the case is reported as late."""
 ENDED_SECONDS = 300.0
 _POLL_S = 0.05
 WORK = 20_000
 SLEEP_MS = 20
-"""The jobs mostly wait after each step: the daemon is tested here, and their work would only cost time."""
+"""Wait of a job after each unit in ms. The test is about the daemon, and more work of the jobs would only cost time."""
 MANUAL_SHARE = 0.5
 
 
@@ -78,7 +79,7 @@ class How(StrEnum):
 
 
 class Phase(StrEnum):
-    """The work of the daemon at that moment."""
+    """The daemon's work at the moment of the fault."""
 
     LOAD = "load"
     """Pausing and resuming under pressure."""
@@ -92,7 +93,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fault."""
+    """One fault to inject."""
 
     number: int
     phase: Phase
@@ -102,7 +103,10 @@ class Case:
 
 
 def make_cases(count: int, seed: int) -> list[Case]:
-    """Every phase with every fault in turn, in a random order, each at a random step; the same for the same seed."""
+    """Return `count` cases: all pairs of phase and fault in random order, again and again, each at a random step.
+
+    Equal seeds give equal cases.
+    """
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
     pairs = [(phase, how) for phase in Phase for how in How]
     found = []
@@ -117,7 +121,7 @@ def make_cases(count: int, seed: int) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All of a cgroup that cgpause may write."""
+    """The values of a pod's cgroup that cgpause may write."""
 
     cpu_max: str
     burst: str
@@ -157,14 +161,14 @@ class Bed:
             self._specs.append(spec)
 
     def run(self, case: Case) -> tuple[bool, list[str]]:
-        """One case: whether the fault came, and what was lost."""
+        """Run a case; return True if the fault happened, and a description of each value that is wrong afterwards."""
         self._prepare(case)
         armed = FOLDER / "armed"
         if case.phase is Phase.START:
             for spec in self._chance.sample(self._specs, 2):  # pauses that an earlier daemon left
                 self._hold(spec, Owner.DAEMON, case.mechanism)
             armed.touch()
-            # Its end is waited for: before, the unit's cgroup may not be there yet. That it fails is the point.
+            # This call waits for the start to end: the unit's cgroup may not exist before. The start should fail.
             subprocess.run(["systemctl", "start", UNIT], stderr=subprocess.DEVNULL, check=False)
         else:
             systemctl("start", UNIT)
@@ -172,14 +176,14 @@ class Bed:
                 self._wait(lambda: bool(self._paused(Owner.DAEMON)), "a pause")
             armed.touch()
         if case.phase is Phase.RELOAD:
-            # It fails where the fault was faster.
+            # This call fails if the fault ended the daemon first.
             subprocess.run(["systemctl", "kill", "--kill-who=main", "--signal=HUP", UNIT], check=False)
         elif case.phase is Phase.STOP:
             systemctl("stop", "--no-block", UNIT)
         self._wait(lambda: self._is_hit() or not UNIT_CGROUP.exists(), "the fault")
-        if case.how is How.ERROR or not self._is_hit():  # it goes on, or the fault did not come
+        if case.how is How.ERROR or not self._is_hit():  # the daemon goes on after an error or without the fault
             systemctl("stop", "--no-block", UNIT)
-        # systemd removes the cgroup when all is over, ExecStopPost= included.
+        # systemd removes the cgroup after the end of the unit, ExecStopPost= included.
         ended = self._wait(lambda: not UNIT_CGROUP.exists(), "the unit to end", patience_s=ENDED_SECONDS)
         return self._is_hit(), self._losses() if ended else ["the unit did not end"]
 
@@ -209,7 +213,7 @@ class Bed:
             self._before[self._tree.pod_path(spec)] = state_of(self._tree.pod_path(spec))
 
     def _restart(self, spec: PodSpec) -> None:
-        """Start the container of a pod whose last one was killed."""
+        """Start a pod's container unless it still runs."""
         container = self._running.get(spec.uid)
         if container is not None:
             if os.waitid(os.P_PIDFD, container.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -253,7 +257,7 @@ class Bed:
 
 @contextlib.contextmanager
 def unit_with_faults() -> Iterator[None]:
-    """The unit as it is shipped, but with inject.py before the daemon and no restarts of its own.
+    """Install the shipped unit, with inject.py as the daemon's program and without restarts; remove it at the end.
 
     Raises:
         LabError: this is not the VM, or cgpause is installed here.
@@ -273,7 +277,7 @@ def unit_with_faults() -> Iterator[None]:
     drop_in.parent.mkdir(parents=True)
     drop_in.write_text(
         f"[Service]\nExecStart=\nExecStart={command}\nStandardError=append:{FOLDER}/log\n"
-        # An emulated CPU beside others needs minutes for what takes a second; the shipped times are not tested here.
+        # An emulated CPU on a busy host needs minutes for a second's work; these tests do not cover the shipped times.
         "Restart=no\nTimeoutStartSec=180s\nTimeoutStopSec=180s\nWatchdogSec=8s\nMemoryMax=96M\n"
     )
     launcher = venv / "share" / "cgpause" / "restore.sh"
@@ -292,7 +296,7 @@ def unit_with_faults() -> Iterator[None]:
 
 
 def run(count: int, seed: int, minutes: float) -> dict[str, object]:
-    """Run the cases, as many as fit into so many minutes, and return the result as it is printed."""
+    """Run cases until all are done or `minutes` have passed; return the result to print."""
     end_s = time.monotonic() + 60 * minutes
     worker = ensure_program("worker")
     hits: Counter[tuple[Phase, How]] = Counter()
@@ -324,7 +328,7 @@ def run(count: int, seed: int, minutes: float) -> dict[str, object]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="lab.measure.faults", description="Ends the daemon at every step of its work."
     )

@@ -1,9 +1,9 @@
 """Measures how a paused pod answers kubelet's probes: `python3 -m lab.measure.liveness`, in the guest, prints JSON.
 
-As root on a host (or in a VM) with cgroup v2. One pod with a network namespace of its own and a service in it
-(service.c) is asked by HTTP, by TCP and by starting a process in its container (exec), as it runs, throttled to 1 % of
-a CPU, the same while it is busy taking memory, and frozen. No daemon: this is what the kernel makes of the two ways to
-hold a pod, and what a daemon has to reckon with.
+It needs root and cgroup v2, on a host or in a VM. One pod has its own network namespace and runs a service (service.c).
+Probes reach it by HTTP, by TCP and by starting a process in its container (exec), while it runs, is throttled to 1 % of
+a CPU, or is frozen; running and throttled also with a service that takes memory all the time. No daemon runs: the
+results are effects of the kernel's two mechanisms alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lab.vm.host import LabError, say
 TIMEOUT_MS: Final = 1000
 """Kubernetes' default timeoutSeconds."""
 PERIOD_MS: Final = 1300
-"""Not a multiple of the quota's period, or every probe would meet the same moment of it."""
+"""Time between probes. It is not a multiple of the quota's period, or every probe would meet the same moment of it."""
 NETWORK: Final = ("http", "tcp")
 EXEC: Final = "exec"
 _HOLD_BYTES = 8 * MIB
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The probes of one kind in one state; times in ms, of those that were answered."""
+    """The probes of one kind in one state; times in ms, of answered probes only."""
 
     state: str
     kind: str
@@ -78,7 +78,7 @@ class Asked:
 
 
 def add_up(state: str, kind: str, answers: Sequence[Answer]) -> Asked:
-    """Many answers as one line of the report."""
+    """Return the summary of these answers."""
     times_ms = [answer.took_us / 1000 for answer in answers if answer.answered]
     return Asked(
         state,
@@ -91,14 +91,14 @@ def add_up(state: str, kind: str, answers: Sequence[Answer]) -> Asked:
 
 
 def read_answer(line: str) -> Answer:
-    """A line of the prober."""
+    """Parse a line of the prober."""
     verdict, took_us = line.split()
     return Answer(verdict == "answered", int(took_us))
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The pod and how to ask it."""
+    """The pod, its service and its probes."""
 
     tree: Kubepods
     namespaces: Namespaces
@@ -106,7 +106,7 @@ class Stage:
     pod: PodSpec
 
     def serve(self, *, busy: bool) -> Container:
-        """Start the service; busy, it takes memory and gives it back all the time."""
+        """Start the service; a busy one takes and frees memory all the time."""
         swing, step_ms = (_SWING_BYTES, 1) if busy else (0, 1000)
         argv = (str(self.program), "serve", str(PORT), *map(str, (_HOLD_BYTES, swing, step_ms)))
         return self.tree.start_container(self.pod, self.namespaces.enter(self.pod.name, *argv))
@@ -117,7 +117,7 @@ class Stage:
         self.tree.remove_container(self.pod, container)
 
     def ask(self, kind: str, count: int) -> list[Answer]:
-        """Send so many network probes."""
+        """Send `count` probes, by HTTP or TCP, and return their answers."""
         numbers = (PORT, 0, PERIOD_MS, TIMEOUT_MS)
         prober = Prober(self.namespaces.enter(self.pod.name, str(self.program), "probe", kind, *map(str, numbers)))
         answers: list[Answer] = []
@@ -130,7 +130,7 @@ class Stage:
         return answers[:count]
 
     def run_in(self, container: Container, count: int) -> list[Answer]:
-        """Start a program in the container so often, as an exec probe does."""
+        """Start a program in the container `count` times, as an exec probe does; return the answers."""
         answers = []
         for _ in range(count):
             started_ns = time.monotonic_ns()
@@ -138,7 +138,7 @@ class Stage:
             try:
                 ended = bool(select.select([pidfd], [], [], TIMEOUT_MS / 1000)[0])
                 took_us = (time.monotonic_ns() - started_ns) // 1000
-                if not ended:  # a runtime does the same; SIGKILL reaches frozen ones too
+                if not ended:  # a runtime does the same; SIGKILL ends frozen processes, too
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.waitpid(pid, 0)
@@ -151,7 +151,7 @@ class Stage:
         """Wait until the service listens.
 
         Raises:
-            LabError: it never did.
+            LabError: the service did not answer in time.
         """
         deadline = time.monotonic() + _READY_S
         while not self.ask(NETWORK[0], 1)[0].answered:
@@ -160,7 +160,7 @@ class Stage:
 
 
 def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
-    """Every kind of probe in these states."""
+    """Send every kind of probe in each of these states; return a summary for each."""
     asked = []
     for state in states:
         container = stage.serve(busy=state.busy)
@@ -177,13 +177,13 @@ def measure(stage: Stage, count: int, states: Sequence[State]) -> list[Asked]:
             say(f"{asked[-1]}")
         if state.file:
             write(file, state.back)
-        stage.await_answer()  # after any kind of pause, it works again
+        stage.await_answer()  # the service must work again after any kind of pause
         stage.stop(container)
     return asked
 
 
 def run(count: int, states: Sequence[State] = STATES) -> list[Asked]:
-    """Everything from the lock to the last rmdir."""
+    """Make the pod in its own slice and folder, and measure."""
     worker, program = ensure_program("worker"), ensure_program("service")
     pod = PodSpec("web", make_uid("liveness"), 128 * MIB, container="server")
     with (
@@ -197,7 +197,7 @@ def run(count: int, states: Sequence[State] = STATES) -> list[Asked]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description="What a held pod answers to kubelet's probes.")
     parser.add_argument("--probes", type=int, default=20, metavar="N", help="of each kind in each state (%(default)s)")
     count = parser.parse_args(argv).probes

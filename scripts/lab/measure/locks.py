@@ -1,9 +1,9 @@
-"""How long a paused pod keeps others waiting for a kernel lock: `python3 -m lab.measure.locks`, in the guest.
+"""Measures how long a paused pod keeps others waiting for a kernel lock: `python3 -m lab.measure.locks`, in the guest.
 
-A process in a pod's cgroup writes a file on tmpfs, over and over, some CPU milliseconds in each system call, and the
-inode's lock is its own for as long as the call takes. A process outside writes one byte to the same file, and waits for
-that lock. The pod runs, is throttled as cgpause does it, is throttled with a longer period (which cgpause refuses), or
-is frozen. Prints JSON; compare kernels: from 6.18 on a task is throttled on its way back to user space only.
+A process in a pod's cgroup writes to a file on tmpfs all the time. Each system call takes some ms of CPU time and has
+the inode's lock until it ends. A process outside the pod writes one byte to the same file and waits for that lock. The
+pod runs, is throttled as by cgpause, is throttled with a longer period (which cgpause refuses), or is frozen. Prints
+JSON. Kernels differ: from 6.18 on, a task is throttled only on its way back to user space.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from lab.bed.frame import need_root, print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, write
 from lab.vm.host import say
 
-TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and nothing of it stays
+TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and the file has no name
 CALL_MS: Final = 20
-"""CPU time of one system call of the holder, about."""
+"""Approximate CPU time of one system call of the holder, in ms."""
 PERIOD_S: Final = 0.13
-"""From one wait's end to the next one's begin: no multiple of a quota's period."""
+"""Time in seconds from the end of one wait to the start of the next: not a multiple of a quota's period."""
 UNHELD: Final = "max 100000"
 
 
@@ -64,13 +64,13 @@ class Waits:
 
 
 def add_up(state: str, waits_ns: Sequence[int]) -> Waits:
-    """Many waits as one line of the report."""
+    """Return the summary of these waits."""
     waits_ms = [wait / 1e6 for wait in waits_ns]
     return Waits(state, len(waits_ms), round(statistics.median(waits_ms), 1), round(max(waits_ms), 1))
 
 
 def sized_call(fd: int, call_ms: int) -> bytes:
-    """Return a block that takes about `call_ms` to write while no pod is paused; write it once before."""
+    """Return data that one write takes about `call_ms` of CPU time for; write it once, so that its pages exist."""
     block = bytes(1 << 20)
     os.pwrite(fd, block, 0)
     started = time.process_time_ns()
@@ -84,7 +84,7 @@ def sized_call(fd: int, call_ms: int) -> bytes:
 
 @contextlib.contextmanager
 def holder(cgroup: Path, fd: int, data: bytes) -> Iterator[None]:
-    """A process in `cgroup` that takes the file's lock for nearly all of its CPU time."""
+    """Run a process in `cgroup` that writes `data` to the file all the time, and so nearly always has its lock."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -100,7 +100,7 @@ def holder(cgroup: Path, fd: int, data: bytes) -> Iterator[None]:
 
 
 def measure(cgroup: Path, count: int) -> list[Waits]:
-    """The waits in every state."""
+    """Return `count` waits for the lock in every state, summed up."""
     found = []
     with tempfile.TemporaryFile(dir=TMPFS) as file:
         data = sized_call(file.fileno(), CALL_MS)
@@ -121,7 +121,7 @@ def measure(cgroup: Path, count: int) -> list[Waits]:
 
 
 def run(count: int) -> list[Waits]:
-    """Everything, from the cgroup's mkdir to its rmdir."""
+    """Make the cgroups, measure, and remove the cgroups."""
     need_root()
     root = Path(find_cgroup_root())
     pod = root / "cgpause-locks.slice"
@@ -136,7 +136,7 @@ def run(count: int) -> list[Waits]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description="How long a held pod keeps others waiting for a lock that it holds.")
     parser.add_argument("--waits", type=int, default=20, metavar="N", help="in each state (%(default)s)")
     count = parser.parse_args(argv).waits

@@ -1,9 +1,9 @@
 """Changes one thing at a time in a module and runs its unit tests: `python -m lab.measure.mutants`.
 
-A change (a mutant) that no test notices shows behaviour that no test asks for. cosmic-ray makes the mutants; one more
-operator here deletes a statement. The tests run on a copy of the checkout, each mutant in a process of its own, so
-nothing mutated is left behind, however this ends. docs/measurements/mutants.{json,md} keep the last result of each
-module. Exit status 3 when a module is below the goal.
+A change (a mutant) that no test notices shows behaviour that no test checks. cosmic-ray makes the mutants; one more
+operator in this module deletes a statement. The tests of each mutant run in their own process on a copy of the
+checkout, so the checkout never contains a mutant. docs/measurements/mutants.{json,md} keep the last result of each
+module. Exit status: 3 if a module is below the goal, 2 if a module could not be measured, else 0.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TESTS = {
     "policy/protect": ("tests/test_protect.py",),
     "restore": ("tests/restore",),
 }
-"""The unit tests that belong to each module of cgpause/; no others may kill its mutants."""
+"""The unit tests of each module of cgpause/; only these run against its mutants."""
 
 _Node = Any
 """A node of parso's tree."""
@@ -60,11 +60,11 @@ _LONGEST_S = 1800
 _MEMORY_BYTES = 4 << 30
 _COPIED = ("cgpause", "tests", "scripts", "systemd", "docs", "pyproject.toml")
 _DELETED = ("expr_stmt", "atom_expr", "power", "raise_stmt", "return_stmt", "await_expr")
-"""Statements of a function, as parso names them, that are deleted."""
+"""Kinds of statements to delete, by parso's names."""
 
 
 Span = tuple[tuple[int, int], tuple[int, int]]
-"""Lines from 1 and columns from 0, the end excluded."""
+"""Start and end of a piece of code as (line, column): lines from 1, columns from 0, the end excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Mutant:
 
 
 class _DeleteStatement:
-    """An operator as cosmic-ray's: replaces a statement of a function with `pass`."""
+    """An operator for cosmic-ray that replaces a statement of a function with `pass`."""
 
     def mutation_positions(self, node: _Node) -> Iterator[Span]:
-        """Yield the node's place if it is such a statement."""
+        """Yield the span of the node if it is a statement to delete."""
         if node.type == "simple_stmt" and node.children[0].type in _DELETED and _in_function(node):
             yield node.children[0].start_pos, node.children[0].end_pos
 
@@ -111,7 +111,7 @@ def _in_function(node: _Node) -> bool:
 
 
 def without_behaviour(code: str) -> list[Span]:
-    """Return where a change means nothing: annotations (strings here), and slots and frozenness of dataclasses."""
+    """Return the spans of code without behaviour: annotations, and class decorators with arguments (`dataclass`)."""
     parts: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.arg | ast.AnnAssign):
@@ -126,7 +126,7 @@ def without_behaviour(code: str) -> list[Span]:
 
 
 class Mutants:
-    """Every place of a module that can be changed, and each way to change it."""
+    """The mutants of a module: every place to change, and each way to change it."""
 
     def __init__(self, code: str) -> None:
         from cosmic_ray.ast import ast_nodes, get_ast  # noqa: PLC0415 - installed by scripts/bench, for this only
@@ -149,13 +149,13 @@ class Mutants:
                 ways = found.setdefault((start, end, name.partition("_")[0]), [])
                 ways.append((_rank(f"{key} {seen[key]}"), operator, occurrence))
         self._places = sorted((sorted(ways, key=lambda way: way[0]) for ways in found.values()), key=lambda w: w[0][0])
-        """In the order of a sample; the ways to change a place as well."""
+        """The places in the order of a sample, each with its ways to change it in that order."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Mutant]:
-        """Yield one mutant of each place, in the order of a sample."""
+        """Yield one mutant for each place, in the order of a sample."""
         from cosmic_ray.mutating import mutate_code  # noqa: PLC0415
 
         for ways in self._places:
@@ -164,13 +164,13 @@ class Mutants:
                 if mutated is None or mutated == self._code or not _is_python(mutated):
                     continue
                 mutant = _described(self._code, mutated)
-                if mutant.before.replace("*,", "/,", 1) != mutant.after:  # no argument is passed by place that way
+                if mutant.before.replace("*,", "/,", 1) != mutant.after:  # no caller passes these by position
                     yield mutant
                     break
 
 
 def _rank(text: str) -> str:
-    """Return a place in a sample: as random as a hash, and the same after changes elsewhere in the module."""
+    """Return a hash as the sort key of a sample: random, and unaffected by changes elsewhere in the module."""
     return hashlib.sha256(f"{_SEED} {text}".encode()).hexdigest()
 
 
@@ -193,7 +193,7 @@ def _described(code: str, mutated: str) -> Mutant:
 
 
 class Bed:
-    """A copy of the checkout, in which a module's tests run."""
+    """A copy of the checkout, for the runs of a module's tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -204,16 +204,18 @@ class Bed:
             check=True,
         ).stdout
         for name in filter(None, listed.decode().split("\0")):
-            if (REPO / name).is_file():  # not one deleted and not committed yet
+            if (REPO / name).is_file():  # not if it is deleted and the deletion not committed
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(REPO / name, folder / name)
                 shutil.copymode(REPO / name, folder / name)
 
     def passes(self, tests: Sequence[str], cpu_s: int = _LONGEST_S, wall_s: float = _LONGEST_S) -> bool:
-        """Return whether the tests pass within so much CPU time (for what computes for good), and time (what waits).
+        """Return True if the tests pass within both limits.
+
+        `cpu_s` of CPU time ends a mutant that computes for ever, `wall_s` of real time a mutant that waits for ever.
 
         Raises:
-            LabError: there are none.
+            LabError: pytest found no tests.
         """
         context = multiprocessing.get_context("fork")  # pytest and hypothesis are imported already, once
         process = context.Process(target=self._run, args=(list(tests), cpu_s))
@@ -222,7 +224,7 @@ class Bed:
             process.join(wall_s)
         finally:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid or 0, signal.SIGKILL)  # and what a test started
+                os.killpg(process.pid or 0, signal.SIGKILL)  # including processes that a test started
             process.kill()
             process.join()
         if process.exitcode == 5:
@@ -242,7 +244,7 @@ class Bed:
         with (self.folder / "output.txt").open("wb") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-        import pytest  # noqa: PLC0415 - not for those who only want the page
+        import pytest  # noqa: PLC0415 - `--page` does without
         from hypothesis import HealthCheck, Phase, settings  # noqa: PLC0415
 
         settings.register_profile(
@@ -259,10 +261,10 @@ class Bed:
 
 
 def measure(name: str, bed: Bed, sample: int | None) -> dict[str, Any]:
-    """Return what became of the mutants of one module.
+    """Run the tests against the mutants of one module; return the counts and the survivors.
 
     Raises:
-        LabError: its tests fail without any.
+        LabError: the tests fail without a mutant.
     """
     path, tests = bed.folder / "cgpause" / f"{name}.py", [test for test in TESTS[name] if (bed.folder / test).exists()]
     code = path.read_text()
@@ -304,7 +306,7 @@ def write(results: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="scripts/bench mutants", description="Mutate modules and run their tests.")
     parser.add_argument("--sample", type=int, default=_SAMPLE, metavar="N", help="mutants of each module (%(default)s)")
     parser.add_argument("--all", action="store_true", help="every mutant: hours")
@@ -319,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import hypothesis  # noqa: F401, PLC0415 - once, for all processes that run tests
     import pytest  # noqa: F401, PLC0415
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy goes
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is removed
     with tempfile.TemporaryDirectory(prefix="cgpause-mutants-") as folder:
         bed = Bed(Path(folder))
         low = False

@@ -1,8 +1,8 @@
-"""What a pause does to a lease, a database and connections: `python3 -m lab.measure.pause_effects`, as root.
+"""Measures the effects of a pause on a lease, a database and connections: `python3 -m lab.measure.pause_effects`.
 
-In the guest; prints one JSON object. One pod renews a lease as a leader does, writes to a database (SQLite) that others
-write to as well, and answers on TCP. Observers outside the pod note what they see while the pod is paused in the ways
-in which the daemon pauses pods. No daemon runs: each arm writes `cpu.max` or `cgroup.freeze` itself, at a moment in
+It needs root in the guest, and prints one JSON object. One pod renews a lease as a leader does, writes to a database
+(SQLite) that others write to as well, and answers on TCP. Observers outside the pod note delays and failures while the
+pod is paused in the daemon's ways. No daemon runs: each arm writes `cpu.max` or `cgroup.freeze` itself, at a moment at
 which the pod has a transaction open.
 """
 
@@ -35,16 +35,17 @@ SLICE: Final = "cgpause-effects.slice"
 FOLDER: Final = Path("/run/cgpause-effects")
 HOST: Final = "127.0.0.1"
 LEASE_S: Final = 15.0
-"""Duration of a lease, and below how often its holder renews it: the defaults of Kubernetes' own components
-(component-base, LeaderElectionConfiguration)."""
+"""Duration of a lease in seconds. This and RENEW_S, the time between renewals, are the defaults of Kubernetes' own
+components (component-base, LeaderElectionConfiguration)."""
 RENEW_S: Final = 2.0
 CLIENT_TIMEOUT_S: Final = 5.0
-"""Timeout of a request to the pod, and of a writer that waits for the database (Python's default for SQLite)."""
+"""Timeout in seconds of a request to the pod, and of a write to the database (Python's default for SQLite)."""
 PING_S: Final = 10.0
 PING_TIMEOUT_S: Final = 20.0
-"""gRPC's default time from a keep-alive ping to the end of the connection (GRPC_ARG_KEEPALIVE_TIMEOUT_MS)."""
+"""Time in seconds from an unanswered keep-alive ping to the end of the connection; gRPC's default
+(GRPC_ARG_KEEPALIVE_TIMEOUT_MS)."""
 KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""The kernel's own keep-alive: it gives a silent peer up after 20 s."""
+"""Settings of the kernel's own keep-alive: it closes the connection to a silent peer after 20 s."""
 TRANSACTION_S: Final = 0.5
 SETTLE_S: Final = 25.0
 _READY_S = 60.0
@@ -62,7 +63,7 @@ class Arm:
     running_s: float = 0.0
     times: int = 1
     busy: bool = False
-    """Whether a second process of the pod uses all the CPU time that the pod gets."""
+    """True if a second process of the pod uses all the CPU time that the pod gets."""
 
 
 _QUOTA = ("cpu.max", "1000 100000", "max 100000")
@@ -78,7 +79,7 @@ ARMS: Final = (
 
 @dataclass(slots=True)
 class Waits:
-    """The attempts of one observer: how many, how many failed, and the longest time of one in seconds."""
+    """The attempts of one observer: their number, the failed ones, and the longest duration in seconds."""
 
     count: int = 0
     failed: int = 0
@@ -93,7 +94,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """One arm's result, as seen from outside of the pod."""
+    """One arm's result, observed from outside of the pod."""
 
     arm: str
     lease_gap_s: float
@@ -104,7 +105,7 @@ class Effects:
 
     @property
     def lease_lost(self) -> bool:
-        """Whether another candidate could have taken the lease."""
+        """True if another candidate could have taken the lease."""
         return self.lease_gap_s > LEASE_S
 
 
@@ -155,7 +156,7 @@ def open_database(folder: Path, timeout_s: float) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Write one row; the database is locked for other writers meanwhile."""
+    """Write one row in a transaction, which locks the database for other writers until the block ends."""
     database.execute("BEGIN IMMEDIATE")
     database.execute("INSERT INTO rows VALUES (?)", (time.time(),))
     yield
@@ -166,7 +167,7 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 class Lease:
-    """The lease as another candidate sees it."""
+    """The lease from the view of another candidate: the times of its renewals."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -178,7 +179,7 @@ class Lease:
         """Wait for the first renewal; return the port on which the pod answers.
 
         Raises:
-            LabError: there was none.
+            LabError: the pod did not renew the lease in time.
         """
         self._socket.settimeout(_READY_S)
         try:
@@ -189,7 +190,7 @@ class Lease:
             self._renewed = [time.monotonic()]
 
     def watch(self, stop: threading.Event) -> None:
-        """Note renewals until the end."""
+        """Note the times of renewals until `stop` is set."""
         self._socket.settimeout(0.2)
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
@@ -204,13 +205,13 @@ class Lease:
 
 
 def longest_gap_s(times: Sequence[float]) -> float:
-    """Return the longest time from one of these times to the next."""
+    """Return the longest gap between one of these times and the next, in seconds."""
     return round(max((later - at for at, later in itertools.pairwise(times)), default=0.0), 1)
 
 
 @dataclass(slots=True)
 class Caller:
-    """A client with one connection, which it gives up and makes anew after a timeout."""
+    """A client with one connection; after a timeout it closes the connection and makes a new one."""
 
     port: int
     every_s: float
@@ -218,7 +219,7 @@ class Caller:
     waits: Waits = field(default_factory=Waits)
 
     def watch(self, stop: threading.Event) -> None:
-        """Ask until the end."""
+        """Send a request every `every_s` until `stop` is set."""
         connection = None
         while not stop.wait(self.every_s):
             began = time.monotonic()
@@ -237,7 +238,7 @@ class Caller:
 
 
 def watch_database(folder: Path, waits: Waits, stop: threading.Event) -> None:
-    """Write a row every second until the end, with the driver's own timeout."""
+    """Write a row every second until `stop` is set, with SQLite's timeout of CLIENT_TIMEOUT_S."""
     while not stop.wait(1.0):
         began, failed = time.monotonic(), False
         try:
@@ -249,7 +250,7 @@ def watch_database(folder: Path, waits: Waits, stop: threading.Event) -> None:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Return True unless the kernel has given this silent connection up."""
+    """Return True unless the kernel has closed this silent connection."""
     connection.settimeout(0)
     try:
         return bool(connection.recv(1))
@@ -260,7 +261,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def measure(tree: Kubepods, folder: Path, arm: Arm) -> Effects:
-    """Run one arm.
+    """Run one arm and return its effects.
 
     Raises:
         LabError: the pod did not start, or opened no transaction.
@@ -318,7 +319,7 @@ def run(arms: Sequence[Arm] = ARMS) -> list[Effects]:
     """Run these arms.
 
     Raises:
-        LabError: not root, or an arm failed.
+        LabError: this process is not root, or an arm failed.
     """
     if os.geteuid() != 0:
         raise LabError("it makes cgroups, so it needs root")

@@ -1,9 +1,9 @@
-"""Simulates the default policy with the stock configuration: presets on 2 to 32 CPUs, and loads made to let it lose.
+"""Simulates the default policy with the stock configuration, on presets and on loads where it could do harm.
 
     python -m lab.measure.policy_bed [--seeds N..] [--jobs N]
 
-Prints one JSON object. Each run stands beside the same run without control; those of the presets also beside a node
-with unlimited memory, which is the best that any policy could do. No option of the configuration is changed.
+Prints one JSON object. Each load also runs without control; each preset also runs on a node with unlimited memory,
+which is the best that any policy could reach. The presets have 2 to 32 CPUs. No option of the configuration is changed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ NAMES: Final = (
 )
 CPUS: Final = (2, 4, 8, 16, 32)
 SLOW_CPUS: Final = (4, 16)
-"""Where container creation takes another time than the presets say."""
+"""Numbers of CPUs in the runs with another time to create a container than the presets'."""
 SLOW_START_S: Final = (0.3, 3.0)
 PRESET_START_S: Final = 0.2
 """Time to create a container in the presets (NodesOptions.start_s)."""
 SEEDS: Final = (101, 102, 103)
-"""Held out: the policy was written with others."""
+"""Held-out seeds: the policy was developed with other ones."""
 NONE: Final = "none"
 UNLIMITED: Final = "unlimited"
 RESERVE: Final = "reserve"
@@ -65,7 +65,7 @@ class Task:
 
 
 def load_of(task: Task) -> Load:
-    """Return a preset on nodes of another size."""
+    """Return the task's preset with its number of CPUs and its time to create a container."""
     workload = PRESETS[task.load]
     nodes = replace(workload.nodes, cpus=task.cpus, start_s=task.start_s)
     load = make_load(task.load, replace(workload, nodes=nodes))
@@ -78,7 +78,7 @@ def config_of(arm: str) -> Config | None:
 
 
 def figures_of(outcome: Outcome) -> dict[str, Any]:
-    """Return the figures of a preset's run that the page is made of."""
+    """Return the figures of a preset's run for the page."""
     jobs = [group for group in outcome.groups if group.kind == "jobs"]
     urgent = [group.finished_mean_s for group in jobs if group.name == URGENT]
     return {
@@ -98,7 +98,7 @@ def _total(groups: Iterable[GroupOutcome], name: str) -> int:
 
 
 def do(task: Task) -> dict[str, Any]:
-    """Do one run and return it as JSON has it."""
+    """Do one run and return its task and figures for JSON."""
     match task.part:
         case "presets":
             found = figures_of(simulate(load_of(task), config_of(task.arm), task.seed))
@@ -142,10 +142,10 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
 
 
 def simulate_all(seeds: Sequence[int], processes: int) -> dict[str, Any]:
-    """Return everything the page is made of."""
+    """Do all runs on `processes` processes; return the results to print."""
     planned = tasks(seeds)
     say(f"{len(planned)} runs")
-    # The long ones first, so that no process is left with one of them at the end.
+    # The long runs first, so that no process begins one at the end.
     planned.sort(key=lambda task: task.part != "noise")
     with workers(do, processes) as do_all:
         done = do_all(planned)
@@ -156,7 +156,7 @@ def simulate_all(seeds: Sequence[int], processes: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab.measure.policy_bed", description="The default policy, simulated.")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="default: the held-out ones")
     parser.add_argument("--jobs", type=int, default=cpus(), help="simulations at a time (default: one for each CPU)")

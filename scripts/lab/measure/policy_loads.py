@@ -1,4 +1,4 @@
-"""Loads that try to make the default policy lose: each is simulated beside no control (`lab.measure.policy_bed`).
+"""Loads on which the default policy could be worse than no control; `lab.measure.policy_bed` simulates both.
 
 A load is a node and its pods. The seed decides sizes, speeds and start times; the same seed makes the same load.
 """
@@ -24,7 +24,7 @@ from cgpause.policy.decide import Decision, State
 
 GIB: Final = 1 << 30
 PATIENCE_S: Final = 3600.0
-"""A run is given up after this time."""
+"""Longest simulated time of a run, in seconds; then it ends unfinished."""
 _CAPACITY: Final = 4 * GIB
 _EVER: Final = math.inf
 
@@ -37,9 +37,9 @@ class Node:
     cpus: int = 4
     capacity_bytes: int = _CAPACITY
     queued: bool = False
-    """Whether pods wait until their requests fit, in order; else each comes at its `start_s`."""
+    """True if pods wait in order until their requests fit; otherwise each pod starts at its `start_s`."""
     make_s: float = 0.0
-    """Time to start a container."""
+    """Time to start a container, in seconds."""
     horizon_s: float = PATIENCE_S
 
 
@@ -51,25 +51,25 @@ class Outcome:
     finished: int
     finished_names: list[str]
     total_s: float
-    """Until the last job finished, or until the run was given up."""
+    """Time until the last job finished, or until the run was given up."""
     kills: int
-    """By the kernel, because the node was full."""
+    """Number of the kernel's OOM kills."""
     probe_kills: int
     pauses: int
     longest_pause_s: float
-    """Of all pods."""
+    """Longest pause of any pod."""
     services: int = 0
-    """Pods with a liveness probe."""
+    """Number of pods with a liveness probe."""
     longest_start_s: float = 0.0
-    """Of these: the longest time from the start of a container until it answers, as far as the run saw it."""
+    """Longest time from the start of a service's container until it answers, is killed, or the run ends."""
 
     def figures(self) -> dict[str, Any]:
-        """Return the outcome as JSON has it."""
+        """Return the outcome for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "finished_names"}
 
 
 def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
-    """Simulate a node until its last job has finished; `config` None: without control."""
+    """Simulate a node until its last job has finished or `horizon_s` is over; without control if `config` is None."""
     sim = SimNode(
         [] if node.queued else node.pods,
         config=config,
@@ -104,7 +104,10 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
 
 
 def _start_s(sim: SimNode, pod: SimPod) -> float:
-    """Return the longest time until one of a pod's containers answered, or was killed, or the run ended."""
+    """Return the longest time until a container of the pod answered, was killed, or the run ended.
+
+    The time begins at the container's start. A pause that begins before the answer delays it by its duration.
+    """
     longest_s = 0.0
     runs = [*pod.runs, *([] if pod.started_s is None else [(pod.started_s, sim.now_s)])]
     for began_s, ended_s in runs:
@@ -116,7 +119,7 @@ def _start_s(sim: SimNode, pod: SimPod) -> float:
     return longest_s
 
 
-# What containers do
+# Behaviour of containers
 
 
 def leak(peak_bytes: int, bytes_per_s: float, *, end_s: float | None = None, unit_bytes: int = 4 * MIB) -> Behaviour:
@@ -137,7 +140,7 @@ def leak(peak_bytes: int, bytes_per_s: float, *, end_s: float | None = None, uni
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """A container that goes up from its base to its peak and back again, several times."""
+    """A container that grows from its base to its peak and shrinks again, several times."""
 
     base_bytes: int
     peak_bytes: int
@@ -145,14 +148,14 @@ class Wave:
     rounds: int = 1
     unit_bytes: int = 16 * MIB
     work_s: float = 0.0
-    """CPU time after each unit."""
+    """CPU time after each unit, in seconds."""
     stay_s: float = 0.0
-    """Time at the peak."""
+    """Time at the peak, in seconds."""
     random: int | None = None
-    """Seed of peaks drawn anew for each round, anywhere between base and peak."""
+    """Seed of random peaks, one for each round, between base and peak; None: always the peak."""
 
     def __call__(self) -> Iterator[Step]:
-        """Return what the container does."""
+        """Yield the container's steps."""
         chance = Random(self.random)  # noqa: S311 - repeatable, not secret
         yield fill(self.base_bytes)
         for _ in range(self.rounds):
@@ -170,7 +173,7 @@ class Wave:
 
 
 def _idle_pods(count: int) -> list[SimPod]:
-    """Pods that take 2 MiB once a second and give them back, for ever."""
+    """Return pods that take 2 MiB and free them again once a second, for ever."""
     wave = Wave(20 * MIB, 22 * MIB, 1e8, 10**9, unit_bytes=MIB, stay_s=1.0)
     return [SimPod(f"idle-{n}", wave, limit_bytes=100 * MIB, lasts_s=_EVER) for n in range(count)]
 
@@ -301,7 +304,7 @@ def _unlimited_one(chance: Random) -> Node:
 
 
 def _unlimited(chance: Random, at_once: int, peaks: tuple[float, float], rounds: int) -> Node:
-    """Pods of one ReplicaSet: when one has finished the next one comes, `at_once` run."""
+    """Return the pods of one ReplicaSet, of which `at_once` run; when a pod has finished, the next one starts."""
     pods = [
         SimPod(
             f"unlimited-7d9f8b6c5d-{_suffix(chance)}",
@@ -346,14 +349,14 @@ def _waiting(chance: Random) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Adversary:
-    """A load made to let the policy lose."""
+    """A load on which the policy could be worse than no control."""
 
     words: str
-    """Its pods, for the report."""
+    """Description of its pods, for the report."""
     make: Callable[[Random], Node] = field(repr=False)
 
     def node(self, seed: int) -> Node:
-        """Return the node of a seed, with new pods."""
+        """Return the node for a seed, with new pods."""
         return self.make(Random(f"adversary {seed}"))  # noqa: S311 - repeatable, not secret
 
 
@@ -392,7 +395,7 @@ ADVERSARIES: Final = {
         "24 pods go from 150 to up to 300 MiB and back four times, and sleep rather than compute", _waiting
     ),
 }
-"""By name; on 4 GiB and 4 CPUs unless the words say otherwise."""
+"""The loads by name; a node has 4 GiB and 4 CPUs unless `words` says otherwise."""
 
 
 # Services that start slowly
@@ -444,27 +447,27 @@ NOISE_CPUS: Final = (2, 4, 8, 16, 32, 64)
 NOISE_PODS: Final = 110
 NOISE_S: Final = 7200.0
 SETTLED_S: Final = 120.0
-"""Only what happens later counts: pods that have just taken their memory are expected to take more for a while."""
+"""Time in seconds before counting begins: the policy expects pods that have just grown to grow on for a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quietness:
-    """The result of idle pods whose memory seems to move."""
+    """The result of a run with idle pods, whose memory only seems to change."""
 
     cpus: int
     seconds: float
     samples: int
-    """In which the pods were read."""
+    """Number of samples after SETTLED_S."""
     steps_bytes: int
-    """The largest step of one pod's memory between two samples."""
+    """Largest change of a pod's memory between two samples, in bytes."""
     pauses: int
-    """Pauses that began after SETTLED_S."""
+    """Number of pauses that began after SETTLED_S."""
     first: int
-    """Samples after which a pod went first."""
+    """Number of samples after which the policy served a pod first (`ReserveState.nearest`)."""
 
 
 def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
-    """Simulate idle pods whose limits are twice the memory of their node, under the charge batches of so many CPUs."""
+    """Simulate idle pods with limits of twice the node's memory, and charges in batches for each of `cpus` CPUs."""
     held, batches = 40 * MIB, cpus * (256 << 10)
     seen: dict[str, int] = {}
     largest = samples = first = 0
@@ -488,7 +491,7 @@ def noise(cpus: int, seconds: float = NOISE_S, seed: int = 0) -> Quietness:
     node = SimNode(
         pods,
         config=Config(),
-        # All of the noise at once leaves 5 % of it.
+        # 5 % of the memory is left even if the noise of all pods adds up.
         kubepods_max_bytes=int(1.05 * NOISE_PODS * (held + batches)),
         cpus=cpus,
         seed=seed,

@@ -1,24 +1,23 @@
-"""Services with liveness probes beside volatile batch jobs, on a node whose memory is full all the time.
+"""Measures liveness probes of services beside volatile batch jobs, on a node whose memory is always full.
 
     python -m lab.measure.probe --seconds 600 [--hold-services]
 
-As root on a host (or in a VM) with cgroup v2. A real kubepods tree under the real daemon with its default
-configuration: batch jobs that never end and that would together need more than there is, and services that answer HTTP.
-Each pod has a network namespace, which its sandbox holds; a prober per service, outside the pods, enters that and asks
-as kubelet does (service.c). After `failures` misses in a row the container is killed and started again, as kubelet does
-to it: SIGTERM, after 30 s SIGKILL, then the back-off. One JSON object on stdout says how that went.
+It needs root and cgroup v2, on a host or in a VM. The daemon with its default configuration runs on a real kubepods
+tree. The pods are batch jobs that never end and together need more than the capacity, and services that answer HTTP.
+Each pod's sandbox keeps a network namespace. One prober for each service, outside the pods, enters the namespace and
+probes as kubelet does (service.c). After `failures` misses in a row the lab kills and restarts the container as kubelet
+does: SIGTERM, SIGKILL after 30 s, then the back-off. The result is one JSON object on stdout.
 
-`Plan.scale` multiplies every duration alike: the probes', the back-off's and those of the daemon's [hold].
-`--hold-services` turns the burden round: batch is protected by a rule, there is less of it, and services are held by
-freezing, so that pauses are what the probes meet; whether a service survives that depends on [hold] alone.
+`Plan.scale` multiplies all durations: of the probes, of the back-off and of the daemon's [hold]. With
+`--hold-services` a rule protects the batch jobs, fewer of them run, and the daemon freezes services instead. The probes
+then meet pauses, and only the limits of [hold] keep a service alive.
 
-A control answers probes beside the tree, where nothing is paused: what it misses, the machine missed.
+A control service runs beside the tree, where the daemon pauses nothing. If the control misses a probe, the machine was
+too slow. docs/measurements/liveness.md has the answers of a paused pod.
 
-What a held pod answers by itself is in docs/measurements/liveness.md.
-
-A service that runs can miss a probe too, on a node that is full of what nobody may pause: above memory.high the kernel
-stalls whoever takes memory. With ten protected jobs instead of seven, services missed probes while they ran (the
-control missed none of 17), and with two misses in a pause that makes three: 3 kills in 45 s at scale 0.4.
+On a node full of protected pods even a running service can miss a probe: above memory.high the kernel stalls every
+process that takes memory. With ten protected jobs instead of seven, services missed probes while they ran (the control
+missed none of 17). One such miss and two in a pause make three: 3 kills in 45 s at scale 0.4.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
 
 _FILL_SECONDS: Final = 300
-"""For starting all pods; only then the run's seconds begin."""
+"""Longest time to start all pods; the run's own time begins after it."""
 
 
 def config_text(plan: Plan) -> str:
-    """The daemon's configuration: the default, with the durations of [hold] scaled."""
+    """Return the daemon's configuration: the default with all durations of [hold] scaled, and the rules of the plan."""
     hold = HoldConfig()
     lines = [f'policy = "{plan.policy}"']
     if plan.hold_services:
@@ -73,14 +72,14 @@ class Held:
     longest_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one pause."""
         self.pauses += 1
         self.paused_s = round(self.paused_s + seconds, 1)
         self.longest_s = max(self.longest_s, seconds)
 
 
 def read_holds(log: Iterable[str], services: set[str]) -> tuple[Held, Held]:
-    """Pauses of services (by pod UID) and of all others, from a daemon's log."""
+    """Return the pauses of services and of all other pods from a daemon's log; `services` has the services' UIDs."""
     service, batch = Held(), Held()
     for uid, held_s in demo_daemon.read_holds(log):
         (service if uid in services else batch).add(held_s)
@@ -89,27 +88,27 @@ def read_holds(log: Iterable[str], services: set[str]) -> tuple[Held, Held]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run; `to_json` adds the plan's durations."""
+    """The result of one run."""
 
     seconds: float
     classified: dict[str, str]
-    """The class of each pod at the end, as cgpause sees it; by name."""
+    """The class that cgpause gives each pod at the end of the run, by name."""
     probes: Probes
-    """All services together; the runs and the kills are those of single ones."""
+    """Sums over all services; `longest_run` is of a single service."""
     control: Probes
-    """Those of the service that cannot be paused: what it misses is the machine's fault."""
+    """Results of the control, which is never paused: the machine causes its misses."""
     service: Held
     batch: Held
     oom_kills: int
     batch_restarts: int
     service_restarts: int
-    """For any reason: liveness and OOM kills."""
+    """Restarts of services for any reason: liveness and OOM kills."""
     mean_use_pct: float
     daemon_exit_code: int
 
 
 def to_json(result: Result, plan: Plan) -> dict[str, Any]:
-    """One flat object; units in the names."""
+    """Return the result and the plan's durations as one flat object, with units in the names."""
     probes = result.probes
     return {
         "seconds": round(result.seconds, 1),
@@ -141,7 +140,7 @@ def to_json(result: Result, plan: Plan) -> dict[str, Any]:
 
 
 def make_jobs(plan: Plan, namespaces: Namespaces, worker: Path, work: int) -> list[Job]:
-    """Batch that never ends: each holds half of its limit, and goes up to it and back, again and again."""
+    """Return batch jobs that never end: each keeps half of its limit and grows towards the limit and back, for ever."""
     limit = plan.job_mib * MIB
     numbers = [str(number) for number in (limit, plan.unit_mib * MIB, 10**12, work)]
     names = [f"batch-{number:02}" for number in range(plan.protected_jobs if plan.hold_services else plan.jobs)]
@@ -151,7 +150,7 @@ def make_jobs(plan: Plan, namespaces: Namespaces, worker: Path, work: int) -> li
 
 
 def classify(tree: Kubepods, config: Config) -> dict[str, str]:
-    """Return the class of each pod as cgpause sees it, by name."""
+    """Return the class that cgpause gives each pod, by name."""
     pods = PodTree(str(tree.parent), str(tree.log_dir), config)
     try:
         pods.refresh(0)
@@ -161,7 +160,11 @@ def classify(tree: Kubepods, config: Config) -> dict[str, str]:
 
 
 def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
-    """One run in a slice and a folder of our own."""
+    """Run a plan in this slice and this folder, and return its result.
+
+    Raises:
+        LabError: the node did not become full in time, or the bed failed.
+    """
     worker, program = ensure_program("worker"), ensure_program("service")
     work = calibrate(worker, plan.unit_cpu_ms)
     config = folder / "config.toml"
@@ -222,13 +225,13 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
 
 
 def run(plan: Plan) -> Result:
-    """Everything from the lock to the last rmdir."""
+    """Make a slice and a folder, run a plan in them, and remove both."""
     with own_bed("probe") as (parent, folder):
         return run_in(parent, folder, plan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     default = Plan()
     parser = argparse.ArgumentParser(description="Liveness probes of services on a node whose memory is full.")
     parser.add_argument("--seconds", type=float, default=default.seconds, help="how long (%(default)s)")

@@ -35,14 +35,14 @@ PATIENCE_S = 120.0
 
 
 def start_pod() -> None:
-    """The pod as kubelet makes it: cgroups, a container that runs, its log folder."""
+    """Make the pod as kubelet does: its cgroups, a running container and its log folder."""
     for folder in (KUBEPODS, KUBEPODS / "burstable", POD):
         folder.mkdir(exist_ok=True)
         (folder / "cgroup.subtree_control").write_text("+cpu +memory")
     (POD / "cpu.max").write_text(ORIGINAL)
     container = POD / ("c" * 64)
     container.mkdir()
-    # With our output it would keep the connection open that we came by.
+    # With this process's output it would keep the ssh connection open.
     null = subprocess.DEVNULL
     process = subprocess.Popen(["sleep", "infinity"], stdin=null, stdout=null, stderr=null)
     (container / "cgroup.procs").write_text(str(process.pid))
@@ -53,7 +53,7 @@ def ask(*words: str) -> str:
     """Run `cgpause` and return its output.
 
     Raises:
-        LabError: it failed.
+        LabError: the command failed.
     """
     done = subprocess.run([CGPAUSE, *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -62,24 +62,28 @@ def ask(*words: str) -> str:
 
 
 def hold() -> None:
-    """Pause the pod, and see it paused."""
+    """Pause the pod.
+
+    Raises:
+        LabError: the pod's cpu.max did not change, or it has no record.
+    """
     ask("pause", "default/web")
     if (POD / "cpu.max").read_text().strip() == ORIGINAL or XATTR not in os.listxattr(POD):
         raise LabError(f"{POD} is not paused: {(POD / 'cpu.max').read_text()}")
 
 
 def before() -> None:
-    """Set up the node as it is when the power fails."""
+    """Install cgpause, start the pod and pause it: the state of the node at the power failure."""
     subprocess.run([REPO / "scripts/install", "--wheels", "/opt/cgpause/wheels"], check=True)
     start_pod()
     hold()
-    os.sync()  # the history has this pause, and perhaps the second one
+    os.sync()  # the disk's history has this pause for certain, and perhaps the second one
     ask("resume", "default/web")
     hold()
 
 
 def after() -> list[str]:
-    """Return a description of each thing that is wrong after the reset."""
+    """Start the pod anew after the reset; return a sentence for each fault found."""
     wrong = []
     deadline = time.monotonic() + PATIENCE_S
     while subprocess.run(["systemctl", "is-active", "--quiet", "cgpause"], check=False).returncode:
@@ -105,7 +109,7 @@ def after() -> list[str]:
 
 
 def run_vm() -> int:
-    """The whole, on the host."""
+    """Boot a VM, run both phases with a reset between them, and return the exit status."""
     with Vm(Machine(resets=True)) as vm:
         for phase in ("before", "after"):
             status = vm.run(["python3", "-m", "lab.measure.reset", phase], timeout=600)
@@ -118,7 +122,7 @@ def run_vm() -> int:
 
 
 def main(argv: Sequence[str], *, last_try: bool = False) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     end_by_signal()
     try:
         match list(argv):

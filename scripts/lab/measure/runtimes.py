@@ -1,9 +1,9 @@
-"""Measures how long container runtimes make a container: `python3 -m lab.measure.runtimes` prints JSON.
+"""Measures how long container runtimes need to make a container: `python3 -m lab.measure.runtimes` prints JSON.
 
-As root in a VM that has crun and runc. A pod must not be held while a runtime makes a container in it; `tree.SPARED_S`
-is how long it is not, from the moment the container's cgroup is there. Here that moment is told by inotify, as the
-daemon is told, and the end by the container's program, which writes the time at which it runs. Between creating and
-starting nothing is waited for; what stands between a kubelet and a runtime is not measured.
+It needs root in a VM with crun and runc. The daemon must not pause a pod while a runtime makes a container in it: it
+spares the pod for `tree.SPARED_S` from the creation of the container's cgroup. Here, as in the daemon, inotify reports
+that creation; the container's program writes the time at which it runs. The container is started as soon as it is
+created. The work of kubelet and of a runtime's own daemon is not part of the time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAIT_S: Final = 60
 
 
 def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
-    """An OCI bundle of this machine's own root file system, of which nothing is copied."""
+    """Make an OCI bundle whose root is a bind mount of this machine's root file system."""
     (folder / "rootfs").mkdir()
     _do("mount", "--bind", "/", str(folder / "rootfs"))
     subprocess.run([runtime, "spec"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -47,7 +47,11 @@ def make_bundle(runtime: str, folder: Path, cgroups_path: str) -> None:
 
 
 def start_once(runtime: str, bundle: Path, pod: Path) -> float:
-    """Milliseconds from the container's cgroup to its program."""
+    """Create, start and delete a container; return the ms from its cgroup's creation to the start of its program.
+
+    Raises:
+        LabError: the runtime failed, or something took more than a minute.
+    """
     out = bundle / "out"
     with INotify() as inotify, out.open("wb") as file:
         inotify.add_watch(str(pod), flags.CREATE)
@@ -71,7 +75,11 @@ def start_once(runtime: str, bundle: Path, pod: Path) -> float:
 
 
 def measure(runtime: str, parent: Path, mount: Path) -> dict[str, Any]:
-    """One runtime's times, in the order of its starts."""
+    """Return a runtime's version and its times in ms, in the order of the starts.
+
+    Raises:
+        LabError: the runtime is missing or failed.
+    """
     if shutil.which(runtime) is None:
         raise LabError(f"there is no {runtime} on this machine")
     pod = parent / f"{runtime}.slice"

@@ -1,7 +1,7 @@
 """Measures how much slower a container is under a small CPU quota: `python3 -m lab.measure.slowdown` prints JSON.
 
-The same fixed work, from start to exit, under each quota and without one, one after the other and several times over.
-Kang & Yu 2024 saw 45 times the time at 10m (1 % of a CPU) and 18 times at 25m.
+A program does the same fixed work under each quota and without one, in several rounds; timed from its start to its
+exit. Kang & Yu 2024 saw 45 times the time at 10m (1 % of a CPU) and 18 times at 25m.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
 
 QUOTAS_M = (None, 100, 50, 25, 10)
-"""Quotas in millicores; None is no quota."""
+"""Quotas in millicores; None means no quota."""
 PERIOD_US = 100_000
 WORK_S = 0.4
-"""CPU time of the work, about; at 10m it takes a hundred times as long."""
+"""Approximate CPU time of the work, in seconds; at 10m it takes a hundred times as long."""
 
 
 def cpu_max(quota_m: int | None) -> str:
-    """The `cpu.max` that Kubernetes writes for a CPU limit in millicores."""
+    """Return the `cpu.max` that Kubernetes writes for a CPU limit in millicores."""
     return f"{'max' if quota_m is None else quota_m * PERIOD_US // 1000} {PERIOD_US}"
 
 
 def summarize(times_s: dict[int | None, list[float]]) -> list[dict[str, Any]]:
-    """Medians over rounds, and how many times the time without a quota each is, within its round."""
+    """Return for each quota its median time, and its median ratio to the time without a quota in the same round."""
     free = times_s[None]
     return [
         {
@@ -51,7 +51,11 @@ def summarize(times_s: dict[int | None, list[float]]) -> list[dict[str, Any]]:
 
 
 def run_once(cgroup: Path, argv: Sequence[str], out: Path) -> float:
-    """Seconds from the start of a process in `cgroup` to its end."""
+    """Run a process in `cgroup` and return the seconds from its start to its end.
+
+    Raises:
+        LabError: the process failed.
+    """
     start = time.monotonic()
     pid, pidfd = spawn_into(cgroup, argv, out)
     try:

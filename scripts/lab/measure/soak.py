@@ -1,13 +1,14 @@
-"""Pods deleted and made again under the same paths, thousands of times, under pressure, while the daemon works.
+"""Deletes pods and makes them again under the same paths, thousands of times, under memory pressure with the daemon.
 
     python3 -m lab.measure.soak [--seconds 1800] [--seed N]
 
-As root on a host (or in a VM) with cgroup v2. Jobs that together need more than there is go up and down for ever, so
-that the daemon pauses and resumes all the time; beside them pods of the same names and UIDs come and go, each time with
-another cpu.max of their own; the daemon is told to reload now and then, and an operator pauses and resumes. Looked at
-all the time: that no pod has a value it was not given, unless its record says so. Sampled: the daemon's descriptors,
-inotify watches and memory. In the end, when it has stopped, every pod must have its own cpu.max and no record. One JSON
-object on stdout; exit status 0 when nothing was wrong and nothing grew, 3 when something did, 1 on an error of the bed.
+It needs root and cgroup v2, on a host or in a VM. Jobs that together need more memory than the capacity grow and shrink
+for ever, so that the daemon pauses and resumes all the time. Beside them, "comers" are removed and made again with the
+same names and UIDs, each time with another cpu.max. Now and then SIGHUP makes the daemon reload its configuration, and
+an operator pauses or resumes a pod. The soak checks all the time that each pod has its own cpu.max, or a record that
+names it, and samples the daemon's descriptors, inotify watches and memory. After the daemon's end, every pod must have
+its own cpu.max, and no record but the operator's. It prints one JSON object on stdout. Exit status: 0 if no value was
+wrong and no figure grew, 3 otherwise, 1 on an error of the bed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from lab.vm.host import say
 CAPACITY_BYTES: Final = 256 * MIB
 JOBS: Final = 6
 JOB_BYTES: Final = 64 * MIB
-"""JOBS of them are half as much again as there is."""
+"""Memory limit of a job in bytes; the limits of all JOBS are 1.5 times the capacity."""
 COMERS: Final = 6
 COMER_BYTES: Final = 12 * MIB
 ORIGINALS: Final = ("max 100000", "50000 100000", "200000 50000", "150000 100000", "70000 20000")
@@ -51,13 +52,13 @@ SAMPLE_S: Final = 10.0
 RELOAD_S: Final = 15.0
 OPERATOR_S: Final = 7.0
 PATIENCE_S: Final = 20.0
-"""A pause or a resume is several writes; what is still wrong after so long is wrong."""
+"""Time in seconds for a pause or a resume, which is several writes; a value still wrong after it is a fault."""
 GROWTH_PCT: Final = 5.0
-"""Of memory, from the first third to the last: an interpreter's heap breathes."""
+"""Growth of memory allowed from the first third to the last: the size of an interpreter's heap varies."""
 
 
 class Sample(NamedTuple):
-    """The daemon at one moment, when all pods are there."""
+    """The daemon's resources at one moment at which all pods exist."""
 
     descriptors: int
     watches: int
@@ -72,14 +73,17 @@ def sample(pid: int) -> Sample:
     for number in numbers:
         try:
             watches += (proc / "fdinfo" / number).read_text().count("inotify wd:")
-        except FileNotFoundError:  # open for an instant
+        except FileNotFoundError:  # closed meanwhile
             continue
     (resident,) = [line for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS:")]
     return Sample(len(numbers), watches, int(resident.split()[1]))
 
 
 def find_growth(samples: Sequence[Sample], pods: int) -> list[str]:
-    """Return the figures that grew from the first third to the last by more than one paused pod explains."""
+    """Return a sentence for each figure that grew from the first third of samples to the last.
+
+    Descriptors and watches may grow by one for each pod, because a paused pod can need one more of each.
+    """
     third = max(1, len(samples) // 3)
     first, last = samples[:third], samples[-third:]
     found = []
@@ -94,7 +98,7 @@ def find_growth(samples: Sequence[Sample], pods: int) -> list[str]:
 
 
 def ranges(samples: Sequence[Sample]) -> dict[str, list[int]]:
-    """Lowest and highest of each."""
+    """Return the lowest and the highest value of each figure."""
     return {
         name: [min(getattr(one, name) for one in samples), max(getattr(one, name) for one in samples)]
         for name in Sample._fields
@@ -103,7 +107,7 @@ def ranges(samples: Sequence[Sample]) -> dict[str, list[int]]:
 
 @dataclass(slots=True)
 class Soak:
-    """The pods, what was done to them, and what was wrong."""
+    """The pods of the soak, counts of its actions, and the faults found."""
 
     tree: Kubepods
     root: str
@@ -128,7 +132,7 @@ class Soak:
             self.comers.append(self._make(spec))
 
     def turn(self) -> None:
-        """One comer goes and comes again under its old path; jobs that were killed start again."""
+        """Remove one comer and make it again under its old path; restart jobs that were killed."""
         number = self.chance.randrange(COMERS)
         spec = self.comers[number]
         self.check(spec)
@@ -144,7 +148,7 @@ class Soak:
                 self.restarts += 1
 
     def operate(self) -> None:
-        """Pause or resume a pod by hand, as an operator does."""
+        """Pause a job by hand, as an operator does, or resume it if it is paused."""
         spec, _ = self.chance.choice(list(self.jobs.values()))
         with self.open(spec) as cgroup:
             record = ledger.read_record(cgroup)
@@ -159,7 +163,7 @@ class Soak:
                 ledger.resume(cgroup)
 
     def check(self, spec: PodSpec) -> None:
-        """A pod has what it was given, or a record that says what that was."""
+        """Check that a pod has its own cpu.max, or a record that names it; add a fault after PATIENCE_S."""
         deadline = time.monotonic() + PATIENCE_S
         with self.open(spec) as cgroup:
             while (fault := self._fault(spec, cgroup)) is not None:
@@ -170,7 +174,7 @@ class Soak:
                 time.sleep(0.1)
 
     def check_all_free(self) -> None:
-        """Check that, after the daemon's end, only the operator's pauses are left."""
+        """Check after the daemon's end that only the operator's pauses are left, and no memory.high."""
         for spec in self.all():
             self.check(spec)
             with self.open(spec) as cgroup:
@@ -182,11 +186,11 @@ class Soak:
             self.wrong.append(f"memory.high of kubepods is {high} after the daemon's end")
 
     def all(self) -> list[PodSpec]:
-        """Every pod there is."""
+        """Return every pod."""
         return [*self.comers, *(spec for spec, _ in self.jobs.values())]
 
     def open(self, spec: PodSpec) -> Cgroup:
-        """A pod's cgroup as cgpause opens it."""
+        """Open a pod's cgroup as cgpause does."""
         return Cgroup(self.root, str(self.tree.pod_path(spec).relative_to(self.root)))
 
     def _fault(self, spec: PodSpec, cgroup: Cgroup) -> str | None:
@@ -214,7 +218,7 @@ class Soak:
 
 
 def run(seconds: float, seed: int) -> dict[str, Any]:
-    """Everything from the lock to the last rmdir; the result as it is printed."""
+    """Run the soak in its own slice and folder; return the result to print."""
     worker, root = ensure_program("worker"), find_cgroup_root()
     with (
         own_bed("soak") as (parent, folder),
@@ -252,7 +256,7 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
 
 
 def keep_going(soak: Soak, daemon: DaemonProcess, seconds: float) -> tuple[list[Sample], int]:
-    """Turn after turn until the time is over; the samples, and how often the daemon was told to reload."""
+    """Run turns for `seconds`; return the samples and the number of reloads."""
     samples: list[Sample] = []
     started = now = time.monotonic()
     reloads = 0
@@ -278,7 +282,7 @@ def keep_going(soak: Soak, daemon: DaemonProcess, seconds: float) -> tuple[list[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description="Pods come and go under pressure while the daemon works.")
     parser.add_argument("--seconds", type=float, default=1800.0, help="how long (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")

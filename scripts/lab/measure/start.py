@@ -1,7 +1,8 @@
 """Measures how long a command takes from start to end: `python -m lab.measure.start` prints JSON.
 
-On a tree of ordinary files with kubelet's default maximum of pods, natively: the help, `status` and the Tab key, beside
-an interpreter that does nothing. Rounds alternate. How busy the host was before is noted: others take time.
+It runs natively on a tree of ordinary files with kubelet's default maximum of pods. The commands are the help, `status`
+and the Tab key, and for comparison a Python that does nothing; each round runs every command once. The result includes
+the host's load average before the rounds, because other programs take time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROUNDS = 25
 
 
 def measure(tree: BenchTree) -> list[dict[str, Any]]:
-    """Wall and CPU time of each command in milliseconds: the median, and the shortest round."""
+    """Return for each command the median and the shortest wall time, and the least CPU time, all in ms."""
     where = ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
     line = ["cgpause", *where, "pause", ""]
     tab = {"COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), "_CGPAUSE_COMPLETE": "complete_bash"}

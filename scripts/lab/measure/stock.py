@@ -1,11 +1,11 @@
-"""Loads on which pausing can lose, run without a daemon and with the daemon as it is shipped.
+"""Runs loads on which pausing can do harm, without a daemon and with the shipped configuration.
 
     python3 -m lab.measure.stock [--load NAME]... [--arm ARM]... [--seed N]... [--minutes N]
 
-As root on a host (or in a VM) with cgroup v2; prints one JSON object. The arm `stock` runs the daemon with the shipped
-systemd/config.toml, which sets no option: no rule, no other times. The bed's own times are scaled where it says so:
-kubelet's back-off is a fifth of a node's, because the jobs run for seconds instead of minutes. Every pod has a name, a
-log folder and a network namespace of its own, as the daemon's defaults depend on them.
+It needs root and cgroup v2, on a host or in a VM, and prints one JSON object. The arm `stock` runs the daemon with the
+shipped systemd/config.toml, which sets no option. Kubelet's back-off is mostly a fifth of a node's, because the jobs
+run for seconds instead of minutes; the daemon's own times are not scaled. Every pod has a name, a log folder and its
+own network namespace, because the daemon's defaults depend on them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COMMANDS: Final = ("gcc", "perl", "python3", "sort", "sqlite3", "xz", "zstd")
 SEEDS: Final = (1, 2, 3)
 UNIT_CPU_MS: Final = 100
 TIMEOUT_S: Final = 360.0
-"""A run that takes longer is given up, and says so."""
+"""Longest time of a run in seconds; then it ends unfinished, and its result says so."""
 
 _TICK_S: Final = 0.2
 _REPORT_TICKS: Final = 50
@@ -55,7 +55,7 @@ _ALONE_S: Final = 120.0
 
 @dataclass(slots=True)
 class Seen:
-    """Events of one run."""
+    """Facts from the events of one run."""
 
     uids: dict[str, str] = field(default_factory=dict)
     """Name of a job by its pod's UID."""
@@ -63,7 +63,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run to do."""
+    """One run: a load, an arm and a seed."""
 
     name: str
     arm: str
@@ -73,12 +73,16 @@ class Trial:
 
 
 def _services(load: Load) -> Plan:
-    """Services with a node's own probe times: the daemon's times are not scaled here either."""
+    """Return the plan of the load's services, with a node's probe times: the daemon's times are not scaled either."""
     return Plan(services=load.services, scale=1.0, capacity_mib=load.capacity_bytes // MIB, service_swing_mib=1)
 
 
 def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[str, Any]:
-    """Run a trial in a slice and a folder of our own, and return its result."""
+    """Run a trial in this slice and this folder, and return its result.
+
+    Raises:
+        LabError: the daemon failed, or the bed.
+    """
     load = trial.load
     log = folder / "cgpause.log"
     log.touch()
@@ -130,7 +134,7 @@ def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[st
 
 
 def _start_daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> DaemonProcess:
-    """Start the daemon as shipped, with an empty state folder: nothing is known from an earlier run."""
+    """Start the daemon with the shipped configuration and an empty state folder, so without learned peaks."""
     config = folder / "config.toml"
     shutil.copyfile(CONFIG, config)
     state = folder / "state"
@@ -145,7 +149,7 @@ def _start_daemon(parent: Path, tree: Kubepods, folder: Path, log: Path) -> Daem
 
 
 def summarize(trial: Trial, outcome: Outcome, seen: Seen, holds: Iterable[tuple[str, float]]) -> dict[str, Any]:
-    """Return the result of a run as JSON; pauses of jobs and those of other pods are counted apart."""
+    """Return the result of a run for JSON; pauses of other pods than jobs are counted separately."""
     lasting = {job.name for job in trial.load.lasting}
     of_jobs: list[float] = []
     of_others: list[float] = []
@@ -175,9 +179,9 @@ def summarize(trial: Trial, outcome: Outcome, seen: Seen, holds: Iterable[tuple[
 
 
 def measure_peaks(worker: Path, parent: Path, folder: Path, inputs: Path) -> dict[str, int]:
-    """Run each real program alone, and return the most memory that its container was charged.
+    """Run each real program alone, and return the peak of its container's memory in bytes.
 
-    Twice, and the second run counts: the first reads the program's files, and so brings them into the page cache.
+    Each program runs twice, and the second run counts: the first one reads its files into the page cache.
     """
     peaks = {}
     with Kubepods(parent, folder / "log", 1 << 40, (str(worker), "pause")) as tree:
@@ -206,10 +210,10 @@ def _measure_peak(tree: Kubepods, name: str, inputs: Path) -> int:
 
 
 def prepare() -> Tools:
-    """Check that a run is possible here, and find out how fast this machine is.
+    """Check that this machine can run the loads, and measure its speed.
 
     Raises:
-        LabError: it is not.
+        LabError: it cannot.
     """
     need_root()
     stay_alive()
@@ -218,7 +222,7 @@ def prepare() -> Tools:
 
 
 def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-    """Run one trial in the bed's slice, which is made for it and removed after it."""
+    """Run one trial in a new slice and folder, remove them, and return the result."""
     say(f"{name}, {arm}, seed {seed}: {load.count} jobs on {load.capacity_bytes / MIB:.0f} MiB")
     with own_bed("stock") as (parent, folder):
         result = run_trial(Trial(name, arm, seed, load, timeout_s), worker, parent, folder)
@@ -227,7 +231,7 @@ def run_alone(name: str, arm: str, seed: int, load: Load, worker: Path, timeout_
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run the trials, all loads and arms of a seed before the next seed, until the time is up."""
+    """Run all loads and arms, one seed after the other, until the time is up; return the result to print."""
     tools = prepare()
     until_s = time.monotonic() + 60 * args.minutes
     names = args.loads or [*LOADS, REAL_PROGRAMS]
@@ -271,7 +275,7 @@ def _peaks_here(worker: Path, inputs: Path) -> dict[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="lab.measure.stock", description="The shipped configuration, beside no daemon."
     )

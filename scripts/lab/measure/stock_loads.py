@@ -1,6 +1,6 @@
-"""The loads of `lab.measure.stock`: what runs, in which order and size. A seed varies sizes and start times.
+"""The loads of `lab.measure.stock`: their jobs, with order and sizes. A seed varies sizes and start times.
 
-Nothing here touches a cgroup or knows about the daemon.
+This module touches no cgroup and uses nothing of the daemon.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lab.bed.trial import BACKOFF_SCALE, CAPACITY_MIB, ROUNDS, UNITS
 
 OVERSUBSCRIPTION: Final = 1.5
 PROGRAMS_OVERSUBSCRIPTION: Final = 2.0
-"""At 1.5 the programs' peaks hardly ever meet: the kernel killed none of them."""
+"""At 1.5 the programs' peaks hardly ever coincide, and the kernel killed none of them."""
 IDLE_PODS: Final = 8
 LARGE_CAPACITY_MIB: Final = 800
-"""Of kubepods where three large jobs run: a pod's charge batches are small beside their memory, as on a node."""
+"""Capacity for the three large jobs. A pod's charge batches are small beside the jobs' memory, as on a node."""
 LARGE_LIMIT: Final = 1.1
 """Limit of a large job divided by its peak: 44 % of kubepods for a peak of 40 %."""
 LIMIT_SHARE: Final = 1.15
@@ -33,35 +33,35 @@ _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The programs of the loads, and the amount of work in a unit on this machine."""
+    """The programs of the loads, and the speed of this machine."""
 
     worker: Path
     work: int
-    """Iterations of worker.c that take a unit of CPU time."""
+    """Iterations of worker.c in one unit of CPU time."""
 
     def once(self, peak_bytes: int, work: float) -> tuple[str, ...]:
-        """Command line of a job that needs its peak once; `work` is in units for each of its 24 steps."""
+        """Return the command line of a job that reaches its peak once; `work` is the units of each of its 24 steps."""
         return (str(self.worker), "once", str(peak_bytes), str(round(self.work * work)))
 
     def paper(self, limit_bytes: int, seed: int, *, work: float = 1.0, sleep_ms: int = 0) -> tuple[str, ...]:
-        """Command line of the paper's job; `work` is in units for each step, and it sleeps after each."""
+        """Return the command line of the paper's job: each step is `work` units and a sleep."""
         numbers = (limit_bytes, limit_bytes // UNITS, ROUNDS, round(self.work * work), seed, sleep_ms)
         return (str(self.worker), *map(str, numbers))
 
     def idle(self, seed: int) -> tuple[str, ...]:
-        """Command line of a pod that does a little once a second."""
+        """Return the command line of a pod that does a little work once a second."""
         return (str(self.worker), "idle", "1000", str(MIB // 2), str(seed))
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One run's pods."""
+    """The pods of one run."""
 
     capacity_bytes: int
     jobs: tuple[Job, ...]
     """The queue at the start of the run."""
     followers: Mapping[str, Job] = field(default_factory=dict)
-    """The job that is submitted when the job of this name has finished."""
+    """By the name of a job: the job to submit when it has finished."""
     lasting: tuple[Job, ...] = ()
     """Pods that run before the daemon starts, and until the end."""
     oversubscription: float = OVERSUBSCRIPTION
@@ -69,7 +69,7 @@ class Load:
     backoff_scale: float = BACKOFF_SCALE
     """Factor of kubelet's back-off; the jobs run for seconds instead of minutes."""
     services: int = 0
-    """Services with liveness probes, also there before the daemon."""
+    """Number of services with liveness probes; they also run before the daemon starts."""
 
     @property
     def count(self) -> int:
@@ -78,12 +78,12 @@ class Load:
 
 
 def suffix(chance: random.Random, length: int = 5) -> str:
-    """Return the random end of a pod's name."""
+    """Return random letters for the end of a pod's name."""
     return "".join(chance.choices(_SUFFIX_LETTERS, k=length))
 
 
 def idle(seed: int, tools: Tools) -> Load:
-    """Pods that do a little all the time, beside three large jobs of which two fit."""
+    """Return pods that do a little work all the time, beside three large jobs, of which two fit at once."""
     chance = _chance("idle", seed)
     capacity = LARGE_CAPACITY_MIB * MIB
     jobs = []
@@ -98,7 +98,7 @@ def idle(seed: int, tools: Tools) -> Load:
 
 
 def waiting(seed: int, tools: Tools, sleep_ms: int = 2000, oversupply: int = 3) -> Load:
-    """The paper's jobs, which sleep after each unit instead of computing: CPUs are idle, so a pause costs time."""
+    """Return the paper's jobs, sleeping after each unit instead of computing: CPUs are idle, so a pause costs time."""
     chance = _chance("waiting", seed)
     limit = (32, 48, 64)[seed % 3] * MIB
     return _paper_jobs(
@@ -107,16 +107,16 @@ def waiting(seed: int, tools: Tools, sleep_ms: int = 2000, oversupply: int = 3) 
 
 
 def paper2(seed: int, tools: Tools) -> Load:
-    """The paper's jobs, which compute: two units for each step, as in `lab.bed.trial`."""
+    """Return the paper's jobs, computing for two units in each step, as in `lab.bed.trial`."""
     limit = 32 * MIB
     return _paper_jobs("paper", limit, _chance("paper2", seed), lambda own: tools.paper(limit, own, work=2.0))
 
 
 def nolimit(seed: int, tools: Tools, generations: int = 4) -> Load:
-    """Two workloads without a limit, whose pods follow one another and do not fit at the same time.
+    """Return two workloads without a limit, each a series of pods; a pod of one and a pod of the other do not fit.
 
-    With an even seed a pod needs little more than half of kubepods, with an odd one three quarters: then a pod that is
-    paused half-way up leaves too little for the other.
+    With an even seed a pod needs little more than half of kubepods. With an odd seed it needs three quarters: then even
+    a pod that is paused at half of its peak leaves too little memory for the other.
     """
     chance = _chance("nolimit", seed)
     share = 0.75 if seed % 2 else 0.56
@@ -125,7 +125,7 @@ def nolimit(seed: int, tools: Tools, generations: int = 4) -> Load:
 
 
 def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
-    """One workload without a limit, beside jobs with a limit and idle pods."""
+    """Return one workload without a limit, beside jobs with a limit and idle pods."""
     chance = _chance("nolimit-beside", seed)
     limit = 48 * MIB
     load = _chained(_generations(("report",), 0.56, chance, tools, generations, request_bytes=64 * MIB))
@@ -137,7 +137,7 @@ def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
 
 
 def waiting_backoff(seed: int, tools: Tools) -> Load:
-    """`waiting` with kubelet's own back-off: a restart costs what it costs on a node."""
+    """Return `waiting` with kubelet's own back-off: a restart costs as much time as on a node."""
     return replace(waiting(seed, tools), backoff_scale=1.0)
 
 
@@ -149,7 +149,7 @@ LOADS: Final[Mapping[str, Callable[[int, Tools], Load]]] = {
     "nolimit": nolimit,
     "nolimit-beside": nolimit_beside,
 }
-"""Those that need nothing but worker.c."""
+"""The loads whose only program is worker.c."""
 
 
 def _chance(*names: object) -> random.Random:
@@ -157,7 +157,7 @@ def _chance(*names: object) -> random.Random:
 
 
 def _idle_pods(chance: random.Random, tools: Tools) -> tuple[Job, ...]:
-    """Pods of one Deployment, with a limit far above what they use."""
+    """Return the pods of one Deployment, with a limit far above their use."""
     replica_set = suffix(chance, 10)
     return tuple(
         Job(f"web-{replica_set}-{suffix(chance)}", 32 * MIB, tools.idle(chance.getrandbits(63)), request_bytes=MIB)
@@ -168,7 +168,7 @@ def _idle_pods(chance: random.Random, tools: Tools) -> tuple[Job, ...]:
 def _paper_jobs(
     name: str, limit: int, chance: random.Random, argv: Callable[[int], tuple[str, ...]], oversupply: int = 3
 ) -> Load:
-    """The pods of an indexed Job: limits add up to `oversupply` times the capacity, and 150 % of it run at once."""
+    """Return the pods of an indexed Job, with limits of `oversupply` capacities in all and 1.5 capacities at once."""
     capacity = CAPACITY_MIB * MIB
     jobs = [
         Job(f"{name}-{number}-{suffix(chance)}", limit, argv(chance.getrandbits(63)))
@@ -187,7 +187,7 @@ def _generations(
     tier: Tier = Tier.BURSTABLE,
     request_bytes: int = 0,
 ) -> list[list[Job]]:
-    """The pods of each workload, in order; all need about the same share of the capacity."""
+    """Return the series of pods of each workload; all pods need about the same share of the capacity."""
     found = []
     for name in names:
         replica_set, start_s = suffix(chance, 10), chance.uniform(0.0, 1.0)
@@ -243,12 +243,12 @@ def write_inputs(folder: Path) -> None:
 
 
 def program_argv(name: str, folder: Path) -> tuple[str, ...]:
-    """Command line of one of PROGRAMS."""
+    """Return the command line of one of PROGRAMS."""
     return ("/bin/sh", "-c", f'cd "$0" && {PROGRAMS[name]}', str(folder))
 
 
 def programs(seed: int, peaks: Mapping[str, int], folder: Path, rounds: int = 2) -> Load:
-    """Each program `rounds` times, with a limit a little above its peak; one round's limits are twice kubepods."""
+    """Return each program `rounds` times, its limit a little above its peak; a round's limits add up to 2 kubepods."""
     chance = _chance("programs", seed)
     limits = {name: round(LIMIT_SHARE * peak) for name, peak in peaks.items()}
     capacity = round(sum(limits.values()) / PROGRAMS_OVERSUBSCRIPTION)

@@ -1,7 +1,7 @@
 """Record one load of the experiment, without cgpause and with it: `python -m lab.measure.timeline` prints JSON.
 
-Runs as root in a VM. `lab.pages.timeline_plot` draws timeline.png from it: at each sample the memory used and
-which pods are paused, and for each job when it started, was killed and finished.
+It needs root in a VM. The recording has the memory use and the paused pods at each sample, and the times at which each
+job started, was killed and finished. `lab.pages.timeline_plot` draws timeline.png from it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ SEED = 1
 
 @dataclass
 class Recorder:
-    """Keeps what an observer is told, as plain values."""
+    """An observer of a trial that keeps events and samples as plain values."""
 
     used: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds and bytes."""
+    """Memory use at each sample, as (seconds, bytes)."""
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """For each job its `events`, (kind, seconds), and `held`, [from, to] in seconds; in the order of their start."""
+    """By job in the order of start: its `events` as (kind, seconds), and its pauses `held` as [from, to] in seconds."""
     _names: dict[str, str] = field(default_factory=dict)
-    """By UID."""
+    """Names of jobs by the UID of their pod."""
     _held: dict[str, list[float]] = field(default_factory=dict)
-    """The pauses that go on, by UID."""
+    """Unfinished pauses by UID, as [from, to] in seconds."""
 
     def on_event(self, event: Event) -> None:
-        """Something happened to a job."""
+        """Keep an event of a job."""
         self._names[event.pod.uid] = event.job.name
         job = self.jobs.setdefault(event.job.name, {"events": [], "held": []})
         job["events"].append((event.kind, round(event.at_s, 2)))
 
     def on_look(self, at_s: float, used_bytes: int, held: frozenset[str]) -> None:
-        """A tick: a pause begins with the first look that sees it, and ends with the first that does not."""
+        """Keep a sample: a pause begins with the first sample that has it, and ends with the first one that has not."""
         self.used.append((round(at_s, 2), used_bytes))
         for span in self._held.values():
             span[1] = round(at_s, 2)
@@ -59,7 +59,7 @@ class Recorder:
 
 
 def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
-    """Run one arm and return what is drawn of it, beside its results."""
+    """Run one arm; return its results, its memory use and its jobs for the picture."""
     plan = Plan(
         setting=Setting.KUBEPODS,
         share=SHARE,
@@ -79,7 +79,7 @@ def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
 
 
 def record_all(unit_cpu_ms: float) -> dict[str, Any]:
-    """Run both arms on a machine whose speed is measured first."""
+    """Measure the speed of this machine, then run both arms."""
     need_root()
     worker = ensure_program("worker")
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))

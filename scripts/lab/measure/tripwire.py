@@ -1,9 +1,9 @@
-"""How long a pod waits for memory while another one crosses the tripwire: `python3 -m lab.measure.tripwire`, as root.
+"""Measures how long a pod waits for memory while another pod crosses the tripwire: `python3 -m lab.measure.tripwire`.
 
-In the guest. Two protected pods on a kubepods of CAPACITY_MIB: "swing" fills it beyond the tripwire and gives all back,
-over and over; "neighbour" takes and returns a few pages all the time and notes how long each time took. Three arms: no
-daemon, the shipped configuration, and the same without `memory.high`. Prints one JSON object; exit status 1 when the
-bed failed, which it also does when swing never met the tripwire.
+It needs root in the guest. Two protected pods share a kubepods of CAPACITY_MIB. "swing" repeatedly fills it beyond the
+tripwire and frees the memory. "neighbour" takes and frees a few pages all the time and notes how long each time took.
+The arms are no daemon, the shipped configuration, and the same without `memory.high`. It prints one JSON object. Exit
+status 1: the bed failed, or swing never reached the tripwire.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from lab.vm.host import REPO, LabError, say
 CAPACITY_MIB: Final = 400
 SWING_MIB: Final = 330
 HIGH_S: Final = 3.0
-"""How long swing keeps its memory in each cycle."""
+"""Time in seconds for which swing keeps its memory in each cycle."""
 LOW_S: Final = 5.0
-"""How long it does without: the daemon, which samples every 2 s, arms the tripwire again in that time."""
+"""Time in seconds for which swing has no memory. The daemon samples every 2 s and arms the tripwire again meanwhile."""
 EVERY_S: Final = 0.01
 NEIGHBOUR_BYTES: Final = 64 << 10
 SHIPPED: Final = REPO / "systemd" / "config.toml"
 OPTION: Final = "\nenabled = true\n"
-"""The only option of this name, [memory_high] enabled."""
+"""The line of [memory_high] enabled, the only option with this name."""
 ARMS: Final = {"no daemon": None, "shipped configuration": OPTION, "without memory.high": "\nenabled = false\n"}
-"""What stands for OPTION in the configuration of each arm; None: no daemon."""
+"""Line that replaces OPTION in the configuration of each arm; None for the arm without a daemon."""
 _GRACE_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The neighbour's waits of one arm, in ms, and the trips that caused them."""
+    """The waits of neighbour in one arm, in ms, and the trips that caused them."""
 
     arm: str
     count: int
@@ -57,11 +57,11 @@ class Waits:
     stalled_ms: float
     """Time in which any task of kubepods waited for memory (`memory.pressure`)."""
     trips: int
-    """How often a task was slowed at `memory.high` of kubepods (`high` of `memory.events.local`)."""
+    """Number of times that a task was slowed at `memory.high` of kubepods (`high` of `memory.events.local`)."""
 
 
 def add_up(arm: str, waits_ns: Sequence[int], *, stalled_us: int, trips: int) -> Waits:
-    """Return the line of the report for these waits."""
+    """Return the summary of these waits."""
     waits_ms = sorted(wait / 1e6 for wait in waits_ns)
     return Waits(
         arm,
@@ -76,7 +76,7 @@ def add_up(arm: str, waits_ns: Sequence[int], *, stalled_us: int, trips: int) ->
 
 
 def swing(cycles: int) -> None:
-    """Take SWING_MIB and give it back, `cycles` times."""
+    """Take SWING_MIB and free it, `cycles` times."""
     for _ in range(cycles):
         with mmap.mmap(-1, SWING_MIB * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             _touch(memory)
@@ -85,7 +85,7 @@ def swing(cycles: int) -> None:
 
 
 def neighbour(result: Path, stop: Path) -> None:
-    """Take and return a few pages until the file `stop` exists; write how long each time took, in ns."""
+    """Take and free a few pages until the file `stop` exists; then write each duration to `result`, in ns."""
     waits_ns = []
     while not stop.exists():
         began_ns = time.monotonic_ns()
@@ -104,10 +104,10 @@ def _touch(memory: mmap.mmap) -> None:
 
 
 def measure(parent: Path, folder: Path, arm: str, cycles: int) -> Waits:
-    """Run one arm.
+    """Run one arm and return its waits.
 
     Raises:
-        LabError: a program did not start or end.
+        LabError: a program did not start or end, or a pod was OOM-killed.
     """
     folder.mkdir()
     enabled = ARMS[arm]
@@ -156,7 +156,7 @@ def run(cycles: int) -> list[Waits]:
     """Run every arm.
 
     Raises:
-        LabError: not root, or an arm failed, or swing never met the tripwire.
+        LabError: this process is not root, an arm failed, or swing never reached the tripwire.
     """
     found = []
     with own_bed("tripwire") as (parent, folder):

@@ -2,8 +2,8 @@
 
     python -m lab.measure.validate [--arm ARM]...
 
-Prints one JSON object. What work, a page, a container and the kernel's own memory cost is taken from the arm
-`unlimited`, where nobody is killed or held; the other arms are then simulated with it, and nothing is fitted to them.
+Prints one JSON object. The arm `unlimited`, in which no pod is killed or paused, gives the costs of work, of a page, of
+a container and of the kernel's own memory. The other arms are simulated with these costs; nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIGURES = ("restarts", "total_s", "lost_cpu_s", "pauses", "paused_s")
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Time that the experiment's machine needs for each part of a trial."""
+    """Costs on the experiment's machine: seconds for a unit of work, a page and a container, and bytes per pod."""
 
     unit_s: float
     page_s: float
@@ -44,7 +44,7 @@ class Costs:
 
 
 def load_of(share: int, oversubscription: float, costs: Costs, *, enforced: bool) -> Load:
-    """The jobs that lab.bed.trial makes of a cell."""
+    """Return the load that lab.bed.trial runs on this cell of the experiment."""
     limit = CAPACITY // share // PAGE * PAGE
     machine = Machine(
         capacity_bytes=CAPACITY,
@@ -72,7 +72,7 @@ def simulated(result: Result, costs: Costs) -> Outcome:
 
 
 def work_of(share: int, seed: int) -> tuple[int, int]:
-    """Units worked on, and pages taken, by all jobs of a load."""
+    """Return the numbers of units of work and of pages that all jobs of a load need."""
     limit = CAPACITY // share // PAGE * PAGE
     units = pages = 0
     for job in job_seeds(seed, JOBS[share]):
@@ -85,10 +85,10 @@ def work_of(share: int, seed: int) -> tuple[int, int]:
 
 
 def measure_costs(unlimited: Sequence[Result]) -> Costs:
-    """Return the costs that the trials of the arm `unlimited` show.
+    """Return the costs, computed from the trials of the arm `unlimited`.
 
     Raises:
-        LabError: there are too few.
+        LabError: there are too few trials.
     """
     rows = [(*work_of(one.trial.cell.share, one.trial.seed), one) for one in unlimited]
     # Least squares for two unknowns: CPU time = units * unit_s + pages * page_s.
@@ -100,11 +100,11 @@ def measure_costs(unlimited: Sequence[Result]) -> Costs:
     det = uu * pp - up * up
     if det == 0:
         raise LabError(f"{len(rows)} trials of the arm {UNLIMITED} are too few to tell work from memory")
-    # With one CPU that is never idle, what the jobs did not get went to making their containers.
+    # The one CPU is never idle: the time that the jobs did not get was spent on making their containers.
     made = sum(one.number("jobs") for one in unlimited)
     make_s = sum(one.number("total_s") - one.number("cpu_s") for one in unlimited) / made
     costs = Costs((uc * pp - pc * up) / det, (pc * uu - uc * up) / det, make_s, 0)
-    # Use grows in proportion to what each pod is charged: by so much for a MiB.
+    # Memory use grows in proportion to each pod's extra charge: simulate 0 and 1 MiB, and fit the charge.
     slopes, above = [], []
     for one in unlimited:
         used_pct = simulated(one, costs).used_mean_pct
@@ -115,7 +115,7 @@ def measure_costs(unlimited: Sequence[Result]) -> Costs:
 
 
 def compare(results: Iterable[Result], costs: Costs) -> list[dict[str, Any]]:
-    """For each arm and load, over its seeds: the sums of what was measured and simulated, and the errors of each."""
+    """Return for each arm and load the sums over its seeds: measured, simulated, and absolute errors of the trials."""
     cells = []
     ordered = sorted(results, key=lambda one: (one.trial.arm, one.trial.cell, one.trial.seed))
     for (arm, cell), group in groupby(ordered, key=lambda one: (one.trial.arm, one.trial.cell)):
@@ -138,7 +138,7 @@ def compare(results: Iterable[Result], costs: Costs) -> list[dict[str, Any]]:
 
 
 def validate(results: Results, arms: Sequence[str] = ARMS) -> dict[str, Any]:
-    """The whole comparison, as what is printed.
+    """Return the whole comparison, as it is printed.
 
     Raises:
         LabError: the arm `unlimited` has too few trials.
@@ -160,7 +160,7 @@ def validate(results: Results, arms: Sequence[str] = ARMS) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab.measure.validate", description="The simulation beside the experiment.")
     parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only this one (again for more)")
     arms = parser.parse_args(argv).arms or ARMS

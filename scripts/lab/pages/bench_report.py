@@ -1,6 +1,6 @@
-"""Writes performance.json and .md from what `lab.measure.bench`, `command_cost`, `start` and `slowdown` print.
+"""Writes performance.json and .md from the JSON of `lab.measure.bench`, `command_cost`, `start` and `slowdown`.
 
-No figure there is typed by hand. A measurement without results has no section.
+No figure in them is typed by hand. A measurement without results has no section.
 """
 
 from __future__ import annotations
@@ -199,7 +199,11 @@ def _slowdown(slowdown: dict[str, Any]) -> list[str]:
 
 
 def merge(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return `results` with each kind that is among `parts` replaced by these, which get the commit."""
+    """Return `results` with the new `parts` in place of the older results of the same kind; `parts` get the commit.
+
+    Raises:
+        LabError: a part is of unknown kind.
+    """
     by_kind = group_by(parts, "kind")
     if unknown := by_kind.keys() - _KEYS:
         raise LabError(f"results of unknown kind: {', '.join(sorted(unknown))}")
@@ -211,7 +215,7 @@ def merge(results: dict[str, Any], commit: str, parts: Iterable[dict[str, Any]])
 
 
 def main() -> int:
-    """Publish the JSON files on the command line; kinds that are not among them stay as they are."""
+    """Publish the JSON files on the command line; results of other kinds stay as they are."""
     parts = [json.loads(Path(path).read_text()) for path in sys.argv[1:]]
     results = merge(json.loads(RESULTS.read_text()), commit_of(), parts)
     RESULTS.write_text(f"{json.dumps(results, indent=2)}\n")

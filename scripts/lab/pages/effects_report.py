@@ -1,4 +1,4 @@
-"""The page about what a pause does to a lease, a database and connections, from `lab.measure.pause_effects`."""
+"""The page about the effects of a pause on a lease, a database and connections, from `lab.measure.pause_effects`."""
 
 from __future__ import annotations
 

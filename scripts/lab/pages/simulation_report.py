@@ -12,7 +12,7 @@ from lab.pages.sums import group_by
 BAR = 0.15
 """Largest error allowed in the sums of restarts and of total times, as a share."""
 HELD_TO = (NONE, WATERMARK)
-"""The arms with enough restarts to judge the error in restarts as a share."""
+"""The arms whose error in restarts is judged: they have enough restarts for a share."""
 
 _THREE = "measured | simulated | error"
 _FROM = {

@@ -215,7 +215,7 @@ MASKED = (
 MKFS = ("mke2fs", "-q", "-t", "ext4", "-m", "0", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard")
 DISK_SIZE = "4G"  # sparse
 
-# Count up for any other change of the image.
+# Raise this after a change of the image that `recipe_key` does not see.
 RECIPE_VERSION = 1
 
 
@@ -264,10 +264,10 @@ def recipe_key(suite: str, arch: str, packages: Iterable[str]) -> str:
 def ensure_image(cache: Path, suite: str = "", extra: Sequence[str] = (), *, programs: bool = False) -> Image:
     """Return the image of the present recipe, for a Debian suite or the host's own; build it if the cache lacks it.
 
-    With `programs` it has real programs to run in pods, without the packages that only other tests need.
+    With `programs` the image has real programs to run in pods, and lacks the packages that only other tests need.
 
-    From `NAME-backports` comes only the kernel, everything else from NAME: the newest packaged kernel on a stable
-    Debian. `extra` packages are installed beside those of the suite.
+    For the suite `NAME-backports` only the kernel comes from there, and everything else from NAME: that is the newest
+    packaged kernel on a stable Debian. The image also has the `extra` packages.
     """
     source, arch = host_source()
     if arch != "amd64":
@@ -372,7 +372,7 @@ printf '{{"kernel_release": "%s", "python_version": "%s"}}\\n' \\
     "$(ls root/lib/modules)" "$(readlink root/usr/bin/python3 | sed s/python//)" \\
     >{shlex.quote(str(work / "facts.json"))}
 """
-    # Without root, a user namespace replaces it: the files belong to root there, and to this user here.
+    # Without root, a user namespace does: the files belong to root in it, and to this user outside of it.
     become_root = [] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--map-auto"]
     run_tool([*become_root, "sh", "-c", script], cwd=scratch)
 

@@ -24,11 +24,11 @@ from lab.vm.payload import ensure_package, ensure_packages, ensure_wheel, source
 from lab.vm.qemu import COUNTED, KVM, Machine, accelerator, distrust_kvm, free_port, qemu_command
 
 GUEST_ROOT = "/opt/cgpause"
-BOOT_SECONDS = 600  # emulated: 10 to 20 alone, 50 where instructions are counted, minutes beside others
+BOOT_SECONDS = 600  # emulated: 10 to 20 alone, 50 with counted instructions, minutes on a busy host
 BOOT_SECONDS_KVM = 30
 EXIT_TIMEOUT = 124
 EXIT_LOST = 125
-SSH_FAILED = 255  # ssh's own status, which a command may have as well
+SSH_FAILED = 255  # exit status of ssh itself; a command can end with it, too
 
 PASSED_ON = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CGPAUSE_VM_REQUIRED")
 
@@ -324,7 +324,7 @@ def parse_get(text: str) -> tuple[str, str]:
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split the arguments: those of this program, and after `--` the command for the guest."""
+    """Split the command line into this program's arguments and, after `--`, the command for the guest."""
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, command = list(argv[:cut]), list(argv[cut + 1 :])
     parser = argparse.ArgumentParser(prog="scripts/vm", description="Run a command on a real kernel, in a VM.")
@@ -361,7 +361,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line. Exit status: the command's own; 124 timeout; 125 the test bed failed."""
+    """Run the command line; return the command's exit status, 124 after a timeout, 125 if the test bed failed."""
     args, command = parse_arguments(argv)
     end_by_signal()
     try:

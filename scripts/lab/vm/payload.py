@@ -27,7 +27,7 @@ NOT_SOURCE = frozenset({".git", ".venv", "dist", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Return the guest's Python packages: dependencies of cgpause and of its tests."""
+    """The guest's Python packages: dependencies of cgpause and of its tests."""
 
     runtime: tuple[str, ...]
     tests: tuple[str, ...]
@@ -170,7 +170,7 @@ def _ensure(builds: Path, repo: Path, inputs: Iterable[str], build: Callable[[Pa
 
 
 def _forget_old(folder: Path, *, keep: int) -> None:
-    """Remove the oldest wheels: every edit makes another one. Another VM may do the same at the same time."""
+    """Remove all but the newest `keep` builds. Another VM may do the same at the same time."""
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -18,9 +18,9 @@ _EMULATED_CPU = "max,-cx16"
 _COSTLY = "-erms,-la57,-pku,-smap,-smep,-umip"
 TCG = ("-accel", "tcg,thread=multi", "-cpu", f"{_EMULATED_CPU},{_COSTLY}")
 KVM = ("-accel", "kvm", "-cpu", "host")
-# The guest's clock counts its instructions, a nanosecond each (a shift of 0): whatever else this host does, it takes
-# the guest no time, and a line of Python costs what its instructions cost, not what it takes to translate them. Its CPU
-# has the costly features, too: what was measured with them stays comparable.
+# The guest's clock counts its instructions, a nanosecond each (a shift of 0). Other work on this host then takes no
+# guest time, and a line of Python costs only its instructions, without QEMU's translation of them. The CPU keeps the
+# costly features, so that new results stay comparable with older ones.
 COUNTED = ("-icount", "shift=0", "-accel", "tcg,thread=single", "-cpu", _EMULATED_CPU)
 
 KVM_PROBE_SECONDS = 5
@@ -44,7 +44,7 @@ class Machine:
     suite: str = ""  # the Debian, and with it the kernel; the host's own if empty
     programs: bool = False  # the image that has real programs to run in pods
     resets: bool = False  # a reset starts it anew, instead of ending it
-    packages: tuple[str, ...] = ()  # Debian packages beside those that every guest of that suite has
+    packages: tuple[str, ...] = ()  # more Debian packages than every guest of that suite has
 
 
 def qemu_command(

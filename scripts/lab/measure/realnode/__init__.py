@@ -1,4 +1,5 @@
 """A real node for `scripts/bench realnode`: kubelet, containerd, runc and systemd in a VM, with cgpause installed.
 
-`image` builds what the guest needs on the host, `node` is the guest's side of the cluster-less node, `cases` measures.
+`image` builds kubelet and the pods' image on the host, `node` runs kubelet and pods in the guest without a cluster, and
+`cases` measures.
 """

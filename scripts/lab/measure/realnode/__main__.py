@@ -1,4 +1,4 @@
-"""The host's side of `scripts/bench realnode [CASE...]`: builds what is missing, boots, runs the cases, reports."""
+"""Host program of `scripts/bench realnode [CASE...]`: builds the bundle, boots a VM, runs the cases and reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 3 * 3600.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run all cases and write the page, or only those named and print their tables."""
+    """Run the named cases, or all; print their tables, and write the page if all cases ran without a failure."""
     unknown = set(argv) - set(CASES)
     if unknown:
         say(f"unknown: {', '.join(sorted(unknown))} (cases: {', '.join(CASES)})")

@@ -1,7 +1,7 @@
 """The cases of `scripts/bench realnode`, run in the guest: `python3 -m lab.measure.realnode.cases FILE CASE...`.
 
-A load runs without and with cgpause and is timed. A check pauses pods by hand and looks at what a node's own events do
-to that. FILE gets the result as JSON.
+A load is timed without and with cgpause. A check pauses pods by hand and tests that the pauses survive an event of the
+node, such as a restart of kubelet, or end cleanly with it. The results are written to FILE as JSON.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from lab.measure.realnode.node import Pod, say
 from lab.vm.host import REPO, LabError
 
 PATIENCE_S = 420.0
-"""How long a load may take: several times what it takes where nothing stalls it."""
+"""Longest time of a load in seconds: several times its duration without stalls."""
 PORT = 18080
 MIB = 1 << 20
 WATCH_S = 60.0
-"""How long a paused pod is watched after an event: kubelet's own updates of cgroups come every 60 s at most."""
+"""Time in seconds for which a check watches paused pods after an event: kubelet updates cgroups at least that often."""
 
 Row = dict[str, Any]
 
 
 def idle_and_large() -> tuple[list[Pod], list[list[Pod]]]:
-    """Return seven idle pods, and three jobs that once need 40 % of kubepods and may take 44 %."""
+    """Return seven idle pods, and one round of three jobs: each needs 40 % of kubepods once, and its limit is 44 %."""
     return [Pod(f"idle-{number}", ["idle"], 64 * MIB) for number in range(7)], [_jobs()]
 
 
 def without_limit() -> tuple[list[Pod], list[list[Pod]]]:
-    """Return two jobs without a limit that need 75 % of kubepods each, and the same two once more."""
+    """Return two rounds of two jobs without a limit; each job needs 75 % of kubepods."""
     need = str(_share(0.75) // MIB)
     return [], [[Pod(f"wide-{number}", ["grow", need]) for number in range(2)] for _ in range(2)]
 
 
 def probed_service() -> tuple[list[Pod], list[list[Pod]]]:
-    """Return a service with an HTTP liveness probe, and the three jobs."""
+    """Return a service with an HTTP liveness probe, and one round of the three jobs of `idle_and_large`."""
     return [Pod("service", ["serve", str(PORT)], 64 * MIB, port=PORT)], [_jobs()]
 
 
@@ -117,7 +117,7 @@ class Paused:
             raise LabError(f"not paused: {self.written}")
 
     def watch(self, seconds: float) -> Row:
-        """Watch cpu.max and return how often it was not the written value, and for how long at most."""
+        """Watch cpu.max; return how often it changed from the value of the pause, and the longest such time."""
         times, longest, since, lost = 0, 0.0, 0.0, False
         begun = now = time.monotonic()
         while now - begun < seconds:
@@ -131,14 +131,14 @@ class Paused:
         return {"times_undone": times, "longest_undone_s": round(longest, 1), "paused_at_end": not lost}
 
     def resume(self) -> Row:
-        """Resume the pods, remove them, and return whether the originals came back and how often they restarted."""
+        """Resume and remove the pods; return the row of `look`, taken between both."""
         node.command("cgpause", "resume", *(pod.uid for pod in self.pods))
         row = self.look()
         node.remove(self.pods)
         return row
 
     def look(self) -> Row:
-        """Return whether cpu.max of each pod is its original without a record of cgpause, and restarts since then."""
+        """Return whether each cpu.max is its original, the number of records left, and the restarts since the start."""
         return {
             "originals_back": [pod.cpu_max for pod in self.pods] == self.originals,
             "records_left": sum(pod.is_marked() for pod in self.pods),
@@ -168,7 +168,7 @@ def kubelet_restart() -> Row:
 
 
 def sigterm() -> Row:
-    """Delete pods that are paused, and a running one to compare with: each has to end by itself in its grace period."""
+    """Delete paused pods and, for comparison, a running one: each must end by itself within its grace period."""
     running = Pod("running", ["idle"], 64 * MIB, grace_s=30)
     node.add([running])
     node.await_running([running])
@@ -180,7 +180,7 @@ def sigterm() -> Row:
 
 
 def _end(pods: Sequence[Pod]) -> float | None:
-    """Delete pods and return after how many seconds the last one ended by itself; None where one was killed."""
+    """Delete pods; return the seconds until the last one ended by itself, None if one was killed."""
     begun = time.time()
     node.remove(pods)
     notes = [node.OUT / pod.name for pod in pods]

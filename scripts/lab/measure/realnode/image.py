@@ -1,4 +1,4 @@
-"""Builds kubelet and an image for its pods, once, on the host; the guest has all else from Debian packages."""
+"""Builds kubelet and an image for its pods on the host, once. Everything else in the guest is a Debian package."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lab.vm.apt_source import apt_options, host_source
 from lab.vm.host import building, run_tool, say
 
 SUITE = "trixie"
-"""The guest's Debian, and the one whose Go compiles kubelet."""
+"""Debian release of the guest; its Go compiles kubelet."""
 KUBELET_SUITE = "bookworm"
-"""The last Debian whose source package has kubelet."""
+"""Last Debian release with kubelet in a source package."""
 PACKAGES = ("conntrack", "containerd", "ethtool", "iptables", "runc", "socat")
-"""Debian packages of the node, beside those of every VM."""
+"""Debian packages that the node has in addition to every VM's."""
 IMAGE = "localhost/pod:1"
 
 _HERE = Path(__file__).parent
 _HOOK = _HERE / "kubelet.sh"
 _PAUSE = _HERE / "guest/pause.c"
 _TOOLCHAIN = ("dpkg-dev", "golang-go", "golang-github-modern-go-reflect2-dev")
-# Pods see the guest's own /usr, so their image needs no programs but the one that kubelet starts first.
+# Pods mount the guest's own /usr, so their image needs only /pause, the program of the sandbox.
 _FOLDERS = ("dev", "etc", "lab", "out", "proc", "sys", "tmp", "usr")
 _LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin")}
 
 
 def write_bundle(bundle: Path, cache: Path) -> None:
-    """Write a tar with `kubelet` and `image.tar`; kubelet is compiled where the cache has none."""
+    """Write a tar with `kubelet` and `image.tar`; compile kubelet if the cache lacks it."""
     kubelet = ensure_kubelet(cache)
     with tempfile.TemporaryDirectory(prefix="cgpause-pause-") as folder, tarfile.open(bundle, "w") as tar:
         pause = Path(folder) / "pause"
@@ -42,7 +42,7 @@ def write_bundle(bundle: Path, cache: Path) -> None:
 
 
 def ensure_kubelet(cache: Path) -> Path:
-    """Return kubelet's binary, compiled where the cache has none of today's recipe."""
+    """Return the path of kubelet's binary; compile it if the cache has none of the present recipe."""
     folder = cache / f"kubelet-{hashlib.sha256(_HOOK.read_bytes()).hexdigest()[:12]}"
     with building(folder) as work:
         if work is not None:
@@ -81,7 +81,7 @@ def _build_kubelet(work: Path) -> None:
 
 
 def image_archive(pause: bytes) -> bytes:
-    """Return a container image as a docker-archive, which `ctr images import` reads: one layer, without a registry."""
+    """Return a container image of one layer, as a docker-archive for `ctr images import`."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         _add(tar, "pause", pause, mode=0o755)

@@ -1,7 +1,7 @@
-"""The guest's side of the node: starts kubelet and cgpause, adds and removes pods, reads what became of them.
+"""The node in the guest: starts kubelet and cgpause, adds and removes pods, and reads their state.
 
-Without an API server kubelet runs pods from manifest files. A manifest that names its UID keeps it, and a UID in the
-API's form makes kubelet name cgroups and logs as for any pod: cgpause does not take it for a static pod.
+Without an API server kubelet runs pods from manifest files. If a manifest has a UID in the API's form, kubelet names
+cgroups and logs by it as for any other pod, and cgpause does not take the pod for a static one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 KUBEPODS = CGROUPS / "kubepods.slice"
 MANIFESTS = Path("/etc/kubernetes/manifests")
 OUT = Path("/run/realnode")
-"""Folder in which pods that ended by SIGTERM leave a file."""
+"""Folder in which a pod that SIGTERM ended leaves a file."""
 BUNDLE = Path("/opt/cgpause/with/bundle.tar")
 WHEELS = Path("/opt/cgpause/wheels")
 STATE = Path("/var/lib/cgpause")
@@ -45,7 +45,7 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One Burstable pod with one container that runs `worker.py` with these arguments."""
+    """One Burstable pod with one container, which runs `worker.py` with the arguments `command`."""
 
     name: str
     command: Sequence[str]
@@ -68,7 +68,7 @@ class Pod:
         return (self.cgroup / "cpu.max").read_text().strip()
 
     def is_marked(self) -> bool:
-        """Whether the cgroup has cgpause's record of a pause."""
+        """Return True if the cgroup has cgpause's record of a pause."""
         return XATTR in os.listxattr(self.cgroup)
 
     def manifest(self) -> dict[str, Any]:
@@ -118,11 +118,11 @@ class Outcome:
     running: bool = False
     restarts: int = 0
     done_at: float | None = None
-    """Unix seconds at which it ended with status 0; None before."""
+    """Time at which the container ended with status 0, in Unix seconds; None before."""
 
 
 def outcomes(answer: dict[str, Any]) -> dict[str, Outcome]:
-    """Return the outcome of each pod by UID; `answer` is that of kubelet's /pods."""
+    """Return the outcome of each pod by UID; `answer` is the JSON of kubelet's /pods."""
     found = {}
     for item in answer.get("items") or []:
         for status in item.get("status", {}).get("containerStatuses", [])[:1]:
@@ -135,10 +135,10 @@ def outcomes(answer: dict[str, Any]) -> dict[str, Outcome]:
 
 
 def wait_for(what: str, is_there: Callable[[], bool], seconds: float = 300) -> float:
-    """Wait until a condition holds and return how many seconds that took.
+    """Wait until `is_there` returns True; return the seconds that this took.
 
     Raises:
-        LabError: it did not hold in time.
+        LabError: the time ran out first.
     """
     begun = time.monotonic()
     while not is_there():
@@ -152,7 +152,7 @@ def command(*words: str | Path) -> str:
     """Run a command in the guest and return its output.
 
     Raises:
-        LabError: it failed.
+        LabError: the command failed.
     """
     # Without the lab's PYTHONPATH, so that the installed cgpause runs, not the checkout's.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -163,12 +163,12 @@ def command(*words: str | Path) -> str:
 
 
 def say(text: str) -> None:
-    """Print a progress line for the person waiting."""
+    """Print a progress line with the time of day."""
     print(f"realnode [{time.strftime('%T')}] {text}", file=sys.stderr, flush=True)
 
 
 def start_node() -> None:
-    """Start containerd and kubelet with the lab's configuration; does nothing where kubelet runs already."""
+    """Start containerd and kubelet with the lab's configuration; do nothing if kubelet runs already."""
     if subprocess.run(["systemctl", "-q", "is-active", "kubelet"], check=False).returncode == 0:
         return
     OUT.mkdir(exist_ok=True)
@@ -189,12 +189,12 @@ def start_node() -> None:
 
 
 def install() -> None:
-    """Install cgpause as on a node without a network, with the configuration that it comes with."""
+    """Install cgpause as on a node without a network, with the shipped configuration."""
     command(REPO / "scripts/install", "--wheels", WHEELS)
 
 
 def set_cgpause(*, on: bool) -> None:
-    """Stop cgpause, or start it anew without what it has learnt."""
+    """Stop cgpause; if `on`, start it again with an empty state folder: without history and learned peaks."""
     command("systemctl", "stop", "cgpause")
     if on:
         for path in STATE.iterdir():
@@ -203,7 +203,7 @@ def set_cgpause(*, on: bool) -> None:
 
 
 def add(pods: Iterable[Pod]) -> None:
-    """Hand pods to kubelet."""
+    """Write the pods' manifests, from which kubelet starts them."""
     for pod in pods:
         new = MANIFESTS / f".{pod.name}"  # kubelet does not read dot files
         new.write_text(json.dumps(pod.manifest()))
@@ -216,7 +216,7 @@ def await_running(pods: Sequence[Pod]) -> None:
 
 
 def look_at(pods: Iterable[Pod]) -> list[Outcome]:
-    """Return the outcome of each of these pods; an empty one while kubelet does not answer or know it."""
+    """Return the outcome of each pod; an empty one while kubelet does not answer or does not know the pod."""
     try:
         with urllib.request.urlopen("http://127.0.0.1:10255/pods", timeout=30) as answer:
             found = outcomes(json.load(answer))
@@ -226,12 +226,12 @@ def look_at(pods: Iterable[Pod]) -> list[Outcome]:
 
 
 def count_restarts(pods: Iterable[Pod]) -> int:
-    """Return how often kubelet has restarted containers of these pods."""
+    """Return the number of restarts of these pods' containers."""
     return sum(one.restarts for one in look_at(pods))
 
 
 def remove(pods: Iterable[Pod]) -> None:
-    """Take pods away and wait until their cgroups are gone."""
+    """Remove pods' manifests and wait until their cgroups are gone."""
     gone = list(pods)
     for pod in gone:
         (MANIFESTS / f"{pod.name}.json").unlink(missing_ok=True)
@@ -239,7 +239,7 @@ def remove(pods: Iterable[Pod]) -> None:
 
 
 def remove_all() -> None:
-    """Take away every pod that a case left behind."""
+    """Remove every pod that a case left behind."""
     for manifest in MANIFESTS.iterdir():
         manifest.unlink()
     tier = KUBEPODS / "kubepods-burstable.slice"
@@ -247,18 +247,18 @@ def remove_all() -> None:
 
 
 def capacity_bytes() -> int:
-    """Return memory.max of kubepods."""
+    """Return memory.max of kubepods, in bytes."""
     return int((KUBEPODS / "memory.max").read_text())
 
 
 def oom_kills() -> int:
-    """Return how many processes of pods the kernel has killed for want of memory."""
+    """Return the number of processes in pods that the OOM killer has killed."""
     found = re.search(r"^oom_kill (\d+)$", (KUBEPODS / "memory.events").read_text(), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def pauses() -> dict[str, float]:
-    """Return how often and how long the daemon paused pods, as cgpause's history has it."""
+    """Return number, sum and maximum of the pauses in cgpause's history; times in seconds."""
     found = json.loads(command("cgpause", "history", "--json"))["pauses"]
     held = [pause["held_s"] or 0.0 for pause in found]
     return {"pauses": len(held), "paused_s": round(sum(held), 1), "longest_s": round(max(held, default=0.0), 1)}

@@ -1,6 +1,6 @@
 """The program of every pod: `worker.py idle`, `worker.py grow MIB`, `worker.py serve PORT`.
 
-SIGTERM leaves a file in /out that bears the pod's name, which shows that the program ended by itself.
+At SIGTERM the program writes a file /out/POD, which shows that it ended by itself, and exits.
 """
 
 import os
@@ -47,7 +47,7 @@ def grow(mib: int) -> None:
 
 
 def end(_number: int, _frame: object) -> None:
-    """Do some work, as a program does that saves its state, and end."""
+    """Do some work, like a program that saves its state, then write /out/POD and end."""
     sum(range(100_000))
     Path("/out", os.environ["POD"]).write_text("ended by SIGTERM\n")
     sys.exit(0)
