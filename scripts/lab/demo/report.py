@@ -108,7 +108,7 @@ def broken_claims(result: Result) -> list[str]:
             with_cgpause.restarts < without.restarts,
             f"fewer restarts with cgpause (found {with_cgpause.restarts} with, {without.restarts} without)",
         ),
-        (daemon.pauses > 0, "cgpause paused somebody"),
+        (daemon.pauses > 0, "cgpause paused a pod"),
         (daemon.exit_code == 0, f"the daemon exits with 0 when it is stopped (found {daemon.exit_code})"),
         (daemon.held_at_stop > 0, "the daemon was stopped while it held pods"),
         (

@@ -76,7 +76,7 @@ _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
 as often in a second here as on a node in minutes ([performance.md](performance.md) has what watching a node costs). The
-last columns are medians over the trials without a restart, with or without control: where nobody was held, watching is
+last columns are medians over the trials without a restart, with or without control: where no pod was paused, watching is
 all there was.
 """
 
@@ -122,7 +122,7 @@ class Report:
             _table(["where", "machine, date and commit"], enumerate(self._places, 1)),
             "Trials measured, of those that make the whole experiment:",
             _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
-            "Where nothing restarts without control nobody else has anything to prevent: other arms can be missing.",
+            "Where nothing restarts without control, no other arm can prevent a restart: such arms can be missing.",
             self._again(),
             _table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
         ]
@@ -184,7 +184,7 @@ class Report:
                 shares = [cpu_s / result.number("total_s") for cpu_s, result in zip(used, found, strict=True)]
                 calm = [self._added(arm, held=held) for held in (False, True)]
                 rows.append([arm, f"{statistics.fmean(used):.2f}", percent(statistics.fmean(shares), 1), *calm])
-        added = ["total time added where nobody was held", "where somebody was"]
+        added = ["total time added where no pod was paused", "where a pod was"]
         return _table(["arm", "CPU s a trial", "of the machine's CPU time", *added], rows)
 
     def _added(self, arm: str, *, held: bool) -> str:

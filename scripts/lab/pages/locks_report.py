@@ -24,7 +24,7 @@ def render(results: dict[str, Any]) -> str:
         "is used up stops where it is, inside a system call too, with every lock it holds there; from then on it",
         "stops on its way back to user space, with none. A process in the pod writes a file on tmpfs, over and over,",
         f"and each call needs some {runs[0]['call_ms']} ms of CPU time, in which the file's lock (its inode's) is",
-        "taken. Somebody outside writes one byte to the same file and waits for that lock. There is no daemon.",
+        "taken. A process outside writes one byte to the same file and waits for that lock. There is no daemon.",
         "",
         f"Median and longest of {runs[0]['waits'][0]['count']} waits:",
         "",
@@ -35,7 +35,7 @@ def render(results: dict[str, Any]) -> str:
     lines += [
         "",
         "- **Before 6.18** a call takes as much longer as the quota is smaller: at 1 % of a CPU a lock that is held",
-        "  for a millisecond of CPU time is held for up to 100, and one for 20 ms for seconds. Whoever needs that lock",
+        "  for a millisecond of CPU time is held for up to 100, and one for 20 ms for seconds. A process that needs it",
         "  waits as long: another pod on the same volume, a program that reads the process's `/proc/<pid>/maps`. The",
         "  lock is always given back, and sooner once the pod is resumed. Most calls hold a lock for microseconds.",
         "- **A longer period makes it worse**: after each millisecond the task stops for nearly a second. That is why",
