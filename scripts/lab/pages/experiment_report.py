@@ -76,7 +76,7 @@ _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
 as often in a second here as on a node in minutes ([performance.md](performance.md) has what watching a node costs). The
-last columns are medians over the trials without a restart, with or without control: where no pod was paused, watching is
+last columns are medians over the trials without a restart, with or without control: where none was paused, watching is
 all there was.
 """
 

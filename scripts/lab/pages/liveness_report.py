@@ -31,7 +31,7 @@ def render(results: dict[str, Any]) -> str:
     lines += [f"| {state} | " + " | ".join(cells[state, kind] for kind in _KINDS) + " |" for state in states]
     lines += [
         "",
-        "- **TCP** is answered by the kernel for a process that listens: a frozen pod passes, as long as the connections",
+        "- **TCP** is answered by the kernel for any listener: a frozen pod passes, as long as the connections",
         "  that no process accepts fit its backlog. Such a probe tells nothing about a pod, held or not.",
         "- **HTTP** of a frozen pod waits for its thaw; the default liveness probe allows two misses in a row, and",
         "  kills at the third, 20 to 30 s later. Throttled, a pod answers as long as what it does itself leaves it",
