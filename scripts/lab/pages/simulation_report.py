@@ -88,7 +88,7 @@ def render(results: dict[str, Any]) -> str:
         "What it leaves out, and what that does:",
         "",
         "- The kernel's own work when memory is out. It looks for memory to reclaim, again and again, in every cgroup,",
-        "  before it kills, in the CPU time of the process that asks; a kill takes effect later than here, and CPU time",
+        "  before it kills, in the CPU time of the one that asks; a kill takes effect later than here, and CPU time",
         "  is lost. Where kills are many, total times and lost CPU time come out too low.",
         "- The daemon's CPU time, and that of writing to cgroups: with a policy, total times come out a little low.",
         "- `memory.high` on kubepods, pressure (PSI) and page faults of the daemon. A burst that `memory.high` would",
