@@ -106,7 +106,9 @@ def test_a_healthy_node_passes_every_check(healthy: FakeTree) -> None:
     assert invoke(healthy).exit_code == 0
 
 
-@pytest.mark.parametrize("opts", ["rw,hidepid=invisible", "rw,hidepid=2,gid=0", "gid=5,hidepid=1", "hidepid=ptraceable"])
+@pytest.mark.parametrize(
+    "opts", ["rw,hidepid=invisible", "rw,hidepid=2,gid=0", "gid=5,hidepid=1", "hidepid=ptraceable"]
+)
 def test_processes_that_are_hidden_from_others_need_only_the_capability(
     opts: str, healthy: FakeTree, monkeypatch: Patch
 ) -> None:

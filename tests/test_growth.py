@@ -197,7 +197,7 @@ def test_a_reading_in_a_look_that_was_too_short_is_taken_with_the_next() -> None
 
 
 def steadily(until_ms: int, every_ms: int, mib_a_s: float, cached_kib_a_s: float = 0.0) -> Growth:
-    """Return the growth of a pod that grows evenly, is sampled every `every_ms`, and its page cache read each second."""
+    """Return the growth of a pod that grows evenly, sampled every `every_ms`, with its page cache read each second."""
     return readings(
         *(
             (ms, 10 + mib_a_s * ms / 1000, 1 + cached_kib_a_s * ms / 1024000 if ms % 1000 == 0 else None)

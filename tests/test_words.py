@@ -364,7 +364,7 @@ def test_a_command_waits_only_once_for_a_process_that_keeps_its_lock(
 
     def read_waiting(_: Containers, pod: Cgroup) -> None:
         readings.append(pod.path)
-        lock.acquire()  # noqa: SIM115
+        lock.acquire()
         lock.release()
 
     monkeypatch.setattr(Containers, "read", read_waiting)

@@ -80,8 +80,8 @@ def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
     Raises:
         CgpauseError: the tree cannot be read.
     """
-    # With the default configuration, because an invalid file must not prevent a resume; without pods' own words, because
-    # a process that holds its lock must not delay one.
+    # Without the configuration, because an invalid file must not prevent a resume; without pods' own words, because a
+    # process that holds its lock must not delay one.
     config = Config(protect=ProtectConfig(own_word=False))
     with given.tree(config) as tree, _noted_at_the_end(given) as note:
 

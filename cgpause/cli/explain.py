@@ -20,7 +20,6 @@ from cgpause.policy.schedule import FAST_NS
 from cgpause.policy.watermark import WatermarkState
 
 
-
 def decide_now(
     tree: PodTree, sampler: Sampler, config: Config, watch_s: float, peaks: Mapping[str, tuple[int, ...]]
 ) -> tuple[Sample, tuple[Verdict, ...]]:

@@ -71,7 +71,8 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         """Parse the arguments; global options may stand after the command too, as kubectl allows."""
         if ctx.parent is None:
-            last = next((one for one in self.params if args and args[-1] in one.opts), None)
+            options: list[Any] = self.params
+            last = next((one for one in options if args and args[-1] in one.opts), None)
             if last is not None and not last.is_flag and not ctx.resilient_parsing:
                 fail(f"{args[-1]} needs a value ({last.metavar})", Exit.USAGE)
             args = _options_first(args, self.params)

@@ -105,7 +105,7 @@ def _is_file(parameter: Parameter) -> bool:
     """Return True if a parameter's value is a file; an argument is a file unless it refers to pods."""
     if parameter.flags:
         return parameter.value.partition(".")[0] == "FILE"
-    return "REF" not in parameter.value
+    return "REF" not in parameter.value and "|" not in parameter.value
 
 
 def bash() -> str:

@@ -12,7 +12,6 @@ from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place
 
 
-
 def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> Verdict | None:
     """Return the running pod that would be paused first if the headroom shrank, or None if no pod would be.
 
@@ -20,7 +19,7 @@ def next_in_line(verdicts: Iterable[Verdict], acted_on: Iterable[CgroupId]) -> V
     """
     skipped = set(acted_on)
     waiting = [verdict for verdict in _running(verdicts) if verdict.usage.pod.cgroup not in skipped]
-    # Under reserve, the pod with the least headroom beyond its demand; the pod that goes first and excused ones are not paused.
+    # Under reserve, the pod with the least headroom beyond its demand. The first pod and excused ones are not paused.
     asking = [
         (_spare(verdict.place), verdict) for verdict in waiting if verdict.place is not None and _asks(verdict.place)
     ]
