@@ -23,28 +23,38 @@ _AGAIN_S = 0.2
 """Interval of readings while a runtime still makes a container, for up to _MAKING_S."""
 _MAKING_S = 10.0
 _PATIENCE_S = 1.0
-"""Time for which a command waits for the words of a pod."""
+"""Time for which a command waits for the words of all pods."""
 
 
 class Words:
-    """Reads each pod's word when it is asked for; after a pod that does not let it, no more."""
+    """Reads the words of pods when they are taken; after a pod that does not let it, no more."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`."""
         self._root = root
         self._found: dict[CgroupId, OwnWord] = {}
+        self._new: list[CgroupId] = []
         self._hangs = False
 
     def ask(self, pod: Cgroup) -> None:
-        """Read the word of a pod with new containers; wait for up to _PATIENCE_S seconds."""
-        if not self._hangs:
-            reading = threading.Thread(target=self._read, args=(pod.id, Containers()), daemon=True)
+        """Ask for the word of a pod with new containers."""
+        self._new.append(pod.id)
+
+    def take(self) -> dict[CgroupId, OwnWord]:
+        """Return the words found since the last call; wait for up to _PATIENCE_S seconds for those asked for."""
+        if self._new and not self._hangs:
+            reading = threading.Thread(target=self._read_all, args=(self._new,), daemon=True)
             reading.start()
             reading.join(_PATIENCE_S)
             self._hangs = reading.is_alive()
+        self._new = []
+        return self._found_now()
 
-    def take(self) -> dict[CgroupId, OwnWord]:
-        """Return the words found since the last call."""
+    def _read_all(self, keys: list[CgroupId]) -> None:
+        for key in keys:
+            self._read(key, Containers())
+
+    def _found_now(self) -> dict[CgroupId, OwnWord]:
         return {key: self._found.pop(key) for key in list(self._found)}
 
     def _keep(self, key: CgroupId, word: OwnWord | None) -> None:
@@ -84,6 +94,10 @@ class WordsThread(Words):
                 return
             self._thread = thread
         self._asked.put(pod.id)
+
+    def take(self) -> dict[CgroupId, OwnWord]:
+        """Return the words found since the last call."""
+        return self._found_now()
 
     def _run(self) -> None:
         pending: dict[CgroupId, tuple[Containers, float]] = {}
