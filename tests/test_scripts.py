@@ -29,6 +29,13 @@ def test_every_page_that_the_bench_writes_has_a_report(name: str) -> None:
     assert isinstance(find_report(name), Report)
 
 
+def test_the_bench_takes_the_arguments_that_its_usage_shows() -> None:
+    bench = (SCRIPTS / "bench").read_text()
+    shown = set(re.findall(r"^  ([a-z]+) +\[(?:--|[A-Z])", bench, re.MULTILINE)) | {"experiment"}
+    taken = re.findall(r"^if .* =~ \^\(([a-z|]+)\)\$ \]\]", bench, re.MULTILINE)
+    assert [set(one.split("|")) for one in taken] == [shown]
+
+
 @pytest.mark.parametrize("path", sorted(PAGES.glob("*_report.py")), ids=lambda path: path.stem)
 def test_every_page_is_what_its_results_say(path: Path) -> None:
     module = import_module(f"lab.pages.{path.stem}")
