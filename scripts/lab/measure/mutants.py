@@ -46,7 +46,12 @@ TESTS = {
     "policy/hold": ("tests/test_hold.py",),
     "policy/kinds": ("tests/test_kinds.py",),
     "policy/reserve": ("tests/test_reserve.py", "tests/test_reserve_properties.py", "tests/test_reserve_histories.py"),
-    "policy/serving": ("tests/test_reserve.py", "tests/test_reserve_properties.py", "tests/test_reserve_histories.py"),
+    "policy/serving": (
+        "tests/test_serving.py",
+        "tests/test_reserve.py",
+        "tests/test_reserve_properties.py",
+        "tests/test_reserve_histories.py",
+    ),
     "policy/protect": ("tests/test_protect.py",),
     "restore": ("tests/restore",),
 }

@@ -1,0 +1,281 @@
+"""Serving demands: which pods run with the headroom that is left, and the way of all others to their peaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.nodes import MIB, START_NS, S, pod, record
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpause.core.model import (
+    PodUsage,
+)
+from cgpause.policy.demand import Basis, Demand
+from cgpause.policy.serving import Growing, Served, serve, way
+
+NOW = START_NS + 100 * S
+
+
+def want(
+    name: str,
+    worst: float,
+    expected: float | None = None,
+    *,
+    need: float = 0.0,
+    deviation: float = 0.0,
+    returns: float = 0.0,
+    noise: float = 0.0,
+    paused_s: float | None = None,
+    **facts: object,
+) -> Demand:
+    """Return an active demand with amounts in MiB; `expected` defaults to `worst`, `need` is its growth."""
+    expected = worst if expected is None else expected
+    made = replace(pod(name), paused=None if paused_s is None else record(NOW - int(paused_s * S)))
+    still = Demand(
+        group=(0, False),
+        usage=PodUsage(100 * MIB, made),
+        used=100 * MIB,
+        worst=worst * MIB,
+        expected=expected * MIB,
+        need=need * MIB,
+        mean=need * MIB,
+        variance=(deviation * MIB) ** 2,
+        active=True,
+        newcomer=False,
+        returns=returns * MIB,
+        rate=0.0,
+        basis=Basis.LIMIT,
+        noise=int(noise * MIB),
+        is_paused=paused_s is not None,
+        is_overdue=paused_s is not None and paused_s > 20,
+        cost_s=0.0,
+        excused=False,
+    )
+    return still._replace(**facts)  # type: ignore[arg-type]
+
+
+def served(left: float, *demands: Demand, nearest: Demand | None = None, everyone: bool = True) -> Served:
+    cgroup = None if nearest is None else nearest.usage.pod.cgroup
+    return serve(demands, left * MIB, 10 * MIB, cgroup, everyone)
+
+
+def running(left: float, *demands: Demand) -> str:
+    """Return the names of the pods that run, with the first pod's name in capitals."""
+    places = served(left, *demands).places
+    assert [place.usage.pod.uid for place in places] == [one.usage.pod.uid for one in demands], "in their order"
+    return "".join(
+        place.usage.pod.uid.upper() if place.first else place.usage.pod.uid for place in places if place.runs
+    )
+
+
+def first(left: float, *demands: Demand, nearest: Demand | None = None) -> tuple[str | None, bool]:
+    """Return the name of the first pod, and whether it is unsafe."""
+    found = served(left, *demands, nearest=nearest)
+    names = [place.usage.pod.uid for place in found.places if place.first]
+    cgroups = [place.usage.pod.cgroup for place in found.places if place.first]
+    assert found.nearest == (cgroups[0] if cgroups else None)
+    return (names[0] if names else None), found.unsafe
+
+
+@pytest.mark.parametrize(
+    ("left", "demands", "expected"),
+    [
+        pytest.param(50, (), (None, False), id="no-pods"),
+        pytest.param(-50, (want("a", 30, active=False),), (None, False), id="none-active"),
+        pytest.param(50, (want("a", 30), want("b", 20)), ("b", False), id="smallest-worst"),
+        pytest.param(50, (want("a", 50, 10), want("b", 51, 5)), ("a", False), id="that-fits"),
+        pytest.param(49, (want("a", 50, 10), want("b", 51, 5)), ("b", True), id="none-fits-smallest-expected"),
+        pytest.param(50, (want("a", 30), want("b", 20, newcomer=True)), ("a", False), id="newcomers-last"),
+        pytest.param(5, (want("a", 30), want("b", 20, newcomer=True)), ("a", True), id="newcomers-last-if-unsafe"),
+        pytest.param(50, (want("a", 60), want("b", 20, newcomer=True)), ("b", False), id="unless-it-fits"),
+        pytest.param(50, (want("a", 20, group=(0, True)), want("b", 30)), ("b", False), id="batch-before-services"),
+        pytest.param(25, (want("a", 20, group=(0, True)), want("b", 30)), ("b", True), id="even-if-unsafe"),
+        pytest.param(50, (want("a", 20, group=(0, True)),), ("a", False), id="services-alone"),
+        pytest.param(50, (want("a", 20, paused_s=1), want("b", 30)), ("a", False), id="paused"),
+    ],
+)
+def test_the_first(left: float, demands: tuple[Demand, ...], expected: tuple[str | None, bool]) -> None:
+    assert first(left, *demands) == expected
+
+
+def test_the_first_stays_while_no_other_fits() -> None:
+    a, b = want("a", 60, 30), want("b", 70, 20)
+    assert first(50, a, b) == ("b", True)
+    assert first(50, a, b, nearest=a) == ("a", False), "the margin is there for this"
+    assert first(50, want("a", 60.1, 30), b, nearest=a) == ("a", True)
+    assert first(50, a._replace(active=False), b, nearest=a) == ("b", True)
+    assert first(50, a, b, want("c", 50), nearest=a) == ("c", False)
+
+
+def test_the_first_runs_and_its_worst_demand_is_reserved() -> None:
+    found = served(50, want("a", 30, need=20), want("b", 100, need=20), want("c", 100, need=1))
+    assert [place.runs for place in found.places] == [True, True, False]
+    assert found.left_bytes == 0
+    assert [(place.need, place.left) for place in found.places] == [
+        (30 * MIB, 50 * MIB),
+        (20 * MIB, 20 * MIB),
+        (MIB, 0),
+    ]
+
+
+def test_only_places_that_change_or_are_paused_are_told_of_unless_all_are_asked_for() -> None:
+    demands = [
+        want("a", 5, 5, need=1),
+        want("b", 100, 10, need=20),
+        want("c", 100, need=90),
+        want("d", 100, need=30, paused_s=1),
+        want("e", 10, paused_s=2),
+    ]
+    found = served(50, *demands, everyone=False)
+    assert [(place.usage.pod.uid, place.runs) for place in found.places] == [("c", False), ("d", False), ("e", True)]
+    assert not found.places[0].first
+
+
+def test_a_pod_runs_while_its_growth_fits_the_slack() -> None:
+    assert running(30, want("a", 10), want("b", 500, need=20)) == "Ab"
+    assert running(29.9, want("a", 10), want("b", 500, need=20)) == "A"
+
+
+def test_steps_at_random_times_do_not_all_come_at_once() -> None:
+    demands = [want(name, 500, need=1, deviation=10) for name in "abcd"]
+    small = want("f", 1)
+    # The means add up to 4 MiB and twice the deviation to 40 MiB, where the sum of the steps would be far more.
+    assert running(1 + 44, small, *demands) == "Fabcd"
+    assert running(1 + 43.9, small, *demands) == "Fabc"
+
+
+def test_growth_is_the_sum_of_the_means_and_of_the_variances() -> None:
+    growing = Growing()
+    for deviation in (3.0, 4.0):
+        one = want("a", 99, need=1, deviation=deviation)
+        more, before = growing.added_bytes(one), growing.bytes
+        growing.add(one)
+        assert growing.bytes == pytest.approx(before + more)
+    assert growing.bytes == pytest.approx((2 + 2 * 5.0) * MIB)
+
+
+def test_needs_within_noise_run_always() -> None:
+    assert running(10, want("a", 10), want("b", 99, need=2, noise=2)) == "Ab"
+    assert running(10, want("a", 10), want("b", 99, need=2.1, noise=2)) == "A"
+
+
+def test_a_newcomer_that_runs_is_admitted() -> None:
+    new = want("b", 90, 60, need=60, newcomer=True)
+    assert served(70, want("a", 10), new).admitted == {new.usage.pod.cgroup}
+    assert served(69, want("a", 10), new).admitted == set()
+
+
+def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
+    """First `a`, then `b` with what `a` gives back: 20 MiB are beyond what they need."""
+    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
+    c = want("c", 30, 25, need=20, group=(0, True))
+    assert running(50, a, c, b) == "Ac"
+    assert running(51, a, c, b) == "Acb"
+    assert running(49, a, c, b) == "Ab"
+
+
+def test_a_paused_pod_without_a_way_to_its_peak_stays_paused() -> None:
+    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
+    assert running(31, a, b) == "Ab"
+    assert running(29, a, b) == "A"
+    assert running(29, a, b._replace(is_paused=False)) == "Ab", "a running pod goes on"
+
+
+def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
+    a, b = want("a", 10), want("b", 90, 20, need=20, paused_s=10)
+    late = want("c", 90, 60, need=60, paused_s=20)
+    assert running(60, a, b, late) == "Ab"
+    assert running(60, a, b, late._replace(is_overdue=True)) == "A"
+    assert running(70, a, b, late._replace(is_overdue=True)) == "Ac", "it runs as soon as it fits"
+    assert running(90, a, b, late._replace(is_overdue=True)) == "Abc"
+    assert running(60, a, b, late._replace(is_overdue=True, active=False)).startswith("Ab")
+    runs = b._replace(is_paused=False)
+    assert running(60, a, runs, late._replace(is_overdue=True)) == "Ab", "a pod that runs goes on"
+
+
+def test_no_pod_waits_for_an_overdue_one_that_has_no_way_to_its_peak() -> None:
+    a, small, late = want("a", 10), want("b", 20, need=5, paused_s=1), want("c", 900, 800, paused_s=50)
+    assert running(60, a, small, late._replace(is_overdue=True)) == "Ab"
+
+
+def test_of_several_overdue_pods_the_one_paused_longest_is_waited_for() -> None:
+    a = want("a", 10)
+    b, c = want("b", 90, 60, need=60, paused_s=25), want("c", 90, 60, need=60, paused_s=30)
+    assert running(70, a, b, c) == "Ac"
+    assert running(70, a, b._replace(usage=c.usage), c._replace(usage=b.usage))[0] == "A"
+
+
+def test_an_overdue_pod_that_is_first_is_not_waited_for() -> None:
+    assert running(70, want("a", 10, paused_s=50), want("b", 90, 60, paused_s=21)) == "Ab"
+
+
+def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
+    a, b = want("a", 10), want("b", 90, 30, need=40, excused=True, paused_s=50)
+    assert running(0, a, b) == "Ab"
+    assert served(100, a, b).left_bytes == pytest.approx((100 - 10 - 40) * MIB)
+    assert served(100, a, b._replace(mean=20.0 * MIB)).left_bytes == pytest.approx(50 * MIB)
+    assert served(0, a, b).places[1].need == 90 * MIB
+    assert served(0, a, b, everyone=False).places[-1].usage.pod.uid == "b"
+
+
+# The way to the peaks
+
+
+@pytest.mark.parametrize(
+    ("left", "demands", "slack", "blocked"),
+    [
+        pytest.param(50, (), 50, "", id="nothing"),
+        pytest.param(50, (want("b", 20),), 30, "", id="one"),
+        pytest.param(50, (want("b", 50),), 0, "", id="one-that-just-fits"),
+        pytest.param(50, (want("b", 51),), 50, "b", id="one-that-waits-for-others"),
+        pytest.param(50, (want("b", 20), want("c", 50)), 0, "", id="each-after-the-other"),
+        pytest.param(50, (want("b", 20, returns=30), want("c", 70)), 10, "", id="with-what-the-one-before-gives-back"),
+        pytest.param(50, (want("c", 70), want("b", 20, returns=30)), 10, "", id="nearest-first"),
+        pytest.param(50, (want("b", 60, returns=90), want("c", 70)), 50, "bc", id="a-blocked-pod-gives-nothing-back"),
+        pytest.param(50, (want("b", 40, 20),), 30, "", id="at-its-expected-demand"),
+        pytest.param(50, (want("b", 20, active=False),), 50, "", id="not-active"),
+        pytest.param(50, (want("b", 20, group=(0, True)),), 50, "", id="services-do-not-count"),
+        pytest.param(50, (want("b", 60, need=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
+    ],
+)
+def test_way(left: float, demands: tuple[Demand, ...], slack: float, blocked: str) -> None:
+    found = way(demands, left * MIB, None)
+    assert found.slack == slack * MIB
+    assert {one.usage.pod.cgroup for one in demands if one.usage.pod.uid in blocked} == set(found.blocked)
+
+
+def test_the_first_takes_its_worst_demand_and_gives_back_before_the_others() -> None:
+    first, other = want("a", 30, 10, returns=40), want("b", 90, 60)
+    assert way((first, other), 35 * MIB, first) == (5 * MIB, {})
+    assert way((first, other), 15 * MIB, first) == (-15 * MIB, {other.usage.pod.cgroup: 55 * MIB})
+
+
+ways = st.lists(
+    st.builds(
+        lambda more, expected, returns: want("a", expected + more, expected, returns=returns),
+        st.integers(0, 50),
+        st.integers(1, 100),
+        st.integers(0, 150),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ways, st.integers(0, 300), st.floats(0, 1))
+def test_with_less_than_the_slack_taken_each_pod_that_had_a_way_still_has_it(
+    demands: list[Demand], left: int, share: float
+) -> None:
+    def reached(room: float) -> set[int]:
+        found = set()
+        for number, one in sorted(enumerate(demands), key=lambda item: item[1].worst):
+            if one.expected <= room:
+                found.add(number)
+                room += one.returns
+        return found
+
+    slack = way(demands, left * MIB, None).slack
+    assert slack >= 0
+    assert reached(left * MIB) <= reached(left * MIB - share * slack + 1)
