@@ -170,7 +170,7 @@ def test_nothing_fails_when_every_claim_holds() -> None:
         pytest.param("daemon", {"after_stop": Restored(18, ("stop-02",))}, "stop-02", id="wrong-after-stop"),
         pytest.param("daemon", {"after_stop": Restored(0)}, "after the daemon stopped", id="nobody-to-look-at"),
         pytest.param("daemon", {"held_at_stop": 0}, "while it held pods", id="held-none"),
-        pytest.param("daemon", {"pauses": 0}, "paused somebody", id="no-pauses"),
+        pytest.param("daemon", {"pauses": 0}, "paused a pod", id="no-pauses"),
         pytest.param("daemon", {"exit_code": 6}, "exits with 0", id="exit-code"),
     ],
 )

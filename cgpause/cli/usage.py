@@ -72,7 +72,7 @@ class Group(TyperGroup):
         """Parse the arguments; global options may stand after the command too, as kubectl allows."""
         if ctx.parent is None:
             options: list[Any] = self.params
-            last = next((one for one in options if args and args[-1] in one.opts), None)
+            last = next((one for one in options if args and "--" not in args and args[-1] in one.opts), None)
             if last is not None and not last.is_flag and not ctx.resilient_parsing:
                 fail(f"{args[-1]} needs a value ({last.metavar})", Exit.USAGE)
             args = _options_first(args, self.params)

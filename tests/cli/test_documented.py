@@ -54,9 +54,12 @@ def test_the_commands_of_a_page_run(page: Path, tree: FakeTree, tmp_path: Path, 
         assert result.exit_code == Exit.DONE, f"cgpause {shlex.join(words)}: {result.output}"
 
 
-def test_the_simulation_of_the_manual_has_the_output_shown(tmp_path: Path, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(
+    "block",
+    [lines for lines in blocks(REPO / "docs/cli.md") if lines[0].startswith("$ cgpause lab simulate")],
+    ids=lambda block: block[0],
+)
+def test_a_simulation_of_the_manual_has_the_output_shown(block: list[str], tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    (block,) = [lines for lines in blocks(REPO / "docs/cli.md") if lines[0].startswith("$ cgpause lab simulate")]
-    words = shlex.split(block[0])[2:]
-    assert invoke(*words).stdout.splitlines() == block[1:]
+    assert invoke(*shlex.split(block[0])[2:]).stdout.splitlines() == block[1:]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from helpers.commandline import MIB, pause_as, place, run
@@ -47,6 +47,14 @@ class Shown:
 
     def __init__(self, fd: int, child: subprocess.Popen[bytes]) -> None:
         self.fd, self.child = fd, child
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C; again after a while, because Python drops one that comes while it clears objects away."""
+        for _ in range(6):
+            self.child.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(10)
+                return
 
     def until(self, text: str) -> str:
         """Return what is shown up to this text; fail after a minute."""
@@ -83,7 +91,7 @@ def test_watch_shows_the_status_again_until_it_is_interrupted(tree: FakeTree) ->
         shown.until("default/web")
         tree.add_pod("new")
         shown.until("default/new")
-        shown.child.send_signal(signal.SIGINT)
+        shown.interrupt()
         shown.until("\x1b[?1049l")  # the screen from before comes back
 
         assert shown.child.wait(60) == 0
