@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 from helpers.commandline import MIB, pause_as, place, run
@@ -48,14 +48,6 @@ class Shown:
     def __init__(self, fd: int, child: subprocess.Popen[bytes]) -> None:
         self.fd, self.child = fd, child
 
-    def interrupt(self) -> None:
-        """Press Ctrl-C; again after a while, because Python drops one that comes while it clears objects away."""
-        for _ in range(6):
-            self.child.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self.child.wait(10)
-                return
-
     def until(self, text: str) -> str:
         """Return what is shown up to this text; fail after a minute."""
         found, deadline = "", time.monotonic() + 60
@@ -69,6 +61,8 @@ class Shown:
 @contextmanager
 def terminal(tree: FakeTree, *args: str) -> Iterator[Shown]:
     outside, inside = pty.openpty()
+    # A shell's background job ignores Ctrl-C, and so would its children.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen(
         [sys.executable, "-m", "cgpause", *place(tree), *args],
         stdin=inside,
@@ -76,6 +70,7 @@ def terminal(tree: FakeTree, *args: str) -> Iterator[Shown]:
         stderr=inside,
         env={**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"},
     )
+    signal.signal(signal.SIGINT, before)
     os.close(inside)
     try:
         yield Shown(outside, child)
@@ -91,7 +86,7 @@ def test_watch_shows_the_status_again_until_it_is_interrupted(tree: FakeTree) ->
         shown.until("default/web")
         tree.add_pod("new")
         shown.until("default/new")
-        shown.interrupt()
+        shown.child.send_signal(signal.SIGINT)
         shown.until("\x1b[?1049l")  # the screen from before comes back
 
         assert shown.child.wait(60) == 0
