@@ -118,13 +118,12 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
     paused_s = 0.0 if pod.paused is None else max(terms.at_ns - pod.paused.since_ns, 0) / NS_PER_S
     mean, variance = _growth(growth, is_paused=is_paused, need=need, reaction_s=terms.reaction_s, most=claim)
-    if growth.excused or not active:
-        pass
-    elif newcomer or (is_paused and not growth.flow):  # its growth is not known
-        mean, variance = granted, 0.0
-    elif growth.base is None:
-        # Until its first large drop the end of its growth is unknown: reserve what it takes at its present pace.
-        mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
+    if active and not growth.excused:
+        if newcomer or (is_paused and not growth.flow):  # its growth is not known
+            mean, variance = granted, 0.0
+        elif growth.base is None:
+            # Until its first large drop the end of its growth is unknown: reserve what it takes at its present pace.
+            mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
     return Demand(
         (pod.priority, pod.workload is Workload.SERVICE),
         usage,

@@ -78,9 +78,9 @@ class Growth(NamedTuple):
     """Growth in bytes per second, averaged over about FLOW_S of running."""
     squares: float
     """Each step of growth squared, in bytes squared per second, averaged alike."""
-    read_flow: float = 0.0
+    read_flow: float
     """`flow` at the last reading of its page cache."""
-    read_squares: float = 0.0
+    read_squares: float
     """`squares` at the last reading of its page cache."""
 
     def is_young(self) -> bool:
@@ -138,6 +138,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     can_learn = elapsed_ns >= SHORTEST_NS
     is_first = not growths.at_ns
     decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else 1.0
+    weights = _weights(max(elapsed_ns, SHORTEST_NS))
     is_read = can_learn and sample.read_at_ns > growths.read_at_ns
     find = learned.get
     moving: list[PodUsage] = []
@@ -222,14 +223,15 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0):
                 rate, flow, squares = read_rate, read_flow, read_squares
                 grown, grown_ns = (used - read_used if growths.read_at_ns else 0), since_ns
+                grown_weights = _weights(since_ns)
             else:
-                grown, grown_ns = used - was, elapsed_ns
+                grown, grown_ns, grown_weights = used - was, elapsed_ns, weights
             rate *= 0.5 ** (grown_ns / (HALF_LIFE_S * NS_PER_S))
             grew = grown > noise
             if grew:
                 rate = max(rate, grown * NS_PER_S / grown_ns)
             if not is_paused and held is None:
-                flow, squares = _flow(flow, squares, grown if grew else 0, grown_ns)
+                flow, squares = _average(flow, squares, grown if grew else 0, grown_weights)
             rate = rate if rate >= FORGOTTEN_RATE else 0.0
             low = min(low, used)
             top = used
@@ -253,7 +255,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 if held is None:
                     grown = used - max(was, top)
                     counted = grown if grown > 0 and used - low > noise else 0
-                    flow, squares = _flow(flow, squares, counted, elapsed_ns)
+                    flow, squares = _average(flow, squares, counted, weights)
                     if grown > noise:
                         rate = max(rate, grown * NS_PER_S / elapsed_ns)
                         grew = True
@@ -289,12 +291,21 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     )
 
 
-def _flow(flow: float, squares: float, grown: int, elapsed_ns: int) -> tuple[float, float]:
-    """Return the averages `flow` and `squares` after a growth of `grown` bytes within `elapsed_ns`."""
+def _weights(elapsed_ns: int) -> tuple[float, float, float]:
+    """Return how averages take in the growth of an interval: the share kept, a byte's weight by the second, its steps.
+
+    All pods of a sample share them.
+    """
     elapsed_s = elapsed_ns / NS_PER_S
     kept: float = 0.5 ** (elapsed_s / FLOW_S)
-    by_second = (1 - kept) / elapsed_s * grown
-    return kept * flow + by_second, kept * squares + by_second * grown / max(elapsed_s / STEP_S, 1.0)
+    return kept, (1 - kept) / elapsed_s, max(elapsed_s / STEP_S, 1.0)
+
+
+def _average(flow: float, squares: float, grown: int, weights: tuple[float, float, float]) -> tuple[float, float]:
+    """Return the averages `flow` and `squares` after a growth of `grown` bytes, with the weights of its interval."""
+    kept, share, steps = weights
+    by_second = share * grown
+    return kept * flow + by_second, kept * squares + by_second * grown / steps
 
 
 def _with_peaks(known: Mapping[str, tuple[int, ...]], new: list[tuple[str, int]]) -> dict[str, tuple[int, ...]]:

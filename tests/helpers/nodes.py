@@ -94,6 +94,8 @@ def growth(used: float, **facts: object) -> Growth:
         excused=False,
         flow=0.0,
         squares=0.0,
+        read_flow=0.0,
+        read_squares=0.0,
     )
     return still._replace(**facts)  # type: ignore[arg-type]
 
