@@ -71,11 +71,7 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
         """Parse the arguments; global options may stand after the command too, as kubectl allows."""
         if ctx.parent is None:
-            options: list[Any] = self.params
-            last = next((one for one in options if args and "--" not in args and args[-1] in one.opts), None)
-            if last is not None and not last.is_flag and not ctx.resilient_parsing:
-                fail(f"{args[-1]} needs a value ({last.metavar})", Exit.USAGE)
-            args = _options_first(args, self.params)
+            args = _options_first(args, self.params, is_complete=not ctx.resilient_parsing)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
@@ -101,9 +97,12 @@ class Group(TyperGroup):
                 formatter.write_dl(list(rows))
 
 
-def _options_first(args: Sequence[str], options: Sequence[Any]) -> list[str]:
-    """Return the words of a command line with the global options before all others."""
-    wants = {name: not option.is_flag for option in options for name in option.opts}
+def _options_first(args: Sequence[str], options: Sequence[Any], *, is_complete: bool) -> list[str]:
+    """Return the words of a command line with the global options before all others.
+
+    In a line that `is_complete` an option without its value is an error; else the Tab key is to complete the value.
+    """
+    named = {name: option for option in options for name in option.opts}
     first: list[str] = []
     rest: list[str] = []
     words = iter(args)
@@ -112,10 +111,14 @@ def _options_first(args: Sequence[str], options: Sequence[Any]) -> list[str]:
         if word == "--":
             rest.append(word)
             break
-        if name not in wants or (word == name and wants[name] and (value := next(words, None)) is None):
+        if name not in named:
             rest.append(word)
-        elif word == name and wants[name] and value is not None:
-            first += [word, value]
-        else:
+        elif word != name or named[name].is_flag:
             first.append(word)
+        elif (value := next(words, None)) is not None:
+            first += [word, value]
+        elif is_complete:
+            fail(f"{word} needs a value ({named[name].metavar})", Exit.USAGE)
+        else:
+            rest.append(word)
     return [*first, *rest, *words]

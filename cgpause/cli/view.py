@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from contextlib import suppress
 from typing import Any
 
 from cgpause.cli.context import Globals
@@ -36,8 +35,11 @@ def read_chosen(given: Globals, refs: Sequence[str] | None, *, may_be_none: bool
         if refs:
             chosen = []
             for ref in refs:
-                with suppress(*[PodLookupError] * (may_be_none and is_glob(ref))):
+                try:
                     chosen += find_pods(ref, pods, tree.root, given.namespace)
+                except PodLookupError:
+                    if not (may_be_none and is_glob(ref)):
+                        raise
         return read_status(tree, sampler, {pod.cgroup for pod in chosen})
 
 
