@@ -20,8 +20,8 @@ _MOST = 1 << 60
 """Largest valid number of bytes, nanoseconds or counts."""
 _LATEST_S = 4e11
 MAX_PODS = 10_000
-_MAX_CPUS = 1 << 16
 """Most pods at a time."""
+_MAX_CPUS = 1 << 16
 _MAX_TEXT = 600
 """Longest text: a namespace and a name have 316 characters, a rule with a glob some more."""
 GAP_NS = 60_000_000_000
