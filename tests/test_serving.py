@@ -183,6 +183,12 @@ def test_a_paused_pod_without_a_way_to_its_peak_stays_paused() -> None:
     assert running(29, a, b._replace(is_paused=False)) == "Ab", "a running pod goes on"
 
 
+def test_a_paused_pod_without_a_way_to_its_peak_is_not_resumed_for_a_small_step() -> None:
+    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, noise=2, paused_s=1)
+    place = served(29, a, b).places[1]
+    assert (place.runs, place.need, place.left) == (False, 70 * MIB, (29 + 40) * MIB), "says what it waits for"
+
+
 def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
     a, b = want("a", 10), want("b", 90, 20, need=20, paused_s=10)
     late = want("c", 90, 60, need=60, paused_s=20)
