@@ -22,7 +22,8 @@ from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import make_event
 from cgpause.telemetry.metrics import BY_NAME, Kind, Values

@@ -7,7 +7,7 @@ import json
 from lab.measure.runtimes import RUNTIMES, STARTS
 from lab.pages.runtimes_report import REPORT
 
-from cgpause.pods.tree import SPARED_S
+from cgpause.pods.tracked import SPARED_S
 
 
 def test_a_new_container_is_left_alone_until_its_runtime_has_mostly_made_it() -> None:

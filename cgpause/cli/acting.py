@@ -20,7 +20,8 @@ from cgpause.core.model import Mechanism, Result
 from cgpause.core.names import read_names
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
 from cgpause.ledger.record import XATTR
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.restore import braked_roots, events, paused_cgroups
 from cgpause.restore import resume_all as restore_all
 from cgpause.telemetry.events import Event

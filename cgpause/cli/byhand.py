@@ -18,7 +18,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high, ledger
 from cgpause.ledger.ledger import PauseRequest, Resumed
-from cgpause.pods.tree import TrackedPod
+from cgpause.pods.tracked import TrackedPod
 from cgpause.telemetry.events import Event, make_event, resumed_event
 
 Note = Callable[[Event], None]

@@ -12,7 +12,8 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Owner, Pod, Sample
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.policy.decide import State, Verdict, explain
 from cgpause.policy.growth import Growths, learn
 from cgpause.policy.reserve import ReserveState

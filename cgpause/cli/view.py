@@ -16,7 +16,8 @@ from cgpause.kernel.find_daemon import RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger.ledger import is_in_force, read_record
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 
 SCHEMA = 1
 

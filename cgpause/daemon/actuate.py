@@ -33,7 +33,8 @@ from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.containers import kill_containers
-from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tree import PodTree
 from cgpause.policy.drifts import Drifts
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import Event, make_event, resumed_event

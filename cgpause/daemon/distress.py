@@ -16,7 +16,8 @@ from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
 from cgpause.kernel.processes import Call, Processes
-from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
 
 _YOUNG_NS = 120 * NS_PER_S

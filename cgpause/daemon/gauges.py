@@ -22,7 +22,8 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers, read_node_pressure, read_pressure
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import MAX_PODS, CountedPause, Counts, pod_label
 from cgpause.telemetry.metrics import CountedState, DegradedSource, Figure, File, Values
 

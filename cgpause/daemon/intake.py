@@ -16,7 +16,8 @@ from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.pods.follow import Follower
-from cgpause.pods.tree import SPARED_S, PodTree, TrackedPod
+from cgpause.pods.tracked import SPARED_S, TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.policy.schedule import OWN_SHARE, SLOW_NS, Schedule
 
 log = logging.getLogger(__name__)

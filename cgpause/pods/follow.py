@@ -11,7 +11,8 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.refresh_times import Refreshed, RefreshTimes
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 
 log = logging.getLogger(__name__)
 

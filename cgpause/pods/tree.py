@@ -10,25 +10,23 @@ import logging
 import math
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from cgpause.config.settings import Config, HoldConfig, PodClass
+from cgpause.config.settings import Config, PodClass
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CgroupId, OwnWord, Pod, PodUsage, Workload
+from cgpause.core.model import CgroupId, OwnWord, Pod, Workload
 from cgpause.core.names import Names, controller, read_names
-from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed, parse_limit, parse_reclaimable, parse_shmem
+from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.listening import is_being_made, listens
 from cgpause.kernel.logfmt import fields
-from cgpause.kernel.processes import Processes
-from cgpause.pods.containers import descendants
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_elsewhere
 from cgpause.pods.own import holds_us, own_pod_uid
+from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.words import Words
-from cgpause.policy.drifts import Drifts
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
 
@@ -36,9 +34,6 @@ log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
-SPARED_S = 0.1
-"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
-them: a container cannot be made in a paused pod."""
 _MAKING_S = 10.0
 """Longest such extension: the runtime is recognized by its process name, and a pod could use the same name."""
 _ASK_INTERVAL_S = 10
@@ -46,143 +41,9 @@ _ASK_AGAIN_S = 1
 """Interval of checks for a listening process while there was no answer: a new pod may have no process yet."""
 _ASKED_AT_ONCE = 16
 """Most pods checked in a row: one check can take 5 ms (see `listening`), and the loop waits for it."""
-_LIST_INTERVAL_S = 10
-"""Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _LEFT_BEHIND = "kubelet uses another kubepods tree now"
 _LEFT_BEHIND_NS = 60 * NS_PER_S
 """Longest time for which such a pod stays protected after it appears in the tree in use."""
-_STAT_INTERVAL_S = 10
-"""Longest use of one reading of memory.stat while memory.current stands still."""
-
-
-@dataclass(slots=True)
-class SeenInPause:
-    """Observations of a pod in one pause."""
-
-    since_ns: int
-    """Start of the pause."""
-    children: frozenset[str] | None = None
-    """Child cgroups at the last scan without inotify."""
-    refused: int | None = None
-    """Number of refused connections when last read."""
-    frozen_ns: int | None = None
-    """A time at which all processes were frozen."""
-
-
-@dataclass(slots=True)
-class TrackedPod:
-    """A discovered pod with its open cgroup and the state that the daemon keeps of it."""
-
-    cgroup: Cgroup
-    pod: Pod
-    holds_us: bool | None = None
-    """Whether this process runs in the pod; None while unknown. A pod in which it runs, or may run, is protected."""
-    current_fd: int = -1
-    """Descriptor on memory.current; -1 while the file cannot be opened."""
-    usage: PodUsage | None = None
-    """The last sample; None before the first sample, and after a failed one."""
-    oom_kills: int = 0
-    """Count in memory.events when the pod was paused, or at the last OOM kill after that."""
-    drifts: Drifts = field(default_factory=Drifts)
-    """Foreign writes to cpu.max answered during this pause."""
-    failure: str | None = None
-    """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
-    retry_at_ns: int = 0
-    seen: SeenInPause = field(default_factory=lambda: SeenInPause(0))
-    """Observations in the last pause; `seen_since` begins them anew."""
-    processes: Processes = field(default_factory=Processes)
-    damaged: bool = False
-    """Whether the record is damaged or was removed, and the pod could not be resumed without it."""
-    trouble: str | None = None
-    """Error of the last read of the pod's facts, logged once; None after a success."""
-    marks: frozenset[str] = frozenset()
-    """Opt-out xattrs of the pod."""
-    word: OwnWord | None = None
-    """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
-    word_asked: bool = False
-    """Whether the word of the present containers was asked for."""
-    starting: bool = False
-    """Whether the containers are so new that the pod may still begin to listen."""
-    seen_ns: int = 0
-    """Time of the refresh that discovered the pod."""
-    started_ns: int = 0
-    """Time of the last change of containers; 0 if that was before the first refresh."""
-    listens: bool | None = None
-    """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
-    will listen again."""
-    visited: bool = False
-    """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
-    ask_at_ns: int = 0
-    """Earliest time of the next check for a listening process."""
-    below: tuple[str, ...] = ()
-    """Cgroups below the pod, the sandbox among them, when last listed."""
-    list_at_ns: int = 0
-    """Earliest time at which they are listed again."""
-    stat_bytes: int = 0
-    """memory.current in bytes when memory.stat was last read."""
-    stat_at_ns: int = 0
-    """Time at which memory.stat is read again in any case."""
-
-    def descendants(self, at_ns: int) -> tuple[str, ...]:
-        """Return the cgroups below the pod; they are listed again every 10 s, and when `list_at_ns` was reset.
-
-        Raises:
-            CgroupGoneError, KernelReadError: the pod cannot be listed.
-        """
-        if at_ns >= self.list_at_ns:
-            self.below = descendants(self.cgroup)
-            self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
-        return self.below
-
-    def seen_since(self, since_ns: int) -> SeenInPause:
-        """Return the observations in the pause that began at `since_ns`; none of an earlier pause."""
-        if self.seen.since_ns != since_ns:
-            self.seen = SeenInPause(since_ns)
-        return self.seen
-
-    def read_stat(self, at_ns: int) -> tuple[int, int]:
-        """Return the pod's reclaimable bytes and its bytes of tmpfs; they are up to 10 s old while its use is steady.
-
-        The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
-        memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
-        stays about the same (a pod at its own limit). So the use of a pod with much page cache must not change at all.
-
-        Raises:
-            CgroupGoneError, KernelReadError, MalformedError: memory.stat cannot be read.
-        """
-        try:
-            current = int(os.pread(self.current_fd, 32, 0))
-        except (OSError, ValueError):
-            return _parse_stat(self.cgroup)
-        known = self.pod.reclaimable_bytes, self.pod.shmem_bytes
-        change = 0 if known[0] > current >> 3 else current >> 6
-        if at_ns >= self.stat_at_ns or abs(current - self.stat_bytes) > change:
-            known = _parse_stat(self.cgroup)
-            self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * NS_PER_S
-        return known
-
-    def settle(self, at_ns: int, hold: HoldConfig) -> None:
-        """Spare a pod with new containers for `settle_s` unless no other pod can be paused, and always for SPARED_S.
-
-        A `settle_s` below SPARED_S shortens both.
-        """
-        spared_s = min(hold.settle_s, SPARED_S)
-        self.spare(at_ns + int(spared_s * NS_PER_S))
-        self._settle_until(at_ns + int(hold.settle_s * NS_PER_S))
-
-    def spare(self, until_ns: int) -> None:
-        """Protect the pod from any pause until `until_ns`; a later time that is already set stays."""
-        self._settle_until(until_ns)
-        self.pod = replace(self.pod, spared_until_ns=max(self.pod.spared_until_ns, until_ns))
-
-    def _settle_until(self, until_ns: int) -> None:
-        self.pod = replace(self.pod, settled_at_ns=max(self.pod.settled_at_ns, until_ns))
-
-    def close(self) -> None:
-        """Close the pod's descriptors."""
-        if self.current_fd >= 0:
-            os.close(self.current_fd)
-        self.cgroup.close()
 
 
 class PodTree:
@@ -502,16 +363,6 @@ class PodTree:
         tracked = TrackedPod(cgroup, pod)
         self.pods[pod.cgroup] = tracked
         return tracked
-
-
-def count_oom_kills(cgroup: Cgroup) -> int:
-    """Return the number of OOM kills in a pod so far."""
-    return parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
-
-
-def _parse_stat(cgroup: Cgroup) -> tuple[int, int]:
-    stat = cgroup.read("memory.stat")
-    return parse_reclaimable(stat), parse_shmem(stat)
 
 
 def _read_marks(cgroup: Cgroup) -> frozenset[str]:

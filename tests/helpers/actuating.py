@@ -30,7 +30,8 @@ from cgpause.kernel.inotify import Watch
 from cgpause.ledger import ledger
 from cgpause.ledger.dryrun import DryLedger
 from cgpause.ledger.ledger import PauseRequest
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.telemetry.events import Event
 from helpers.trees import FakeTree
 

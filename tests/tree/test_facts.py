@@ -12,7 +12,8 @@ from helpers.trees import FakeTree
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.pods.tree import PodTree, count_oom_kills
+from cgpause.pods.tracked import count_oom_kills
+from cgpause.pods.tree import PodTree
 
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
 

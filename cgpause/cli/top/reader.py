@@ -29,7 +29,8 @@ from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree, TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tree import PodTree
 from cgpause.policy import reserve
 from cgpause.policy.decide import State, Verdict, explain
 from cgpause.policy.growth import learn

@@ -32,7 +32,8 @@ from cgpause.core.model import (
 from cgpause.kernel.processes import Call
 from cgpause.offline.simulate.engine import Engine
 from cgpause.offline.simulate.pods import SimPod
-from cgpause.pods.tree import SPARED_S, STARTING_S
+from cgpause.pods.tracked import SPARED_S
+from cgpause.pods.tree import STARTING_S
 from cgpause.policy import decide as policy
 from cgpause.policy.decide import Decision, State
 from cgpause.policy.growth import CHARGE_BATCH_BYTES

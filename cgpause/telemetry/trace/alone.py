@@ -20,7 +20,8 @@ from cgpause.kernel.process import raise_descriptor_limit
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.follow import Follower
 from cgpause.pods.sampler import Sampler
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.telemetry.events import boot_id
 from cgpause.telemetry.trace.encode import Block, Blocks, Encoder, Hide
 from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight

@@ -12,7 +12,8 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId, Headroom, Pressure, Sample
 from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed
 from cgpause.kernel.psi import read_node_pressure, read_pressure
-from cgpause.pods.tree import PodTree, TrackedPod
+from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tree import PodTree
 from cgpause.telemetry.trace.values import Stall, TracedSample
 
 CLOSE_PCT = 25

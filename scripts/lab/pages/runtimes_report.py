@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from cgpause.pods.tree import SPARED_S
+from cgpause.pods.tracked import SPARED_S
 from lab.pages.report import COUNTED_MACHINE, Report
 
 
