@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from lab.measure.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
-from lab.measure.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, run, starting
+from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
+from lab.measure.policy_noise import NOISE_CPUS
 from lab.pages.policy_report import REPORT, cells_of, losses, render, where_it_loses
 
 from cgpause.config.settings import Config

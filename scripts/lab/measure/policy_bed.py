@@ -22,7 +22,8 @@ from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
 from cgpause.offline.simulate.workload import make_load
-from lab.measure.policy_loads import ADVERSARIES, NOISE_CPUS, STARTING_CPUS, noise, run, starting
+from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
+from lab.measure.policy_noise import NOISE_CPUS, noise
 from lab.vm.host import say
 
 NAMES: Final = (

@@ -18,7 +18,8 @@ from lab.measure.policy_bed import (
     UNLIMITED,
     URGENT,
 )
-from lab.measure.policy_loads import ADVERSARIES, NOISE_PODS, SETTLED_S, STARTING
+from lab.measure.policy_loads import ADVERSARIES, STARTING
+from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
 from lab.pages.report import Report, table
 from lab.pages.sums import Run, group_by, total
 
