@@ -30,6 +30,7 @@ from lab.bed.kubepods import (
     read_keyed,
     remove_tree,
 )
+from lab.bed.services import InNamespaces, Namespaces
 from lab.bed.stage import calibrate, own_slice
 from lab.bed.trial import FOLDER as TRIAL_FOLDER
 from lab.demo.main import FOLDER, SLICE
@@ -157,6 +158,18 @@ def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
         # No run lasts 6 s (ten minutes, scaled) before its kill, so nothing resets the back-off.
         for times, wait_s in enumerate(waits):
             assert wait_s >= min(10 * 2**times, 300) * 0.01
+
+
+def test_jobs_that_ran_out_of_time_leave_their_names_to_the_next_run(parent: Path, tmp_path: Path, worker: str) -> None:
+    """On a machine that is too slow for the demo's first run, the second one still runs."""
+    argv = (worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1")
+    for run in ("first", "second"):
+        with Kubepods(parent, tmp_path / run, 8 * MIB, Namespaces.sandbox(Path(worker))) as tree:
+            inside = InNamespaces(Namespaces(tree, tmp_path / "netns"))
+            kubelet = Kubelet(tree, Policy(1.0, 0.01), on_event=inside.on_event)
+            outcome = kubelet.run(inside.jobs([Job("a", 8 * MIB, argv)]), timeout_s=5)
+        (job,) = outcome.jobs.values()
+        assert (outcome.finished, job.cpu_s > 0) == (0, True)
 
 
 def test_jobs_out_of_time_are_counted_as_far_as_they_came(parent: Path, tmp_path: Path, worker: str) -> None:

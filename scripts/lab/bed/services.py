@@ -7,6 +7,7 @@ namespace, a prober for each container, and the restart of killed containers.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -153,9 +154,11 @@ class Namespaces:
     """Named network namespaces of pods, as a runtime keeps them in /run/netns."""
 
     def __init__(self, tree: Kubepods, folder: Path) -> None:
+        """Begin without any name: an earlier run that was cut off left those of its pods in `folder`."""
         self._tree = tree
         self._folder = folder
-        folder.mkdir(exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
 
     @staticmethod
     def sandbox(worker: Path) -> tuple[str, ...]:
