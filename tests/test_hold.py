@@ -68,7 +68,7 @@ def test_an_operators_resume_spends_the_whole_budget() -> None:
     stretch = followed(Stretch(NOW - 3 * S), paused=False)
     assert stretch is not None
     assert stretch.resumed_ns == NOW
-    assert must_run(pod("a"), stretch, NOW, HOLD) == "was held long enough: runs for 12.0 s more"
+    assert must_run(pod("a"), stretch, NOW, HOLD) == "was paused long enough: runs for 12.0 s more"
 
 
 def test_an_operators_resume_does_not_shorten_a_longer_stretch() -> None:
@@ -94,14 +94,14 @@ def test_a_pause_ends_after_the_longest_time(held_ns: int, ends: bool) -> None: 
     held = pod("a", paused=record(NOW - held_ns))
     assert is_spent(held, stretch, NOW, HOLD) is ends
     assert (end_ns(held, stretch, HOLD) <= NOW) is ends
-    assert spent_text(held, HOLD) == "held for the longest time allowed (15 s)"
+    assert spent_text(held, HOLD) == "paused for the longest time allowed (15 s)"
 
 
 @pytest.mark.parametrize(("held_ns", "ends"), [(600 * S - 1, False), (600 * S, True)], ids=["just-below", "at"])
 def test_batch_is_held_longer(held_ns: int, ends: bool) -> None:  # noqa: FBT001 - a table
     held = pod("a", paused=record(NOW - held_ns), workload=Workload.BATCH)
     assert is_spent(held, Stretch(NOW - held_ns), NOW, HOLD) is ends
-    assert spent_text(held, HOLD) == "held for the longest time allowed (600 s)"
+    assert spent_text(held, HOLD) == "paused for the longest time allowed (600 s)"
 
 
 def test_a_manual_pause_is_never_spent() -> None:
@@ -243,7 +243,7 @@ def test_pods_that_are_only_new_may_be_paused_where_nothing_else_helps(
 def test_what_is_said_of_a_pod_that_has_to_run() -> None:
     assert must_run(replace(NEW, settled_at_ns=NOW + 2 * S), None, NOW, HOLD) == "too new: left alone for 2.0 s more"
     both = must_run(replace(NEW, settled_at_ns=NOW), Stretch(NOW - 15 * S, NOW), NOW, HOLD)
-    assert both == "was held long enough: runs for 12.0 s more"
+    assert both == "was paused long enough: runs for 12.0 s more"
 
 
 def test_a_stretch_is_kept_while_the_pod_is_paused_and_begins_anew_after_one_that_ended() -> None:

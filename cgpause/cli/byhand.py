@@ -114,7 +114,7 @@ def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | No
     held = _describe_held(record, request.since_ns)
     # An error too if the daemon has paused the pod again just now: it may resume the pod, against the request.
     if mechanism not in (None, record.mechanism) or record.owner is Owner.DAEMON:
-        raise HeldError(f"{held}; to hold it otherwise, cgpause resume it first")
+        raise HeldError(f"{held}; to pause it otherwise, cgpause resume it first")
     return held
 
 

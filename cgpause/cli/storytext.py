@@ -96,7 +96,7 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
     yield "rule", decision["rule"], ""
     rank = decision["rank"]
     if rank is not None:
-        yield "numbers", f"rank {rank} of the {decision['candidates']} that may be held", ""
+        yield "numbers", f"rank {rank} of the {decision['candidates']} that may be paused", ""
     if numbers is not None:
         claim = "no limit" if numbers["claim_bytes"] is None else memory(numbers["claim_bytes"])
         rate = memory(numbers["rate_bytes_per_s"])
@@ -139,13 +139,13 @@ def _history(story: dict[str, Any]) -> Iterator[Fact]:
     elif not known["pauses"] and story["pod"]["paused"] is not None:
         yield "history", f"{known['file']} has no pause of it, not even this one", "yellow"
     elif not known["pauses"]:
-        yield "history", "it was never held, as far as the history reaches", ""
+        yield "history", "it was never paused, as far as the history reaches", ""
     else:
         longest = f", {durations.shown(known['longest_s'], tenths=True)} the longest" if known["pauses"] > 1 else ""
         unknown = f" ({known['unknown']} of unknown length)" if known["unknown"] else ""
         held = f"{durations.shown(known['paused_s'], tenths=True)} in all"
         times = "once" if known["pauses"] == 1 else f"{known['pauses']} times"
-        yield "history", f"held {times}{unknown}: {held}{longest}", ""
+        yield "history", f"paused {times}{unknown}: {held}{longest}", ""
         if known["first"] is not None:
             first, last = (f"{datetime.fromisoformat(known[name]).astimezone():%F %T}" for name in ("first", "last"))
             since = f"on {first}" if first == last else f"first {first}, last {last}"

@@ -109,7 +109,7 @@ def is_spent(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
 
 def spent_text(pod: Pod, hold: HoldConfig) -> str:
     """Return the phrase that a pod was paused for the longest time allowed."""
-    return f"held for the longest time allowed ({max_pause_s(pod, hold):g} s)"
+    return f"paused for the longest time allowed ({max_pause_s(pod, hold):g} s)"
 
 
 def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> str | None:
@@ -123,7 +123,7 @@ def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
         return None
     if at_ns < pod.settled_at_ns:
         return f"too new: left alone for {seconds:.1f} s more"
-    return f"was held long enough: runs for {seconds:.1f} s more"
+    return f"was paused long enough: runs for {seconds:.1f} s more"
 
 
 def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> float | None:

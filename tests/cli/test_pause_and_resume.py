@@ -60,7 +60,7 @@ def test_pausing_and_resuming_twice_change_nothing(tree: FakeTree, monkeypatch: 
     for also in ([], ["--for", "20m"]):
         refused = run(tree, "pause", "web", "--mechanism", "freeze", *also)
         assert (refused.exit_code, refused.stdout) == (5, "")
-        assert refused.stderr == f"cgpause: default/web: {held}; to hold it otherwise, cgpause resume it first\n"
+        assert refused.stderr == f"cgpause: default/web: {held}; to pause it otherwise, cgpause resume it first\n"
         assert snapshot(tree.root) == before
     assert run(tree, "pause", "web", "--mechanism", "throttle").exit_code == 0
     run(tree, "resume", "web")

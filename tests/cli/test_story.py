@@ -142,7 +142,7 @@ def test_a_pod_that_would_be_paused_says_by_which_rule_and_numbers(tree: FakeTre
 
     assert shown["now"][1].startswith("would pause (throttle): memory use 95.0 % >= upper 90 %, rank 1 of 3")
     assert shown["rule"] == ["from 90 % of memory use on (95.0 % now) the 2 that use the least are paused"]
-    assert shown["numbers"] == ["rank 1 of the 3 that may be held"]
+    assert shown["numbers"] == ["rank 1 of the 3 that may be paused"]
     assert facts(tree, "explain", "pod-2")["now"][1] == "runs: rank 3, and 2 are paused at a time"
 
 
@@ -175,7 +175,7 @@ def test_a_paused_pod_says_since_when_by_whom_and_what_comes_back(tree: FakeTree
     assert wrote == "cpu.max 1001 100000 (10m) was written; what comes back is cpu.max 50000 100000 (500m)"
     assert shown["rule"][0].startswith("paused by hand: the daemon leaves it alone until an operator resumes it")
     assert shown["cpu"][0] == "limit 500m, while it runs (cpu.max 50000 100000)"
-    assert shown["history"][0].startswith("held once: ")
+    assert shown["history"][0].startswith("paused once: ")
     assert record_of(tree, web).original == CpuMax(50_000, 100_000), "it wrote nothing"
 
 
@@ -208,7 +208,7 @@ def test_the_history_is_that_of_this_pod_alone(tree: FakeTree) -> None:
 
     assert (found["pauses"], found["unknown"], found["error"]) == (2, 0, None)
     assert found["first"] <= found["last"]
-    assert facts(tree, *options, "explain", "web")["history"][0].startswith("held 2 times: ")
+    assert facts(tree, *options, "explain", "web")["history"][0].startswith("paused 2 times: ")
     assert told(tree, *options, "explain", "job")["history"]["pauses"] == 1
 
 

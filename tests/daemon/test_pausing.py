@@ -76,7 +76,7 @@ def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: Fa
     daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 1.5\nmin_run_s = 3600\n")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
 
-    daemon.wait_for_log("held for the longest time allowed (1.5 s)")
+    daemon.wait_for_log("paused for the longest time allowed (1.5 s)")
 
     wait_until(lambda: cpu_max(pod) == "max 100000\n", "the restore")
 

@@ -58,7 +58,7 @@ def do(reader: Reader, deed: Deed, load: Load = Config) -> tuple[str, bool]:
 def test_pausing_and_resuming_says_what_was_written(reader: Reader, web: Path) -> None:
     assert do(reader, Deed.PAUSE) == ("default/web paused: cpu.max 50000 100000 -> 1001 100000", False)
     held = "default/web: already paused (throttle) by hand: cgpause top by alice"
-    assert do(reader, Deed.FREEZE) == (f"{held}; to hold it otherwise, cgpause resume it first", True)
+    assert do(reader, Deed.FREEZE) == (f"{held}; to pause it otherwise, cgpause resume it first", True)
     assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
     assert do(reader, Deed.RESUME) == ("default/web is not paused", False)
     assert do(reader, Deed.FREEZE) == ("default/web paused: frozen", False)
