@@ -1,7 +1,15 @@
-"""The page about faults injected into the daemon, from the results of `lab.measure.faults`."""
+"""The page about faults injected into the daemon, from the results of `lab.measure.faults`.
+
+`python -m lab.pages.faults_report FOLDER` writes each run of the page to FOLDER/faults-SEED.json, with its commit and
+date, so that more runs can be published with them, and prints the next seed.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from lab.pages.report import Report
@@ -47,9 +55,27 @@ def render(results: dict[str, Any]) -> str:
     seeds = ", ".join(str(run["seed"]) for run in runs)
     lines += ["", f"**{hit} faults in {cases} cases (seeds: {seeds}), {len(losses)} losses.**"]
     lines += [f"- {loss}" for loss in losses]
-    machine = f"{len(runs)} virtual machines with one emulated CPU each (QEMU)"
-    lines += ["", f"Commit {results['commit']}, {results['date']}: Linux {runs[0]['kernel']}, {machine}."]
+    machine = "virtual machines with one emulated CPU each, four side by side (QEMU)"
+    lines += ["", f"Linux {runs[0]['kernel']}, {machine}."]
+    for (commit, date), found in groupby(_with_origin(results), key=lambda run: (run["commit"], run["date"])):
+        lines.append(f"Commit {commit}, {date}: seeds {', '.join(str(run['seed']) for run in found)}.")
     return "\n".join([*lines, ""])
 
 
+def write_runs(results: dict[str, Any], folder: Path) -> int:
+    """Write each run to folder/faults-SEED.json, with its commit and date; return the first seed that no run has."""
+    runs = _with_origin(results)
+    for run in runs:
+        (folder / f"faults-{run['seed']}.json").write_text(json.dumps(run))
+    return 1 + max(run["seed"] for run in runs)
+
+
+def _with_origin(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the runs, each with its commit and date; a run that was published alone has those of the results."""
+    return [{"commit": results["commit"], "date": results["date"], **run} for run in results["runs"]]
+
+
 REPORT = Report("faults", render)
+
+if __name__ == "__main__":
+    print(write_runs(json.loads(REPORT.results.read_text()), Path(sys.argv[1])))
