@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 from lab.measure.faults import STEPS, How, Phase, make_cases
-from lab.pages.faults_report import render
+from lab.pages.faults_report import render, write_runs
 
 
 def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:
@@ -35,3 +37,15 @@ def test_the_runs_of_several_vms_are_added() -> None:
     assert "**80 faults in 82 cases (seeds: 1, 2), 1 losses.**" in said
     assert "- seed 2, case 3: gone" in said
     assert "| SIGKILL | 4 | 4 | 4 | 4 |" in said
+
+
+def test_runs_that_are_added_keep_the_others_with_their_commits(tmp_path: Path) -> None:
+    hits = {phase: dict.fromkeys(How, 2) for phase in Phase}
+    run = {"cases": 40, "hit": 40, "hits": hits, "losses": [], "kernel": "6.1", "cpus": 1}
+    first = {"commit": "abc", "date": "2026-11-22", "runs": [{**run, "seed": 9}, {**run, "seed": 10}]}
+    assert write_runs(first, tmp_path) == 11
+    earlier = [json.loads((tmp_path / f"faults-{seed}.json").read_text()) for seed in (10, 9)]
+    said = render({"commit": "def", "date": "2026-11-23", "runs": [{**run, "seed": 11}, *earlier]})
+    assert "**120 faults in 120 cases (seeds: 9, 10, 11), 0 losses.**" in said
+    assert "Commit abc, 2026-11-22: seeds 9, 10.\n" in said
+    assert "Commit def, 2026-11-23: seeds 11.\n" in said

@@ -31,7 +31,7 @@ _PHASES = {
 
 def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of faults.json."""
-    runs = results["runs"]
+    runs = _with_origin(results)
     phases = runs[0]["hits"]
     lines = [
         "# Faults injected into the daemon",
@@ -57,7 +57,7 @@ def render(results: dict[str, Any]) -> str:
     lines += [f"- {loss}" for loss in losses]
     machine = "virtual machines with one emulated CPU each, four side by side (QEMU)"
     lines += ["", f"Linux {runs[0]['kernel']}, {machine}."]
-    for (commit, date), found in groupby(_with_origin(results), key=lambda run: (run["commit"], run["date"])):
+    for (commit, date), found in groupby(runs, key=lambda run: (run["commit"], run["date"])):
         lines.append(f"Commit {commit}, {date}: seeds {', '.join(str(run['seed']) for run in found)}.")
     return "\n".join([*lines, ""])
 
@@ -67,12 +67,13 @@ def write_runs(results: dict[str, Any], folder: Path) -> int:
     runs = _with_origin(results)
     for run in runs:
         (folder / f"faults-{run['seed']}.json").write_text(json.dumps(run))
-    return 1 + max(run["seed"] for run in runs)
+    return 1 + max(int(run["seed"]) for run in runs)
 
 
 def _with_origin(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the runs, each with its commit and date; a run that was published alone has those of the results."""
-    return [{"commit": results["commit"], "date": results["date"], **run} for run in results["runs"]]
+    runs = [{"commit": results["commit"], "date": results["date"], **run} for run in results["runs"]]
+    return sorted(runs, key=lambda run: run["seed"])
 
 
 REPORT = Report("faults", render)
