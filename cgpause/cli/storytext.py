@@ -99,10 +99,11 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
         yield "numbers", f"rank {rank} of the {decision['candidates']} that may be paused", ""
     if numbers is not None:
         claim = "no limit" if numbers["claim_bytes"] is None else memory(numbers["claim_bytes"])
-        rate = memory(numbers["rate_bytes_per_s"])
+        rate = numbers["rate_bytes_per_s"]
+        grew = f"grew by up to {memory(rate)}/s lately" if rate > 0 else "has not grown lately"
         yield "demand", f"{memory(numbers['need_bytes'])}, {memory(numbers['left_bytes'])} left for it", ""
         yield "demand", f"based on {numbers['based_on']}", ""
-        yield "demand", f"claim {claim}, grew by up to {rate}/s lately", ""
+        yield "demand", f"claim {claim}, {grew}", ""
         if story["pod"]["paused"] is not None:
             cost = durations.shown(numbers["pause_cost_s"], tenths=True)
             yield "cost", f"its pause has cost {cost} in which an idle CPU could have run it", ""

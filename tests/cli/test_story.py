@@ -155,7 +155,7 @@ def test_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None:
     assert re.fullmatch(r"0.0Mi, \d+.\dMi left for it", shown["demand"][0])
     assert shown["demand"][1:] == [
         "based on nothing: it does not grow",
-        "claim 64.0Mi, grew by up to 0.0Mi/s lately",
+        "claim 64.0Mi, has not grown lately",
     ]
     assert shown["rule"] == ["runs: it does not grow, so that a pause would free nothing"]
     assert told(tree, "explain", "web", config="")["decision"]["reserve"]["claim_bytes"] == 64 * MIB

@@ -130,9 +130,10 @@ def _numbers(pod: SeenPod) -> list[str]:
     if place is None:
         return [rank]
     claim = "no limit" if math.isinf(place.claim) else size(place.claim)
-    needs = f"needs {growth(place.need)} of {size(max(place.left, 0))} left, by {place.basis}"
+    needs = f"needs {growth(place.need)} of {size(max(place.left, 0))} left, based on {place.basis}"
+    grew = f"grew by up to {growth(place.rate)}/s lately" if place.rate > 0 else "has not grown lately"
     return [
-        f"{needs}; claim {claim}, grew by up to {growth(place.rate)}/s lately",
+        f"{needs}; claim {claim}, {grew}",
         f"{rank}{', goes first' * place.first}",
     ]
 
