@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import START_NS, S, pod, record
 
+from cgpause.config.holding import HowPaused
 from cgpause.config.settings import HoldConfig
-from cgpause.core.model import Owner, Pod, PodUsage, Result, Workload
+from cgpause.core.model import Mechanism, Owner, Pod, PodUsage, Result, Workload
 from cgpause.policy.hold import (
+    FREEZE_AFTER_S,
     STARTING_PAUSE_S,
     Stretch,
     end_ns,
     follow,
+    freeze_ns,
     is_only_new,
     is_spent,
     is_turn,
@@ -301,3 +304,27 @@ def test_a_pod_that_could_not_start_gets_time_to(
 
 def test_an_operators_resume_spends_exactly_the_budget() -> None:
     assert followed(Stretch(NOW - 3 * S), paused=False) == Stretch(NOW - 15 * S, NOW)
+
+
+THROTTLED = replace(pod("a", paused=record(NOW)), workload=Workload.BATCH)
+
+
+def test_throttled_batch_is_frozen_one_and_a_half_seconds_after_the_pause_began() -> None:
+    assert freeze_ns(THROTTLED, HowPaused.AUTO) == NOW + int(FREEZE_AFTER_S * S) == NOW + 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("one", "how"),
+    [
+        (replace(THROTTLED, paused=None), HowPaused.AUTO),
+        (replace(THROTTLED, workload=Workload.SERVICE), HowPaused.AUTO),
+        (replace(THROTTLED, workload=Workload.STARTING), HowPaused.AUTO),
+        (replace(THROTTLED, paused=replace(record(NOW), owner=Owner.MANUAL)), HowPaused.AUTO),
+        (replace(THROTTLED, paused=replace(record(NOW), mechanism=Mechanism.FREEZE)), HowPaused.AUTO),
+        (THROTTLED, HowPaused.THROTTLE),
+        (THROTTLED, HowPaused.FREEZE),
+    ],
+    ids=["running", "service", "starting", "by hand", "frozen already", "always throttle", "frozen at once"],
+)
+def test_no_other_pod_is_frozen_later(one: Pod, how: HowPaused) -> None:
+    assert freeze_ns(one, how) is None

@@ -45,7 +45,12 @@ TESTS = {
     "policy/growth": ("tests/test_growth.py",),
     "policy/hold": ("tests/test_hold.py",),
     "policy/kinds": ("tests/test_kinds.py",),
-    "policy/reserve": ("tests/test_reserve.py", "tests/test_reserve_properties.py", "tests/test_reserve_histories.py"),
+    "policy/reserve": (
+        "tests/test_reserve.py",
+        "tests/test_sacrifice.py",
+        "tests/test_reserve_properties.py",
+        "tests/test_reserve_histories.py",
+    ),
     "policy/serving": (
         "tests/test_serving.py",
         "tests/test_reserve.py",
