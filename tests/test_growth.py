@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, Sample
 from cgpause.policy.growth import (
     CHARGE_BATCH_BYTES,
+    FLOW_S,
     FORGOTTEN_RATE,
     Growth,
     Growths,
+    _weights,
     large_bytes,
     learn,
     noise_bytes,
@@ -593,3 +595,10 @@ def test_what_is_learned_is_consistent(looks: list[tuple[int, int, bool, bool]])
         assert found.surge() >= 0
         assert found.base is None or found.base <= found.low
         assert 0 <= found.low_ran_ns <= found.ran_ns <= at_ms * MS
+
+
+@pytest.mark.parametrize(("half_lives", "kept"), [(1, 0.5), (2, 0.25), (3, 0.125)])
+def test_averages_keep_half_of_what_they_were_in_each_half_life(half_lives: int, kept: float) -> None:
+    share, per_s, _ = _weights(int(half_lives * FLOW_S * S))
+    assert share == pytest.approx(kept)
+    assert per_s == pytest.approx((1 - kept) / (half_lives * FLOW_S))

@@ -45,7 +45,74 @@ REASONS: dict[str, dict[str, str]] = {
         ),
         "if e.errno != errno.EINVAL: -> if e.errno is not errno.EINVAL:": "Python has one object for each small number",
     },
+    "policy/demand": {
+        "_QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0} -> "
+        "_QOS_RANK = {QosClass.GUARANTEED: 3, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}": (
+            "the rank of a class is only compared, and 3 is above the others as 2 is"
+        ),
+        "return min(growth.step(), most), 0.0 -> return min(growth.step(), most), 1.0": (
+            "a variance of one byte squared: no demand differs by a byte"
+        ),
+        'claim = float("inf") if limit is None else max(limit - used, 0.0) -> '
+        'claim = float("inf") if limit is None else max(limit - used, -1.0)': (
+            "a pod above its own limit has a claim of nothing, or of a byte less"
+        ),
+        "if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE: -> "
+        "if pod.paused is None or pod.paused.mechanism < Mechanism.THROTTLE:": (
+            "a pause is throttle or freeze, and freeze comes first in the alphabet"
+        ),
+    },
+    "policy/growth": {
+        "decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else"
+        " 1.0 -> "
+        "decay: float = 0.5 ** (elapsed_ns / (HALF_LIFE_S * NS_PER_S)) if can_learn and not is_first else"
+        " 0.0": ("where nothing can be learnt, or at the first sample, no growth has a rate to keep"),
+        "if usage == before:  # most pods of a node -> if usage is before:  # most pods of a node": (
+            "a sampler gives an unchanged pod the same object; equal ones only cost a computation"
+        ),
+        "if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0): -> "
+        "if is_cached or reclaimable * old_reclaimable > max(used - read_used, 0):": (
+            "not pinned: page cache that grows while the pod has some already"
+        ),
+        "elif grown > 0 and used - low > noise: -> elif grown > 0 and used + low > noise:": (
+            "not pinned: a step within noise that is also within noise of the low"
+        ),
+    },
+    "policy/reserve": {
+        "left -= max(limit - growth.used, 0) -> left -= max(limit - growth.used, 1)": (
+            "a byte of headroom for a pod at its limit"
+        ),
+        "return float(paused) if idle_cpus >= needed_cpus * paused else idle_cpus / needed_cpus -> "
+        "return float(paused) if idle_cpus > needed_cpus * paused else idle_cpus / needed_cpus": (
+            "at exact equality both give the number of paused pods"
+        ),
+        "return grants.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others) -> "
+        "return grants.room_bytes > 0 or any(place.runs and place.need >= 4097 for place in others)": (
+            "a byte more than a page: needs are whole pages but for averages"
+        ),
+    },
+    "policy/serving": {
+        "noise: int = 0 -> noise: int = -1": ("place_of always gives it; only tests leave it out"),
+        'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 0'
+        ") -> "
+        'claim = float("inf") if pod.memory_max_bytes is None else max(pod.memory_max_bytes - one.used, 1'
+        ")": ("a pod above its own limit has a claim of nothing or of a byte"),
+        "waits_for = None if one is waits_for else waits_for -> waits_for = None if one != waits_for else waits_for": (
+            "not pinned: after the pod that others wait for has been served, they wait for it no longer"
+        ),
+        "places.append(place_of(one, need, has, runs=runs, first=one is first)) -> "
+        "places.append(place_of(one, need, has, runs=runs, first=one == first))": ("equal demands are the same pod"),
+        "return 0 if paused is None else paused.since_ns -> return -1 if paused is None else paused.since_ns": (
+            "pods that run are not in the list"
+        ),
+    },
     "policy/hold": {
+        "if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None: -> "
+        "if how is not HowPaused.AUTO or pod.workload != Workload.BATCH or paused is None:": (_SAME_MEMBER),
+        "if how is not HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None: -> "
+        "if how != HowPaused.AUTO or pod.workload is not Workload.BATCH or paused is None:": (_SAME_MEMBER),
+        "return pod.workload is not Workload.BATCH or stretch.turn or not stretch.released -> "
+        "return pod.workload != Workload.BATCH or stretch.turn or not stretch.released": (_SAME_MEMBER),
         "if at_ns - (old.resumed_ns or 0) < _run_ns(old, hold): -> "
         "if at_ns - (old.resumed_ns or -1) < _run_ns(old, hold):": (
             "the alternative is never taken: a stretch without a resume has just got one; it is there for mypy"
