@@ -6,8 +6,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from lab.measure.faults import STEPS, How, Phase, make_cases
-from lab.pages.faults_report import render, write_runs
+from lab.pages.faults_report import main, render, write_runs
 
 
 def test_every_fault_comes_in_every_phase_at_a_step_that_it_may_reach() -> None:
@@ -49,3 +50,19 @@ def test_runs_that_are_added_keep_the_others_with_their_commits(tmp_path: Path) 
     assert "**120 faults in 120 cases (seeds: 9, 10, 11), 0 losses.**" in said
     assert "Commit abc, 2026-11-22: seeds 9, 10.\n" in said
     assert "Commit def, 2026-11-23: seeds 11.\n" in said
+
+
+def test_arguments_are_refused_before_a_vm_boots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (["--bogus"], ["--minutes", "x"], ["--minutes"], ["7"]):
+        with pytest.raises(SystemExit) as ended:
+            main([str(tmp_path), *wrong])
+        assert ended.value.code == 2
+        assert "scripts/bench faults: error: " in capsys.readouterr().err
+
+
+def test_added_runs_begin_after_the_pages_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), "--minutes", "5"]) == 0
+    assert (capsys.readouterr().out, list(tmp_path.iterdir())) == ("1\n", [])
+    assert main([str(tmp_path), "--minutes", "5", "--add"]) == 0
+    kept = sorted(json.loads(file.read_text())["seed"] for file in tmp_path.iterdir())
+    assert capsys.readouterr().out == f"{kept[-1] + 1}\n"

@@ -121,7 +121,6 @@ REASONS: dict[str, dict[str, str]] = {
     "policy/protect": {
         "if protect.guaranteed and qos is QosClass.GUARANTEED: -> "
         "if protect.guaranteed and qos == QosClass.GUARANTEED:": _SAME_MEMBER,
-        "return None -> pass": "the same at the end of a function",
     },
     "restore": {
         "return record.owner is owner or (owner is Owner.DAEMON and expired) -> "

@@ -1,13 +1,16 @@
 """The page about faults injected into the daemon, from the results of `lab.measure.faults`.
 
-`python -m lab.pages.faults_report FOLDER` writes each run of the page to FOLDER/faults-SEED.json, with its commit and
-date, so that more runs can be published with them, and prints the next seed.
+`python -m lab.pages.faults_report FOLDER [--add] [--minutes N]` checks the arguments of `scripts/bench faults` before
+its VMs boot, and prints the first seed to run: 1, or with --add the one after those on the page. With --add it writes
+each run of the page to FOLDER/faults-SEED.json, so that it is published again.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -78,5 +81,17 @@ def _with_origin(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 REPORT = Report("faults", render)
 
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/bench faults", allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--add", action="store_true", help="other seeds than those on the page, which stay there")
+    parser.add_argument("--minutes", type=float, help="begin no case after them (no limit)")
+    args = parser.parse_args(argv)
+    print(write_runs(json.loads(REPORT.results.read_text()), args.folder) if args.add else 1)
+    return 0
+
+
 if __name__ == "__main__":
-    print(write_runs(json.loads(REPORT.results.read_text()), Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1:]))
