@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
+from helpers.growths import CAPACITY, HELD, JOB, LARGE, NOISE, POD, history, learned, look, readings
+from helpers.nodes import MIB, MS, START_NS, S, growth, pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, Sample
+from cgpause.core.model import CgroupId, Pod, PodUsage
 from cgpause.policy.growth import (
     CHARGE_BATCH_BYTES,
     FLOW_S,
@@ -21,44 +22,6 @@ from cgpause.policy.growth import (
     learn,
     noise_bytes,
 )
-
-CAPACITY = 1024 * MIB
-LARGE = MIB
-"""Size in bytes of a drop that ends a surge of a pod above 16 MiB: 1/1024 of the capacity."""
-NOISE = 256 << 10
-"""One CPU's charge batch, in bytes."""
-POD = pod("a")
-HELD = replace(POD, paused=record(START_NS))
-JOB = replace(POD, controller="default/job")
-
-
-def look(ms: float, *pods: PodUsage, read_ms: float | None = None, cpus: int = 1) -> Sample:
-    read_at_ns = 0 if read_ms is None else START_NS + int(read_ms * MS)
-    return Sample(START_NS + int(ms * MS), Headroom(CAPACITY, CAPACITY, None, 0), pods, read_at_ns, cpus=cpus)
-
-
-def learned(*looks: tuple[float, float, Pod]) -> Growths:
-    """Return the growths after samples at (ms, MiB, pod)."""
-    growths = Growths()
-    for ms, used_mib, seen in looks:
-        growths = learn(growths, look(ms, PodUsage(int(used_mib * MIB), seen)))
-    return growths
-
-
-def history(*looks: tuple[float, float, Pod]) -> Growth:
-    """Return the pod's growth after samples at (ms, MiB, pod)."""
-    return learned(*looks).pods[POD.cgroup]
-
-
-def readings(*looks: tuple[float, float, float | None]) -> Growth:
-    """Return the growth after samples at (ms, MiB, MiB of page cache or None if the sample does not read it)."""
-    growths, read_ms, cached_mib = Growths(), None, 0.0
-    for ms, current_mib, read_mib in looks:
-        if read_mib is not None:
-            read_ms, cached_mib = ms, read_mib
-        seen = replace(POD, reclaimable_bytes=int(cached_mib * MIB))
-        growths = learn(growths, look(ms, PodUsage(int(current_mib * MIB), seen), read_ms=read_ms))
-    return growths.pods[POD.cgroup]
 
 
 def after(known: Growth, ms: float, used_mib: float, seen: Pod = POD) -> Growth:
@@ -474,109 +437,6 @@ def test_the_last_1000_workloads_are_kept() -> None:
     assert len(growths.peaks) == 1000
     assert "default/job-1" not in growths.peaks
     assert growths.peaks["default/job-0"] == (MIB, MIB)
-
-
-# Page cache
-
-
-def test_page_cache_is_no_use() -> None:
-    found = readings((0, 100, 90))
-    assert (found.used, found.reclaimable) == (10 * MIB, 90 * MIB)
-    assert readings((0, 80, 90)).used == 0, "more was reclaimable when it was read"
-
-
-def test_page_cache_is_no_growth() -> None:
-    assert readings((0, 100, 90), (1000, 200, 190)).rate == 0
-
-
-def test_growth_between_readings_is_believed_until_a_reading_says_that_it_was_cache() -> None:
-    looks = [(0, 100, 0), (50, 150, None), (100, 200, None)]
-    assert readings(*looks).rate == 1000 * MIB
-    assert readings(*looks, (1000, 200, 100)).rate == 0
-    assert readings(*looks, (1000, 200, 0)).rate > 900 * MIB, "it was not"
-    assert readings(*looks, (1000, 200, 0.5)).rate > 900 * MIB, "hardly any of it was"
-
-
-def test_what_was_known_at_the_last_reading_is_kept_when_all_since_was_cache() -> None:
-    looks = [(0, 100, 0), (1000, 110, 0), (1050, 160, None), (2000, 160, 50)]
-    found = readings(*looks)
-    assert found.rate == pytest.approx(10 * MIB * 0.5**0.1)
-    assert (found.top, found.low, found.read_used) == (110 * MIB, 100 * MIB, 110 * MIB)
-    assert found.read_rate == found.rate
-
-
-def test_where_most_was_cache_the_rest_is_growth_since_the_last_reading() -> None:
-    found = readings((0, 100, 0), (50, 300, None), (2000, 300, 120))
-    assert found.rate == 40 * MIB
-    assert found.top == 180 * MIB
-
-
-@pytest.mark.parametrize(("grown", "rate"), [(NOISE, 0), (NOISE + 1, NOISE + 1)], ids=["noise", "more"])
-def test_noise_beside_page_cache_is_no_growth(grown: int, rate: int) -> None:
-    found = readings((0, 100, 0), (50, 120, None), (1000, 120 + grown / MIB, 20))
-    assert found.rate == rate
-
-
-def test_as_much_use_as_cache_is_growth() -> None:
-    """Growth since the last reading is discarded only if most of it was cache."""
-    assert readings((0, 100, 0), (1000, 300, 100)).rate == 100 * MIB
-    found = readings((0, 100, 0), (500, 300, None), (1000, 300, 100 + 2**-20))
-    assert found.rate == pytest.approx(100 * MIB)
-
-
-def test_what_was_never_read_before_and_is_mostly_cache_has_shown_nothing() -> None:
-    assert readings((0, 100, None), (50, 150, None), (100, 200, 150)).rate == 0
-    assert readings((0, 100, None), (50, 150, None), (1000, 200, 60)).rate == 0, "40 MiB since an unknown time"
-    assert readings((0, 100, None), (50, 150, None), (100, 200, 0.5)).rate > 900 * MIB
-
-
-def test_the_growth_of_a_newcomer_is_measured_from_its_start() -> None:
-    growths = learn(Growths(), look(0, read_ms=0))
-    growths = learn(growths, look(1000, PodUsage(MIB, POD), read_ms=0))
-    growths = learn(growths, look(1500, PodUsage(121 * MIB, POD), read_ms=0))
-    cached = replace(POD, reclaimable_bytes=80 * MIB)
-    growths = learn(growths, look(2000, PodUsage(121 * MIB, cached), read_ms=2000))
-    assert growths.pods[POD.cgroup].rate == 40 * MIB
-
-
-def test_of_a_pod_with_much_cache_the_growth_is_known_when_the_cache_is() -> None:
-    assert readings((0, 100, 90), (50, 150, None), (5000, 150, None)).rate == 0
-    assert readings((0, 100, 90), (50, 150, None), (500, 200, 190)).rate == 0
-    assert readings((0, 100, 90), (500, 200, 140)).rate == 100 * MIB
-
-
-@pytest.mark.parametrize(("cached", "rate"), [(10, 20), (10 + 2**-20, 0)], ids=["an-eighth", "more"])
-def test_up_to_an_eighth_of_cache_growth_is_seen_without_a_reading(cached: float, rate: float) -> None:
-    assert readings((0, 70, cached), (500, 80, None)).rate == rate * MIB
-
-
-def test_a_reading_that_finds_less_cache_ends_nothing() -> None:
-    """A smaller cache means that the kernel reclaimed it for others; the pod's own use is unchanged."""
-    assert readings((0, 100, 50), (1000, 60, 10)).used == 50 * MIB
-    assert readings((0, 100, 50), (1000, 60, 10)).rate == 0
-    assert readings((0, 100, 50), (1000, 60, 10)).base is None
-
-
-def test_a_reading_of_a_pod_that_stands_still_changes_nothing() -> None:
-    assert readings((0, 100, 0), (1000, 100, 0)) == readings((0, 100, 0))
-
-
-def test_page_cache_that_the_kernel_reclaims_between_readings_is_neither_a_drop_nor_growth() -> None:
-    found = readings((0, 200, 100), (1950, 150, None), (2000, 150, 50))
-    assert found.base is None
-    assert found.rate == 0
-
-
-def test_growth_of_a_pod_with_much_cache_between_readings_is_seen_at_the_next_reading() -> None:
-    assert readings((0, 100, 90), (50, 150, None), (500, 200, 140)).rate > 90 * MIB
-
-
-def test_a_reading_that_finds_some_cache_in_the_growth_is_no_drop() -> None:
-    found = readings((0, 100, 0), (50, 200, None), (1000, 200, 10))
-    assert found.base is None
-
-
-# Any samples
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 1000), st.booleans(), st.booleans()), max_size=20))

@@ -1,0 +1,51 @@
+"""Samples of one pod, and the growth that the policy learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cgpause.core.model import Headroom, Pod, PodUsage, Sample
+from cgpause.policy.growth import (
+    Growth,
+    Growths,
+    learn,
+)
+from helpers.nodes import MIB, MS, START_NS, pod, record
+
+CAPACITY = 1024 * MIB
+LARGE = MIB
+"""Size in bytes of a drop that ends a surge of a pod above 16 MiB: 1/1024 of the capacity."""
+NOISE = 256 << 10
+"""One CPU's charge batch, in bytes."""
+POD = pod("a")
+HELD = replace(POD, paused=record(START_NS))
+JOB = replace(POD, controller="default/job")
+
+
+def look(ms: float, *pods: PodUsage, read_ms: float | None = None, cpus: int = 1) -> Sample:
+    read_at_ns = 0 if read_ms is None else START_NS + int(read_ms * MS)
+    return Sample(START_NS + int(ms * MS), Headroom(CAPACITY, CAPACITY, None, 0), pods, read_at_ns, cpus=cpus)
+
+
+def learned(*looks: tuple[float, float, Pod]) -> Growths:
+    """Return the growths after samples at (ms, MiB, pod)."""
+    growths = Growths()
+    for ms, used_mib, seen in looks:
+        growths = learn(growths, look(ms, PodUsage(int(used_mib * MIB), seen)))
+    return growths
+
+
+def history(*looks: tuple[float, float, Pod]) -> Growth:
+    """Return the pod's growth after samples at (ms, MiB, pod)."""
+    return learned(*looks).pods[POD.cgroup]
+
+
+def readings(*looks: tuple[float, float, float | None]) -> Growth:
+    """Return the growth after samples at (ms, MiB, MiB of page cache or None if the sample does not read it)."""
+    growths, read_ms, cached_mib = Growths(), None, 0.0
+    for ms, current_mib, read_mib in looks:
+        if read_mib is not None:
+            read_ms, cached_mib = ms, read_mib
+        seen = replace(POD, reclaimable_bytes=int(cached_mib * MIB))
+        growths = learn(growths, look(ms, PodUsage(int(current_mib * MIB), seen), read_ms=read_ms))
+    return growths.pods[POD.cgroup]

@@ -1,0 +1,115 @@
+"""Learned growth of pods with page cache, whose use is known only when memory.stat is read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.growths import NOISE, POD, look, readings
+from helpers.nodes import MIB
+
+from cgpause.core.model import PodUsage
+from cgpause.policy.growth import (
+    Growths,
+    learn,
+)
+
+
+def test_page_cache_is_no_use() -> None:
+    found = readings((0, 100, 90))
+    assert (found.used, found.reclaimable) == (10 * MIB, 90 * MIB)
+    assert readings((0, 80, 90)).used == 0, "more was reclaimable when it was read"
+
+
+def test_page_cache_is_no_growth() -> None:
+    assert readings((0, 100, 90), (1000, 200, 190)).rate == 0
+
+
+def test_growth_between_readings_is_believed_until_a_reading_says_that_it_was_cache() -> None:
+    looks = [(0, 100, 0), (50, 150, None), (100, 200, None)]
+    assert readings(*looks).rate == 1000 * MIB
+    assert readings(*looks, (1000, 200, 100)).rate == 0
+    assert readings(*looks, (1000, 200, 0)).rate > 900 * MIB, "it was not"
+    assert readings(*looks, (1000, 200, 0.5)).rate > 900 * MIB, "hardly any of it was"
+
+
+def test_what_was_known_at_the_last_reading_is_kept_when_all_since_was_cache() -> None:
+    looks = [(0, 100, 0), (1000, 110, 0), (1050, 160, None), (2000, 160, 50)]
+    found = readings(*looks)
+    assert found.rate == pytest.approx(10 * MIB * 0.5**0.1)
+    assert (found.top, found.low, found.read_used) == (110 * MIB, 100 * MIB, 110 * MIB)
+    assert found.read_rate == found.rate
+
+
+def test_where_most_was_cache_the_rest_is_growth_since_the_last_reading() -> None:
+    found = readings((0, 100, 0), (50, 300, None), (2000, 300, 120))
+    assert found.rate == 40 * MIB
+    assert found.top == 180 * MIB
+
+
+@pytest.mark.parametrize(("grown", "rate"), [(NOISE, 0), (NOISE + 1, NOISE + 1)], ids=["noise", "more"])
+def test_noise_beside_page_cache_is_no_growth(grown: int, rate: int) -> None:
+    found = readings((0, 100, 0), (50, 120, None), (1000, 120 + grown / MIB, 20))
+    assert found.rate == rate
+
+
+def test_as_much_use_as_cache_is_growth() -> None:
+    """Growth since the last reading is discarded only if most of it was cache."""
+    assert readings((0, 100, 0), (1000, 300, 100)).rate == 100 * MIB
+    found = readings((0, 100, 0), (500, 300, None), (1000, 300, 100 + 2**-20))
+    assert found.rate == pytest.approx(100 * MIB)
+
+
+def test_what_was_never_read_before_and_is_mostly_cache_has_shown_nothing() -> None:
+    assert readings((0, 100, None), (50, 150, None), (100, 200, 150)).rate == 0
+    assert readings((0, 100, None), (50, 150, None), (1000, 200, 60)).rate == 0, "40 MiB since an unknown time"
+    assert readings((0, 100, None), (50, 150, None), (100, 200, 0.5)).rate > 900 * MIB
+
+
+def test_the_growth_of_a_newcomer_is_measured_from_its_start() -> None:
+    growths = learn(Growths(), look(0, read_ms=0))
+    growths = learn(growths, look(1000, PodUsage(MIB, POD), read_ms=0))
+    growths = learn(growths, look(1500, PodUsage(121 * MIB, POD), read_ms=0))
+    cached = replace(POD, reclaimable_bytes=80 * MIB)
+    growths = learn(growths, look(2000, PodUsage(121 * MIB, cached), read_ms=2000))
+    assert growths.pods[POD.cgroup].rate == 40 * MIB
+
+
+def test_of_a_pod_with_much_cache_the_growth_is_known_when_the_cache_is() -> None:
+    assert readings((0, 100, 90), (50, 150, None), (5000, 150, None)).rate == 0
+    assert readings((0, 100, 90), (50, 150, None), (500, 200, 190)).rate == 0
+    assert readings((0, 100, 90), (500, 200, 140)).rate == 100 * MIB
+
+
+@pytest.mark.parametrize(("cached", "rate"), [(10, 20), (10 + 2**-20, 0)], ids=["an-eighth", "more"])
+def test_up_to_an_eighth_of_cache_growth_is_seen_without_a_reading(cached: float, rate: float) -> None:
+    assert readings((0, 70, cached), (500, 80, None)).rate == rate * MIB
+
+
+def test_a_reading_that_finds_less_cache_ends_nothing() -> None:
+    """A smaller cache means that the kernel reclaimed it for others; the pod's own use is unchanged."""
+    assert readings((0, 100, 50), (1000, 60, 10)).used == 50 * MIB
+    assert readings((0, 100, 50), (1000, 60, 10)).rate == 0
+    assert readings((0, 100, 50), (1000, 60, 10)).base is None
+
+
+def test_a_reading_of_a_pod_that_stands_still_changes_nothing() -> None:
+    assert readings((0, 100, 0), (1000, 100, 0)) == readings((0, 100, 0))
+
+
+def test_page_cache_that_the_kernel_reclaims_between_readings_is_neither_a_drop_nor_growth() -> None:
+    found = readings((0, 200, 100), (1950, 150, None), (2000, 150, 50))
+    assert found.base is None
+    assert found.rate == 0
+
+
+def test_growth_of_a_pod_with_much_cache_between_readings_is_seen_at_the_next_reading() -> None:
+    assert readings((0, 100, 90), (50, 150, None), (500, 200, 140)).rate > 90 * MIB
+
+
+def test_a_reading_that_finds_some_cache_in_the_growth_is_no_drop() -> None:
+    found = readings((0, 100, 0), (50, 200, None), (1000, 200, 10))
+    assert found.base is None
+
+
+# Any samples
