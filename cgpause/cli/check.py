@@ -179,7 +179,7 @@ def _swap() -> Finding:
     except (OSError, psutil.Error, RuntimeError) as e:
         return Finding("swap", Level.WARN, f"cannot be told: {e}", "look at it by hand: swapon --show")
     if total:
-        advice = "cgpause works, but a node with swap slows down before it kills"
+        advice = "cgpause works, but does not count swap as headroom"
         return Finding("swap", Level.WARN, f"{total // 2**20}Mi of swap are on", advice)
     return Finding("swap", Level.OK, "off")
 
