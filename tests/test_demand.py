@@ -118,7 +118,7 @@ def test_a_pod_that_grows_slowly_asks_for_what_it_takes_until_it_could_be_stoppe
     found = asked(growth(100, rate=0.1 * MIB), 300)
     assert not found.active
     assert mib(found.need) == mib(found.worst) == mib(found.expected) == 0.05
-    assert found.basis is Basis.LIMIT
+    assert found.basis is Basis.RATE
 
 
 @pytest.mark.parametrize(
@@ -282,11 +282,11 @@ def test_a_pause_costs_the_time_in_which_a_cpu_was_idle() -> None:
 def test_what_is_known_is_passed_on() -> None:
     found = asked(growing(100, grew=True, excused=True), 300, priority=2, workload=Workload.SERVICE)
     assert (found.excused, found.rate, found.used) == (True, 10 * MIB, 100 * MIB)
-    assert found.group == (2, True)
+    assert (found.order[0], found.is_service) == (2, True)
     assert found.noise == LARGE
     found = asked(growing(100), 300, workload=Workload.STARTING)
     assert not found.excused
-    assert found.group == (0, False), "a pod that may be a service is served as batch"
+    assert (found.order[0], found.is_service) == (0, False), "a pod that may be a service is served as batch"
 
 
 # Order
@@ -325,7 +325,7 @@ def placed(known: Growth, name: str = "a", **facts: Any) -> Demand:  # noqa: ANN
     ],
 )
 def test_order(higher: Demand, lower: Demand) -> None:
-    assert higher.order() > lower.order()
+    assert higher.order > lower.order
 
 
 # Pods that cannot be paused

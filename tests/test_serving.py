@@ -34,7 +34,8 @@ def want(
     expected = worst if expected is None else expected
     made = replace(pod(name), paused=None if paused_s is None else record(NOW - int(paused_s * S)))
     still = Demand(
-        group=(0, False),
+        order=(0, False, True, 1, 100 * MIB, made.cgroup),
+        is_service=False,
         usage=PodUsage(100 * MIB, made),
         used=100 * MIB,
         worst=worst * MIB,
@@ -90,9 +91,9 @@ def first(left: float, *demands: Demand, nearest: Demand | None = None) -> tuple
         pytest.param(50, (want("a", 30), want("b", 20, newcomer=True)), ("a", False), id="newcomers-last"),
         pytest.param(5, (want("a", 30), want("b", 20, newcomer=True)), ("a", True), id="newcomers-last-if-unsafe"),
         pytest.param(50, (want("a", 60), want("b", 20, newcomer=True)), ("b", False), id="unless-it-fits"),
-        pytest.param(50, (want("a", 20, group=(0, True)), want("b", 30)), ("b", False), id="batch-before-services"),
-        pytest.param(25, (want("a", 20, group=(0, True)), want("b", 30)), ("b", True), id="even-if-unsafe"),
-        pytest.param(50, (want("a", 20, group=(0, True)),), ("a", False), id="services-alone"),
+        pytest.param(50, (want("a", 20, is_service=True), want("b", 30)), ("b", False), id="batch-before-services"),
+        pytest.param(25, (want("a", 20, is_service=True), want("b", 30)), ("b", True), id="even-if-unsafe"),
+        pytest.param(50, (want("a", 20, is_service=True),), ("a", False), id="services-alone"),
         pytest.param(50, (want("a", 20, paused_s=1), want("b", 30)), ("a", False), id="paused"),
     ],
 )
@@ -150,9 +151,9 @@ def test_growth_is_the_sum_of_the_means_and_of_the_variances() -> None:
     growing = Growing()
     for deviation in (3.0, 4.0):
         one = want("a", 99, need=1, deviation=deviation)
-        more, before = growing.added_bytes(one), growing.bytes
-        growing.add(one)
-        assert growing.bytes == pytest.approx(before + more)
+        after = growing.bytes_with(one)
+        growing.add(one, after)
+        assert growing.bytes == after
     assert growing.bytes == pytest.approx((2 + 2 * 5.0) * MIB)
 
 
@@ -170,7 +171,7 @@ def test_a_newcomer_that_runs_is_admitted() -> None:
 def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
     """First `a`, then `b` with what `a` gives back: 20 MiB are beyond what they need."""
     a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
-    c = want("c", 30, 25, need=20, group=(0, True))
+    c = want("c", 30, 25, need=20, is_service=True)
     assert running(50, a, c, b) == "Ac"
     assert running(51, a, c, b) == "Acb"
     assert running(49, a, c, b) == "Ab"
@@ -242,7 +243,7 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
         pytest.param(50, (want("b", 60, returns=90), want("c", 70)), 50, "bc", id="a-blocked-pod-gives-nothing-back"),
         pytest.param(50, (want("b", 40, 20),), 30, "", id="at-its-expected-demand"),
         pytest.param(50, (want("b", 20, active=False),), 50, "", id="not-active"),
-        pytest.param(50, (want("b", 20, group=(0, True)),), 50, "", id="services-do-not-count"),
+        pytest.param(50, (want("b", 20, is_service=True),), 50, "", id="services-do-not-count"),
         pytest.param(50, (want("b", 60, need=60),), 50, "", id="nor-a-pod-with-its-whole-demand-reserved"),
     ],
 )

@@ -174,12 +174,13 @@ class Sampler:
         if self.kubepods_current_bytes is None or not 0 <= at_ns - self._all_at_ns < _ALL_NS:
             return None
         tree, pods, sum_bytes = self._tree.pods, [], 0
+        pread, new, usage_type = os.pread, tuple.__new__, PodUsage  # as in `_read_all`
         for _, pod in moving:
             tracked = tree.get(pod.cgroup)
             if tracked is None:
                 return None
             try:
-                tracked.usage = PodUsage(int(os.pread(tracked.current_fd, 32, 0)), tracked.pod)
+                tracked.usage = new(usage_type, (int(pread(tracked.current_fd, 32, 0)), tracked.pod))
             except (OSError, ValueError):
                 return None
         for tracked in tree.values():

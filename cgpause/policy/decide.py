@@ -156,7 +156,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         chosen = step.actions
         grants: Grants | None = step.grants
         room = step.grants.left_bytes
-        after = State(reserve=step.state)
+        watermark_state, learned = watermark.WatermarkState(), step.state
     else:
         parts.paused.sort(key=_paused_since)
         all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in parts.unstoppable)
@@ -170,7 +170,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         )
         grants = None
         room = _room_below_mark(sample, config)
-        after = State(watermark=watermark_state, reserve=reserve.with_peaks(state.reserve.growths.peaks))
+        learned = reserve.with_peaks(state.reserve.growths.peaks)
     late = _freezes(parts.paused, {action.pod.cgroup for action in chosen}, at_ns, config)
     actions = (*parts.ended, *late, *chosen)
     for action in actions:
@@ -181,7 +181,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             turn = action.pod.cgroup == parts.turn
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
-    after = replace(after, stretches=stretches, fill=fill)
+    after = State(stretches, watermark_state, learned, fill)
     tight = tight or bool(parts.paused) or bool(chosen)
     # If one pod runs alone, there is no other to pause; if several run, each sample may pause one of them.
     runs_alone = len(parts.candidates) + len(parts.unstoppable) <= 1
@@ -238,7 +238,10 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
     moving = learned.growths.moving
     if not state.stretches:
         return moving
-    concerned = {pod.cgroup for _, pod in moving} | state.stretches.keys()
+    concerned = {pod.cgroup for _, pod in moving}
+    if state.stretches.keys() <= concerned:
+        return moving
+    concerned |= state.stretches.keys()
     return tuple([usage for usage in sample.pods if usage.pod.cgroup in concerned])
 
 

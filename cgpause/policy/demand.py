@@ -7,7 +7,7 @@ limit and a known peak may take as much again as it has taken (Lindy's law); hal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ OVERDUE_S = 20.0
 _EXPECTED_SHARE = 0.6
 """Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution."""
 _NEWCOMER_SHARE = 0.75
+_INFINITE = float("inf")
+_SERVICE = Workload.SERVICE
 """Expected share of the limit, for a pod that has not taken its first memory."""
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
 
@@ -38,10 +40,14 @@ class Basis(StrEnum):
     LIMIT = "limit"
     PEAKS = "peaks of its workload"
     GROWTH = "its growth, for it has no limit"
+    RATE = "its present pace, which is slow"
     NOTHING = "nothing: it does not grow"
 
 
-@dataclass(frozen=True, slots=True)
+_RATE = Basis.RATE
+
+
+@dataclass(slots=True)
 class Terms:
     """The inputs that all demands of one decision share."""
 
@@ -52,18 +58,22 @@ class Terms:
     cpus: int
     idle_share: float
     """0 if every CPU is busy, 1 if at least one is idle: then a pause costs time."""
+    noise: int = field(init=False)
+    """`noise_bytes` of these CPUs."""
+    active_bytes: float = field(init=False)
+    """The smallest surge that is worth a pause, in bytes."""
 
-    @property
-    def active_bytes(self) -> float:
-        """The smallest surge that is worth a pause, in bytes."""
-        return self.capacity_bytes * ACTIVE_PCT / 100
+    def __post_init__(self) -> None:
+        self.noise = noise_bytes(self.cpus)
+        self.active_bytes = self.capacity_bytes * ACTIVE_PCT / 100
 
 
 class Demand(NamedTuple):
     """The memory that one pod may ask for; amounts in bytes."""
 
-    group: tuple[int, bool]
-    """Operator's priority; whether it is a service. Higher groups are served first."""
+    order: tuple[int, bool, bool, int, int, CgroupId]
+    """Key for serving, highest first: by priority, services first, begun before new, by QoS class, by size."""
+    is_service: bool
     usage: PodUsage
     used: int
     worst: float
@@ -92,40 +102,41 @@ class Demand(NamedTuple):
     """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
     excused: bool
 
-    def order(self) -> tuple[tuple[int, bool], bool, int, int, CgroupId]:
-        """Return the key for serving demands, highest first: by group, begun before new, by QoS class, by size."""
-        pod = self.usage.pod
-        size = -pod.settled_at_ns if self.newcomer else self.used
-        return self.group, not self.newcomer, _QOS_RANK[pod.qos], size, pod.cgroup
-
 
 def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms) -> Demand:
-    """Return the demand of a pod; `peaks` are the known peaks of its workload."""
+    """Return the demand of a pod; `peaks` are the known peaks of its workload.
+
+    Near the limit this runs for each moving pod at each sample, so it computes nothing that it does not need.
+    """
     pod, used, rate = usage.pod, growth.used, growth.rate
-    limit = pod.memory_max_bytes
-    is_paused = pod.paused is not None
-    newcomer = not growth.admitted
-    noise = large_bytes(growth.top, terms.capacity_bytes, noise_bytes(terms.cpus))
-    worst, expected, basis = _amounts(growth, limit, peaks)
-    claim = float("inf") if limit is None else max(limit - used, 0.0)
-    need = min(rate * terms.reaction_s, claim)
-    would_grow = newcomer or is_paused or growth.is_young() or rate * ACTIVE_S > terms.active_bytes
-    active = would_grow and claim >= 4096 and expected + growth.surge() > terms.active_bytes
-    if not active:
-        worst = expected = need
-        if not rate:
-            basis = Basis.NOTHING
-    granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
-    paused_s = 0.0 if pod.paused is None else max(terms.at_ns - pod.paused.since_ns, 0) / NS_PER_S
+    limit, paused = pod.memory_max_bytes, pod.paused
+    is_paused, newcomer = paused is not None, not growth.admitted
+    claim = _INFINITE if limit is None else float(limit - used if limit > used else 0)
+    need = rate * terms.reaction_s
+    need = need if need < claim else claim
+    active = False
+    if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.is_young():
+        worst, expected, basis = _amounts(growth, limit, peaks)
+        active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
     mean, variance = _growth(growth, is_paused=is_paused, need=need, reaction_s=terms.reaction_s, most=claim)
-    if active and not growth.excused:
-        if newcomer or (is_paused and not growth.flow):  # its growth is not known
-            mean, variance = granted, 0.0
-        elif growth.base is None:
-            # Until its first large drop the end of its growth is unknown: reserve what it takes at its present pace.
-            mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
+    if active:
+        granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
+        if not growth.excused:
+            if newcomer or (is_paused and not growth.flow):  # its growth is not known
+                mean, variance = granted, 0.0
+            elif growth.base is None:
+                # Until its first large drop the end of its growth is unknown: reserve what it takes at its present
+                # pace.
+                mean, variance = max(mean, min(granted, growth.flow * ACTIVE_S)), 0.0
+    else:
+        worst = granted = need
+        basis = Basis.NOTHING if not rate else _RATE if need < claim else Basis.LIMIT
+    paused_s = 0.0 if paused is None else max(terms.at_ns - paused.since_ns, 0) / NS_PER_S
+    base, is_service = growth.base, pod.workload is _SERVICE
+    size = -pod.settled_at_ns if newcomer else used
     return Demand(
-        (pod.priority, pod.workload is Workload.SERVICE),
+        (pod.priority, is_service, not newcomer, _QOS_RANK[pod.qos], size, pod.cgroup),
+        is_service,
         usage,
         used,
         worst,
@@ -135,10 +146,10 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         variance,
         active,
         newcomer,
-        float(used if growth.base is None else max(used - growth.base, 0)),
+        float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        noise,
+        large_bytes(growth.top, terms.capacity_bytes, terms.noise),
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,
@@ -154,14 +165,15 @@ def _growth(growth: Growth, *, is_paused: bool, need: float, reaction_s: float, 
     if is_paused:
         return min(growth.step(), most), 0.0
     if growth.grew:
-        return min(need, most), 0.0
-    return min(growth.flow * reaction_s, most), min(growth.squares * reaction_s, most**2)
+        return need, 0.0
+    mean, variance = growth.flow * reaction_s, growth.squares * reaction_s
+    return (mean, variance) if mean < most and variance < most * most else (min(mean, most), min(variance, most * most))
 
 
 def _amounts(growth: Growth, limit: int | None, peaks: tuple[int, ...]) -> tuple[float, float, Basis]:
     """Return the worst and the expected demand in bytes, and the basis of the expected one."""
     used = growth.used
-    claim = float("inf") if limit is None else max(limit - used, 0.0)
+    claim = _INFINITE if limit is None else max(limit - used, 0.0)
     if len(peaks) >= KNOWN_PEAKS or (limit is None and peaks):
         higher = [peak - used for peak in peaks if peak > used]
         again = max(growth.surge(), used >> 4)

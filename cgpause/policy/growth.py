@@ -126,7 +126,9 @@ def noise_bytes(cpus: int) -> int:
 
 def large_bytes(top: int, capacity_bytes: int, noise: int) -> int:
     """Return the bytes of a drop from `top` that ends a surge: 1/16 of `top`, at most 1/1024 of the capacity."""
-    return max(2 * noise, min(top >> 4, capacity_bytes >> 10))
+    large, most, least = top >> 4, capacity_bytes >> 10, 2 * noise
+    large = large if large < most else most
+    return large if large > least else least
 
 
 def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR0915 - one loop over all pods, each tick
@@ -191,8 +193,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
                 moving.append(usage)
             continue
-        was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns = old[:10]
-        held, read_used, read_rate, admitted, _, excused, flow, squares, read_flow, read_squares = old[10:]
+        (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
+         read_rate, admitted, _, excused, flow, squares, read_flow, read_squares) = old  # fmt: skip
         is_paused = pod.paused is not None
         # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
         if (
@@ -210,14 +212,17 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             continue
         if not is_paused and held is None:
             ran_ns += at_ns - then_ns
-        large = large_bytes(top, capacity, noise)
+        large = large_bytes(top, capacity, noise) if is_read or used < top else 0
         grew = False
         # Between two readings a pod with much page cache may have given back or taken cache: its use is unknown.
         is_cached = reclaimable > current >> 3
         if is_cached and not is_read:
             used = was
-        was_read = growths.read_at_ns > started_ns
-        if is_read and (is_cached or reclaimable != old_reclaimable) and (used >= read_used - large or not was_read):
+        if (
+            is_read
+            and (is_cached or reclaimable != old_reclaimable)
+            and (used >= read_used - large or growths.read_at_ns <= started_ns)
+        ):
             # Conclusions since the last reading may be wrong; both readings are exact.
             since_ns = max(sample.read_at_ns - max(growths.read_at_ns, started_ns), SHORTEST_NS)
             if is_cached or reclaimable - old_reclaimable > max(used - read_used, 0):
@@ -253,17 +258,18 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             if not is_paused:
                 rate *= decay
                 if held is None:
-                    grown = used - max(was, top)
+                    grown = used - top
                     counted = grown if grown > 0 and used - low > noise else 0
                     flow, squares = _average(flow, squares, counted, weights)
                     if grown > noise:
-                        rate = max(rate, grown * NS_PER_S / elapsed_ns)
+                        pace = grown * NS_PER_S / elapsed_ns
+                        rate = pace if pace > rate else rate
                         grew = True
                     elif grown > 0 and used - low > noise:
                         rate = max(rate, (used - low - noise) * NS_PER_S / max(ran_ns - low_ran_ns, NS_PER_S))
                 if rate < FORGOTTEN_RATE:
                     rate = 0.0
-            top = max(top, used)
+            top = used if used > top else top
         held = (used if held is None else held) if is_paused else None
         if is_read:
             read_used, read_rate, read_flow, read_squares = used, rate, flow, squares

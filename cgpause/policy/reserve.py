@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from statistics import fmean
 
 from cgpause.config.settings import Config
@@ -50,6 +51,7 @@ PATIENCE = 2.0
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
+_ORDER = attrgetter("order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +171,9 @@ def step(
     for usage in paused:
         growth = growths.pods[usage.pod.cgroup]
         left -= leak_bytes(usage, growth, capacity, throttle.cpus)
-    demands = [_demand(usage, growths, terms) for usage in (*candidates, *paused)]
-    demands.sort(key=Demand.order, reverse=True)
+    of, peaks_of = growths.pods, growths.peaks_of
+    demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
+    demands.sort(key=_ORDER, reverse=True)
     served = serve(demands, left, sample.headroom.capacity_bytes * MARGIN_PCT / 100, state.nearest, everyone)
     places += served.places
     resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
@@ -195,13 +198,15 @@ def step(
                 actions = [*(a for a in actions if a.pod.cgroup != victim.pod.cgroup), victim]
                 unsafe_since_ns = None
                 killed = {**killed, victim.pod.cgroup: freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))}
-    after = replace(
-        state,
-        growths=marked,
-        cost_s=cost_s,
-        unsafe_since_ns=unsafe_since_ns,
-        killed=killed,
-        nearest=served.nearest,
+    after = ReserveState(
+        marked,
+        state.late_s,
+        state.sampled_at_ns,
+        state.idle_cpus,
+        cost_s,
+        unsafe_since_ns,
+        killed,
+        served.nearest,
     )
     return ReserveStep(after, tuple(actions), grants)
 
@@ -255,7 +260,7 @@ def _excuse(
     saving_s = BACKOFF_S + fmean(ran_s)
     if cost_s < saving_s:
         return None
-    one = min(waiting, key=lambda one: (-one.group[0], one.expected))
+    one = min(waiting, key=lambda one: (-one.usage.pod.priority, one.expected))
     return one if one.expected <= room or cost_s >= PATIENCE * saving_s else None
 
 

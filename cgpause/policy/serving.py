@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 from cgpause.core.model import CgroupId, PodUsage
@@ -76,10 +77,14 @@ def serve(
     places: list[Place] = []
     admitted: set[CgroupId] = set()
     for one in demands:
-        need, has = growing.added_bytes(one), slack - growing.bytes
+        after = growing.bytes_with(one)
+        if after <= slack and not (everyone or one.is_paused or one.newcomer or one is first or one.excused):
+            growing.add(one, after)  # most pods
+            continue
+        need, has = after - growing.bytes, slack - growing.bytes
         if one is first or one.excused:
             if one is not first:
-                growing.add(one)
+                growing.add(one, after)
             runs, need, has = True, one.worst, left
         else:
             if waits_for is not None and one.is_paused and one is not waits_for:
@@ -88,7 +93,7 @@ def serve(
                 need, has = one.expected, blocked[one.usage.pod.cgroup]
             runs = need <= has or need <= one.noise
             if runs:
-                growing.add(one)
+                growing.add(one, after)
                 waits_for = None if one is waits_for else waits_for
         if everyone or one.is_paused or not runs:
             places.append(place_of(one, need, has, runs=runs, first=one is first))
@@ -116,7 +121,7 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     if first is not None:
         left += first.returns
     blocked: dict[CgroupId, float] = {}
-    others = [one for one in demands if one.active and one is not first and not one.group[1]]
+    others = [one for one in demands if one.active and one is not first and not one.is_service]
     for one in sorted(others, key=_worst):
         if one.mean >= one.expected:
             continue
@@ -137,18 +142,16 @@ class Growing:
 
     mean: float = 0.0
     variance: float = 0.0
+    bytes: float = 0.0
+    """The growth to expect at most."""
 
-    @property
-    def bytes(self) -> float:
-        """The growth to expect at most."""
-        return float(self.mean + _SIGMAS * self.variance**0.5)
+    def bytes_with(self, one: Demand) -> float:
+        """Return the growth to expect at most if one more pod runs."""
+        return self.mean + one.mean + _SIGMAS * sqrt(self.variance + one.variance)
 
-    def added_bytes(self, one: Demand) -> float:
-        """Return the bytes that one more pod adds."""
-        return float(one.mean + _SIGMAS * ((self.variance + one.variance) ** 0.5 - self.variance**0.5))
-
-    def add(self, one: Demand) -> None:
-        """Add a running pod."""
+    def add(self, one: Demand, after: float) -> None:
+        """Add a running pod; `after` is `bytes_with(one)`."""
+        self.bytes = after
         self.mean += one.mean
         self.variance += one.variance
 
@@ -182,7 +185,7 @@ def _first(
     """Return the pod that gets its worst demand reserved, and whether that demand exceeds the headroom (unsafe)."""
     wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.noise]
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
-    wanting = [one for one in wanting if not one.group[1]] or wanting
+    wanting = [one for one in wanting if not one.is_service] or wanting
     if not wanting:
         return None, False
     fitting = [one for one in wanting if one.worst <= left]
