@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -167,7 +166,7 @@ RESTED = Schedule(sample_at_ns=START_NS + S // 4, quiet=QUIET)
         pytest.param(
             Schedule(asleep=True, care_bytes=TOTAL, quiet=QUIET),
             TOTAL - 1,
-            replace(RESTED, care_bytes=TOTAL),
+            RESTED._replace(care_bytes=TOTAL),
             id="wakes",
         ),
         pytest.param(Schedule(quiet=QUIET), TOTAL // 2, None, id="headroom-at-the-bound"),

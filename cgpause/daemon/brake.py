@@ -171,7 +171,7 @@ class Brake:
             lifting = now is not None and now.high_bytes == self._lifted_bytes
             if now is None or lifting or abs(level.high_bytes - now.high_bytes) > _little_bytes(headroom):
                 self._move(cgroup, level, current_bytes, at_ns)
-            else:
+            elif level.tripwire is not now.tripwire:
                 self._level = replace(now, tripwire=level.tripwire)
         except CgroupGoneError:
             self._level = None  # the next refresh finds the new kubepods root

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Headroom
@@ -55,7 +55,7 @@ class Intake:
             if tracked is not None:
                 schedule, now = self._take_in_pod(tracked, change, schedule, at_ns)
                 urgent = now or urgent
-        return (replace(schedule, quiet=None) if changes.pods else schedule), urgent
+        return (schedule._replace(quiet=None) if changes.pods else schedule), urgent
 
     def _take_in_pod(
         self, tracked: TrackedPod, change: PodChange, schedule: Schedule, at_ns: int
@@ -106,10 +106,11 @@ class Intake:
 
     def sleep_ns(self, headroom: Headroom) -> int | None:
         """Return how long the daemon may sleep and rely on the kernel to wake it; None if it cannot rely on that."""
+        sleep_ns = self.brake.sleep_ns(headroom) if self.psi.on_kubepods else None
         # No event reports that an operator's pause expires or that a damaged record can be repaired: stay awake.
-        if not self.psi.on_kubepods or any(t.pod.paused is not None or t.damaged for t in self.tree.pods.values()):
+        if sleep_ns is None or any(t.pod.paused is not None or t.damaged for t in self.tree.pods.values()):
             return None
-        return self.brake.sleep_ns(headroom)
+        return sleep_ns
 
 
 def _expect_newcomer(schedule: Schedule, at_ns: int) -> Schedule:

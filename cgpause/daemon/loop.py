@@ -12,7 +12,7 @@ import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cgpause.config.settings import Policy
 from cgpause.core.clock import NS_PER_S, now_ns
@@ -60,6 +60,9 @@ class Loop:
     """Resumes every pod that the daemon has paused, because memory cannot be read."""
     schedule: Schedule = field(default_factory=Schedule)
     sample: Sample | None = None
+    """The last sample with a decision."""
+    headroom: Headroom | None = None
+    """The last reading of the headroom, perhaps newer than `sample`."""
     _blind: bool = False
     """Whether memory could not be read at the last attempt."""
     _cost_ns: int = 0
@@ -86,14 +89,13 @@ class Loop:
     def turn(self, woken: Woken, *, stopping: bool) -> None:
         """Take in the changes, decide if it is time, and let the other parts do what is due."""
         at_ns = now_ns()
-        headroom = None if self.sample is None else self.sample.headroom
-        self.schedule, urgent = self.intake.take_in(woken.changes, self.schedule, headroom, at_ns)
+        self.schedule, urgent = self.intake.take_in(woken.changes, self.schedule, self.headroom, at_ns)
         urgent = urgent or woken.urgent
         if not stopping and (urgent or at_ns >= self.schedule.sample_at_ns):
             if urgent or not self._rests(at_ns):
                 self._decide(at_ns)
             self.intake.actuator.counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
-        self.status.turn(at_ns, None if self._blind or self.sample is None else self.sample.headroom)
+        self.status.turn(at_ns, None if self._blind else self.headroom)
         self.intake.publisher.turn(at_ns)
         self.tracer.turn(at_ns, self.sample)
         self.saver.turn(at_ns, self.state.reserve.growths.peaks, self.intake.tree.kinds)
@@ -114,8 +116,8 @@ class Loop:
             sleep_ns = self.intake.sleep_ns(headroom)
             if sleep_ns is None:
                 return False
-            schedule = replace(schedule, sample_at_ns=at_ns + sleep_ns)
-        self.schedule, self.sample = schedule, replace(self.sample, headroom=headroom)
+            schedule = schedule._replace(sample_at_ns=at_ns + sleep_ns)
+        self.schedule, self.headroom = schedule, headroom
         return True
 
     def _decide(self, at_ns: int) -> None:
@@ -124,13 +126,12 @@ class Loop:
         was_tight = self.schedule.tight
         self.intake.distress.scan(at_ns, unwatched=self.intake.follower.unwatched)
         if was_tight:
-            self._read_details(at_ns)
             tree.spare_unmade(at_ns)
         try:
-            sample, decision = self._take_sample(at_ns)
-            if decision.tight and not was_tight and self._read_details(at_ns):
+            sample, decision = self._take_sample(at_ns, details=was_tight and at_ns >= self._details_at_ns)
+            if decision.tight and not was_tight and at_ns >= self._details_at_ns:
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
-                sample, decision = self._take_sample(at_ns)
+                sample, decision = self._take_sample(at_ns, details=True)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
             return
@@ -139,32 +140,31 @@ class Loop:
             log.info("memory can be read again")
         if decision.tight and not was_tight:
             self.intake.follower.times.memory_became_tight(at_ns)
-        self.state, self.sample = decision.state, sample
+        self.state, self.sample, self.headroom = decision.state, sample, sample.headroom
         self.intake.actuator.apply(decision.actions, sample, config)
-        self.schedule = replace(self.schedule, tight=decision.tight, care_bytes=decision.care_bytes)
+        self.schedule = self.schedule._replace(tight=decision.tight, care_bytes=decision.care_bytes)
         self._brake(sample.headroom, at_ns)
         sleep_ns = self.intake.sleep_ns(sample.headroom)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
 
-    def _take_sample(self, at_ns: int) -> tuple[Sample, Decision]:
+    def _take_sample(self, at_ns: int, *, details: bool) -> tuple[Sample, Decision]:
+        """Take a sample, with the pods' details if asked for, and decide."""
         started_ns = time.thread_time_ns()
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         late_ns = max(0, at_ns - due_ns) if due_ns else 0  # the first sample is never late
-        moving = self.state.reserve.growths.moving if config.policy is Policy.RESERVE else None
+        moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
-        decision = decide(self.state, sample, config)
         # Details (once a second) and actions are not counted: their cost does not grow with the number of samples.
-        # Smoothed, because one slow sample must not slow sampling down.
-        self._cost_ns += (time.thread_time_ns() - started_ns - self._cost_ns) // 8
-        return sample, decision
-
-    def _read_details(self, at_ns: int) -> bool:
-        """Read each pod's reclaimable memory, CPU time and listening state if due; return whether it was."""
-        is_due = at_ns >= self._details_at_ns
-        if is_due:
+        sampled_ns = decides_ns = time.thread_time_ns()
+        if details:
             self._details_at_ns = at_ns + _DETAILS_NS
-            self.intake.tree.read_details(at_ns)
-        return is_due
+            sample = self.sampler.add_details(sample)
+            decides_ns = time.thread_time_ns()
+        decision = decide(self.state, sample, config)
+        spent_ns = sampled_ns - started_ns + time.thread_time_ns() - decides_ns
+        # Smoothed, because one slow sample must not slow sampling down.
+        self._cost_ns += (spent_ns - self._cost_ns) // 8
+        return sample, decision
 
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, schedule = self.sampler.kubepods_current_bytes, self.schedule

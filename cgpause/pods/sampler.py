@@ -140,6 +140,19 @@ class Sampler:
             at_ns, headroom, tuple(pods), self._tree.read_at_ns, late_ns, cpus, self._idle_cpus(at_ns, cpus), cost_ns
         )
 
+    def add_details(self, sample: Sample) -> Sample:
+        """Read the pods' details (`PodTree.read_details`) and return `sample`, the last one taken, with them."""
+        tree = self._tree
+        tree.read_details(sample.at_ns)
+        pods = []
+        for usage in sample.pods:
+            tracked = tree.pods[usage.pod.cgroup]
+            # A pod whose memory could not be read stands in the sample without a usage of its own.
+            if tracked.usage is usage and usage.pod is not tracked.pod:
+                tracked.usage = PodUsage(usage.memory_current_bytes, tracked.pod)
+            pods.append(tracked.usage or usage)
+        return replace(sample, pods=tuple(pods), read_at_ns=tree.read_at_ns)
+
     def _read_all(self, at_ns: int) -> list[PodUsage]:
         """Read memory.current of every pod."""
         pods: list[PodUsage] = []

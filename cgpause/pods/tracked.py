@@ -13,6 +13,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
 from cgpause.policy.drifts import Drifts
+from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
 SPARED_S = 0.1
 """Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
@@ -21,6 +22,8 @@ _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _STAT_INTERVAL_S = 10
 """Longest use of one reading of memory.stat while memory.current stands still."""
+_LITTLE_STAT_INTERVAL_S = 60
+"""The same for a pod with next to no page cache: whatever becomes of that, it is too little to matter."""
 
 
 @dataclass(slots=True)
@@ -108,26 +111,34 @@ class TrackedPod:
             self.seen = SeenInPause(since_ns)
         return self.seen
 
-    def read_stat(self, at_ns: int) -> tuple[int, int]:
-        """Return the pod's reclaimable bytes and its bytes of tmpfs; they are up to 10 s old while its use is steady.
+    def is_stat_due(self, at_ns: int) -> bool:
+        """Return whether memory.stat has to be read: some seconds after the last time, at once if the use has changed.
+
+        The use is that of the last sample, if there was one.
 
         The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
         memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
         stays about the same (a pod at its own limit). So the use of a pod with much page cache must not change at all.
+        """
+        usage = self.usage
+        if at_ns >= self.stat_at_ns or usage is None:
+            return True
+        current = usage[0]
+        change = 0 if self.pod.reclaimable_bytes > current >> 3 else current >> 6
+        return abs(current - self.stat_bytes) > change
+
+    def read_stat(self, at_ns: int) -> tuple[int, int]:
+        """Read memory.stat; return the pod's reclaimable bytes and its bytes of tmpfs.
 
         Raises:
             CgroupGoneError, KernelReadError, MalformedError: memory.stat cannot be read.
         """
-        try:
-            current = int(os.pread(self.current_fd, 32, 0))
-        except (OSError, ValueError):
-            return _parse_stat(self.cgroup)
-        known = self.pod.reclaimable_bytes, self.pod.shmem_bytes
-        change = 0 if known[0] > current >> 3 else current >> 6
-        if at_ns >= self.stat_at_ns or abs(current - self.stat_bytes) > change:
-            known = _parse_stat(self.cgroup)
-            self.stat_bytes, self.stat_at_ns = current, at_ns + _STAT_INTERVAL_S * NS_PER_S
-        return known
+        stat = self.cgroup.read("memory.stat")
+        reclaimable_bytes, current = parse_reclaimable(stat), 0 if self.usage is None else self.usage[0]
+        is_little = reclaimable_bytes <= max(current >> 6, CHARGE_BATCH_BYTES)
+        wait_s = _LITTLE_STAT_INTERVAL_S if is_little else _STAT_INTERVAL_S
+        self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
+        return reclaimable_bytes, parse_shmem(stat)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers for `settle_s` unless no other pod can be paused, and always for SPARED_S.
@@ -156,8 +167,3 @@ class TrackedPod:
 def count_oom_kills(cgroup: Cgroup) -> int:
     """Return the number of OOM kills in a pod so far."""
     return parse_flat_keyed(cgroup.read("memory.events"), "memory.events").get("oom_kill", 0)
-
-
-def _parse_stat(cgroup: Cgroup) -> tuple[int, int]:
-    stat = cgroup.read("memory.stat")
-    return parse_reclaimable(stat), parse_shmem(stat)

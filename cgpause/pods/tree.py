@@ -273,12 +273,17 @@ class PodTree:
         """
         self.read_at_ns = at_ns
         self._take_words(at_ns)
+        wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         for tracked in self.pods.values():
-            cgroup = tracked.cgroup
+            is_due = tracked.is_stat_due(at_ns)
+            if not is_due and not wants_cpu:  # most pods of a node
+                continue
+            cgroup, pod = tracked.cgroup, tracked.pod
+            reclaimable_bytes, shmem_bytes, cpu_usage_usec = pod.reclaimable_bytes, pod.shmem_bytes, None
             try:
-                reclaimable_bytes, shmem_bytes = tracked.read_stat(at_ns)
-                cpu_usage_usec = None
-                if self.config.reserve.sacrifice:  # only sacrifices use the CPU time
+                if is_due:
+                    reclaimable_bytes, shmem_bytes = tracked.read_stat(at_ns)
+                if wants_cpu:
                     # Not the pod's own cpu.stat: it includes ended containers, and their work is lost already.
                     names = [name for name in tracked.descendants(at_ns) if "/" not in name]
                     stats = [cgroup.read(os.path.join(name, "cpu.stat")) for name in names]
@@ -286,7 +291,6 @@ class PodTree:
             except CgpauseError:
                 tracked.list_at_ns = tracked.stat_at_ns = 0  # probably a container has ended
                 continue
-            pod = tracked.pod
             read = reclaimable_bytes, shmem_bytes, cpu_usage_usec
             if read != (pod.reclaimable_bytes, pod.shmem_bytes, pod.cpu_usage_usec):
                 tracked.pod = replace(

@@ -148,7 +148,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     peaks: list[tuple[str, int]] = []
     controllers: dict[CgroupId, str] | None = None
     for usage, before in zip_longest(pods, growths.still[: len(pods)]):
-        still.append(before)
+        still.append(usage)
         if usage == before:  # most pods of a node
             continue
         still[-1] = None

@@ -7,7 +7,7 @@ memory.high of kubepods wakes the daemon in time, it sleeps instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpause.core.clock import NS_PER_S
@@ -86,8 +86,7 @@ class Quiet(NamedTuple):
         return at_ns < self.until_ns and self.low_bytes < available_bytes < self.high_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """The time of the next sample, and how long the last decision stays valid without one."""
 
     sample_at_ns: int = 0
@@ -104,19 +103,19 @@ class Schedule:
 
     def by(self, at_ns: int) -> Schedule:
         """Return the schedule with the next sample at `at_ns` at the latest."""
-        return replace(self, sample_at_ns=min(self.sample_at_ns, at_ns))
+        return self._replace(sample_at_ns=min(self.sample_at_ns, at_ns))
 
     def awake(self) -> Schedule:
         """Return the schedule after a change that neither sleep nor the last decision takes into account."""
-        return replace(self, asleep=False, quiet=None)
+        return self._replace(asleep=False, quiet=None)
 
     def after_pressure(self, at_ns: int) -> Schedule:
         """Return the schedule after a PSI event."""
-        return replace(self, linger_until_ns=at_ns + LINGER_NS)
+        return self._replace(linger_until_ns=at_ns + LINGER_NS)
 
     def after_failure(self, at_ns: int) -> Schedule:
         """Return the schedule after a sample that could not be taken."""
-        return replace(self.awake(), sample_at_ns=at_ns + BLIND_NS)
+        return self.awake()._replace(sample_at_ns=at_ns + BLIND_NS)
 
     def after_rest(self, available_bytes: int, at_ns: int) -> Schedule | None:
         """Return the schedule if the headroom alone shows that the last decision still holds; None if it does not.
@@ -126,7 +125,7 @@ class Schedule:
         if self.asleep and available_bytes >= self.care_bytes:
             return self
         if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
-            return replace(self, asleep=False, sample_at_ns=at_ns + self.quiet.next_sample_ns)
+            return self._replace(asleep=False, sample_at_ns=at_ns + self.quiet.next_sample_ns)
         return None
 
     def after_decision(self, decision: Decision, sample: Sample, sleep_ns: int | None) -> Schedule:

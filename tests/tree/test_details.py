@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.nodes import record
 from helpers.trees import FakeTree, open_descriptors
 
 from cgpause.config.settings import Config, HoldConfig, PodClass, PodRule
 from cgpause.core.model import Workload
+from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
@@ -23,6 +26,12 @@ def write_stats(pod: Path, reclaimable: int, *usages: int, shmem: int = 0) -> No
         (scope / "cpu.stat").write_text(f"usage_usec {usage}\nuser_usec 1\nsystem_usec 2\n")
 
 
+def read_details(tree: PodTree, at_ns: int) -> None:
+    """Read the details after a sample, as the daemon does."""
+    with Sampler(tree) as sampler:
+        sampler.add_details(sampler.sample(at_ns))
+
+
 def details(tree: PodTree) -> dict[str | None, tuple[int, int | None]]:
     return {t.pod.name: (t.pod.reclaimable_bytes, t.pod.cpu_usage_usec) for t in tree.pods.values()}
 
@@ -34,11 +43,11 @@ def test_details_are_what_reclaim_can_take_back_and_what_running_containers_have
     write_stats(pod, 4096, 1000, 20)
     tree.refresh(0)
     assert details(tree) == {"web": (0, None)}
-    tree.read_details(S)
+    read_details(tree, S)
     assert details(tree) == {"web": (4096, 1020)}
     (pod / "memory.current").write_text("9999999\n")
     write_stats(pod, 0, 1500, 30)
-    tree.read_details(2 * S)
+    read_details(tree, 2 * S)
     assert details(tree) == {"web": (0, 1530)}
     tree.refresh(3 * S)
     assert details(tree) == {"web": (0, 1530)}
@@ -48,7 +57,7 @@ def test_tmpfs_is_read_beside_page_cache(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     write_stats(pod, 4096, 0, 0, shmem=8192)
     tree.refresh(0)
-    tree.read_details(S)
+    read_details(tree, S)
     assert [(t.pod.reclaimable_bytes, t.pod.shmem_bytes) for t in tree.pods.values()] == [(4096, 8192)]
 
 
@@ -72,29 +81,72 @@ def test_memory_stat_is_read_again_where_something_may_have_changed(
     current.write_text(f"{1 << 20}\n")
     write_stats(pod, reclaimable, 0, 0)
     tree.refresh(0)
-    tree.read_details(S)
+    read_details(tree, S)
     assert details(tree)["web"][0] == reclaimable
     current.write_text(f"{(1 << 20) + change}\n")
     write_stats(pod, 7, 0, 0)
-    tree.read_details(2 * S)
+    read_details(tree, 2 * S)
     assert details(tree)["web"][0] == seen
-    tree.read_details(12 * S)
+    read_details(tree, 62 * S)
     assert details(tree)["web"][0] == 7  # the longest time without a new reading
+
+
+@pytest.mark.parametrize(
+    ("current", "reclaimable", "longest_s"),
+    [
+        pytest.param(1 << 30, (1 << 24) + 1, 10, id="more-than-a-64th"),
+        pytest.param(1 << 30, 1 << 24, 60, id="a-64th"),
+        pytest.param(1 << 20, 64 * 4096, 60, id="much-of-a-small-pod"),
+        pytest.param(1 << 22, 64 * 4096, 60, id="one-charge-batch"),
+        pytest.param(1 << 22, 64 * 4096 + 1, 10, id="more-than-a-charge-batch"),
+    ],
+)
+def test_page_cache_that_is_too_little_to_matter_is_read_rarely(
+    fake: FakeTree, tree: PodTree, current: int, reclaimable: int, longest_s: int
+) -> None:
+    pod = fake.add_pod("web")
+    (pod / "memory.current").write_text(f"{current}\n")
+    write_stats(pod, reclaimable, 0, 0)
+    tree.refresh(0)
+    read_details(tree, S)
+    write_stats(pod, 7, 0, 0)
+    read_details(tree, (longest_s + 1) * S - 1)
+    assert details(tree)["web"][0] == reclaimable
+    read_details(tree, (longest_s + 1) * S)
+    assert details(tree)["web"][0] == 7
+
+
+def test_a_sample_gets_the_details_that_fit_its_usages(fake: FakeTree, tree: PodTree) -> None:
+    web, gone = fake.add_pod("web"), fake.add_pod("gone")
+    write_stats(web, 4096, 0, 0)
+    tree.refresh(0)
+    with Sampler(tree) as sampler:
+        held = next(t for t in tree.pods.values() if t.pod.name == "gone")
+        held.pod = replace(held.pod, paused=record(0))
+        (gone / "memory.current").write_text("unreadable\n")
+        (web / "memory.current").write_text("12288\n")
+        plain = sampler.sample(S)
+        (web / "memory.current").write_text("99999999\n")
+        found = sampler.add_details(plain)
+        assert (plain.read_at_ns, found.read_at_ns, found.headroom) == (0, S, plain.headroom)
+        pods = {usage.pod.name: usage for usage in found.pods}
+        assert (pods["web"].memory_current_bytes, pods["web"].pod.reclaimable_bytes) == (12288, 4096)
+        assert pods["gone"].pod.distress == "its memory.current cannot be read"
 
 
 def test_a_container_that_ended_no_longer_counts_and_a_new_one_does(fake: FakeTree, tree: PodTree) -> None:
     pod = fake.add_pod("web")
     write_stats(pod, 0, 1000, 20)
     tree.refresh(0)
-    tree.read_details(0)
+    read_details(tree, 0)
     shutil.rmtree(next(path for path in pod.iterdir() if path.is_dir() and "1000" in (path / "cpu.stat").read_text()))
-    tree.read_details(S)
+    read_details(tree, S)
     assert details(tree) == {"web": (0, 1020)}  # the last reading; the containers are listed again next time
-    tree.read_details(2 * S)
+    read_details(tree, 2 * S)
     assert details(tree) == {"web": (0, 20)}
     (pod / ("crio-" + "c" * 64 + ".scope")).mkdir()
     write_stats(pod, 0, 20, 7)
-    tree.read_details(12 * S)
+    read_details(tree, 12 * S)
     assert details(tree) == {"web": (0, 27)}
 
 
@@ -109,17 +161,17 @@ def test_a_pod_whose_details_cannot_be_read_keeps_what_was_read_last(
     for pod in (good, bad):
         write_stats(pod, 10, 1, 2)
     tree.refresh(0)
-    tree.read_details(0)
+    read_details(tree, 0)
     for pod in (good, bad):
         write_stats(pod, 11, 3, 4)
     path = bad / file if file == "memory.stat" else next(bad.glob("*/cpu.stat"))
     path.unlink()
     if text is not None:
         path.write_text(text)
-    tree.read_details(11 * S)
+    read_details(tree, 61 * S)
     assert details(tree) == {"good": (11, 7), "bad": (10, 3)}
     write_stats(bad, 11, 3, 4)
-    tree.read_details(12 * S)
+    read_details(tree, 62 * S)
     assert details(tree) == {"good": (11, 7), "bad": (11, 7)}
 
 
@@ -129,7 +181,7 @@ def test_a_pod_that_vanishes_does_not_stop_the_details_of_others(fake: FakeTree,
     tree.refresh(0)
     before = open_descriptors()
     shutil.rmtree(gone)
-    tree.read_details(S)
+    read_details(tree, S)
     assert details(tree) == {"gone": (0, None), "web": (5, 13)}
     assert open_descriptors() == before
 

@@ -113,11 +113,12 @@ class Reader:
         trouble = self._refresh(at_ns)
         self._observer.look(self.tree, at, at_ns)
         self._kept.look()
-        if self._tight or at_ns >= self._details_at_ns:
-            self._details_at_ns = at_ns + _DETAILS_NS
-            self.tree.read_details(at_ns)
+        sample: Sample | None
         try:
-            sample: Sample | None = self._sampler.sample(at_ns)
+            sample = self._sampler.sample(at_ns)
+            if self._tight or at_ns >= self._details_at_ns:
+                self._details_at_ns = at_ns + _DETAILS_NS
+                sample = self._sampler.add_details(sample)
         except CgpauseError as e:
             sample, trouble = None, str(e)
         pressure = read_node_pressure()

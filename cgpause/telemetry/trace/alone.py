@@ -14,6 +14,7 @@ from cgpause import __version__
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
+from cgpause.core.model import Sample
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.kernel.process import raise_descriptor_limit
@@ -102,11 +103,12 @@ class _Node:
         """Return the time at which the tree is refreshed even without an inotify event."""
         return self._follower.times.due_ns
 
-    def read_details(self, at_ns: int, *, tight: bool) -> None:
-        """Read reclaimable memory and listening sockets, if due."""
-        if at_ns >= self._details_at_ns:
-            self._details_at_ns = at_ns + (_DETAILS_NS if tight else _CALM_DETAILS_NS)
-            self.tree.read_details(at_ns)
+    def add_details(self, sampler: Sampler, sample: Sample, *, tight: bool) -> Sample:
+        """Read reclaimable memory and listening sockets, if due; return the last sample with them."""
+        if sample.at_ns < self._details_at_ns:
+            return sample
+        self._details_at_ns = sample.at_ns + (_DETAILS_NS if tight else _CALM_DETAILS_NS)
+        return sampler.add_details(sample)
 
     def _read_record(self, tracked: TrackedPod) -> None:
         try:
@@ -177,9 +179,9 @@ def _loop(
         node.take_in(at_ns, tight=tight)
         if at_ns >= due_ns:
             try:
-                if tight:
-                    node.read_details(at_ns, tight=True)
                 sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
+                if tight:
+                    sample = node.add_details(sampler, sample, tight=True)
             except CgpauseError:
                 recorded.unread += 1
                 due_ns = at_ns + int(plan.interval_s * NS_PER_S)
@@ -191,7 +193,7 @@ def _loop(
                 # Samples lie on a grid, so that their durations do not add up; missed samples are not made up for.
                 due_ns = max(due_ns + interval_ns(sample.headroom, plan.interval_s), at_ns)
                 if not tight:
-                    node.read_details(at_ns, tight=False)
+                    node.add_details(sampler, sample, tight=False)
             recorded.seconds = (at_ns - begin_ns) / NS_PER_S
             recorded.written = files.written
             on_sample(recorded)
