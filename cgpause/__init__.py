@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 # dataclasses imports inspect, and that ast and dis, only to sign classes without a docstring, of which we have
 # none: 0.5 MiB of the daemon's memory. It gets a stand-in that loads the real one should anything of it be used after
-# all. Here, because it has to come before anybody imports dataclasses.
+# all. Here, because it has to come before any import of dataclasses.
 if not {"dataclasses", "inspect"} & sys.modules.keys():
     _inspect = ModuleType("inspect")
     _inspect.__getattr__ = lambda name: getattr(importlib.import_module("inspect"), name)  # type: ignore[method-assign]

@@ -27,8 +27,8 @@ from cgpause.core.errors import (
     CgpauseError,
     CgroupGoneError,
     DamagedRecordError,
-    HeldError,
     HostError,
+    PausedOtherwiseError,
     printable,
 )
 from cgpause.core.exit_codes import Exit
@@ -42,8 +42,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
-from cgpause.ledger.record import XATTR
-from cgpause.pods.discover import kubepods_roots, list_pods
+from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.telemetry.events import Event, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
 
@@ -60,41 +59,6 @@ class Restored:
     path: str
     resumed: Resumed | high.Released | None
     error: CgpauseError | None
-
-
-def paused_cgroups(root: str, on_error: Callable[[str, CgpauseError], None]) -> Iterator[Cgroup]:
-    """Iterate over the open cgroups of all pods with a record, in every tree named like kubepods.
-
-    Each cgroup is closed before the next step. `on_error` is called with the path and error of each cgroup that cannot
-    be read: there may be a record in it.
-    """
-    for path, _ in kubepods_roots(root, on_error):
-        try:
-            with Cgroup(root, path) as kubepods:
-                pods, _ = list_pods(kubepods, on_error)
-        except CgroupGoneError:
-            continue
-        except CgpauseError as e:
-            on_error(path, e)
-            continue
-        for pod in sorted(pods, key=lambda found: found.cgroup.path):
-            try:
-                cgroup = Cgroup(root, pod.cgroup.path)
-            except CgroupGoneError:
-                continue
-            except CgpauseError as e:
-                on_error(pod.cgroup.path, e)
-                continue
-            with cgroup:
-                try:
-                    paused = cgroup.get_xattr(XATTR) is not None
-                except CgroupGoneError:
-                    continue
-                except CgpauseError as e:
-                    on_error(pod.cgroup.path, e)
-                    continue
-                if paused:
-                    yield cgroup
 
 
 def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId] = ()) -> list[Restored]:
@@ -121,11 +85,11 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
             if patiently:
                 return resume(cgroup, second_source=original_from_systemd, owner=whose)
             return resume(cgroup, wait_s=0, owner=whose)
-        except HeldError:
+        except PausedOtherwiseError:
             return None  # an operator has taken the pause over meanwhile
 
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
-    for cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):
+    for _, cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):
         if cgroup.id in but:
             continue
         outcome = _outcome(cgroup, partial(undo, patiently=False))

@@ -20,7 +20,7 @@ from helpers.trees import wait_until
 
 from cgpause.core import wholefile
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError
+from cgpause.core.errors import CgpauseError, UsageError
 from cgpause.core.paths import METRICS_FILE
 from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
 from cgpause.telemetry.metrics import Figure, Values
@@ -143,7 +143,7 @@ def test_an_address_is_read(text: str, expected: Listen) -> None:
      "[127.0.0.1]:80", "[::1]", "127.0.0.1:٣", "127.0.0.1:1\n", "1.2.3:80", "[::1%lo]:x"],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(ValueError, match=r"give an IP address and a port, like 127\.0\.0\.1:10912") as refused:
+    with pytest.raises(UsageError, match=r"give an IP address and a port, like 127\.0\.0\.1:10912") as refused:
         parse_listen(text)
 
     assert "\n" not in str(refused.value)

@@ -9,7 +9,7 @@ from helpers.nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sa
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy, WatermarkConfig
 from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
-from cgpause.policy.watermark import WatermarkState, step, verdict
+from cgpause.policy.watermark import WatermarkState, step, why_it_runs
 
 RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)
 CONFIG = Config(policy=Policy.WATERMARK, watermark=RULES, hold=HoldConfig(max_pause_s=86400))
@@ -319,5 +319,5 @@ def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
         (90, "runs: rank 3, and 2 are paused at a time"),
     ],
 )
-def test_verdict_says_why_a_candidate_keeps_running(used_pct: float, text: str) -> None:
-    assert ": ".join(verdict(3, sample(NOW, used_pct), CONFIG)) == text
+def test_it_says_why_a_candidate_keeps_running(used_pct: float, text: str) -> None:
+    assert f"runs: {why_it_runs(3, sample(NOW, used_pct), CONFIG)}" == text

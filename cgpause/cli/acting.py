@@ -20,9 +20,10 @@ from cgpause.core.model import Mechanism, Result
 from cgpause.core.names import read_names
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
 from cgpause.ledger.record import XATTR
+from cgpause.pods.discover import paused_cgroups
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.restore import braked_roots, events, paused_cgroups
+from cgpause.restore import braked_roots, events
 from cgpause.restore import resume_all as restore_all
 from cgpause.telemetry.events import Event
 
@@ -103,7 +104,7 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     if dry_run:
         failed: list[CgpauseError] = []
         pods = paused_cgroups(root, lambda _, error: failed.append(error))
-        lines = [f"{label} would be resumed" for label in _labels(given, [pod.id.path for pod in pods])]
+        lines = [f"{label} would be resumed" for label in _labels(given, [pod.cgroup.path for pod, _ in pods])]
         lines += [f"{printable(kubepods.id.path)} would get its memory.high back" for kubepods in braked_roots(root)]
         for line in lines or ([] if failed else ["nothing is paused"]):
             typer.echo(line)

@@ -21,7 +21,7 @@ from cgpause.cli.context import Globals
 from cgpause.cli.evidence import MAX_BYTES, Document, collect, configuration_of, read_text, sources_of
 from cgpause.config.load import render_config
 from cgpause.config.settings import Config
-from cgpause.core.errors import KernelWriteError, printable
+from cgpause.core.errors import KernelWriteError, UsageError, printable
 from cgpause.core.names import read_names
 from cgpause.core.redact import HiddenNames, names_in_labels, redact, redact_values, users_in
 
@@ -34,13 +34,13 @@ def name_file(path: str | None) -> str:
     """Return the path of the report: `path`, or a new file in the folder `path` or the current one.
 
     Raises:
-        ValueError: `path` is no folder and does not end in .tar.gz or .tgz.
+        UsageError: `path` is no folder and does not end in .tar.gz or .tgz.
     """
     own = time.strftime("cgpause-bug-report-%Y%m%d-%H%M%S.tar.gz", time.gmtime())
     if path is None or os.path.isdir(path):
         return os.path.join(path or "", own)
     if not path.endswith((".tar.gz", ".tgz")):
-        raise ValueError(f"FILE {printable(path)!r}: the report is a .tar.gz; name a file *.tar.gz, or a folder")
+        raise UsageError(f"FILE {printable(path)!r}: the report is a .tar.gz; name a file *.tar.gz, or a folder")
     return path
 
 
@@ -81,9 +81,9 @@ def write(given: Globals, file: str, *, keep_names: bool) -> Iterator[str]:
 # --- from parts to texts ---------------------------------------------------------------------------------------------
 
 
-def report(parts: list[Document], names: HiddenNames, *, keep_names: bool, salt: bytes | None = None) -> dict[str, str]:
+def report(parts: list[Document], names: HiddenNames, *, keep_names: bool) -> dict[str, str]:
     """Return the text of every part by file name, redacted unless `keep_names`. The hashes' salt is not kept."""
-    salt = secrets.token_bytes(16) if salt is None else salt
+    salt = secrets.token_bytes(16)
     names = _with_those_in(parts, names)
     texts = {}
     for part in parts:

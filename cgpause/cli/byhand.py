@@ -12,7 +12,7 @@ from collections.abc import Callable
 from cgpause.config.settings import Config
 from cgpause.core import durations
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import HeldError, ProtectedError, printable
+from cgpause.core.errors import PausedOtherwiseError, ProtectedError, printable
 from cgpause.core.model import Mechanism, Owner, PauseRecord, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.systemd import original_from_systemd
@@ -43,7 +43,7 @@ def pause(
 
     Raises:
         ProtectedError: the pod is protected, and `force` is False.
-        HeldError: the pod is paused already, but not as requested; nothing was changed.
+        PausedOtherwiseError: the pod is paused already, but not as requested; nothing was changed.
         CgpauseError: as in the ledger.
     """
     if tracked.pod.protected is not None and not force:
@@ -74,7 +74,7 @@ def pause(
     if _only_ends_otherwise(record, request, mechanism):
         ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
         if ends is None:
-            raise HeldError("it was resumed in this moment: try again")
+            raise PausedOtherwiseError("it was resumed in this moment: try again")
         note(make_event("extended", tracked.pod, request.reason, ends[1]))
         return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
@@ -110,11 +110,11 @@ def _rehearse(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None
 
 
 def _leave(record: PauseRecord, request: PauseRequest, mechanism: Mechanism | None) -> str:
-    """Return a text about a pause that stays unchanged; raise HeldError if it is not as requested."""
+    """Return a text about a pause that stays unchanged; raise PausedOtherwiseError if it is not as requested."""
     held = _describe_held(record, request.since_ns)
     # An error too if the daemon has paused the pod again just now: it may resume the pod, against the request.
     if mechanism not in (None, record.mechanism) or record.owner is Owner.DAEMON:
-        raise HeldError(f"{held}; to pause it otherwise, cgpause resume it first")
+        raise PausedOtherwiseError(f"{held}; to pause it otherwise, cgpause resume it first")
     return held
 
 

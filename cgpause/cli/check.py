@@ -23,8 +23,10 @@ from cgpause.pods.containers import descendants
 from cgpause.pods.tree import PodTree
 
 _OLDEST_KERNEL = (5, 14)
-"""First kernel with cgroup.kill and cpu.max.burst; user.* xattrs on cgroups need 5.7, cgroup.freeze 5.2."""
+"""First kernel with cgroup.kill (commit 661ee6280931) and cpu.max.burst (f4183717b370); user.* xattrs on cgroups need
+5.7 ("cgroupfs: Support user xattrs"), cgroup.freeze 5.2 (76f969e8948d)."""
 _DEFERRED_THROTTLE_KERNEL = (6, 18)
+"""First kernel that throttles a task on its return to user space (sched/fair: Switch to task based throttle model)."""
 _OTHER_WRITERS = ("koordlet", "crane-agent", "katalyst-agent")
 _PROBE_XATTR = "user.cgpause_check"
 

@@ -17,14 +17,13 @@ from typing import NamedTuple
 from cgpause.core import durations
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, DamagedRecordError, printable
-from cgpause.core.kubepods import pod_uid
 from cgpause.core.model import About, Owner, PauseRecord
 from cgpause.core.names import read_names
 from cgpause.core.paths import DEFAULT_LOG_DIR, metrics_path
 from cgpause.kernel.cgroupfs import find_cgroup_root
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
 from cgpause.ledger.ledger import read_record
-from cgpause.restore import paused_cgroups
+from cgpause.pods.discover import paused_cgroups
 from cgpause.telemetry import published
 
 _MOST_BYTES = 80
@@ -83,11 +82,10 @@ def _records(root: str, log_dir: str) -> _Found:
 
     names = None
     paused, damaged = [], []
-    for cgroup in paused_cgroups(root, fail):
+    for pod, cgroup in paused_cgroups(root, fail):
         names = read_names(log_dir).pods if names is None else names
-        uid = pod_uid(os.path.basename(cgroup.id.path)) or cgroup.id.path
-        name = names.get(uid)
-        label = uid if name is None else f"{name.namespace}/{name.name}"
+        name = names.get(pod.uid)
+        label = pod.uid if name is None else f"{name.namespace}/{name.name}"
         try:
             record = read_record(cgroup)
         except CgroupGoneError:

@@ -55,19 +55,17 @@ class Globals:
 
     def held(self) -> set[PauseKey]:
         """Return the keys of all recorded pauses, read from the pods' cgroups and not from the history."""
-        from cgpause.core.kubepods import pod_uid
         from cgpause.ledger import ledger
-        from cgpause.restore import paused_cgroups
+        from cgpause.pods.discover import paused_cgroups
         from cgpause.telemetry.events import PauseKey, boot_id
 
         boot, found = boot_id(), set()
         try:
-            for cgroup in paused_cgroups(self.root(), lambda *_: None):
+            for pod, cgroup in paused_cgroups(self.root(), lambda *_: None):
                 with suppress(CgpauseError):
                     record = ledger.read_record(cgroup)
-                    uid = pod_uid(os.path.basename(cgroup.id.path))
-                    if record is not None and uid is not None and boot is not None:
-                        found.add(PauseKey(boot, uid, record.since_ns))
+                    if record is not None and boot is not None:
+                        found.add(PauseKey(boot, pod.uid, record.since_ns))
         except CgpauseError:
             return found  # without cgroup v2 no pod can be paused
         return found

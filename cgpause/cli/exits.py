@@ -28,6 +28,7 @@ from cgpause.core.errors import (
     PodLookupError,
     ProtectedError,
     RestoreError,
+    UsageError,
 )
 from cgpause.core.exit_codes import Exit
 
@@ -37,6 +38,7 @@ _LONGEST_S = 100 * 365 * 86400
 
 _EXITS: tuple[tuple[type[CgpauseError], Exit], ...] = (
     (ConfigError, Exit.USAGE),
+    (UsageError, Exit.USAGE),
     (PodLookupError, Exit.NO_SUCH_POD),
     (CgroupGoneError, Exit.NO_SUCH_POD),
     (ProtectedError, Exit.PROTECTED),

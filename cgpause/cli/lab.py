@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from cgpause.cli.context import Globals
-from cgpause.cli.exits import exits, fail, seconds
+from cgpause.cli.exits import exits, seconds
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
-from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Policy
 from cgpause.offline.simulate import Arm
 
@@ -99,10 +98,7 @@ def simulate(
         return
     given: Globals = context.obj
     with exits():
-        try:
-            loads = command.choose(workload or [], preset or [])
-        except ValueError as e:
-            fail(str(e), Exit.USAGE)
+        loads = command.choose(workload or [], preset or [])
         arms = list(dict.fromkeys(policy or Arm))
         some = range(seed, seed + seeds)
         with folder.filled(to) as written:

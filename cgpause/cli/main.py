@@ -426,11 +426,8 @@ def metrics(
     with exits():
         from cgpause.telemetry import exporter
 
-        try:
-            interval_s = seconds(interval, "--interval")
-            exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
-        except ValueError as e:
-            fail(str(e), Exit.USAGE)
+        interval_s = seconds(interval, "--interval")
+        exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
 
 
 @_command(_NODE, "cgpause condition paused")
@@ -470,11 +467,7 @@ def bug_report(
     with exits():
         from cgpause.cli import bugreport
 
-        try:
-            chosen = bugreport.name_file(file)
-        except ValueError as e:
-            fail(str(e), Exit.USAGE)
-        for line in bugreport.write(context.obj, chosen, keep_names=keep_names):
+        for line in bugreport.write(context.obj, bugreport.name_file(file), keep_names=keep_names):
             typer.echo(line)
 
 

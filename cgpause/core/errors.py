@@ -89,7 +89,11 @@ class BusyError(CgpauseError):
     """Another process has kept the pod's lock for longer than the wait."""
 
 
-class HeldError(CgpauseError):
+class UsageError(CgpauseError):
+    """The options of a command contradict each other, or the value of one is not allowed."""
+
+
+class PausedOtherwiseError(CgpauseError):
     """The pod is already paused, in another way than requested."""
 
 

@@ -174,7 +174,7 @@ class Pod:
     protected: str | None
     """The rule that protects the pod, or None."""
     settled_at_ns: int = 0
-    """Before this time the pod is paused last: its cgroup or its containers are too new."""
+    """Until this time its cgroup or its containers are new: watermark does not pause it, reserve may."""
     spared_until_ns: int = 0
     """Before this time the pod is never paused."""
     paused: PauseRecord | None = None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
-from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, HeldError
+from cgpause.core.errors import BusyError, CgpauseError, CgroupGoneError, DamagedRecordError, PausedOtherwiseError
 from cgpause.core.model import (
     Action,
     CgroupId,
@@ -134,7 +134,10 @@ class Actuator:
         used_pct: float | None = None,
         wait_s: float = _BUSY_WAIT_S,
     ) -> bool:
-        """Restore one pod's original values; return False after a failure, which is logged and will be tried again.
+        """End the daemon's pause of one pod; return False after a failure, which is logged and may be tried again.
+
+        True does not mean that this call resumed the pod: an operator may have taken the pause over, or another process
+        may have ended it.
 
         Raises:
             BusyError, CgroupGoneError: as in the ledger.
@@ -146,7 +149,7 @@ class Actuator:
                 resumed = self._ledger.resume(tracked.cgroup, wait_s=wait_s, known=pod.paused, owner=owner)
         except (CgroupGoneError, BusyError):
             raise
-        except HeldError:
+        except PausedOtherwiseError:
             self.read_record(tracked)  # an operator has taken the pause over since the last read
             return True
         except CgpauseError as e:
@@ -219,7 +222,7 @@ class Actuator:
                 )
         except CgroupGoneError:
             return
-        except HeldError:
+        except PausedOtherwiseError:
             self.read_record(tracked)  # an operator has paused it again meanwhile
             return
         except CgpauseError as e:
@@ -244,7 +247,10 @@ class Actuator:
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
-        """Write a throttled pod's quota again after another program changed its cpu.max, at most ten times an hour."""
+        """Write a throttled pod's quota again after another program changed its cpu.max, at most ten times an hour.
+
+        After that, resume the pod and leave it alone for a minute; if an operator paused it, stop to watch it.
+        """
         paused = tracked.pod.paused
         if paused is None or paused.written is None:
             return
@@ -276,7 +282,7 @@ class Actuator:
             make_event(
                 "asserted again",
                 tracked.pod,
-                "somebody else wrote cpu.max",
+                "another program wrote cpu.max",
                 record,
                 cpu_max_from=record.original,
                 cpu_max_to=record.written,

@@ -147,7 +147,8 @@ class Brake:
     def apply(self, headroom: Headroom, current_bytes: int | None, at_ns: int, *, tight: bool, care_bytes: int) -> None:
         """Set the level that fits the sample; a failure is logged and tried again, and the pauses do not depend on it.
 
-        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `close` is whether memory is tight.
+        `current_bytes` is kubepods' memory.current, None if there is no kubepods; `tight` and `care_bytes` are
+        those of the last decision.
         """
         if self._watch.degraded:
             self.answer_drift(at_ns)
@@ -186,7 +187,7 @@ class Brake:
     def _count_trips(self, cgroup: Cgroup, at_ns: int, *, tight: bool) -> None:
         armed = self._level is not None and self._level.tripwire
         if tight and not armed:
-            return  # no tripwire now and none before; while memory is tight this runs up to fifty times a second
+            return  # no tripwire now and none before; while memory is tight this runs up to twenty times a second
         before, self._reached = self._reached, _count_reached(cgroup)
         self._trips = self._trips.follow(at_ns, armed=armed, tripped=self._reached > before)
 
@@ -223,9 +224,9 @@ class Brake:
         return _SLEEP_NS
 
     def answer_drift(self, at_ns: int) -> bool:
-        """Check memory.high after a write to it, and set the daemon's value again, a bounded number of times.
+        """Read memory.high after a write to it, and write the daemon's value again, up to ten times an hour.
 
-        Return True if the daemon's value is no longer in force: the daemon must not sleep then.
+        Return True if that value was lost or given up just now: the daemon must not sleep then.
         """
         cgroup, now = self._cgroup, self._level
         if cgroup is None or self._given_up or self._dry_run:
@@ -265,7 +266,7 @@ class Brake:
                 memory_high_from=high.text(found),
                 memory_high_to=record.written_bytes,
                 times=self._answered.count,
-                reason="somebody else wrote memory.high",
+                reason="another program wrote memory.high",
             ),
         )
         return False
@@ -347,7 +348,7 @@ class Brake:
     def _leave(self, at_ns: int) -> None:
         self._level = None
         self._retry_at_ns = at_ns + _RETRY_NS
-        self._complain(logging.INFO, "memory.high left alone", CgpauseError("somebody has set a lower one"))
+        self._complain(logging.INFO, "memory.high left alone", CgpauseError("another program has set a lower one"))
 
     def _complain(self, level: int, what: str, error: CgpauseError) -> None:
         # Log each trouble once: it may come back every tick.

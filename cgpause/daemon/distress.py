@@ -21,7 +21,7 @@ from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
 
 _YOUNG_NS = 120 * NS_PER_S
-"""Longest time from the start of a service until it listens."""
+"""Time from a start in which refused connections count as probes of a service that does not listen yet."""
 _GRACE_NS = 30 * NS_PER_S
 """Kubernetes' default time for a pod to terminate (terminationGracePeriodSeconds)."""
 

@@ -57,7 +57,7 @@ def gather(sources: Sources, at_ns: int) -> Values:
         **memory,
         **_pressure("cgpause_node_memory_pressure", read_node_pressure()),
         **_kubepods(tree.kubepods),
-        **_pods(tree, at_ns, MAX_PODS),
+        **_pods(tree, at_ns),
         **counts.values(),
         "cgpause_drifts_total": _by_file(counts.drifts, sources.brake.drifts),
         "cgpause_drift_surrenders_total": _by_file(counts.surrenders, sources.brake.surrenders),
@@ -138,7 +138,7 @@ def _kubepods(kubepods: Cgroup | None) -> Values:
     return values
 
 
-def _pods(tree: PodTree, at_ns: int, most: int) -> Values:
+def _pods(tree: PodTree, at_ns: int) -> Values:
     states = Counter(dict.fromkeys(CountedState, 0))
     paused = Counter({(str(owner), str(how)): 0 for owner in Owner for how in Mechanism})
     oldest = []
@@ -153,7 +153,7 @@ def _pods(tree: PodTree, at_ns: int, most: int) -> Values:
     oldest.sort()
     wall_s = time.time()
     starts: dict[tuple[str, ...], float] = {}
-    for since_ns, label, owner, how in oldest[:most]:
+    for since_ns, label, owner, how in oldest[:MAX_PODS]:
         # The duration is measured on the boot clock: setting the wall clock must not change it.
         start = round(wall_s - (at_ns - since_ns) / 1e9, 3)
         starts.setdefault((*pod_label(label), owner, how), start)  # two UIDs can share a name: the older pause counts

@@ -39,7 +39,7 @@ class Intake:
     def take_in(
         self, changes: Changes, schedule: Schedule, headroom: Headroom | None, at_ns: int
     ) -> tuple[Schedule, bool]:
-        """Refresh the changed pods, and the tree if that is due; `headroom` is that of the last sample.
+        """Refresh the changed pods, and the tree if that is due; `headroom` is the last one read.
 
         Return the schedule, and whether a decision must not wait.
         """
@@ -79,7 +79,10 @@ class Intake:
         return schedule, urgent
 
     def refresh(self, schedule: Schedule, headroom: Headroom | None, at_ns: int) -> Schedule:
-        """Refresh the tree of pods; return the schedule."""
+        """Refresh the tree of pods, and bring records, quotas, PSI triggers and the brake in line with it.
+
+        Return the schedule: awake, and with an earlier sample if one is needed.
+        """
         config = self.tree.config
         schedule = schedule.awake()
         appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)

@@ -1,7 +1,7 @@
 """The daemon as a process: start, reload of the configuration, and a stop that leaves no pod paused.
 
     python -m cgpause.daemon --config FILE [--cgroup-root DIR] [--log-dir DIR] [--state-dir DIR] [--run-dir DIR]
-        [--dry-run]
+        [--dry-run] [--verbose] [--version]
 
 The systemd unit starts it. It stays small and imports neither typer nor rich.
 """

@@ -28,7 +28,7 @@ class Status:
         return NEVER_NS if self._notifier.watchdog_s is None else self._alive_at_ns
 
     def turn(self, at_ns: int, headroom: Headroom | None) -> None:
-        """Send the messages that are due; `headroom` is that of the last sample, None if memory cannot be read."""
+        """Send the messages that are due; `headroom` is the last one read, None if memory cannot be read."""
         if not self._notifier.connected:
             return
         watchdog_s = self._notifier.watchdog_s
@@ -42,7 +42,7 @@ class Status:
 
     def _line(self, headroom: Headroom | None) -> str:
         if headroom is None:
-            return "Cannot read this node's memory; pausing nobody"
+            return "Cannot read this node's memory; no pod is paused"
         if self._tree.kubepods is None:
             return f"Waiting for kubepods to appear below {self._tree.root}"
         paused = sum(tracked.pod.paused is not None for tracked in self._tree.pods.values())

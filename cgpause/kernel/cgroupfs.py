@@ -37,6 +37,7 @@ _HINTS = {
     errno.EACCES: "run as root, or give the process CAP_DAC_OVERRIDE",
     errno.EPERM: "run as root",
     errno.EROFS: "the cgroup file system is mounted read-only here; leave ProtectControlGroups= off",
+    # "cgroupfs: Support user xattrs" (Linux 5.7).
     errno.EOPNOTSUPP: "this file system has no user.* xattrs; cgroup v2 has them since kernel 5.7",
     errno.ENOSPC: "the file system has no room for another xattr",
     errno.EBUSY: "the cgroup is being removed, or another controller refuses the change",
@@ -44,10 +45,11 @@ _HINTS = {
 _READ_SIZE = 16384  # memory.stat, the longest file read here, has 1.6 KiB on 6.12
 _PIECE_SIZE = 2048
 LOCK_FILE = "cgroup.kill"
-"""The file that is locked in place of the directory: only root may open it (mode 0200, kernel 5.14). Any
-user of the host, and a container with /sys mounted, may open the directory and so could lock it."""
+"""The file that is locked in place of the directory: only root may open it (mode 0200, kernel 5.14, commit
+661ee6280931). Any user of the host, and a container with /sys mounted, may open the directory and so could lock it."""
 DAEMON_FILE = "memory.reclaim"
-"""The file on the root of its tree that a daemon keeps locked while it lives; also mode 0200, kernel 5.19."""
+"""The file on the root of its tree that a daemon keeps locked while it lives; also mode 0200, kernel 5.19
+(commit 94968384dde1)."""
 _LOCK_POLL_S = 0.01
 _LINKS_OF_A_LEAF = 2
 
@@ -55,8 +57,9 @@ _LINKS_OF_A_LEAF = 2
 class Cgroup:
     """One cgroup, open by a descriptor of its directory.
 
-    Every method raises CgroupGoneError after the cgroup was removed, and KernelReadError or KernelWriteError if the
-    kernel refuses anything else.
+    Methods that read or write raise CgroupGoneError after the removal of the cgroup, and KernelReadError or
+    KernelWriteError if the kernel refuses. `exists`, `has`, `daemon_lock` and `close` raise nothing; the two locks name
+    their own errors.
     """
 
     __slots__ = ("_daemon_fd", "_fd", "_root", "id", "path")

@@ -6,7 +6,8 @@ read up to a bound, and only the one variable is looked at. The kernel shows it 
 CAP_DAC_READ_SEARCH if the process belongs to another user than root.
 
 The kernel takes the process's mmap_lock for it, which the process may hold for long. So the daemon reads in a thread
-(`cgpause.pods.words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, since Linux 4.17).
+(`cgpause.pods.words`). A page of a file or of a userfaultfd does not delay the reading (FOLL_ANON, commit 7f7ccc2ccc2e,
+Linux 4.17).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _RUNTIMES = (b"runc\n", b"runc:[", b"crun\n", b"youki", b"conmon\n")
 
 
 class Containers:
-    """The containers of one pod whose word is known, between two readings."""
+    """The containers of one pod that were already read, so that each is read once."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()

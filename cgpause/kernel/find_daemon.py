@@ -2,13 +2,15 @@
 
 A daemon has a flock on the root's memory.reclaim while it lives (`Cgroup.lock_for_daemon`). An attempt to take that
 lock, even a shared one, needs root and could make a daemon fail that starts at that moment. /proc/locks shows the owner
-of the lock to every user who can see the owner's process. If it shows none (a kernel before 5.19 has no memory.reclaim,
-a dry run takes no lock, a container may see no other processes), the cgroup of the installed unit still shows that it
-runs. systemctl would show less and cost a process each time.
+of the lock to every user who can see the owner's process (locks_show, fs/locks.c). If it shows none (a kernel before
+5.19 has no memory.reclaim, a dry run takes no lock, a container without the host's PID namespace sees no other
+processes), the cgroup of the installed unit still shows that it runs. systemctl would show less and cost a process each
+time.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +18,9 @@ from cgpause.core.errors import CgpauseError
 from cgpause.core.parse import parse_flock_holder
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.journal import UNIT
+
+HOST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the host's PID namespace in /proc/self/ns (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
 
 
 class DaemonState(StrEnum):
@@ -37,7 +42,10 @@ class RunningDaemon:
 
 
 def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
-    """Return the daemon with the lock of a tree; this needs no privileges and disturbs no daemon that starts."""
+    """Return the state of the daemon of a tree, with its process id if /proc/locks shows that it has the tree's lock.
+
+    Without one the cgroup of the unit decides. This needs no privileges and disturbs no daemon that starts.
+    """
     try:
         with Cgroup(root, "") as top:
             lock = top.daemon_lock()
@@ -53,9 +61,18 @@ def find_daemon(root: str, proc_locks: str = "/proc/locks") -> RunningDaemon:
             lock = None
     if pid is not None:
         return RunningDaemon(DaemonState.RUNNING, pid)
+    if not _sees_all_processes():
+        lock = None
     if unit:
         return RunningDaemon(DaemonState.LOOKING_ON if lock is not None else DaemonState.RUNNING)
     return RunningDaemon(DaemonState.UNKNOWN if lock is None else DaemonState.STOPPED)
+
+
+def _sees_all_processes() -> bool:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == HOST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def _is_populated(top: Cgroup) -> bool:

@@ -4,7 +4,8 @@ kubelet's HTTP, TCP and gRPC probes need a listening socket in the pod's network
 such probe to miss, so a pause may be long. All processes of a pod share the network namespace of its sandbox, so one
 process is enough. On the host's network the result is that of the host: a service. This module does not see exec probes
 (slow under throttling, kubelet 1.32), a service that does not listen yet, UDP (kubelet has no UDP probes), or the
-sockets inside a sandboxed runtime (gVisor, Kata). A rule can name the class of such pods.
+sockets inside a sandboxed runtime (gVisor, Kata). A rule can name the class of such pods. Of a service that does not
+listen yet, `refused_connections` shows the probes, and `is_being_made` whether its container's program has started.
 
 `/proc/<pid>/net` needs no capability, unlike `ns/net` and `fd`.
 """

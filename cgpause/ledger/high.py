@@ -136,7 +136,7 @@ def set_high(
             cgroup.write(FILE, text(level_bytes))
             found = parse_limit(cgroup.read(FILE), FILE)
             if found != level_bytes:
-                raise CgpauseError(f"wrote {level_bytes} to {cgroup.path}/{FILE} and read {text(found)}")
+                raise CgpauseError(f"wrote {level_bytes} to {printable(cgroup.path)}/{FILE} and read {text(found)}")
         except CgroupGoneError:
             raise
         except CgpauseError as e:

@@ -1,7 +1,7 @@
 """The pause protocol: record, write, verify, restore. The daemon and the CLI use it.
 
     pause:   flock → read cpu.max → set record → read again → write → read back
-    freeze:  flock → get record → set record → freeze → read back (a throttled pod that grows all the same)
+    freeze:  flock → get record → set record → freeze → read back (the second step of a throttled pod)
     take over: flock → get record → set record (new owner and end) → write the pause again if it is not in force
     set end: flock → get record → set record (new end)
     resume:  flock → get record → write the original, unless a foreign value is in force → remove record
@@ -22,10 +22,10 @@ from cgpause.core.errors import (
     CgpauseError,
     CgroupGoneError,
     DamagedRecordError,
-    HeldError,
     KernelWriteError,
     LostOriginalError,
     MalformedError,
+    PausedOtherwiseError,
     RestoreError,
     printable,
 )
@@ -149,7 +149,7 @@ def take_over(
     are written only if they are not in force: their writer died, or another program has written since.
 
     Raises:
-        HeldError: the pod is frozen, and a throttle was requested; nothing was changed.
+        PausedOtherwiseError: the pod is frozen, and a throttle was requested; nothing was changed.
         CgpauseError: the pod cannot be paused; the pause is the daemon's again, and its record undoes everything.
     """
     with cgroup.locked(wait_s=wait_s):
@@ -177,14 +177,12 @@ def take_over(
         return record
 
 
-def set_end(
-    cgroup: Cgroup, owner: Owner, expires_ns: int | None, *, wait_s: float = LOCK_WAIT_S
-) -> tuple[PauseRecord, PauseRecord] | None:
+def set_end(cgroup: Cgroup, owner: Owner, expires_ns: int | None) -> tuple[PauseRecord, PauseRecord] | None:
     """Set the end of a pause; return the record before and after, None if `owner` has no pause there.
 
     One write of the record: after a death before it the old end is in force, after it the new one.
     """
-    with cgroup.locked(wait_s=wait_s):
+    with cgroup.locked(wait_s=LOCK_WAIT_S):
         existing = read_record(cgroup)
         if existing is None or existing.owner is not owner:
             return None
@@ -201,12 +199,14 @@ def plan_take_over(
     It writes nothing.
 
     Raises:
-        HeldError: the pod is frozen, and a throttle was requested.
+        PausedOtherwiseError: the pod is frozen, and a throttle was requested.
         CgpauseError: the pod cannot be paused: another program froze it, or a value is malformed.
     """
     mechanism = mechanism or existing.mechanism
     if existing.mechanism is Mechanism.FREEZE and mechanism is Mechanism.THROTTLE:
-        raise HeldError("it is frozen by the daemon, and a frozen pod is not throttled: cgpause resume it first")
+        raise PausedOtherwiseError(
+            "it is frozen by the daemon, and a frozen pod is not throttled: cgpause resume it first"
+        )
     if existing.mechanism is not mechanism:
         _refuse_frozen(cgroup)
     record = replace(
@@ -269,7 +269,7 @@ def resume(
 
     Raises:
         RestoreError: an original could not be written; the record stays.
-        HeldError: the pause has another owner; nothing was changed.
+        PausedOtherwiseError: the pause has another owner; nothing was changed.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
     try:
@@ -281,11 +281,13 @@ def resume(
                     return _resume_damaged(cgroup, e, second_source)
                 record = known
             if record is not None and owner is not None and record.owner is not owner:
-                raise HeldError(f"{printable(cgroup.path)} is paused {record.owner.by}: {printable(record.reason)}")
-            if record is None and known is not None and _is_in_force(cgroup, known):
+                raise PausedOtherwiseError(
+                    f"{printable(cgroup.path)} is paused {record.owner.by}: {printable(record.reason)}"
+                )
+            if record is None and known is not None and _leaves_a_value(cgroup, known):
                 record = known
             return None if record is None else _undo(cgroup, record)
-    except (BusyError, CgroupGoneError, HeldError, RestoreError):
+    except (BusyError, CgroupGoneError, PausedOtherwiseError, RestoreError):
         raise
     except CgpauseError as e:
         raise RestoreError(f"cannot restore {printable(cgroup.path)}: {e}") from e
@@ -347,15 +349,14 @@ def _write_quota(cgroup: Cgroup, record: PauseRecord, throttle: CpuMax) -> Pause
 
 
 def _at_work(cgroup: Cgroup, what: str) -> CgpauseError:
-    return CgpauseError(f"{what} in {cgroup.path}/cpu.max: another writer is at work (see: cgpause check)")
+    return CgpauseError(f"{what} in {printable(cgroup.path)}/cpu.max: another writer is at work (see: cgpause check)")
 
 
 def _write_freeze(cgroup: Cgroup) -> None:
     cgroup.write("cgroup.freeze", "1")
     if not _is_frozen(cgroup):
-        raise CgpauseError(
-            f"wrote 1 to {cgroup.path}/cgroup.freeze and read 0: another writer is at work (see: cgpause check)"
-        )
+        wrote = f"wrote 1 to {printable(cgroup.path)}/cgroup.freeze and read 0"
+        raise CgpauseError(f"{wrote}: another writer is at work (see: cgpause check)")
 
 
 def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
@@ -377,8 +378,8 @@ def _undo(cgroup: Cgroup, record: PauseRecord) -> Resumed:
     return Resumed(record, current, foreign)
 
 
-def _is_in_force(cgroup: Cgroup, record: PauseRecord) -> bool:
-    """Return True if a value of the record is still in force; a resume leaves none."""
+def _leaves_a_value(cgroup: Cgroup, record: PauseRecord) -> bool:
+    """Return True if any value that the record would undo, freeze or quota, is still on the cgroup."""
     if record.mechanism is Mechanism.FREEZE and _is_frozen(cgroup):
         return True
     return record.written not in (None, record.original) and parse_cpu_max(cgroup.read("cpu.max")) == record.written
@@ -439,7 +440,9 @@ def _thaw(cgroup: Cgroup) -> None:
 
 def _refuse_frozen(cgroup: Cgroup) -> None:
     if _is_frozen(cgroup):
-        raise CgpauseError(f"{cgroup.path} is already frozen, and not by cgpause: left to whoever froze it")
+        raise CgpauseError(
+            f"{printable(cgroup.path)} is already frozen, and not by cgpause: left to the program that froze it"
+        )
 
 
 def _is_frozen(cgroup: Cgroup) -> bool:

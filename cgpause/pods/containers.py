@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.kubepods import container_id
 from cgpause.core.names import Names
 from cgpause.kernel.cgroupfs import Cgroup
@@ -27,7 +27,7 @@ def kill_containers(pod: Cgroup, names: Names) -> list[str]:
     """
     containers = _containers(pod, names)
     if not containers:
-        raise CgpauseError(f"{pod.path}: cannot tell its containers from its sandbox, so nothing was killed")
+        raise CgpauseError(f"{printable(pod.path)}: cannot tell its containers from its sandbox, so nothing was killed")
     for name in containers:
         with contextlib.suppress(CgroupGoneError), pod.child(name) as cgroup:
             cgroup.write("cgroup.kill", "1")

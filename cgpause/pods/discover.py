@@ -6,7 +6,7 @@ Cgroups with unknown names are ignored. Facts: tests/fixtures, captured from a r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError
@@ -85,27 +85,33 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
     return None if best is None else best[1:]
 
 
-def paused_elsewhere(root: str, kubepods: Cgroup | None) -> list[PodCgroup]:
-    """Return the pods with a record in every kubepods tree but `kubepods`; unreadable trees and pods are skipped."""
-    found = []
-    for path, _ in kubepods_roots(root):
-        if kubepods is not None and path == kubepods.id.path:
+def paused_cgroups(root: str, on_error: OnError, *, but: str | None = None) -> Iterator[tuple[PodCgroup, Cgroup]]:
+    """Iterate over all pods with a record, in every tree named like kubepods but the one with the path `but`.
+
+    Each pod's open cgroup is closed before the next step. `on_error` is told of each cgroup that cannot be read: there
+    may be a record in it.
+    """
+    for path, _ in kubepods_roots(root, on_error):
+        if path == but:
             continue
         try:
-            with Cgroup(root, path) as other:
-                pods, _ = list_pods(other, lambda *_: None)
-        except CgpauseError:
+            with Cgroup(root, path) as kubepods:
+                pods, _ = list_pods(kubepods, on_error)
+        except CgroupGoneError:
             continue
-        found += [pod for pod in pods if _has_record(root, pod)]
-    return found
-
-
-def _has_record(root: str, pod: PodCgroup) -> bool:
-    try:
-        with Cgroup(root, pod.cgroup.path) as cgroup:
-            return cgroup.get_xattr(XATTR) is not None
-    except CgpauseError:
-        return False
+        except CgpauseError as e:
+            on_error(path, e)
+            continue
+        for pod in sorted(pods, key=lambda found: found.cgroup.path):
+            try:
+                with Cgroup(root, pod.cgroup.path) as cgroup:
+                    is_paused = cgroup.get_xattr(XATTR) is not None
+                    if is_paused:
+                        yield pod, cgroup
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                on_error(pod.cgroup.path, e)
 
 
 def list_pods(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[PodCgroup], list[CgroupId]]:

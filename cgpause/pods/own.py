@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
 
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.kernel.cgroupfs import Cgroup
@@ -46,6 +45,6 @@ def holds_us(cgroup: Cgroup, uid: str, own_uid: str | None) -> bool:
     return False
 
 
-def own_pod_uid(env: Mapping[str, str] = os.environ) -> str | None:
+def own_pod_uid() -> str | None:
     """Return the UID of cgpause's own pod from CGPAUSE_POD_UID; None if the variable is empty or not set."""
-    return env.get(POD_UID, "").strip().lower() or None
+    return os.environ.get(POD_UID, "").strip().lower() or None

@@ -57,9 +57,9 @@ class RefreshTimes:
         self._facts_due_ns = 0
 
     def changed(self, at_ns: int, *, came: bool, gone: bool) -> None:
-        """Make a refresh due after a new pod or tier (`came`), or within GONE_REFRESH_NS after one is gone.
+        """Make a refresh due: at once for a new pod or tier (`came`), in GONE_REFRESH_NS for a removed one (`gone`).
 
-        Pods come by the dozen and are not paused at first, so one refresh after the rest handles all of them.
+        Pods come by the dozen and are not paused at first, so a refresh rests after the one before and handles many.
         """
         if came:
             self._not_later_than(max(at_ns, self._not_before_ns))

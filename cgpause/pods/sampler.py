@@ -81,7 +81,7 @@ class Sampler:
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
         self.kubepods_current_bytes: int | None = None
-        """`memory.current` of kubepods in the last sample, with page cache; None while there is no kubepods."""
+        """`memory.current` of kubepods when last read, with page cache; None while there is no kubepods."""
         self._all_at_ns = -_ALL_NS
         """Time of the last reading of all pods."""
         self._beside_bytes = 0

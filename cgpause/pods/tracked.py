@@ -55,7 +55,7 @@ class TrackedPod:
     oom_kills: int = 0
     """Count in memory.events when the pod was paused, or at the last OOM kill after that."""
     drifts: Drifts = field(default_factory=Drifts)
-    """Foreign writes to cpu.max answered during this pause."""
+    """Foreign writes to cpu.max answered in this hour of the pause."""
     failure: str | None = None
     """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
     retry_at_ns: int = 0
@@ -112,9 +112,9 @@ class TrackedPod:
         return self.seen
 
     def is_stat_due(self, at_ns: int) -> bool:
-        """Return whether memory.stat has to be read: some seconds after the last time, at once if the use has changed.
+        """Return True if memory.stat has to be read: after 10 or 60 s, after a change of the use, or without a sample.
 
-        The use is that of the last sample, if there was one.
+        A change is 1/64 of the use in the last sample, or any at all if more than 1/8 of it can be reclaimed.
 
         The kernel sums memory.stat up over all CPUs and prints sixty lines, which costs ten times as much as
         memory.current, and most pods of a node are idle. Page cache can turn into anonymous memory while memory.current
@@ -141,9 +141,9 @@ class TrackedPod:
         return reclaimable_bytes, parse_shmem(stat)
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
-        """Spare a pod with new containers for `settle_s` unless no other pod can be paused, and always for SPARED_S.
+        """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.
 
-        A `settle_s` below SPARED_S shortens both.
+        The watermark policy does not pause it for the whole of `settle_s`.
         """
         spared_s = min(hold.settle_s, SPARED_S)
         self.spare(at_ns + int(spared_s * NS_PER_S))

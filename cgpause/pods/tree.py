@@ -23,7 +23,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.listening import is_being_made, listens
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_elsewhere
+from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.words import Words
@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
 _MAKING_S = 10.0
-"""Longest such extension: the runtime is recognized by its process name, and a pod could use the same name."""
+"""Longest time for which `spare_unmade` spares a new pod: the runtime is recognized by its process name, and a pod
+could use the same name."""
 _ASK_INTERVAL_S = 10
+"""Interval of checks of a pod that does not listen: it may become a service later."""
 _ASK_AGAIN_S = 1
 """Interval of checks for a listening process while there was no answer: a new pod may have no process yet."""
 _ASKED_AT_ONCE = 16
@@ -82,15 +84,15 @@ class PodTree:
         """Discover the pods once; return the pods that appeared and the pods that are gone.
 
         Without `facts`, the facts of pods with a known name are not read again: pods come and go by the dozen.
-        Pods that appear after the first refresh are spared for `settle_s`: their cpu.max is not set yet when their
-        cgroup appears (measured: systemd writes it up to seconds later).
+        Pods that appear after the first refresh are spared from pauses at first (`TrackedPod.settle`): their cpu.max is
+        not set yet when their cgroup appears (measured: systemd writes it up to seconds later).
         A pod that is paused in a tree that is not in use (kubelet's cgroup driver was changed) stays tracked and
         protected until it is resumed or gone.
         """
         # Sorted, so that pods with equal use are ranked the same way in every run.
         found = {pod.cgroup: pod for pod in sorted(self._discover(), key=lambda pod: pod.cgroup)}
         self._complained &= found.keys()
-        elsewhere = [] if self._refreshed else paused_elsewhere(self.root, self.kubepods)
+        elsewhere = [] if self._refreshed else self._paused_elsewhere()
         left_behind = {pod.cgroup for pod in elsewhere} | {
             key
             for key, tracked in self.pods.items()
@@ -249,7 +251,10 @@ class PodTree:
         self._classify(tracked, at_ns)
 
     def was_not_visited(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Undo `was_visited`: processes appeared in the pod so often that the pod itself may make them."""
+        """Stop treating a pod as a service because of processes started in it: it may start so many itself.
+
+        Its workload stays known as a service.
+        """
         if tracked.visited:
             tracked.visited = False
             self._classify(tracked, at_ns)
@@ -265,11 +270,11 @@ class PodTree:
             return True
 
     def read_details(self, at_ns: int) -> None:
-        """Read the facts that a decision needs while memory is tight, for all pods.
+        """Read the facts that a decision needs while memory is tight.
 
-        They are reclaimable memory, tmpfs, own words, listening processes and, if sacrifices are configured, CPU time.
-        The loop calls it once a second; `read_stat` avoids most readings of memory.stat, the slowest of them. A pod
-        that cannot be read keeps its last values.
+        They are reclaimable memory, tmpfs, own words, which of the running pods listen and, if sacrifices are
+        configured, CPU time. The loop calls it once a second; `TrackedPod.is_stat_due` avoids most readings of
+        memory.stat, the slowest of them. A pod that cannot be read keeps its last values.
         """
         self.read_at_ns = at_ns
         self._take_words(at_ns)
@@ -334,6 +339,11 @@ class PodTree:
             return Workload.SERVICE  # unknown: the careful guess, because services are paused least
         age_s = (at_ns - tracked.started_ns) / NS_PER_S if tracked.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
+
+    def _paused_elsewhere(self) -> list[PodCgroup]:
+        """Return the pods with a record in kubepods trees that are not in use; skip what cannot be read."""
+        in_use = None if self.kubepods is None else self.kubepods.id.path
+        return [pod for pod, _ in paused_cgroups(self.root, lambda *_: None, but=in_use)]
 
     def _discover(self) -> list[PodCgroup]:
         if self.kubepods is not None and not self.kubepods.exists():

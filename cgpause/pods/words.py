@@ -27,7 +27,7 @@ _PATIENCE_S = 1.0
 
 
 class Words:
-    """Reads the words of pods when they are taken; after a pod that does not let it, no more."""
+    """Reads pods' own words when they are taken; once one reading hangs for _PATIENCE_S, it reads no more."""
 
     def __init__(self, root: str) -> None:
         """Read below the cgroup root `root`."""

@@ -224,7 +224,10 @@ def _quiet(
     next_ns: int,
     config: Config,
 ) -> Quiet:
-    """Return the bounds within which, after a decision without actions, the next one has none either."""
+    """Return the bounds within which the next decision would pause no running pod, after one without actions.
+
+    It might resume a paused pod, so they last for a second at most.
+    """
     available, capacity = sample.headroom.available_bytes, sample.headroom.capacity_bytes
     little = capacity * _QUIET_PCT / 100
     until_ns = sample.at_ns + _PAUSED_LOOK_NS
@@ -331,7 +334,7 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         pod = usage.pod
         stretch = decision.state.stretches.get(pod.cgroup)
         place = places.get(pod.cgroup)
-        # The reserve policy may pause a new pod if no other pause helps.
+        # The reserve policy may pause a new pod.
         stoppable = pod.paused is not None or (place is not None and place.stoppable)
         blocked = None if stoppable else hold.must_run(pod, stretch, sample.at_ns, config.hold)
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
@@ -367,7 +370,7 @@ def _words(
         return ("runs", blocked) if place is None else (f"runs, {blocked}", numbers)
     if place is not None:
         return "runs first" if place.first else "runs", numbers
-    return watermark.verdict(number, sample, config)
+    return "runs", watermark.why_it_runs(number, sample, config)
 
 
 def _paused_since(usage: PodUsage) -> int:

@@ -28,9 +28,9 @@ OVERDUE_S = 20.0
 _EXPECTED_SHARE = 0.6
 """Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution."""
 _NEWCOMER_SHARE = 0.75
+"""Expected share of the limit, for a pod that has not taken its first memory."""
 _INFINITE = float("inf")
 _SERVICE = Workload.SERVICE
-"""Expected share of the limit, for a pod that has not taken its first memory."""
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
 
 
@@ -95,7 +95,7 @@ class Demand(NamedTuple):
     """Recent growth rate, in bytes per second."""
     basis: Basis
     noise: int
-    """Growth up to this size is noise."""
+    """Size of a large drop of this pod (`large_bytes`): no pod is paused for a need up to this."""
     is_paused: bool
     is_overdue: bool
     cost_s: float
@@ -199,7 +199,10 @@ def reserved_bytes(demand: Demand, seconds: float) -> float:
 
 
 def leak_bytes(usage: PodUsage, growth: Growth, capacity_bytes: int, cpu_share: float) -> float:
-    """Return the bytes that a throttled pod can still take; `cpu_share` is its quota in CPUs."""
+    """Return the bytes that a throttled pod may take within HORIZON_S, at most until it is frozen for its growth.
+
+    `cpu_share` is its quota in CPUs. 0 for any other pod.
+    """
     pod = usage.pod
     if pod.paused is None or pod.paused.mechanism is not Mechanism.THROTTLE:
         return 0.0

@@ -1,8 +1,8 @@
 """The movement of each pod's memory use: its growth rate, its last low and high, the peaks of its workload; pure.
 
 `memory.current` moves in steps of the kernel's charge batch, 64 pages on each CPU (MEMCG_CHARGE_BATCH,
-mm/memcontrol.c), and programs take and give back small amounts all the time. So only memory beyond the highest use
-since the last large drop counts as growth, and only if it exceeds `noise_bytes`.
+include/linux/memcontrol.h), and programs take and give back small amounts all the time. So only memory beyond the
+highest use since the last large drop counts as growth, and only once the pod has grown by more than `noise_bytes`.
 
 `memory.current` includes page cache. The daemon reads the amount of page cache (memory.stat) once a second at most.
 Until the next reading, growth counts as anonymous memory.
@@ -31,7 +31,8 @@ YOUNG_NS = 2 * NS_PER_S
 FORGOTTEN_RATE = 1024.0
 """Rate in bytes per second below which a rate counts as zero."""
 CHARGE_BATCH_BYTES = 64 * 4096
-"""The kernel charges memory to a cgroup in batches of this size, one batch per CPU."""
+"""The kernel charges memory to a cgroup in batches of this size, one batch per CPU (32 pages before commit
+1813e51eece0, Linux 6.1)."""
 KEPT_PEAKS = 16
 """Number of peaks remembered per workload."""
 KEPT_WORKLOADS = 1000
@@ -125,7 +126,10 @@ def noise_bytes(cpus: int) -> int:
 
 
 def large_bytes(top: int, capacity_bytes: int, noise: int) -> int:
-    """Return the bytes of a drop from `top` that ends a surge: 1/16 of `top`, at most 1/1024 of the capacity."""
+    """Return the bytes of a drop from `top` that ends a surge.
+
+    It is 1/16 of `top`, at most 1/1024 of the capacity, but never below 2 * `noise`.
+    """
     large, most, least = top >> 4, capacity_bytes >> 10, 2 * noise
     large = large if large < most else most
     return large if large > least else least

@@ -145,7 +145,10 @@ def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig)
 
 
 def is_turn(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
-    """Whether a running pod runs because its pause budget was spent."""
+    """Return True if a running pod's pause budget is spent, so that it must run now.
+
+    A batch pod counts only if its own turn began, or if the policy did not order its resume.
+    """
     if stretch is None or stretch.resumed_ns is None or at_ns < end_ns(pod, stretch, hold):
         return False
     # If stretches of batch pods began together, all would become unstoppable together: only a pod's own turn counts.

@@ -56,7 +56,11 @@ class Kinds:
         return controller is not None and controller in self._known and not self._known[controller]
 
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
-        """Return the kind of a pod without a listening port, `age_s` after its containers changed."""
+        """Return STARTING or BATCH for a pod that does not listen, `age_s` after its containers changed.
+
+        STARTING is a pod younger than FIRM_S whose workload is not certainly batch, while another workload is. The
+        caller knows whether the workload is a service.
+        """
         is_certain = controller is not None and self._known.get(controller) is False
         if is_certain or age_s >= FIRM_S or not self._batch:
             return Workload.BATCH

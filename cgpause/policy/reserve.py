@@ -118,7 +118,10 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
 
 
 def left_bytes(state: ReserveState, sample: Sample) -> float:
-    """Return the headroom left if every pod takes its worst demand, in bytes; above 0 no pod has to be paused."""
+    """Return the headroom left if every moving pod takes its worst demand, in bytes; above 0 no pod has to be paused.
+
+    Pods that stand still count as taking nothing.
+    """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
     left = room_bytes(sample)

@@ -106,7 +106,10 @@ class Schedule(NamedTuple):
         return self._replace(sample_at_ns=min(self.sample_at_ns, at_ns))
 
     def awake(self) -> Schedule:
-        """Return the schedule after a change that neither sleep nor the last decision takes into account."""
+        """Return the schedule without sleep and without `quiet`: the next due sample leads to a full decision.
+
+        For changes that the last decision did not know of.
+        """
         return self._replace(asleep=False, quiet=None)
 
     def after_pressure(self, at_ns: int) -> Schedule:
@@ -120,7 +123,7 @@ class Schedule(NamedTuple):
     def after_rest(self, available_bytes: int, at_ns: int) -> Schedule | None:
         """Return the schedule if the headroom alone shows that the last decision still holds; None if it does not.
 
-        If the result is `asleep`, its next sample is as before: the caller asks how long the kernel can be relied on.
+        If the result is `asleep`, the caller has to set `sample_at_ns`: it asks how long the kernel can be relied on.
         """
         if self.asleep and available_bytes >= self.care_bytes:
             return self

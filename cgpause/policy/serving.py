@@ -27,7 +27,7 @@ class Place(NamedTuple):
     """Most that the pod may take: its limit less its use."""
     rate: float
     need: float
-    """Amount that has to fit `left` for the pod to run; of the first and of excused pods all that they may take."""
+    """Amount that has to fit `left` for the pod to run; of the first pod all that it may take."""
     left: float
     """Headroom that was left for this pod in the order of serving."""
     basis: Basis
@@ -69,7 +69,11 @@ def serve(
     nearest: CgroupId | None,
     everyone: bool,  # noqa: FBT001 - passed on
 ) -> Served:
-    """Grant sorted demands, first to last, from `left` bytes of headroom by the module's rules; return the result."""
+    """Grant `demands`, sorted highest first, from `left` bytes of headroom by the module's rules.
+
+    The pod that was first before (`nearest`) may use `margin` bytes more. The result has the places of the paused pods
+    and of those that must not run, or of all if `everyone`.
+    """
     first, unsafe = _first(demands, left, margin, nearest)
     slack, blocked = way(demands, left, first)
     waits_for = _overdue(demands, first, blocked)

@@ -87,9 +87,9 @@ def _pause(candidates: Sequence[PodUsage], config: Config, reason: str) -> tuple
     )
 
 
-def verdict(rank: int, sample: Sample, config: Config) -> tuple[str, str]:
-    """Return "runs" and the reason, in words, why this policy does not pause the candidate at `rank`, from 1."""
+def why_it_runs(rank: int, sample: Sample, config: Config) -> str:
+    """Return the reason, in words, why this policy does not pause the candidate at `rank`, from 1."""
     used_pct = sample.headroom.used_pct
     if used_pct < config.watermark.upper_pct:
-        return "runs", f"memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"
-    return "runs", f"rank {rank}, and {config.watermark.batch} are paused at a time"
+        return f"memory use {used_pct:.1f} % is below upper {config.watermark.upper_pct:g} %"
+    return f"rank {rank}, and {config.watermark.batch} are paused at a time"

@@ -23,7 +23,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from cgpause.core import wholefile
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, HostError, printable
+from cgpause.core.errors import CgpauseError, HostError, UsageError, printable
 from cgpause.core.paths import DEFAULT_LISTEN
 from cgpause.kernel import logfmt
 from cgpause.kernel.logfmt import fields
@@ -58,7 +58,7 @@ def parse_listen(text: str) -> Listen:
     """Return the address in text such as `127.0.0.1:10912` or `[::1]:10912`.
 
     Raises:
-        ValueError: the text is no address; the message names the allowed forms.
+        UsageError: the text is no address; the message names the allowed forms.
     """
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -68,9 +68,9 @@ def parse_listen(text: str) -> Listen:
         address = None
     is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
     if address is None or (address.version == 6) != (bare != host) or not is_number:
-        raise ValueError(
+        raise UsageError(
             f"--listen {printable(text)}: give an IP address and a port, like {DEFAULT_LISTEN} or [::1]:10912 "
-            "(0.0.0.0 for all addresses; then anybody who reaches the node can read the names of its pods)"
+            "(0.0.0.0 for all addresses; then everyone who reaches the node can read the names of its pods)"
         )
     return Listen(str(address), int(port))
 
@@ -109,17 +109,17 @@ def run(path: str | None, *, listen: str | None, textfile: str | None, interval_
     """Run `cgpause metrics`; `path` is the file that the daemon publishes.
 
     Raises:
-        ValueError: the options contradict each other, or one is not allowed.
+        UsageError: the options contradict each other, or one is not allowed.
         CgpauseError: the metrics cannot be served or written.
     """
     if path is None:
-        raise ValueError("--cgroup-root: nothing is published about another tree without --run-dir")
+        raise UsageError("--cgroup-root: nothing is published about another tree without --run-dir")
     if textfile is None and interval_s is not None:
-        raise ValueError("--interval goes with --textfile: over HTTP each scrape reads anew")
+        raise UsageError("--interval goes with --textfile: over HTTP each scrape reads anew")
     if listen is not None and (once or textfile is not None):
-        raise ValueError(f"--listen does not go with {'--once' if once else '--textfile'}")
+        raise UsageError(f"--listen does not go with {'--once' if once else '--textfile'}")
     if textfile is not None and not textfile.endswith(".prom"):
-        raise ValueError(f"--textfile {printable(textfile)}: node_exporter reads files named *.prom only")
+        raise UsageError(f"--textfile {printable(textfile)}: node_exporter reads files named *.prom only")
     where = parse_listen(listen or DEFAULT_LISTEN)
     source = Source(path)
     if once:

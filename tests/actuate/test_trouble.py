@@ -242,7 +242,7 @@ def test_a_drift_is_told_with_how_often_it_was_and_what_was_there(bench: Bench) 
     bench.pause("b")
     drift(bench, 2)
     event = bench.kept[-1]
-    assert (event.what, event.times, event.reason) == ("asserted again", 2, "somebody else wrote cpu.max")
+    assert (event.what, event.times, event.reason) == ("asserted again", 2, "another program wrote cpu.max")
     assert (event.cpu_max_from, event.cpu_max_to) == ("30001 100000", str(THROTTLE))
     bench.resume("b")
     assert bench.cpu_max()[1] == "30001 100000"

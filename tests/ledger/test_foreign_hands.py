@@ -15,8 +15,8 @@ from cgpause.core.errors import (
     BusyError,
     CgpauseError,
     CgroupGoneError,
-    HeldError,
     KernelWriteError,
+    PausedOtherwiseError,
     RestoreError,
 )
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
@@ -125,7 +125,7 @@ def test_a_frozen_pod_is_taken_over_but_not_to_be_throttled(pausable_cgroup: Pau
     pausable_cgroup.set("50000 100000")
     hold(pausable_cgroup, "freeze")
     with pausable_cgroup.open() as cgroup:
-        with pytest.raises(HeldError, match="cgpause resume it first"):
+        with pytest.raises(PausedOtherwiseError, match="cgpause resume it first"):
             take_over(THROTTLED)(cgroup)
         assert record_of(pausable_cgroup).owner is Owner.DAEMON
         take_over(FREEZE)(cgroup)
@@ -169,7 +169,7 @@ def test_a_remembered_record_stands_in_for_a_damaged_one(pausable_cgroup: Pausab
     known = record_of(pausable_cgroup)
     os.setxattr(pausable_cgroup.folder, XATTR, b"rubbish")
     with pausable_cgroup.open() as cgroup:
-        with pytest.raises(HeldError, match="is paused by the daemon: test"):
+        with pytest.raises(PausedOtherwiseError, match="is paused by the daemon: test"):
             ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
         assert ledger.resume(cgroup, known=known, owner=Owner.DAEMON) is not None
     assert pausable_cgroup.state() == before

@@ -14,7 +14,7 @@ from helpers.ledgers import hold, make_cgroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.errors import CgpauseError, HeldError, KernelWriteError
+from cgpause.core.errors import CgpauseError, KernelWriteError, PausedOtherwiseError
 from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
@@ -45,7 +45,7 @@ def test_a_pause_that_is_taken_over_goes_on_as_it_was_and_is_never_interrupted(
 
     with SteppedCgroup(pausable_cgroup.root, pausable_cgroup.path, still_held) as stepped:
         if is_refused:
-            with pytest.raises(HeldError, match="frozen by the daemon"):
+            with pytest.raises(PausedOtherwiseError, match="frozen by the daemon"):
                 take_over(mechanism)(stepped)
             assert pausable_cgroup.state() == before
             return
@@ -142,7 +142,7 @@ def test_whoever_resumes_for_one_owner_leaves_what_another_has_taken_over(
     take_over()(cgroup)
     before = pausable_cgroup.state()
 
-    with pytest.raises(HeldError, match="by hand"):
+    with pytest.raises(PausedOtherwiseError, match="by hand"):
         ledger.resume(cgroup, known=remembered if known else None, owner=Owner.DAEMON)
     assert pausable_cgroup.state() == before
     assert ledger.resume(cgroup, owner=Owner.MANUAL) is not None

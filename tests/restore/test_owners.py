@@ -19,7 +19,8 @@ from cgpause.core.model import CpuMax, Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest, Resumed
-from cgpause.restore import Restored, braked_roots, events, paused_cgroups, resume_all
+from cgpause.pods.discover import paused_cgroups
+from cgpause.restore import Restored, braked_roots, events, resume_all
 from cgpause.telemetry.events import Event
 
 THROTTLE = CpuMax(1000, 100_000)

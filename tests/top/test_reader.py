@@ -483,5 +483,17 @@ def test_the_units_cgroup_says_what_the_lock_does_not(
     assert find_daemon(str(tree.root), os.devnull).state is state
 
 
+@pytest.mark.parametrize(("populated", "state"), [(1, DaemonState.RUNNING), (0, DaemonState.UNKNOWN)])
+def test_a_container_that_sees_no_other_processes_does_not_take_the_daemon_for_stopped(
+    populated: int, state: DaemonState, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cgpause.kernel.find_daemon.HOST_PID_NAMESPACE", 1)
+    (tree.root / UNIT).mkdir()
+    (tree.root / UNIT / "cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+    (tree.root / DAEMON_FILE).write_text("")
+
+    assert find_daemon(str(tree.root), os.devnull).state is state
+
+
 def test_of_a_root_that_is_gone_nothing_is_known(tmp_path: Path) -> None:
     assert find_daemon(str(tmp_path / "absent")).state is DaemonState.UNKNOWN

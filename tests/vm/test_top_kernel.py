@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -128,5 +129,8 @@ def test_the_lock_of_a_daemon_is_seen_and_never_in_its_way(node: Node, start: St
     running = RunningDaemon(DaemonState.RUNNING, daemon.pid)
     assert find_daemon(root) == running
     assert set(seen) <= {RunningDaemon(DaemonState.STOPPED), running}
+    look = f"from cgpause.kernel.find_daemon import find_daemon; print(find_daemon({root!r}).state)"
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", look]
+    assert subprocess.check_output(alone, text=True).strip() == DaemonState.UNKNOWN, "it sees no other processes"
     assert daemon.stop() == 0
     assert find_daemon(root) == RunningDaemon(DaemonState.STOPPED)

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from cgpause.config.settings import Config
-from cgpause.core.errors import printable
+from cgpause.core.errors import UsageError, printable
 from cgpause.offline.progress import bars, counted
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.load import Load
@@ -31,14 +31,14 @@ def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
 
     Raises:
         ConfigError: a file has mistakes.
-        ValueError: there is no workload, or no such preset.
+        UsageError: there is no workload, or no such preset.
     """
     if not paths and not presets:
-        raise ValueError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
+        raise UsageError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
     for path in paths:
         if is_trace(path):
             found = f"{printable(path)} is a recording of a node, no workload"
-            raise ValueError(f"{found}; cgpause lab replay says what each policy would have done there")
+            raise UsageError(f"{found}; cgpause lab replay says what each policy would have done there")
     names = dict.fromkeys(name for preset in presets for name in _presets(preset))
     return [
         *(load_workload(path) for path in dict.fromkeys(paths)),
@@ -51,7 +51,7 @@ def _presets(pattern: str) -> list[str]:
     if not found:
         near = difflib.get_close_matches(pattern[:60], PRESETS, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."
-        raise ValueError(f"--preset {pattern!r}: there is no such preset{meant} There are {', '.join(PRESETS)}")
+        raise UsageError(f"--preset {pattern!r}: there is no such preset{meant} There are {', '.join(PRESETS)}")
     return found
 
 

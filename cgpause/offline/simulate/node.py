@@ -7,9 +7,10 @@ the container with the highest badness dies
   class);
 - kubelet: a killed container starts again from zero after 10, 20, 40 … 300 s; three missed liveness probes (every 10 s,
   1 s each) kill; below `eviction_bytes`, checked every 10 s, it evicts the largest pod;
-- a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not; - `noise`:
-`memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH, mm/memcontrol.c); -
-`engine` has CPUs and time, `daemon` the daemon. All random numbers are seeded.
+- a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not;
+- `noise`: `memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH,
+  include/linux/memcontrol.h);
+- `engine` has CPUs and time, `daemon` the daemon. All random numbers are seeded.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _draw_holds(
     handles = [Patch(color=colour, label="held"), Line2D([], [], ls="", marker="x", color=_KILLED, label="OOM kill")]
     panel.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=8)
     if not shown:
-        panel.text(0.5, 0.5, "nobody", transform=panel.transAxes, ha="center", color=_RECORDED)
+        panel.text(0.5, 0.5, "no pod", transform=panel.transAxes, ha="center", color=_RECORDED)
 
 
 def _text(name: str) -> str:

@@ -12,7 +12,7 @@ from cgpause.core.model import CgroupId, CpuMax, Mechanism, Owner, PauseRecord, 
 SCHEMA = 1
 QUANTUM_BYTES = 64 * 1024
 """Resolution of amounts in bytes. memory.current is no more exact: the kernel charges 64 pages at a time on each CPU
-(MEMCG_CHARGE_BATCH in mm/memcontrol.c)."""
+(MEMCG_CHARGE_BATCH in include/linux/memcontrol.h)."""
 
 
 class TraceError(CgpauseError):
