@@ -34,7 +34,7 @@ from cgpause.core.errors import (
 from cgpause.core.exit_codes import Exit
 from cgpause.core.kubepods import pod_uid
 from cgpause.core.model import CgroupId, Owner, PauseRecord, Result
-from cgpause.core.names import PodName, read_names
+from cgpause.core.names import PodName
 from cgpause.kernel import logfmt
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.kernel.find_daemon import find_daemon
@@ -43,6 +43,7 @@ from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
+from cgpause.pods.names import read_names
 from cgpause.telemetry.events import Event, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
 

@@ -10,9 +10,10 @@ import pytest
 from helpers.trees import CAPTURES, FakeTree, lay_out_capture
 
 from cgpause.core.errors import CgpauseError, KernelWriteError
-from cgpause.core.names import Names, read_names
+from cgpause.core.names import Names
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.containers import MOST, descendants, kill_containers
+from cgpause.pods.names import read_names
 
 NO_NAMES = Names({}, {})
 CAPTURED_POD = {

@@ -18,10 +18,10 @@ from helpers.commandline import Patch, invoke
 from helpers.metrics import Samples, parsed
 from helpers.trees import wait_until
 
-from cgpause.core import wholefile
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, UsageError
 from cgpause.core.paths import METRICS_FILE
+from cgpause.kernel import wholefile
 from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp, encode

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.trees import CAPTURES, lay_out_capture
 
-from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir, read_names
+from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir
+from cgpause.pods.names import read_names
 
 UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 ID = "1c0a36e959628a1f1a0513b9aeb4e7d5a85e194611df932b2e07ba525e5f4438"

@@ -13,7 +13,7 @@ from helpers.metrics import Samples, parsed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.wholefile import replace
+from cgpause.kernel.wholefile import replace
 from cgpause.telemetry import published
 from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Figure, Values
 from cgpause.telemetry.published import PublishedError, Stamp, encode, exposition, figure, read

@@ -16,13 +16,13 @@ from helpers.metrics import published_samples
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, MetricsConfig
-from cgpause.core import wholefile
 from cgpause.core.clock import NEVER_NS
 from cgpause.core.paths import METRICS_FILE
 from cgpause.daemon import gauges, publisher
 from cgpause.daemon.brake import Brake
 from cgpause.daemon.gauges import Sources
 from cgpause.daemon.publisher import Publisher
+from cgpause.kernel import wholefile
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.psi import PsiTriggers
 from cgpause.pods.sampler import Sampler

@@ -17,10 +17,10 @@ from cgpause.core.exit_codes import Exit
 from cgpause.core.kubepods import pod_uid
 from cgpause.core.lookup import find_pods, is_glob
 from cgpause.core.model import Mechanism, Result
-from cgpause.core.names import read_names
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
 from cgpause.ledger.record import XATTR
 from cgpause.pods.discover import paused_cgroups
+from cgpause.pods.names import read_names
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.restore import braked_roots, events

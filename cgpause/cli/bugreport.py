@@ -22,8 +22,8 @@ from cgpause.cli.evidence import MAX_BYTES, Document, collect, configuration_of,
 from cgpause.config.load import render_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import KernelWriteError, UsageError, printable
-from cgpause.core.names import read_names
 from cgpause.core.redact import HiddenNames, names_in_labels, redact, redact_values, users_in
+from cgpause.pods.names import read_names
 
 FOLDER = "cgpause-bug-report"
 _README = "README.txt"

@@ -58,9 +58,9 @@ def offer_namespaces(context: typer.Context) -> list[str]:
 def _pods(context: typer.Context) -> list[tuple[str, PodName | None, Owner | None]]:
     """Return UID, name, and the owner of its pause for each pod; none if they cannot be read."""
     # Here, as every other command starts without them.
-    from cgpause.core.names import read_names
     from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
     from cgpause.pods.discover import find_kubepods, list_pods
+    from cgpause.pods.names import read_names
 
     given = context.find_root().params
     try:

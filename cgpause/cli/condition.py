@@ -18,12 +18,12 @@ from cgpause.core import durations
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, DamagedRecordError, printable
 from cgpause.core.model import About, Owner, PauseRecord
-from cgpause.core.names import read_names
 from cgpause.core.paths import DEFAULT_LOG_DIR, metrics_path
 from cgpause.kernel.cgroupfs import find_cgroup_root
 from cgpause.kernel.find_daemon import DaemonState, find_daemon
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.discover import paused_cgroups
+from cgpause.pods.names import read_names
 from cgpause.telemetry import published
 
 _MOST_BYTES = 80

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -61,25 +60,3 @@ def parse_container_log(entry: str) -> tuple[str, str] | None:
     """Return container id and name for an entry of `<log dir>/containers`, or None for anything else."""
     match = _CONTAINER_LOG.fullmatch(entry)
     return (match["id"], match["container"]) if match else None
-
-
-def read_names(log_dir: str) -> Names:
-    """Read both folders; a missing or unreadable folder gives no names, and `cgpause check` reports it."""
-    pods: dict[str, PodName] = {}
-    ambiguous = set()
-    for uid, name in filter(None, map(parse_pod_log_dir, _entries(os.path.join(log_dir, "pods")))):
-        if pods.setdefault(uid, name) != name:
-            ambiguous.add(uid)
-    for uid in ambiguous:  # kubelet makes one folder a pod; which one is unknown
-        del pods[uid]
-    return Names(
-        pods=pods,
-        containers=dict(filter(None, map(parse_container_log, _entries(os.path.join(log_dir, "containers"))))),
-    )
-
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

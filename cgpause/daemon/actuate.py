@@ -24,7 +24,6 @@ from cgpause.core.model import (
     Sacrifice,
     Sample,
 )
-from cgpause.core.names import read_names
 from cgpause.core.parse import parse_cpu_max
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
@@ -33,6 +32,7 @@ from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.containers import kill_containers
+from cgpause.pods.names import read_names
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
 from cgpause.policy.drifts import Drifts

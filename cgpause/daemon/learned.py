@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from cgpause.core import wholefile
 from cgpause.core.errors import CgpauseError, printable
+from cgpause.kernel import wholefile
 from cgpause.policy.growth import KEPT_PEAKS, KEPT_WORKLOADS
 from cgpause.policy.kinds import KEPT as KEPT_KINDS
 

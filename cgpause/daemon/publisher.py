@@ -14,9 +14,9 @@ import os
 import time
 
 from cgpause.config.settings import MetricsConfig
-from cgpause.core import wholefile
 from cgpause.core.clock import NEVER_NS, NS_PER_S
 from cgpause.daemon.gauges import Sources, gather
+from cgpause.kernel import wholefile
 from cgpause.kernel.background import BackgroundWriter, FileTrouble
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published

@@ -17,13 +17,14 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
 from cgpause.core.model import CgroupId, OwnWord, Pod, Workload
-from cgpause.core.names import Names, controller, read_names
+from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import strongest
 from cgpause.kernel.listening import is_being_made, listens
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
+from cgpause.pods.names import read_names
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.words import Words

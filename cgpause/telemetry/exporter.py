@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from cgpause.core import wholefile
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, HostError, UsageError, printable
 from cgpause.core.paths import DEFAULT_LISTEN
-from cgpause.kernel import logfmt
+from cgpause.kernel import logfmt, wholefile
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
 from cgpause.telemetry.published import PublishedError, exposition, stamp_values

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from cgpause.core import wholefile
 from cgpause.core.errors import CgpauseError, printable
+from cgpause.kernel import wholefile
 from cgpause.telemetry.metrics import FAMILIES, Family, Figure, Kind, Values
 
 _MAX_BYTES = 16 << 20

@@ -26,7 +26,7 @@ from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node,
 
 from cgpause.core.clock import now_ns
 from cgpause.core.paths import DEFAULT_LISTEN, METRICS_FILE
-from cgpause.core.wholefile import replace
+from cgpause.kernel.wholefile import replace
 from cgpause.telemetry.metrics import FAMILIES, Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
