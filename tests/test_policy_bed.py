@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lab.measure.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
+from lab.measure.policy_hour import GOAL_S, PODS, hour
 from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
 from lab.measure.policy_noise import NOISE_CPUS
 from lab.pages.policy_report import REPORT, cells_of, losses, render, where_it_loses
@@ -41,6 +42,19 @@ def test_a_service_that_starts_slowly_answers_once_it_has_run_long_enough() -> N
         if pod.probe is not None:
             pod.probe = Probe()  # without an initial delay
     assert run(node, None, 1).probe_kills > 0
+
+
+def test_an_hour_of_many_nodes_is_simulated_with_their_daemons() -> None:
+    found = hour(nodes=2, seconds=120.0)
+    assert (found["nodes"], found["pods"], found["pauses"]) == (2, 2 * PODS, 0)
+    assert 30 < found["used_pct"] < 60
+
+
+@pytest.mark.parametrize(("cpu_s", "said"), [(GOAL_S, "(within 120 s)"), (GOAL_S + 1, "(more than 120 s)")])
+def test_the_page_says_whether_the_hour_takes_too_long(cpu_s: float, said: str) -> None:
+    results = published()
+    results["runs"][0]["hour"]["cpu_s"] = cpu_s
+    assert said in render(results)
 
 
 def cell(**otherwise: float) -> list[dict[str, Any]]:

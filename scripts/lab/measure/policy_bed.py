@@ -22,6 +22,7 @@ from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
 from cgpause.offline.simulate.workload import make_load
+from lab.measure.policy_hour import hour
 from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
 from lab.measure.policy_noise import NOISE_CPUS, noise
 from lab.vm.host import say
@@ -163,7 +164,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=cpus(), help="simulations at a time (default: one for each CPU)")
     options = parser.parse_args(argv)
     try:
-        results = simulate_all(options.seeds, options.jobs)
+        results = {"hour": hour(), **simulate_all(options.seeds, options.jobs)}  # first, while nothing else runs
     except CgpauseError as e:
         print(f"policy_bed: {e}", file=sys.stderr)
         return 1

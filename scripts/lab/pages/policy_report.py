@@ -18,6 +18,7 @@ from lab.measure.policy_bed import (
     UNLIMITED,
     URGENT,
 )
+from lab.measure.policy_hour import GOAL_S, PODS
 from lab.measure.policy_loads import ADVERSARIES, STARTING
 from lab.measure.policy_noise import NOISE_PODS, SETTLED_S
 from lab.pages.report import Report, table
@@ -205,6 +206,14 @@ def _noise(runs: Runs) -> list[str]:
     return table(["CPUs", "largest step, MiB", "samples", "pauses", "samples in which a pod went first"], rows, texts=0)
 
 
+def _hour(cost: dict[str, Any]) -> list[str]:
+    goal = f"{'within' if cost['cpu_s'] <= GOAL_S else 'more than'} {GOAL_S:g} s"
+    moves = f"whose memory moves every two minutes and is {cost['used_pct']:g} % of the nodes'"
+    takes = f"takes {cost['cpu_s']:g} s of CPU time in one process ({goal}) and {cost['peak_mib']} MiB"
+    decided = f"The daemon's own decision runs on every node ({cost['pauses']} pauses)."
+    return [f"An hour of {cost['nodes']} nodes with {PODS} pods each, {moves}, {takes}. {decided}"]
+
+
 def _noise_answer(runs: Runs) -> str:
     bad = [run for run in runs if run["pauses"] or run["first"]]
     counts = ", ".join(str(run["cpus"]) for run in bad)
@@ -292,6 +301,10 @@ def render(results: dict[str, Any]) -> str:
         f"{SETTLED_S:g} s do not count. While a decision holds for the headroom of the whole node, no pod is read.",
         "",
         *_noise(run["noise"]),
+        "",
+        "## What a simulation costs",
+        "",
+        *_hour(run["hour"]),
         "",
         f"Simulated at commit {results['commit']}, {results['date']}; seeds {seeds}.",
     ]

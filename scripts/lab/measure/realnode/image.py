@@ -18,7 +18,7 @@ SUITE = "trixie"
 """Debian release of the guest; its Go compiles kubelet."""
 KUBELET_SUITE = "bookworm"
 """Last Debian release with kubelet in a source package."""
-PACKAGES = ("conntrack", "containerd", "ethtool", "iptables", "runc", "socat")
+PACKAGES = ("conntrack", "containerd", "containernetworking-plugins", "ethtool", "iptables", "runc", "socat")
 """Debian packages that the node has in addition to every VM's."""
 IMAGE = "localhost/pod:1"
 

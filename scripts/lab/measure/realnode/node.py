@@ -40,6 +40,7 @@ _FILES = {
     "containerd.toml": "/etc/containerd/config.toml",
     "kubelet.yaml": "/var/lib/kubelet/config.yaml",
     "kubelet.service": "/etc/systemd/system/kubelet.service",
+    "network.conflist": "/etc/cni/net.d/10-node.conflist",
 }
 
 
@@ -93,7 +94,7 @@ class Pod:
         if self.port is not None:
             # All other fields at Kubernetes' defaults: every 10 s, 1 s to answer, 3 failures.
             container["livenessProbe"] = {
-                "httpGet": {"host": "127.0.0.1", "port": self.port, "path": "/"},
+                "httpGet": {"port": self.port, "path": "/"},
                 "initialDelaySeconds": 10,
             }
         paths = {"usr": "/usr", "lab": str(_GUEST), "out": str(OUT)}
@@ -102,7 +103,7 @@ class Pod:
             "kind": "Pod",
             "metadata": {"name": self.name, "namespace": "default", "uid": self.uid},
             "spec": {
-                "hostNetwork": True,
+                "dnsPolicy": "Default",
                 "restartPolicy": "OnFailure",
                 "terminationGracePeriodSeconds": self.grace_s,
                 "containers": [container],
@@ -179,7 +180,7 @@ def start_node() -> None:
     for name, target in _FILES.items():
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(_GUEST / name, target)
-    for module in ("overlay", "br_netfilter"):
+    for module in ("overlay", "br_netfilter", "veth"):
         command("modprobe", module)
     command("systemctl", "daemon-reload")
     command("systemctl", "restart", "containerd")

@@ -60,4 +60,4 @@ match sys.argv[1:]:
     case ["grow", size]:
         grow(int(size))
     case ["serve", port]:
-        ThreadingHTTPServer(("127.0.0.1", int(port)), Answer).serve_forever()
+        ThreadingHTTPServer(("", int(port)), Answer).serve_forever()
