@@ -21,7 +21,7 @@ class Plan:
     capacity_mib: int = 384
     oversubscription: float = 1.8
     backoff_scale: float = 0.05
-    timeout_s: float = 200.0
+    timeout_s: float = 900.0
     """Longest time of an arm in s."""
 
     @property
