@@ -15,4 +15,4 @@ if not {"dataclasses", "inspect"} & sys.modules.keys():
     sys.modules["inspect"] = _inspect
     import dataclasses as _dataclasses  # noqa: F401
 
-    del sys.modules["inspect"]  # the real one for everybody else
+    del sys.modules["inspect"]  # the real one for all other modules

@@ -149,19 +149,19 @@ class Loop:
 
     def _take_sample(self, at_ns: int, *, details: bool) -> tuple[Sample, Decision]:
         """Take a sample, with the pods' details if asked for, and decide."""
-        started_ns = time.thread_time_ns()
+        started_ns, details_ns = time.thread_time_ns(), 0
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         late_ns = max(0, at_ns - due_ns) if due_ns else 0  # the first sample is never late
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
-        # Details (once a second) and actions are not counted: their cost does not grow with the number of samples.
-        sampled_ns = decides_ns = time.thread_time_ns()
         if details:
             self._details_at_ns = at_ns + _DETAILS_NS
+            begun_ns = time.thread_time_ns()
             sample = self.sampler.add_details(sample)
-            decides_ns = time.thread_time_ns()
+            details_ns = time.thread_time_ns() - begun_ns
         decision = decide(self.state, sample, config)
-        spent_ns = sampled_ns - started_ns + time.thread_time_ns() - decides_ns
+        # Details (once a second) and actions are not counted: their cost does not grow with the number of samples.
+        spent_ns = time.thread_time_ns() - started_ns - details_ns
         # Smoothed, because one slow sample must not slow sampling down.
         self._cost_ns += (spent_ns - self._cost_ns) // 8
         return sample, decision

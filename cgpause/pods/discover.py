@@ -105,8 +105,7 @@ def paused_cgroups(root: str, on_error: OnError, *, but: str | None = None) -> I
         for pod in sorted(pods, key=lambda found: found.cgroup.path):
             try:
                 with Cgroup(root, pod.cgroup.path) as cgroup:
-                    is_paused = cgroup.get_xattr(XATTR) is not None
-                    if is_paused:
+                    if cgroup.get_xattr(XATTR) is not None:
                         yield pod, cgroup
             except CgroupGoneError:
                 continue

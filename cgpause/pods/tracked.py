@@ -23,7 +23,7 @@ _LIST_INTERVAL_S = 10
 _STAT_INTERVAL_S = 10
 """Longest use of one reading of memory.stat while memory.current stands still."""
 _LITTLE_STAT_INTERVAL_S = 60
-"""The same for a pod with next to no page cache: whatever becomes of that, it is too little to matter."""
+"""The same for a pod with next to no page cache: even if all of it turns into anonymous memory, that is noise."""
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ _EXPECTED_SHARE = 0.6
 _NEWCOMER_SHARE = 0.75
 """Expected share of the limit, for a pod that has not taken its first memory."""
 _INFINITE = float("inf")
+# As globals: the lookup of an enum's member takes ten times as long, and `demand` runs for each moving pod.
 _SERVICE = Workload.SERVICE
 _QOS_RANK = {QosClass.GUARANTEED: 2, QosClass.BURSTABLE: 1, QosClass.BEST_EFFORT: 0}
 
@@ -58,13 +59,13 @@ class Terms:
     cpus: int
     idle_share: float
     """0 if every CPU is busy, 1 if at least one is idle: then a pause costs time."""
-    noise: int = field(init=False)
+    charges: int = field(init=False)
     """`noise_bytes` of these CPUs."""
     active_bytes: float = field(init=False)
     """The smallest surge that is worth a pause, in bytes."""
 
     def __post_init__(self) -> None:
-        self.noise = noise_bytes(self.cpus)
+        self.charges = noise_bytes(self.cpus)
         self.active_bytes = self.capacity_bytes * ACTIVE_PCT / 100
 
 
@@ -149,7 +150,7 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
         float(used if base is None else used - base if used > base else 0),
         rate,
         basis,
-        large_bytes(growth.top, terms.capacity_bytes, terms.noise),
+        large_bytes(growth.top, terms.capacity_bytes, terms.charges),
         is_paused,
         paused_s > OVERDUE_S,
         paused_s * terms.idle_share,
