@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 from helpers.nodes import MIB, S, growth
+from helpers.reserving import CONFIG, NOW, SACRIFICE, TOTAL, Node
 from hypothesis import given
 from hypothesis import strategies as st
-from test_reserve import CONFIG, NOW, SACRIFICE, TOTAL, Node
 
 from cgpause.core.model import CgroupId, PodUsage, Sacrifice, Workload
 from cgpause.policy.sacrifice import WORTH_PCT

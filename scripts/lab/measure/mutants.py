@@ -47,6 +47,8 @@ TESTS = {
     "policy/kinds": ("tests/test_kinds.py",),
     "policy/reserve": (
         "tests/test_reserve.py",
+        "tests/test_reserve_between.py",
+        "tests/test_reserve_bounds.py",
         "tests/test_sacrifice.py",
         "tests/test_reserve_properties.py",
         "tests/test_reserve_histories.py",
@@ -54,6 +56,8 @@ TESTS = {
     "policy/serving": (
         "tests/test_serving.py",
         "tests/test_reserve.py",
+        "tests/test_reserve_between.py",
+        "tests/test_reserve_bounds.py",
         "tests/test_reserve_properties.py",
         "tests/test_reserve_histories.py",
     ),

@@ -1,0 +1,132 @@
+"""Nodes on which the reserve policy decides, with pods that have a past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cgpause.config.settings import (
+    Config,
+    HoldConfig,
+    HowPaused,
+    ReserveConfig,
+)
+from cgpause.core.model import (
+    CgroupId,
+    Headroom,
+    Pod,
+    PodUsage,
+    Sample,
+    Workload,
+)
+from cgpause.policy.decide import Decision, State, decide, explain
+from cgpause.policy.growth import Growth, Growths
+from cgpause.policy.reserve import (
+    ReserveState,
+    ReserveStep,
+    observe,
+    step,
+)
+from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
+
+TOTAL = 1000 * MIB
+NOW = START_NS + 100 * S
+CONFIG = Config(
+    mechanism=HowPaused.THROTTLE,
+    reserve=ReserveConfig(sacrifice=False),
+    hold=HoldConfig(max_pause_s=15, min_run_s=12, batch_max_pause_s=600),
+)
+"""Settings with a reaction time of 0.1 s, a margin of 10 MiB, and a relevant surge above 5 MiB."""
+SACRIFICE = replace(CONFIG, reserve=ReserveConfig(sacrifice=True))
+
+
+class Node:
+    """Pods with a past, on a node of 1000 MiB with `free` MiB available."""
+
+    def __init__(self, free: float, config: Config = CONFIG, *, idle_cpus: float = 1.0) -> None:
+        self.config = config
+        self.free = free
+        self.pods: list[PodUsage] = []
+        self.growths: dict[CgroupId, Growth] = {}
+        self.memory = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=idle_cpus)
+
+    def add(
+        self,
+        name: str,
+        used: float,
+        *,
+        claim: float | None = None,
+        rate: float = 0.0,
+        workload: Workload = Workload.BATCH,
+        held_s: float | None = None,
+        known: Mapping[str, object] | None = None,
+        **facts: object,
+    ) -> Node:
+        """Add a pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `held_s` ago."""
+        made: Pod = replace(
+            pod(name, workload=workload, paused=None if held_s is None else record(NOW - int(held_s * S))),
+            cgroup=CgroupId(f"kubepods/pod{name}", len(self.pods) + 1),
+            memory_max_bytes=None if claim is None else int((used + claim) * MIB),
+            **facts,  # type: ignore[arg-type]
+        )
+        self.pods.append(PodUsage(int(used * MIB) + made.reclaimable_bytes, made))
+        held_bytes = None if held_s is None else int(used * MIB)
+        self.growths[made.cgroup] = growth(
+            used,
+            **{
+                "rate": rate * MIB,
+                "grew": rate > 0 and held_s is None,
+                "reclaimable": made.reclaimable_bytes,
+                "held_bytes": held_bytes,
+                **(known or {}),
+            },
+        )
+        return self
+
+    def sample(self) -> Sample:
+        headroom = Headroom(TOTAL, int(self.free * MIB), None, 0)
+        return Sample(NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus)
+
+    def state(self) -> State:
+        """Return the state 5 ms before the sample: too short a time to change any rate."""
+        return State(reserve=replace(self.memory, growths=Growths(self.growths, NOW - 5 * MS, NOW - S)))
+
+    def decide(self) -> Decision:
+        return decide(self.state(), self.sample(), self.config)
+
+    def does(self) -> dict[str, str]:
+        """Return the name of the action that is decided for each pod."""
+        return {action.pod.uid: type(action).__name__.lower() for action in self.decide().actions}
+
+    def says(self, name: str) -> str:
+        """Return explain's text for a pod."""
+        _, verdicts = explain(self.state(), self.sample(), self.config)
+        return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
+
+    def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> ReserveStep:
+        """Run the policy's own part of a decision."""
+        sample = self.sample()
+        looked = observe(self.state().reserve, sample)
+        return step(
+            looked,
+            sample,
+            candidates=[
+                usage
+                for usage in self.pods
+                if usage.pod.paused is None and all(usage is not one for one, _ in unstoppable)
+            ],
+            paused=[usage for usage in self.pods if usage.pod.paused is not None],
+            unstoppable=unstoppable,
+            config=self.config,
+            elapsed_s=elapsed_s,
+        )
+
+
+def waiting(
+    cost_s: float, *, claim: float = 100, free: float = 109.9, ran_s: float = 0.0, idle_cpus: float = 1.0
+) -> Node:
+    """Return a node with a first pod that runs, and a paused pod that waits for it; both ran `ran_s` on average."""
+    node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": int(2 * ran_s * S)})
+    node.add("b", 200, claim=claim, held_s=1, known={"ran_ns": 0})
+    node.memory = replace(node.memory, cost_s=cost_s)
+    return node

@@ -1,0 +1,172 @@
+"""The reserve policy between decisions: what it learns, whose turn it is, how long it is quiet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.nodes import MIB, MS, S, pod
+from helpers.reserving import CONFIG, NOW, Node, waiting
+
+from cgpause.config.settings import (
+    Policy,
+)
+from cgpause.core.model import (
+    Workload,
+)
+from cgpause.policy.decide import State, decide
+from cgpause.policy.reserve import (
+    ReserveState,
+    late_s,
+    observe,
+    reaction_s,
+)
+from cgpause.policy.schedule import Quiet
+
+# Learning at each sample
+
+
+def test_idle_cpus_are_averaged_over_about_a_second() -> None:
+    sample = replace(Node(900).sample(), idle_cpus=4.0)
+    first = observe(ReserveState(idle_cpus=99), sample)
+    assert first.idle_cpus == 4
+    assert first.sampled_at_ns == NOW
+    assert observe(first, replace(sample, at_ns=NOW + S, idle_cpus=0)).idle_cpus == 2
+    assert observe(first, replace(sample, at_ns=NOW - S, idle_cpus=0)).idle_cpus == 4, "a clock that went back"
+
+
+def test_a_look_keeps_what_was_decided() -> None:
+    cgroup = pod("a").cgroup
+    state = ReserveState(cost_s=7, unsafe_since_ns=8, nearest=cgroup)
+    looked = observe(state, Node(900).sample())
+    assert (looked.cost_s, looked.unsafe_since_ns, looked.nearest) == (7, 8, cgroup)
+
+
+def test_lateness_is_remembered_and_halved_in_10_s() -> None:
+    sample = replace(Node(900).sample(), late_ns=S // 2)
+    assert late_s(ReserveState(), sample) == 0.5
+    assert late_s(ReserveState(), replace(sample, late_ns=3 * S)) == 1, "no more than a second"
+    known = ReserveState(late_s=0.8, sampled_at_ns=NOW - 10 * S)
+    assert late_s(known, sample) == 0.5
+    assert late_s(known, replace(sample, late_ns=0)) == 0.4
+    assert late_s(known, replace(sample, late_ns=3 * S)) == 1
+    assert late_s(replace(known, sampled_at_ns=NOW + S), replace(sample, late_ns=0)) == 0.8
+
+
+def test_a_reaction_takes_two_samples_and_what_they_are_late() -> None:
+    sample = Node(900).sample()
+    assert reaction_s(0.25, sample) == 0.35
+    assert reaction_s(0, replace(sample, cost_ns=5 * MS)) == 0.2, "samples that are expensive are taken less often"
+
+
+def test_lateness_is_part_of_the_need() -> None:
+    node = Node(free=130).add("a", 300, claim=20, rate=100).add("b", 200, claim=110, rate=100)
+    assert node.does() == {}
+    node.memory = replace(node.memory, late_s=0.9)
+    assert node.does() == {}, "0.9 s later it has taken 100 MiB"
+    node.memory = replace(node.memory, late_s=1.0)
+    assert node.does() == {"b": "pause"}
+
+
+def test_a_node_without_growth_forgets_what_was_decided() -> None:
+    node = Node(free=900).add("a", 300, claim=40)
+    node.memory = replace(node.memory, cost_s=7, unsafe_since_ns=8, nearest=node.pods[0].pod.cgroup)
+    after = node.decide().state.reserve
+    assert (after.cost_s, after.unsafe_since_ns, after.nearest) == (0, None, None)
+
+
+def test_at_the_first_sample_no_pod_is_paused_for_what_is_not_known_of_it() -> None:
+    """All pods of the node are new at once; some of them cannot be paused and have no limit."""
+    node = Node(free=500)
+    for number in range(5):
+        node.add(f"system{number}", 10, protected="namespace kube-system")
+    for number in range(110):
+        node.add(f"web{number}", 4, claim=100, workload=Workload.SERVICE)
+    first = decide(State(), node.sample(), CONFIG)
+    second = decide(first.state, replace(node.sample(), at_ns=NOW + first.next_sample_ns), CONFIG)
+    assert (first.actions, second.actions) == ((), ())
+
+
+def test_the_first_decision_costs_nothing_and_later_ones_the_time_since() -> None:
+    node = waiting(7)
+    later = replace(node.sample(), at_ns=NOW + S)
+    state = decide(node.state(), node.sample(), CONFIG).state
+    assert decide(state, later, CONFIG).state.reserve.cost_s - state.reserve.cost_s == pytest.approx(1)
+    unsampled = State(reserve=replace(node.state().reserve, sampled_at_ns=None))
+    assert decide(unsampled, node.sample(), CONFIG).state.reserve.cost_s == 7
+
+
+# Turns, tight memory, quiet
+
+
+def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
+    node = Node(free=5)
+    for number, name in enumerate("abc"):
+        node.add(name, 100, claim=100, rate=100, held_s=700 + number)
+    resumed = [action for action in node.decide().actions if "it is its turn" in action.reason]
+    assert [action.pod.uid for action in resumed] == ["c"]  # paused longest
+
+
+def test_closeness_and_the_next_sample() -> None:
+    far = Node(free=900).add("a", 10, claim=100, rate=1).decide()
+    assert not far.tight
+    assert far.next_sample_ns > 500 * MS
+    near = Node(free=200).add("a", 10, claim=100, rate=1).decide()
+    assert near.tight
+    assert near.care_bytes == 260 * MIB  # margin and a quarter of the capacity
+    assert Node(free=260).decide().tight is False
+    assert Node(free=259.9).decide().tight is True
+    assert Node(free=30).add("a", 10, claim=100, rate=100).decide().next_sample_ns == 50 * MS
+
+
+def test_a_watermark_has_its_own_closeness() -> None:
+    config = replace(CONFIG, policy=Policy.WATERMARK, watermark=replace(CONFIG.watermark, upper_pct=60, lower_pct=50))
+    assert Node(free=600, config=config).add("a", 300).decide().care_bytes == 650 * MIB
+
+
+def test_quiet_lasts_until_half_of_what_is_left_is_taken() -> None:
+    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=1)
+    decision = node.decide()
+    assert decision.actions == ()
+    quiet = decision.quiet
+    assert quiet is not None
+    available = node.sample().headroom.available_bytes
+    assert quiet[:3] == (available - 59.5 * MIB / 2, available + 2 * MIB, NOW + S)
+
+
+def test_quiet_ends_with_the_first_pause() -> None:
+    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=599.5)
+    quiet = node.decide().quiet
+    assert quiet is not None
+    assert quiet.until_ns == NOW + S // 2
+
+
+def test_after_an_action_nothing_is_quiet() -> None:
+    assert Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=200).decide().quiet is None
+    exactly = Node(free=75).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, held_s=1)
+    assert exactly.does() == {}
+    quiet = exactly.decide().quiet
+    assert quiet is not None
+    assert quiet.holds(74 * MIB, exactly.sample().at_ns), "nothing is left, but so little growth is not worth a read"
+    assert not quiet.holds(72 * MIB, exactly.sample().at_ns)
+
+
+def test_the_pod_that_goes_on_alone_is_watched_by_the_headroom() -> None:
+    """The first pod's worst demand does not fit, but it runs; the others are read after a change of headroom or 1 s."""
+    node = Node(free=50).add("a", 300, claim=200, rate=100).add("b", 200)
+    decision = node.decide()
+    assert decision.actions == ()
+    assert decision.quiet is not None
+    at_ns = node.sample().at_ns
+    assert decision.quiet.holds(49 * MIB, at_ns + 900 * MS)
+    assert not decision.quiet.holds(47 * MIB, at_ns)
+    assert not decision.quiet.holds(49 * MIB, at_ns + S)
+
+
+@pytest.mark.parametrize(
+    ("available", "at_ns", "holds"),
+    [(11, 9, True), (19, 9, True), (10, 9, False), (20, 9, False), (15, 10, False)],
+)
+def test_the_bounds_of_quiet(available: int, at_ns: int, holds: bool) -> None:  # noqa: FBT001 - a table
+    quiet = Quiet(low_bytes=10, high_bytes=20, until_ns=10, next_sample_ns=1)
+    assert quiet.holds(available, at_ns) is holds

@@ -1,0 +1,155 @@
+"""The reserve policy, bounded: what a pause may cost, and the actions of a decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.nodes import MIB, S, growth, record
+from helpers.reserving import CONFIG, NOW, Node, waiting
+
+from cgpause.config.settings import (
+    HowPaused,
+)
+from cgpause.core.model import (
+    Freeze,
+    Mechanism,
+    Owner,
+    Pause,
+    PodUsage,
+    Resume,
+)
+from cgpause.policy.reserve import (
+    BACKOFF_S,
+    PATIENCE,
+    runnable_pods,
+)
+
+# Rule 3, bounded: the pod that is excused
+
+
+EXCUSED = "pauses have cost more time than a restart would"
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "ran_s", "claim", "excused"),
+    [
+        pytest.param(BACKOFF_S - 0.001, 0, 100, False, id="just-below"),
+        pytest.param(BACKOFF_S, 0, 100, True, id="at"),
+        pytest.param(BACKOFF_S + 7 - 0.001, 7, 100, False, id="a-restart-loses-work-too-below"),
+        pytest.param(BACKOFF_S + 7, 7, 100, True, id="a-restart-loses-work-too"),
+        pytest.param(BACKOFF_S, 0, 170, False, id="does-not-fit"),
+        pytest.param(PATIENCE * BACKOFF_S - 0.001, 0, 170, False, id="does-not-fit-just-below"),
+        pytest.param(PATIENCE * BACKOFF_S, 0, 170, True, id="does-not-fit-at"),
+    ],
+)
+def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
+    cost_s: float,
+    ran_s: float,
+    claim: float,
+    excused: bool,  # noqa: FBT001 - a table
+) -> None:
+    node = waiting(cost_s, claim=claim, ran_s=ran_s)
+    done = node.step()
+    assert [(type(action), action.pod.uid) for action in done.actions] == ([(Resume, "b")] if excused else [])
+    assert done.state.growths.pods[node.pods[1].pod.cgroup].excused is excused
+    assert done.state.cost_s == (0 if excused else cost_s)
+    if excused:
+        assert done.actions[0].reason == EXCUSED
+        assert [place.excused for place in done.grants.places if place.usage.pod.uid == "b"] == [True]
+
+
+def test_a_pod_fits_if_its_expected_demand_is_all_the_room() -> None:
+    assert waiting(BACKOFF_S, free=70).does() == {"b": "resume"}
+    assert waiting(BACKOFF_S, free=69.9).does() == {}
+
+
+def test_the_thresholds_of_the_excuse() -> None:
+    assert (PATIENCE, BACKOFF_S) == (2, 10)
+
+
+def test_the_pod_nearest_to_its_peak_is_excused_and_a_higher_priority_before_it() -> None:
+    node = waiting(PATIENCE * BACKOFF_S - 1, free=100)
+    node.add("c", 200, claim=90, held_s=1)
+    assert node.does() == {"c": "resume"}
+    node.add("d", 200, claim=100, held_s=1, priority=1)
+    node.free = 70
+    assert node.does() == {"d": "resume"}
+
+
+def test_what_pauses_cost_is_the_time_of_the_pods_that_idle_cpus_could_run() -> None:
+    assert waiting(7).step(0.5).state.cost_s == 7.5
+    assert waiting(7, idle_cpus=0).step(0.5).state.cost_s == 7, "every CPU is busy"
+    assert waiting(7, idle_cpus=8).step(0.5).state.cost_s == 7.5, "one pod waits"
+    assert waiting(7, idle_cpus=8).add("c", 100, claim=200, held_s=1).step(0.5).state.cost_s == 8
+    assert waiting(7, free=300).step(0.5).state.cost_s == 0, "it is resumed"
+    assert waiting(7, claim=1).step(0.5).state.cost_s == 0, "it waits for nothing"
+
+
+@pytest.mark.parametrize(
+    ("idle_cpus", "running", "paused", "runnable"),
+    [
+        pytest.param(0, 4, 3, 0, id="no CPU is idle"),
+        pytest.param(1, 3, 5, 1, id="each running pod uses a CPU"),
+        pytest.param(2, 1, 3, 2, id="no pod needs more than a CPU"),
+        pytest.param(2, 4, 3, 3, id="each uses half a CPU, so four could run"),
+        pytest.param(2, 4, 9, 4, id="four of nine could run"),
+        pytest.param(4, 4, 9, 9, id="the running pods use no CPU"),
+        pytest.param(4, 0, 9, 4, id="without a running pod, a pod is taken to use a CPU"),
+        pytest.param(4.1, 4, 9, 9, id="the average of idle CPUs may exceed their number"),
+    ],
+)
+def test_pods_that_idle_cpus_could_run(idle_cpus: float, running: int, paused: int, runnable: float) -> None:
+    assert runnable_pods(idle_cpus, 4, running, paused) == runnable
+
+
+def test_an_excused_pod_runs_whatever_the_memory_and_only_its_need_is_reserved() -> None:
+    node = Node(free=90).add("a", 300, claim=65, rate=100)
+    node.add("b", 200, claim=100, rate=100, known={"excused": True}).add("c", 100, claim=100, rate=100)
+    assert node.does() == {"c": "pause"}
+    assert node.step().grants.left_bytes == (80 - 65 - 10) * MIB
+    node.growths[node.pods[1].pod.cgroup] = growth(200, rate=10.0 * MIB)
+    assert node.does() == {}
+
+
+def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() -> None:
+    facts = {"flow": 10.0 * MIB, "base": None, "excused": True}
+    node = Node(free=90).add("a", 300, claim=60, rate=100).add("b", 200, claim=100, rate=100, known=facts)
+    assert node.step().grants.left_bytes == (80 - 60 - 10) * MIB
+
+
+# Actions
+
+
+@pytest.mark.parametrize(("grown", "froze"), [(512, False), (513, True)], ids=["little", "more"])
+def test_a_throttled_pod_that_goes_on_growing_is_frozen(grown: int, froze: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(20).add("a", 300, claim=20, rate=300)
+    node.add("b", 200, claim=50, rate=300, held_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
+    decision = node.decide()
+    assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
+    if froze:
+        assert decision.actions[0].reason == "grew by 0.5Mi although throttled"
+
+
+@pytest.mark.parametrize(("held_s", "froze"), [(1.4, False), (1.5, True)])
+def test_a_batch_pod_that_waits_is_frozen_after_a_while(held_s: float, froze: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(20, replace(CONFIG, mechanism=HowPaused.AUTO)).add("a", 300, claim=20, rate=300)
+    node.add("b", 200, claim=50, rate=300, held_s=held_s)
+    assert node.does() == ({"b": "freeze"} if froze else {})
+
+
+def test_a_pause_is_made_as_configured() -> None:
+    node = Node(20, replace(CONFIG, mechanism=HowPaused.FREEZE)).add("a", 300, claim=200, rate=300)
+    node.add("b", 200, claim=50, rate=300)
+    assert [(a.mechanism, a.memory_current_bytes) for a in node.decide().actions if isinstance(a, Pause)] == [
+        (Mechanism.FREEZE, 300 * MIB)
+    ]
+
+
+def test_what_an_operator_paused_stays_paused() -> None:
+    node = Node(500).add("a", 300, claim=200, held_s=1000)
+    manual = record(NOW - 1000 * S, Owner.MANUAL)
+    node.pods[0] = PodUsage(300 * MIB, replace(node.pods[0].pod, paused=manual))
+    assert node.does() == {}
+    node.free = 5
+    assert node.does() == {}
