@@ -171,7 +171,7 @@ def test_in_back_off_there_is_nothing_to_sacrifice() -> None:
     pod = SimPod("greedy", lambda: iter([fill(20 * MIB)]), limit_bytes=10 * MIB)
     node = SimNode([pod], config=Config(), decide=kill_who_holds_nothing)
     node.run(9)
-    assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (1, 0, 10)
+    assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
 
 
 def test_eviction_waits_until_there_is_a_pod_to_evict() -> None:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 # kubelet's MaxContainerBackOff and its first step (pkg/kubelet/kubelet.go); a container that ran twice as long as the
-# longest back-off starts from the first step again (client-go util/flowcontrol/backoff.go).
+# longest back-off starts from the first step again (client-go util/flowcontrol/backoff.go). After the first kill there
+# is no back-off yet (kubernetes/kubernetes issue 133472, and seen on a real kubelet): kubelet restarts the container as
+# soon as it finds it ended, and it looks once a second (genericPlegRelistPeriod).
+FIRST_WAIT_S: Final = 1.0
 FIRST_BACKOFF_S: Final = 10.0
 LONGEST_BACKOFF_S: Final = 300.0
 RESET_AFTER_S: Final = 2 * LONGEST_BACKOFF_S
@@ -20,15 +23,16 @@ class Backoff:
     """CrashLoopBackOff of one container, every duration multiplied by `scale`."""
 
     scale: float = 1.0
-    _last_s: float = 0.0
+    _next_s: float | None = None
+    """Wait after the next kill, unscaled; None before the first kill."""
 
     def after_kill(self, ran_s: float) -> float:
         """Return the wait in s before the next start of a killed container that ran for `ran_s`."""
-        if self._last_s == 0 or ran_s >= RESET_AFTER_S * self.scale:
-            self._last_s = FIRST_BACKOFF_S
-        else:
-            self._last_s = min(2 * self._last_s, LONGEST_BACKOFF_S)
-        return self._last_s * self.scale
+        if self._next_s is None or ran_s >= RESET_AFTER_S * self.scale:
+            self._next_s = FIRST_BACKOFF_S
+            return FIRST_WAIT_S * self.scale
+        wait_s, self._next_s = self._next_s, min(2 * self._next_s, LONGEST_BACKOFF_S)
+        return wait_s * self.scale
 
 
 def request_bytes(limit_bytes: int, oversubscription: float) -> int:

@@ -72,7 +72,7 @@ class Machine:
     make_s: float = 0.0
     """kubelet's time to start a container; it starts one at a time."""
     backoff_scale: float = 1.0
-    """Factor on kubelet's back-off of 10 to 300 s."""
+    """Factor on kubelet's wait before a restart (1 s, then 10 to 300 s)."""
     enforced: bool = True
     """Whether the capacity is a limit; otherwise it only limits admission, and memory is unlimited."""
 

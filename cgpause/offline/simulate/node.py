@@ -5,8 +5,8 @@ which disappears if pods need the room; - the OOM killer: when memory reaches th
 the container with the highest badness dies
   at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS
   class);
-- kubelet: a killed container starts again from zero after 10, 20, 40 … 300 s; three missed liveness probes (every 10 s,
-  1 s each) kill; below `eviction_bytes`, checked every 10 s, it evicts the largest pod;
+- kubelet: a killed container starts again from zero after 1, 10, 20, 40 … 300 s; three missed liveness probes (every
+  10 s, 1 s each) kill; below `eviction_bytes`, checked every 10 s, it evicts the largest pod;
 - a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not;
 - `noise`: `memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH,
   include/linux/memcontrol.h);

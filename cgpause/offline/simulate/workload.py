@@ -57,7 +57,7 @@ class NodesOptions:
         ),
     )
     backoff_scale: float = field(
-        default=1.0, metadata=option("Of kubelet's 10, 20, 40 … 300 s before a restart.", low=0, high=100)
+        default=1.0, metadata=option("Of kubelet's 1, 10, 20, 40 … 300 s before a restart.", low=0, high=100)
     )
     start_s: float = field(
         default=0.2, metadata=option("How long kubelet starts a container, one by one.", unit="s", low=0, high=3600)

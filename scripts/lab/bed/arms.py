@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from cgpause.daemon.brake import AIRBAG_PCT
+from cgpause.policy.level import AIRBAG_PCT
 from lab.bed.daemon_process import OOM_SCORE_ADJ, DaemonLog, DaemonProcess
 from lab.bed.kubepods import MIB, read_keyed, write
 from lab.vm.host import REPO, LabError

@@ -33,7 +33,7 @@ class DaemonLog:
     freezes: int = 0
     """Number of pods that went on growing while throttled, so that the daemon froze them."""
     sacrifices: int = 0
-    held_s: list[float] = field(default_factory=list)
+    paused_s: list[float] = field(default_factory=list)
     held_now: set[str] = field(default_factory=set)
 
     def take(self, line: str) -> None:
@@ -51,7 +51,7 @@ class DaemonLog:
             case "resumed":
                 self.resumes += 1
                 self.held_now.discard(values["uid"])
-                self.held_s.append(float(values.get("held_s", "0")))
+                self.paused_s.append(float(values.get("paused_s", "0")))
             case "froze":
                 self.freezes += 1
             case "sacrificed":
@@ -69,7 +69,7 @@ def read_holds(log: Iterable[str]) -> Iterator[tuple[str, float]]:
         match = _LINE.fullmatch(line)
         if match is not None and match["verb"] == "resumed":
             values = parse_fields(match["fields"])
-            yield values["uid"], float(values.get("held_s", "0"))
+            yield values["uid"], float(values.get("paused_s", "0"))
 
 
 class DaemonProcess:

@@ -1,7 +1,7 @@
 /*
  * The container program of Kang & Yu 2024, section 6.2: memory that comes and goes.
  *
- *     worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED [SLEEP_MS]
+ *     worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED [SLEEP_MS [PAGE_WORK]]
  *                                                the job; exit status 0 when all rounds are done
  *     worker once PEAK_BYTES WORK                grow to PEAK_BYTES once, work, give all of it back, work, end
  *     worker idle PERIOD_MS NOISE_BYTES SEED     do a little in every period, until SIGTERM
@@ -18,8 +18,8 @@
  * another quarter without its memory. `idle` prints a line, starts and reaps a child, reads a file and touches up to
  * NOISE_BYTES, which it gives back at once.
  *
- * A page costs WORK / 5000 besides: on a node whose memory is that of a real one divided by a hundred, memory must not be
- * filled a hundred times as soon, for nobody who watches it has become quicker.
+ * A page costs PAGE_WORK / 5000 besides, or WORK / 5000 without it: a node with a hundredth of the memory must not be full
+ * a hundred times as soon, for the daemon that watches it has not become quicker.
  *
  * "Never more than its limit" includes what the kernel charges to the job's cgroup besides: page tables (64 KiB for
  * 32 MiB), kernel stack and task (about 64 KiB), stack, heap and binary (under 200 KiB), and per-CPU batches of charges
@@ -202,14 +202,15 @@ int main(int argc, char **argv)
         random_state = parse(argv[4], "SEED");
         idle(parse(argv[2], "PERIOD_MS"), parse(argv[3], "NOISE_BYTES"));
     }
-    if (argc != 6 && argc != 7) {
-        fprintf(stderr, "usage: worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED [SLEEP_MS] | once PEAK_BYTES WORK | "
-                        "idle PERIOD_MS NOISE_BYTES SEED | measure WORK | pause\n");
+    if (argc < 6 || argc > 8) {
+        fprintf(stderr, "usage: worker LIMIT_BYTES UNIT_BYTES ROUNDS WORK SEED [SLEEP_MS [PAGE_WORK]] | "
+                        "once PEAK_BYTES WORK | idle PERIOD_MS NOISE_BYTES SEED | measure WORK | pause\n");
         return 2;
     }
     uint64_t limit = parse(argv[1], "LIMIT_BYTES"), unit = parse(argv[2], "UNIT_BYTES");
     uint64_t rounds = parse(argv[3], "ROUNDS"), iterations = parse(argv[4], "WORK");
-    uint64_t sleep_ms = argc == 7 ? parse(argv[6], "SLEEP_MS") : 0;
+    uint64_t sleep_ms = argc > 6 ? parse(argv[6], "SLEEP_MS") : 0;
+    uint64_t page_work = argc > 7 ? parse(argv[7], "PAGE_WORK") : iterations;
     random_state = parse(argv[5], "SEED");
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (limit < 4 * OVERHEAD || unit < page) {
@@ -218,13 +219,13 @@ int main(int argc, char **argv)
     }
     uint64_t hold = limit / 2 / page * page, most = (limit - OVERHEAD) / page * page - hold;
     char *memory = reserve(hold + most);
-    touch(memory, hold, page, iterations);
+    touch(memory, hold, page, page_work);
     uint64_t units = 0, peak = 0, sum = 0;
     for (uint64_t round = 0; round < rounds; round++) {
         uint64_t target = next_random() % (most / page + 1) * page, held = 0;
         while (held < target) {
             uint64_t step = target - held < unit ? target - held : unit;
-            touch(memory + hold + held, step, page, iterations);
+            touch(memory + hold + held, step, page, page_work);
             held += step;
             units++;
             work(iterations);
