@@ -75,7 +75,6 @@ def held(ago_s: float = 1.0) -> dict[str, Any]:
         pytest.param(growing(192), 300, (192,) * 8, 108, 6, Basis.PEAKS, id="at-all-peaks"),
         pytest.param(growing(100), 300, (900,) * 8, 200, 200, Basis.PEAKS, id="never-beyond-the-limit"),
         pytest.param(growing(100, low=60 * MIB), 300, (50,) * 8, 200, 20, Basis.PEAKS, id="beyond-all-peaks"),
-        pytest.param(growing(100), None, (), 100, 50, Basis.GROWTH, id="no-limit"),
         pytest.param(growing(100), None, (150, 90), 50, 50, Basis.PEAKS, id="no-limit-one-peak"),
         pytest.param(growing(100), None, (150, 210), 110, 80, Basis.PEAKS, id="no-limit-two-peaks"),
         pytest.param(growing(100, low=60 * MIB), None, (90,), 40, 20, Basis.PEAKS, id="no-limit-beyond-its-peaks"),
@@ -83,7 +82,6 @@ def held(ago_s: float = 1.0) -> dict[str, Any]:
         pytest.param(growing(192, low=186 * MIB), None, (192,), 12, 6, Basis.PEAKS, id="no-limit-and-a-small-surge"),
         pytest.param(growing(20, admitted=False), 300, (), 280, 205, Basis.LIMIT, id="newcomer"),
         pytest.param(growing(220, admitted=False), 300, (), 80, 20, Basis.LIMIT, id="newcomer-beyond-what-is-expected"),
-        pytest.param(growing(20, admitted=False), None, (), 20, 10, Basis.GROWTH, id="newcomer-without-limit"),
         pytest.param(growing(20, admitted=False), 300, (120,) * 8, 280, 100, Basis.PEAKS, id="newcomer-with-peaks"),
     ],
 )
@@ -99,6 +97,18 @@ def test_amounts(
     quarter = asked(known, limit, peaks=peaks, terms=replace(IDLE, idle_share=0.25))
     assert mib(quarter.expected) == expected / 4 + worst * 3 / 4
     assert KNOWN_PEAKS == 8
+
+
+@pytest.mark.parametrize("facts", [{}, {"admitted": False}], ids=["begun", "newcomer"])
+def test_room_is_made_for_a_pod_without_a_limit_only_while_that_costs_no_time(facts: dict[str, Any]) -> None:
+    def amounts(idle_share: float) -> tuple[float, float, Basis]:
+        found = asked(growing(100, **facts), terms=replace(IDLE, idle_share=idle_share))
+        assert found.active
+        return mib(found.worst), mib(found.expected), found.basis
+
+    assert amounts(0.0) == (100, 100, Basis.GROWTH)
+    assert amounts(0.75) == (25, 25, Basis.GROWTH)
+    assert amounts(1.0) == (0, 5, Basis.GROWTH), "its growth until it can be paused"
 
 
 def test_a_pod_that_does_not_grow_asks_for_nothing() -> None:
@@ -264,6 +274,20 @@ def test_growth_until_a_pod_can_be_paused(
     found = asked(known, limit, **facts)
     assert mib(found.mean) == mean
     assert mib(found.variance**0.5) == deviation
+
+
+@pytest.mark.parametrize(
+    ("steps", "limit", "expected"),
+    [
+        pytest.param(1, 300, 4, id="its-usual-step"),
+        pytest.param(4, 300, 16, id="a-larger-one"),
+        pytest.param(1, 103, 3, id="never-beyond-the-limit"),
+    ],
+)
+def test_a_paused_pod_counts_with_its_usual_step(steps: int, limit: float, expected: float) -> None:
+    known = growing(100, **{**FLOW, "squares": steps * FLOW["squares"]})
+    found = asked(known, limit, **held())
+    assert (mib(found.mean), found.variance) == (expected, 0)
 
 
 @pytest.mark.parametrize(("ago_s", "overdue"), [(OVERDUE_S, False), (OVERDUE_S + 1e-6, True)])

@@ -347,7 +347,7 @@ def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("workload", "held_s", "resumed"),
+    ("workload", "paused_s", "resumed"),
     [
         (Workload.SERVICE, 14.9, []),
         (Workload.SERVICE, 15, ["a"]),
@@ -359,12 +359,12 @@ def test_the_watermark_policy_reads_pods_at_every_sample(used_pct: float) -> Non
 )
 @pytest.mark.parametrize("policy", Policy)
 def test_no_pod_is_paused_for_longer_than_allowed(
-    policy: Policy, workload: Workload, held_s: float, resumed: list[str]
+    policy: Policy, workload: Workload, paused_s: float, resumed: list[str]
 ) -> None:
     node = Node(Config(policy=policy, hold=replace(HOLD, batch_max_pause_s=600)))
     # Its claim is large, so without any headroom another pod goes first.
     held = replace(pod("a", workload=workload), memory_max_bytes=500 << 20)
-    node.add(replace(held, paused=record(START_NS - int(held_s * S))))
+    node.add(replace(held, paused=record(START_NS - int(paused_s * S))))
     node.add(replace(pod("b", paused=record(START_NS), workload=Workload.BATCH), memory_max_bytes=400 << 20))
     actions = node.step(99.5).actions
     assert [name for name in names(actions, Resume) if name == "a"] == resumed

@@ -102,7 +102,7 @@ def test_the_first_decision_costs_nothing_and_later_ones_the_time_since() -> Non
 def test_batch_takes_turns_when_its_longest_time_is_over() -> None:
     node = Node(free=5)
     for number, name in enumerate("abc"):
-        node.add(name, 100, claim=100, rate=100, held_s=700 + number)
+        node.add(name, 100, claim=100, rate=100, paused_s=700 + number)
     resumed = [action for action in node.decide().actions if "it is its turn" in action.reason]
     assert [action.pod.uid for action in resumed] == ["c"]  # paused longest
 
@@ -125,7 +125,7 @@ def test_a_watermark_has_its_own_closeness() -> None:
 
 
 def test_quiet_lasts_until_half_of_what_is_left_is_taken() -> None:
-    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=1)
+    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, paused_s=1)
     decision = node.decide()
     assert decision.actions == ()
     quiet = decision.quiet
@@ -135,7 +135,7 @@ def test_quiet_lasts_until_half_of_what_is_left_is_taken() -> None:
 
 
 def test_quiet_ends_with_the_first_pause() -> None:
-    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, held_s=599.5)
+    node = Node(free=109.5).add("a", 300, claim=40, rate=100).add("b", 200, claim=100, paused_s=599.5)
     quiet = node.decide().quiet
     assert quiet is not None
     assert quiet.until_ns == NOW + S // 2
@@ -143,7 +143,7 @@ def test_quiet_ends_with_the_first_pause() -> None:
 
 def test_after_an_action_nothing_is_quiet() -> None:
     assert Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=200).decide().quiet is None
-    exactly = Node(free=75).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, held_s=1)
+    exactly = Node(free=75).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, paused_s=1)
     assert exactly.does() == {}
     quiet = exactly.decide().quiet
     assert quiet is not None

@@ -19,11 +19,7 @@ from cgpause.core.model import (
     PodUsage,
     Resume,
 )
-from cgpause.policy.reserve import (
-    BACKOFF_S,
-    PATIENCE,
-    runnable_pods,
-)
+from cgpause.policy.reserve import BACKOFF_S, PATIENCE, runnable_pods
 
 # Rule 3, bounded: the pod that is excused
 
@@ -70,9 +66,9 @@ def test_the_thresholds_of_the_excuse() -> None:
 
 def test_the_pod_nearest_to_its_peak_is_excused_and_a_higher_priority_before_it() -> None:
     node = waiting(PATIENCE * BACKOFF_S - 1, free=100)
-    node.add("c", 200, claim=90, held_s=1)
+    node.add("c", 200, claim=90, paused_s=1)
     assert node.does() == {"c": "resume"}
-    node.add("d", 200, claim=100, held_s=1, priority=1)
+    node.add("d", 200, claim=100, paused_s=1, priority=1)
     node.free = 70
     assert node.does() == {"d": "resume"}
 
@@ -81,7 +77,7 @@ def test_what_pauses_cost_is_the_time_of_the_pods_that_idle_cpus_could_run() -> 
     assert waiting(7).step(0.5).state.cost_s == 7.5
     assert waiting(7, idle_cpus=0).step(0.5).state.cost_s == 7, "every CPU is busy"
     assert waiting(7, idle_cpus=8).step(0.5).state.cost_s == 7.5, "one pod waits"
-    assert waiting(7, idle_cpus=8).add("c", 100, claim=200, held_s=1).step(0.5).state.cost_s == 8
+    assert waiting(7, idle_cpus=8).add("c", 100, claim=200, paused_s=1).step(0.5).state.cost_s == 8
     assert waiting(7, free=300).step(0.5).state.cost_s == 0, "it is resumed"
     assert waiting(7, claim=1).step(0.5).state.cost_s == 0, "it waits for nothing"
 
@@ -124,17 +120,17 @@ def test_of_an_excused_pod_without_a_known_base_only_its_growth_is_reserved() ->
 @pytest.mark.parametrize(("grown", "froze"), [(512, False), (513, True)], ids=["little", "more"])
 def test_a_throttled_pod_that_goes_on_growing_is_frozen(grown: int, froze: bool) -> None:  # noqa: FBT001 - a table
     node = Node(20).add("a", 300, claim=20, rate=300)
-    node.add("b", 200, claim=50, rate=300, held_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
+    node.add("b", 200, claim=50, rate=300, paused_s=1, known={"held_bytes": 200 * MIB - (grown << 10)})
     decision = node.decide()
     assert [type(action) for action in decision.actions] == ([Freeze] if froze else [])
     if froze:
         assert decision.actions[0].reason == "grew by 0.5Mi although throttled"
 
 
-@pytest.mark.parametrize(("held_s", "froze"), [(1.4, False), (1.5, True)])
-def test_a_batch_pod_that_waits_is_frozen_after_a_while(held_s: float, froze: bool) -> None:  # noqa: FBT001 - a table
+@pytest.mark.parametrize(("paused_s", "froze"), [(1.4, False), (1.5, True)])
+def test_a_batch_pod_that_waits_is_frozen_after_a_while(paused_s: float, froze: bool) -> None:  # noqa: FBT001 - a table
     node = Node(20, replace(CONFIG, mechanism=HowPaused.AUTO)).add("a", 300, claim=20, rate=300)
-    node.add("b", 200, claim=50, rate=300, held_s=held_s)
+    node.add("b", 200, claim=50, rate=300, paused_s=paused_s)
     assert node.does() == ({"b": "freeze"} if froze else {})
 
 
@@ -147,7 +143,7 @@ def test_a_pause_is_made_as_configured() -> None:
 
 
 def test_what_an_operator_paused_stays_paused() -> None:
-    node = Node(500).add("a", 300, claim=200, held_s=1000)
+    node = Node(500).add("a", 300, claim=200, paused_s=1000)
     manual = record(NOW - 1000 * S, Owner.MANUAL)
     node.pods[0] = PodUsage(300 * MIB, replace(node.pods[0].pod, paused=manual))
     assert node.does() == {}

@@ -29,8 +29,8 @@ from cgpause.policy.sacrifice import WORTH_PCT
 def test_sacrifice(enabled: bool, since_s: float | None, free: float, killed: str | None) -> None:  # noqa: FBT001 - a table
     node = Node(free, SACRIFICE if enabled else CONFIG)
     node.add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000)
-    node.add("b", 200, claim=190, rate=300, held_s=1, cpu_usage_usec=2_000_000)
-    node.add("c", 100, claim=300, rate=300, held_s=1, cpu_usage_usec=3_000_000)
+    node.add("b", 200, claim=190, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
+    node.add("c", 100, claim=300, rate=300, paused_s=1, cpu_usage_usec=3_000_000)
     node.memory = replace(node.memory, unsafe_since_ns=None if since_s is None else NOW - int(since_s * S))
     decision = node.decide()
     victims = [action for action in decision.actions if isinstance(action, Sacrifice)]
@@ -53,7 +53,7 @@ def test_a_node_that_is_safe_again_forgets_that_it_was_not() -> None:
 
 def test_a_lower_priority_is_sacrificed_first() -> None:
     node = Node(5, SACRIFICE).add("a", 300, claim=200, rate=300, cpu_usage_usec=9_000_000, priority=-1)
-    node.add("b", 200, claim=50, rate=300, held_s=1, cpu_usage_usec=2_000_000)
+    node.add("b", 200, claim=50, rate=300, paused_s=1, cpu_usage_usec=2_000_000)
     node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S)
     assert node.does()["a"] == "sacrifice"
 
@@ -73,7 +73,7 @@ def test_a_pod_that_holds_next_to_nothing_is_not_sacrificed_and_services_are_las
     node.add("cached", 5, claim=50, reclaimable_bytes=100 * MIB, cpu_usage_usec=1000)
     node.add("new", 100, claim=50, cpu_usage_usec=1000, settled_at_ns=NOW + 1)
     node.add("unknown", 100, claim=50)
-    node.add("web", 100, claim=250, rate=300, held_s=1, cpu_usage_usec=1000, workload=Workload.SERVICE)
+    node.add("web", 100, claim=250, rate=300, paused_s=1, cpu_usage_usec=1000, workload=Workload.SERVICE)
     node.memory = replace(node.memory, unsafe_since_ns=NOW - 5 * S)
     assert node.does() == {"a": "sacrifice"}
     node.pods.pop(0)
@@ -105,7 +105,7 @@ def tight(*, killed: dict[CgroupId, int] | None = None) -> Node:
     ],
 )
 def test_memory_that_outlives_the_containers_is_no_reason_to_kill_them(shmem_mib: int, killed: str) -> None:
-    node = tight().add("b", 100, claim=50, held_s=1, cpu_usage_usec=1000, shmem_bytes=shmem_mib * MIB)
+    node = tight().add("b", 100, claim=50, paused_s=1, cpu_usage_usec=1000, shmem_bytes=shmem_mib * MIB)
     assert node.does()[killed] == "sacrifice"
 
 
@@ -116,7 +116,7 @@ def test_no_pod_is_killed_if_all_that_there_is_outlives_it() -> None:
 
 
 def test_what_was_killed_is_remembered_with_what_it_held() -> None:
-    node = tight().add("b", 100, claim=50, held_s=1, cpu_usage_usec=1000, shmem_bytes=30 * MIB, reclaimable_bytes=MIB)
+    node = tight().add("b", 100, claim=50, paused_s=1, cpu_usage_usec=1000, shmem_bytes=30 * MIB, reclaimable_bytes=MIB)
     assert node.decide().state.reserve.killed == {node.pods[1].pod.cgroup: 70 * MIB}
 
 
@@ -132,7 +132,7 @@ def test_what_was_killed_is_remembered_with_what_it_held() -> None:
 )
 def test_a_pod_is_killed_again_only_if_that_helped(used_mib: float, again: bool) -> None:  # noqa: FBT001 - a table
     cgroup = CgroupId("kubepods/podb", 2)
-    node = tight(killed={cgroup: 100 * MIB}).add("b", used_mib, claim=50, held_s=1, cpu_usage_usec=1000)
+    node = tight(killed={cgroup: 100 * MIB}).add("b", used_mib, claim=50, paused_s=1, cpu_usage_usec=1000)
     assert node.pods[1].pod.cgroup == cgroup
     assert node.does()["b" if again else "a"] == "sacrifice"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from helpers.nodes import MIB, START_NS, S, pod, record
@@ -57,9 +58,11 @@ def want(
     return still._replace(**facts)  # type: ignore[arg-type]
 
 
-def served(left: float, *demands: Demand, nearest: Demand | None = None, everyone: bool = True) -> Served:
+def served(
+    left: float, *demands: Demand, nearest: Demand | None = None, everyone: bool = True, spare: float = 0.0
+) -> Served:
     cgroup = None if nearest is None else nearest.usage.pod.cgroup
-    return serve(demands, left * MIB, 10 * MIB, cgroup, everyone)
+    return serve(demands, left * MIB, 10 * MIB, cgroup, everyone, spare)
 
 
 def running(left: float, *demands: Demand) -> str:
@@ -173,21 +176,54 @@ def test_running_pods_leave_a_paused_one_the_way_to_its_peak() -> None:
     a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
     c = want("c", 30, 25, need=20, is_service=True)
     assert running(50, a, c, b) == "Ac"
-    assert running(51, a, c, b) == "Acb"
-    assert running(49, a, c, b) == "Ab"
+    assert running(49, a, c, b) == "A"
 
 
-def test_a_paused_pod_without_a_way_to_its_peak_stays_paused() -> None:
-    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, paused_s=1)
-    assert running(31, a, b) == "Ab"
-    assert running(29, a, b) == "A"
-    assert running(29, a, b._replace(is_paused=False)) == "Ab", "a running pod goes on"
+@pytest.mark.parametrize("waits", [{"paused_s": 1}, {"newcomer": True}])
+def test_a_pod_goes_on_if_its_peak_fits_beside_most_of_the_others(waits: dict[str, Any]) -> None:
+    """`a` may take 20 MiB, `b` and `c` are expected to take 100 each: three fifths of that are 132 MiB."""
+    a, b, c = want("a", 20), want("b", 300, 100, need=1), want("c", 300, 100, need=1)
+    d = want("d", 300, 50, need=5, **waits)
+    assert running(182, a, b, c, d) == "Abcd"
+    place = served(181.9, a, b, c, d, everyone=False).places[-1]
+    assert (place.runs, place.need) == (False, 50 * MIB)
+    assert place.left == pytest.approx(49.9 * MIB), "what it waits for"
+    assert running(181.9, a, b, c, d._replace(is_paused=False, newcomer=False)) == "Abcd", "a running pod goes on"
+    assert running(181.9, a, b, c._replace(active=False), d) == "Abcd", "what does not grow has nothing promised"
+    assert running(182, a, b, c._replace(excused=True), d) == "Abcd"
+    assert running(181.9, a, b, c._replace(excused=True), d) == "Abc"
+    assert running(181.9, a, b, c._replace(is_service=True), d) == "Abcd", "a service gives nothing back"
 
 
-def test_a_paused_pod_without_a_way_to_its_peak_is_not_resumed_for_a_small_step() -> None:
-    a, b = want("a", 10, returns=40), want("b", 90, 70, need=1, noise=2, paused_s=1)
-    place = served(29, a, b).places[1]
-    assert (place.runs, place.need, place.left) == (False, 70 * MIB, (29 + 40) * MIB), "says what it waits for"
+def test_a_pod_whose_end_is_not_known_goes_first_only_beside_its_like() -> None:
+    known, unknown = want("a", 30, 20), want("b", 0, 0, need=1, basis=Basis.GROWTH)
+    assert running(25, known, unknown) == "A", "although the demand of b fits and that of a does not"
+    assert running(31, known, unknown) == "Ab"
+    assert running(25, unknown, unknown._replace(usage=want("c", 0).usage)) == "Bc"
+
+
+def test_paused_pods_leave_the_peak_of_the_one_that_waits_longest_free() -> None:
+    a, late = want("a", 20), want("d", 300, 100, need=1, returns=100, paused_s=21)
+    b, c = (want(name, 300, 100, need=1, returns=100, paused_s=1) for name in "bc")
+    assert running(270, a, b, c, late) == "Abd", "98 MiB would be left for c"
+    assert running(270, a, b, c._replace(is_paused=False), late) == "Abcd", "a running pod goes on"
+
+
+def test_a_small_step_does_not_resume_a_pod_without_room_for_its_peak() -> None:
+    a, b = want("a", 10), want("b", 90, 70, need=1, noise=2, paused_s=1)
+    assert running(76, a, b) == "Ab"
+    assert running(75.9, a, b) == "A"
+
+
+def test_a_paused_pod_leaves_a_share_of_the_running_ones_growth_free() -> None:
+    a, b = want("a", 10), want("b", 90, 20, need=20)
+    c = want("c", 90, 5, need=5, noise=2, paused_s=1, is_service=True)
+    places = {spare: served(40, a, b, c, spare=spare).places[2] for spare in (0.25, 0.26)}
+    assert {spare: place.runs for spare, place in places.items()} == {0.25: True, 0.26: False}
+    assert places[0.26].left == pytest.approx((30 - 20 - 5.2) * MIB), "says what it waits for"
+    assert served(40, a, b, c._replace(is_paused=False), spare=9).places[2].runs, "a running pod goes on"
+    assert served(40, a, b, c._replace(active=False), spare=9).places[2].runs, "it will not grow"
+    assert served(40, a, b, c._replace(need=2 * MIB, mean=2.0 * MIB), spare=9).places[2].runs, "that is noise"
 
 
 def test_no_pod_begins_with_what_an_overdue_one_waits_for() -> None:
@@ -250,13 +286,13 @@ def test_an_excused_pod_runs_and_only_its_growth_is_reserved() -> None:
 def test_way(left: float, demands: tuple[Demand, ...], slack: float, blocked: str) -> None:
     found = way(demands, left * MIB, None)
     assert found.slack == slack * MIB
-    assert {one.usage.pod.cgroup for one in demands if one.usage.pod.uid in blocked} == set(found.blocked)
+    assert {one.usage.pod.cgroup for one in demands if one.usage.pod.uid in blocked} == found.blocked
 
 
 def test_the_first_takes_its_worst_demand_and_gives_back_before_the_others() -> None:
     first, other = want("a", 30, 10, returns=40), want("b", 90, 60)
-    assert way((first, other), 35 * MIB, first) == (5 * MIB, {})
-    assert way((first, other), 15 * MIB, first) == (-15 * MIB, {other.usage.pod.cgroup: 55 * MIB})
+    assert way((first, other), 35 * MIB, first) == (5 * MIB, set())
+    assert way((first, other), 15 * MIB, first) == (-15 * MIB, {other.usage.pod.cgroup})
 
 
 ways = st.lists(

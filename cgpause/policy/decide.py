@@ -79,6 +79,10 @@ class Verdict:
     why: str = ""
     place: Place | None = None
     """The pod's amounts under the reserve policy; `why` has the same in words."""
+    acts: bool = False
+    """Whether the decision acts on the pod."""
+    spared: str = ""
+    """Reason why a running pod may not be paused now; "" if it may."""
 
     @property
     def text(self) -> str:
@@ -340,7 +344,8 @@ def explain(state: State, sample: Sample, config: Config) -> tuple[Decision, tup
         is_candidate = blocked is None and (pod.paused is None if place is None else place.stoppable)
         number += is_candidate
         what, why = _words(pod, number, done.get(pod.cgroup), blocked, place, sample, config)
-        verdicts.append(Verdict(usage, number if is_candidate else None, what, why, place))
+        ranked = number if is_candidate else None
+        verdicts.append(Verdict(usage, ranked, what, why, place, pod.cgroup in done, blocked or ""))
     return decision, tuple(verdicts)
 
 

@@ -2,7 +2,9 @@
 
 A demand has two amounts. The *worst* one is the pod's claim: its limit less its use. The *expected* one is the mean of
 the known peaks of its workload above its use; without enough known peaks it is a share of the claim. A pod without a
-limit and a known peak may take as much again as it has taken (Lindy's law); half of that is expected.
+limit and a known peak is as likely as not to take as much again as it has taken (Lindy's law). So pauses that make room
+for it often end in a kill all the same, and are worth it only if they cost no time: while every CPU is busy, it may
+take as much again, and while a CPU is idle, nothing is reserved for it but its growth.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ ACTIVE_PCT = 0.5
 KNOWN_PEAKS = 8
 """Number of a workload's peaks that predict more than its limit does; one is enough for a pod without a limit."""
 OVERDUE_S = 20.0
-"""Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off."""
+"""Length of a pause after which the pod paused longest has headroom reserved: kubelet's second back-off. With 10 s
+the simulation has fewer restarts, but on a kernel jobs that mostly wait take up to half as long again."""
 _EXPECTED_SHARE = 0.6
 """Expected share of a claim without enough known peaks: a little more than the mean of a uniform distribution."""
 _NEWCOMER_SHARE = 0.75
@@ -45,6 +48,7 @@ class Basis(StrEnum):
     NOTHING = "nothing: it does not grow"
 
 
+_GROWTH = Basis.GROWTH
 _RATE = Basis.RATE
 
 
@@ -99,6 +103,7 @@ class Demand(NamedTuple):
     """Size of a large drop of this pod (`large_bytes`): no pod is paused for a need up to this."""
     is_paused: bool
     is_overdue: bool
+    """Whether the pod has been paused for longer than OVERDUE_S."""
     cost_s: float
     """Cost of its pause so far, estimated: seconds for which the pod could have used an idle CPU."""
     excused: bool
@@ -119,7 +124,9 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     if newcomer or is_paused or rate * ACTIVE_S > terms.active_bytes or growth.is_young():
         worst, expected, basis = _amounts(growth, limit, peaks)
         active = claim >= 4096 and expected + used - growth.low > terms.active_bytes
-    mean, variance = _growth(growth, is_paused=is_paused, need=need, reaction_s=terms.reaction_s, most=claim)
+        if basis is _GROWTH:
+            worst = expected = worst * (1 - terms.idle_share)
+    mean, variance = _growth(growth, terms, is_paused=is_paused, need=need, most=claim)
     if active:
         granted = max(expected * terms.idle_share + worst * (1 - terms.idle_share), need)
         if not growth.excused:
@@ -158,15 +165,16 @@ def demand(usage: PodUsage, growth: Growth, peaks: tuple[int, ...], terms: Terms
     )
 
 
-def _growth(growth: Growth, *, is_paused: bool, need: float, reaction_s: float, most: float) -> tuple[float, float]:
+def _growth(growth: Growth, terms: Terms, *, is_paused: bool, need: float, most: float) -> tuple[float, float]:
     """Return mean and variance of a pod's growth within one reaction.
 
-    A pod that has just grown goes on at its fastest, and a paused one takes its usual step as soon as it is resumed.
+    A pod that has just grown counts with its fastest growth, a paused one with its usual step.
     """
     if is_paused:
         return min(growth.step(), most), 0.0
     if growth.grew:
         return need, 0.0
+    reaction_s = terms.reaction_s
     mean, variance = growth.flow * reaction_s, growth.squares * reaction_s
     return (mean, variance) if mean < most and variance < most * most else (min(mean, most), min(variance, most * most))
 

@@ -21,8 +21,9 @@ from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result
 STARTING_PAUSE_S = 18.0
 """Longest pause of a pod while its kind is unknown. A service may take as long to start as its probe's initial delay
 allows. It has 20 s more: with Kubernetes' defaults, two probes 10 s apart may fail before the third kills."""
-STARTING_RUN_S = 30.0
-"""Shortest run after such a pause, so that the pod can start."""
+STARTING_RUN_S = 42.0
+"""Shortest run after such a pause: 30 s to start, and 12 s to answer a probe. The answer resets kubelet's count of
+failures."""
 
 FREEZE_AFTER_S = 1.5
 """Time from the throttle to the freeze of a batch pod. At 1 % of a CPU, an idle process takes a signal and then cannot

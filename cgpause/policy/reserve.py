@@ -1,11 +1,13 @@
 """The reserve policy: pods run while their demands fit into the headroom; pure.
 
-It keeps three rules (docs/policies.md has the argument and the measurements):
+It keeps four rules (docs/policies.md has the argument and the measurements):
 
 safe      The pods can reach their peaks one after another, nearest first, with the headroom and what the pods before
           them give back (the banker's algorithm, Dijkstra 1965). The first has its whole worst demand reserved.
 slack     A pod runs while the growth of all running pods within one reaction leaves that way open. A pod whose growth
           is not known yet (new, or before its first large drop) has its expected demand reserved instead.
+start     A growing pod starts or goes on only if its expected demand fits beside most of the expected demands of the
+          running pods served before it. Otherwise pods wait for each other halfway to their peaks.
 bounded   A pause costs time only if idle CPUs could run the pod. Once this cost is the cost of a restart, the pod that
           is nearest to its peak runs even without headroom, until it gives back (the ski-rental rule, Karlin et al.
           1988). Only its growth within one reaction is reserved.
@@ -38,14 +40,16 @@ from cgpause.policy.demand import (
 from cgpause.policy.growth import Growth, Growths, learn
 from cgpause.policy.sacrifice import UNSAFE_S, choose, freed_bytes, without_effect
 from cgpause.policy.schedule import fast_ns
-from cgpause.policy.serving import Place, place_of, serve
+from cgpause.policy.serving import SPARE, Place, place_of, serve
 
 MARGIN_PCT = 1.0
 """Memory that the policy never grants, in percent of the capacity, on top of kubelet's hard eviction threshold."""
 REACTION_SAMPLES = 2
 """Samples from a pod's growth to its pause: the next sample shows the growth, and the pause comes before the second."""
 BACKOFF_S = 10.0
-"""kubelet's first back-off: a restart costs this time besides the lost work, which is a pod's mean running time."""
+"""kubelet's back-off after a pod's second kill: a restart costs this time besides the lost work, which is a pod's mean
+running time. After the first kill there is none, but one kill often leads to the next: in the simulation no container
+restarts in 66 of 72 cells of preset, CPUs and start time; with 5 s instead it is 59, in the same time."""
 PATIENCE = 2.0
 """A pod whose expected demand does not fit is excused once pauses have cost this many restarts instead of one."""
 _IDLE_HALF_LIFE_S = 1.0
@@ -177,7 +181,8 @@ def step(
     of, peaks_of = growths.pods, growths.peaks_of
     demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
     demands.sort(key=_ORDER, reverse=True)
-    served = serve(demands, left, sample.headroom.capacity_bytes * MARGIN_PCT / 100, state.nearest, everyone)
+    spare = SPARE * (1 - terms.idle_share)
+    served = serve(demands, left, capacity * MARGIN_PCT / 100, state.nearest, everyone, spare)
     places += served.places
     resumed = {place.usage.pod.cgroup for place in served.places if place.runs}
     waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]

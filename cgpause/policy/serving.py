@@ -2,7 +2,9 @@
 
 The banker's algorithm (Dijkstra 1965): pods can reach their peaks one after another, nearest first, if each demand fits
 the headroom and what the pods before it have given back. The smallest remainder on this way is the *slack*. Growth
-within one reaction takes from it: a pod runs only while the growth of all running pods fits the slack.
+within one reaction takes from it: a pod runs only while the growth of all running pods fits the slack. A growing pod
+that is paused or new also needs headroom for its expected demand (see PROMISED). The first pod and excused pods run
+regardless.
 """
 
 from __future__ import annotations
@@ -15,6 +17,16 @@ from typing import NamedTuple
 from cgpause.core.model import CgroupId, PodUsage
 from cgpause.policy.demand import Basis, Demand
 
+SPARE = 0.25
+"""Share of the growth of the pods served before it that a growing paused pod leaves free while every CPU is busy. Their
+growth varies from sample to sample: without this, most resumes would last for one sample. While a CPU is idle, the pod
+leaves nothing free: then even a short run is of use."""
+PROMISED = 0.6
+"""Share of the expected demands of the running pods served before it that a paused or new pod leaves free; not all of
+them are at their peaks at once. Without this rule, pods start until all are halfway, and then wait for each other. In
+576 simulated runs of presets: 24 restarts with 0.6, 74 without the rule, in the same time; 0.8 takes 0.5 % longer.
+(A container then waited 10 s after its first kill, too.)"""
+_GROWTH = Basis.GROWTH  # a global, as in `demand`: the lookup of an enum's member takes ten times as long
 _SIGMAS = 2.0
 """Growth within one reaction is expected to exceed its mean by at most this many standard deviations."""
 
@@ -68,11 +80,15 @@ def serve(
     margin: float,
     nearest: CgroupId | None,
     everyone: bool,  # noqa: FBT001 - passed on
+    spare: float,
 ) -> Served:
     """Grant `demands`, sorted highest first, from `left` bytes of headroom by the module's rules.
 
-    The pod that was first before (`nearest`) may use `margin` bytes more. The result has the places of the paused pods
-    and of those that must not run, or of all if `everyone`.
+    The pod that was first before (`nearest`) may use `margin` bytes more. A growing paused pod leaves `spare` times the
+    growth of the pods served before it free (see SPARE). A newcomer or a paused pod needs its expected demand beside
+    PROMISED of theirs, and only then its growth.
+
+    The result has the places of the paused pods and of those that must not run, or of all if `everyone`.
     """
     first, unsafe = _first(demands, left, margin, nearest)
     slack, blocked = way(demands, left, first)
@@ -87,14 +103,19 @@ def serve(
             continue
         need, has = after - growing.bytes, slack - growing.bytes
         if one is first or one.excused:
-            if one is not first:
+            if one is first:
+                growing.promise(one, one.worst)
+            else:
                 growing.add(one, after)
             runs, need, has = True, one.worst, left
         else:
-            if waits_for is not None and one.is_paused and one is not waits_for:
-                has -= waits_for.expected
-            if one.is_paused and one.usage.pod.cgroup in blocked:
-                need, has = one.expected, blocked[one.usage.pod.cgroup]
+            kept = waits_for.expected if waits_for is not None and one.is_paused and one is not waits_for else 0.0
+            unpromised = left - PROMISED * growing.promised - kept
+            has -= kept
+            if one.active and (one.is_paused or one.newcomer) and one.expected > unpromised:
+                need, has = one.expected, unpromised
+            elif one.active and one.is_paused:
+                has -= spare * growing.bytes
             runs = need <= has or need <= one.noise
             if runs:
                 growing.add(one, after)
@@ -111,8 +132,8 @@ class Way(NamedTuple):
 
     slack: float
     """Bytes that pods may take beside their turns without closing the way to any other."""
-    blocked: dict[CgroupId, float]
-    """Pods whose demand does not fit even after the pods before them have given back, with what is left then."""
+    blocked: set[CgroupId]
+    """Pods whose demand does not fit even after the pods before them have given back."""
 
 
 def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
@@ -124,13 +145,13 @@ def way(demands: Sequence[Demand], left: float, first: Demand | None) -> Way:
     slack = left if first is None else left - first.worst
     if first is not None:
         left += first.returns
-    blocked: dict[CgroupId, float] = {}
+    blocked: set[CgroupId] = set()
     others = [one for one in demands if one.active and one is not first and not one.is_service]
     for one in sorted(others, key=_worst):
         if one.mean >= one.expected:
             continue
         if one.expected > left:
-            blocked[one.usage.pod.cgroup] = left
+            blocked.add(one.usage.pod.cgroup)
             continue
         slack = min(slack, left - one.expected)
         left += one.returns
@@ -148,6 +169,8 @@ class Growing:
     variance: float = 0.0
     bytes: float = 0.0
     """The growth to expect at most."""
+    promised: float = 0.0
+    """Bytes that these pods and the first are to take before they give back."""
 
     def bytes_with(self, one: Demand) -> float:
         """Return the growth to expect at most if one more pod runs."""
@@ -158,6 +181,12 @@ class Growing:
         self.bytes = after
         self.mean += one.mean
         self.variance += one.variance
+        self.promise(one, one.expected)
+
+    def promise(self, one: Demand, amount: float) -> None:
+        """Count the bytes that a running pod is to take, if it grows; a service gives nothing back, so it has none."""
+        if one.active and not one.is_service:
+            self.promised += amount
 
 
 def _worst(one: Demand) -> float:
@@ -190,6 +219,8 @@ def _first(
     wanting = [one for one in demands if one.active] or [one for one in demands if one.need > one.noise]
     # A service never ends, so it does not give its memory back: batch goes first if there is any.
     wanting = [one for one in wanting if not one.is_service] or wanting
+    # Nor is it known that a pod without a limit and a known peak gives its memory back.
+    wanting = [one for one in wanting if one.basis is not _GROWTH] or wanting
     if not wanting:
         return None, False
     fitting = [one for one in wanting if one.worst <= left]

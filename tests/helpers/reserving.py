@@ -58,24 +58,24 @@ class Node:
         claim: float | None = None,
         rate: float = 0.0,
         workload: Workload = Workload.BATCH,
-        held_s: float | None = None,
+        paused_s: float | None = None,
         known: Mapping[str, object] | None = None,
         **facts: object,
     ) -> Node:
-        """Add a pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `held_s` ago."""
+        """Add a pod of `used` MiB that may take `claim` more, grew by `rate` MiB/s, and was paused `paused_s` ago."""
         made: Pod = replace(
-            pod(name, workload=workload, paused=None if held_s is None else record(NOW - int(held_s * S))),
+            pod(name, workload=workload, paused=None if paused_s is None else record(NOW - int(paused_s * S))),
             cgroup=CgroupId(f"kubepods/pod{name}", len(self.pods) + 1),
             memory_max_bytes=None if claim is None else int((used + claim) * MIB),
             **facts,  # type: ignore[arg-type]
         )
         self.pods.append(PodUsage(int(used * MIB) + made.reclaimable_bytes, made))
-        held_bytes = None if held_s is None else int(used * MIB)
+        held_bytes = None if paused_s is None else int(used * MIB)
         self.growths[made.cgroup] = growth(
             used,
             **{
                 "rate": rate * MIB,
-                "grew": rate > 0 and held_s is None,
+                "grew": rate > 0 and paused_s is None,
                 "reclaimable": made.reclaimable_bytes,
                 "held_bytes": held_bytes,
                 **(known or {}),
@@ -127,6 +127,6 @@ def waiting(
 ) -> Node:
     """Return a node with a first pod that runs, and a paused pod that waits for it; both ran `ran_s` on average."""
     node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": int(2 * ran_s * S)})
-    node.add("b", 200, claim=claim, held_s=1, known={"ran_ns": 0})
+    node.add("b", 200, claim=claim, paused_s=1, known={"ran_ns": 0})
     node.memory = replace(node.memory, cost_s=cost_s)
     return node
