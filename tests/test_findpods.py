@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
+from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, make_uid, open_descriptors
 
 from cgpause.core.errors import CgroupGoneError
 from cgpause.core.kubepods import CgroupDriver
+from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import find_kubepods, kubepods_roots, list_pods
 
 
@@ -70,6 +71,16 @@ def test_of_two_unpopulated_trees_the_one_with_pods_is_taken(fake: FakeTree) -> 
     assert found is not None
     with found[0]:
         assert found[0].id.path == "kubepods.slice"
+
+
+def test_of_two_unpopulated_trees_the_present_one_is_kept(fake: FakeTree) -> None:
+    """kubelet 1.20 removes a pod that has ended from the real tree, and leaves its folder in the second one."""
+    (fake.kubepods / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    (fake.root / "kubepods" / "burstable" / f"pod{make_uid(1)}").mkdir(parents=True)
+    with Cgroup(str(fake.root), "kubepods.slice") as current:
+        found = find_kubepods(str(fake.root), current)
+        assert found is not None
+        assert found[0] is current
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "populated", "populated 1\x00"])

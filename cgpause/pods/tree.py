@@ -103,7 +103,7 @@ class PodTree:
         gone = [tracked.pod for key, tracked in self.pods.items() if key not in found and key not in left_behind]
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
-            if not left.listens and not left.visited:
+            if not left.kind.listens and not left.kind.visited:
                 self.kinds.ended(pod.controller)
                 self._tell_siblings(pod.controller, at_ns)
             left.close()
@@ -112,7 +112,7 @@ class PodTree:
             self.names = read_names(self.log_dir)
         appeared = list(filter(None, (self._track(pod) for pod in new)))
         for tracked in appeared:
-            tracked.seen_ns = at_ns
+            tracked.kind.seen_ns = at_ns
         for key, tracked in self.pods.items():
             if key in left_behind:
                 tracked.failure, tracked.retry_at_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
@@ -180,35 +180,35 @@ class PodTree:
     def _ask_word(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, once for its present containers, unless the operator heeds none."""
         name = self.names.pods.get(tracked.pod.uid)
-        if not tracked.word_asked and heeds_word(tracked.pod.qos, name, self.config):
-            tracked.word_asked = True
+        if not tracked.kind.word_asked and heeds_word(tracked.pod.qos, name, self.config):
+            tracked.kind.word_asked = True
             self._words.ask(tracked.cgroup)
 
     def _take_words(self, at_ns: int) -> None:
         for key, word in self._words.take().items():
             tracked = self.pods.get(key)
             if tracked is not None:
-                tracked.word = strongest(tracked.word, word)
+                tracked.kind.word = strongest(tracked.kind.word, word)
                 self.update_facts(tracked, at_ns)
 
     def _word(self, tracked: TrackedPod) -> OwnWord | None:
         """Return the pod's own word, or None where it does not count."""
         name = self.names.pods.get(tracked.pod.uid)
-        return tracked.word if heeds_word(tracked.pod.qos, name, self.config) else None
+        return tracked.kind.word if heeds_word(tracked.pod.qos, name, self.config) else None
 
     def starts(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as starting after a container's start or end: it may begin to listen within STARTING_S.
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
-        tracked.started_ns = at_ns
-        tracked.word_asked = False
+        tracked.kind.started_ns = at_ns
+        tracked.kind.word_asked = False
         self._ask_word(tracked)
-        if tracked.listens:
+        if tracked.kind.listens:
             return
-        tracked.starting = not self.kinds.is_silent(tracked.pod.controller)
-        tracked.listens = None if tracked.starting else False
-        tracked.ask_at_ns = at_ns + int(STARTING_S * NS_PER_S)
+        tracked.kind.starting = not self.kinds.is_silent(tracked.pod.controller)
+        tracked.kind.listens = None if tracked.kind.starting else False
+        tracked.kind.ask_at_ns = at_ns + int(STARTING_S * NS_PER_S)
         self._classify(tracked, at_ns)
 
     def _classify(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -219,10 +219,10 @@ class PodTree:
     def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         controller = tracked.pod.controller
-        if tracked.listens or tracked.visited:
+        if tracked.kind.listens or tracked.kind.visited:
             self.kinds.listened(controller)
             return
-        silent_s = (at_ns - max(tracked.seen_ns, tracked.started_ns)) / NS_PER_S
+        silent_s = (at_ns - max(tracked.kind.seen_ns, tracked.kind.started_ns)) / NS_PER_S
         if silent_s >= STARTING_S:
             self.kinds.was_silent(controller, silent_s)
             self._tell_siblings(controller, at_ns)
@@ -230,9 +230,9 @@ class PodTree:
     def _tell_siblings(self, controller: str | None, at_ns: int) -> None:
         """Classify the pods again after a workload turned out to be silent: its pods no longer count as starting."""
         for tracked in self.pods.values():
-            if tracked.starting and self.kinds.is_silent(controller) and tracked.pod.controller == controller:
-                tracked.starting, tracked.listens = False, False
-            if not tracked.listens:
+            if tracked.kind.starting and self.kinds.is_silent(controller) and tracked.pod.controller == controller:
+                tracked.kind.starting, tracked.kind.listens = False, False
+            if not tracked.kind.listens:
                 self._classify(tracked, at_ns)
 
     def spare_unmade(self, at_ns: int) -> None:
@@ -241,13 +241,13 @@ class PodTree:
         That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/measurements/runtimes.md).
         """
         for tracked in self.pods.values():
-            is_new = tracked.started_ns and at_ns - tracked.started_ns < _MAKING_S * NS_PER_S
+            is_new = tracked.kind.started_ns and at_ns - tracked.kind.started_ns < _MAKING_S * NS_PER_S
             if is_new and at_ns >= tracked.pod.spared_until_ns and is_being_made(tracked.cgroup):
                 tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
-        tracked.visited = True
+        tracked.kind.visited = True
         self.kinds.listened(tracked.pod.controller)
         self._classify(tracked, at_ns)
 
@@ -256,8 +256,8 @@ class PodTree:
 
         Its workload stays known as a service.
         """
-        if tracked.visited:
-            tracked.visited = False
+        if tracked.kind.visited:
+            tracked.kind.visited = False
             self._classify(tracked, at_ns)
             log.info(
                 "not resumed again for processes started in it, until it is frozen %s", fields(pod=tracked.pod.label)
@@ -313,15 +313,15 @@ class PodTree:
         due = [
             tracked
             for tracked in pods
-            if not tracked.listens and at_ns >= tracked.ask_at_ns and self._class(tracked) is PodClass.AUTO
+            if not tracked.kind.listens and at_ns >= tracked.kind.ask_at_ns and self._class(tracked) is PodClass.AUTO
         ]
-        due.sort(key=lambda tracked: tracked.ask_at_ns)
+        due.sort(key=lambda tracked: tracked.kind.ask_at_ns)
         for tracked in due[:at_once]:
-            tracked.listens, tracked.starting = listens(tracked.cgroup), False
-            wait_s = _ASK_AGAIN_S if tracked.listens is None else _ASK_INTERVAL_S
-            tracked.ask_at_ns = at_ns + wait_s * NS_PER_S
+            tracked.kind.listens, tracked.kind.starting = listens(tracked.cgroup), False
+            wait_s = _ASK_AGAIN_S if tracked.kind.listens is None else _ASK_INTERVAL_S
+            tracked.kind.ask_at_ns = at_ns + wait_s * NS_PER_S
             self._classify(tracked, at_ns)
-            if tracked.listens is not None:
+            if tracked.kind.listens is not None:
                 self._learn_kind(tracked, at_ns)
 
     def _class(self, tracked: TrackedPod) -> PodClass:
@@ -332,13 +332,13 @@ class PodTree:
         ruled = self._class(tracked)
         if ruled is not PodClass.AUTO:
             return Workload(ruled)
-        if tracked.visited or tracked.listens:
+        if tracked.kind.visited or tracked.kind.listens:
             return Workload.SERVICE
-        if tracked.starting:
+        if tracked.kind.starting:
             return Workload.STARTING
-        if tracked.listens is None:
+        if tracked.kind.listens is None:
             return Workload.SERVICE  # unknown: the careful guess, because services are paused least
-        age_s = (at_ns - tracked.started_ns) / NS_PER_S if tracked.started_ns else math.inf
+        age_s = (at_ns - tracked.kind.started_ns) / NS_PER_S if tracked.kind.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
     def _paused_elsewhere(self) -> list[PodCgroup]:
