@@ -44,7 +44,7 @@ from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
-from cgpause.telemetry.events import Event, resumed_event
+from cgpause.telemetry.events import Event, present, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
 
 log = logging.getLogger(__name__)
@@ -174,6 +174,7 @@ def events(outcomes: list[Restored], log_dir: str, reason: str, result: Result) 
         # Of an operator's pauses, the daemon and its clean-up end only the expired ones.
         expired = result is not Result.OPERATOR and record is not None and record.owner is Owner.MANUAL
         yield resumed_event(
+            present(),
             _Named(uid, "/".join(names[uid]) if uid in names else uid),
             resumed,
             "pause expired" if expired else reason,

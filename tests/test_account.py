@@ -21,7 +21,7 @@ BOOT = "b1"
 
 
 def event(
-    what: str, at: float, since_s: float | None, held_s: float | None = None, /, **more: str | int | None
+    what: str, at: float, since_s: float | None, paused_s: float | None = None, /, **more: str | int | None
 ) -> Event:
     uid = str(more.pop("uid", "u1"))
     made = Event(
@@ -30,7 +30,7 @@ def event(
         pod=str(more.pop("pod", f"default/{uid}")),
         uid=uid,
         reason=str(more.pop("reason", what)),
-        held_s=held_s,
+        paused_s=paused_s,
         since_ns=None if since_s is None else int(since_s * S),
         boot=str(more.pop("boot", BOOT)),
     )
@@ -41,8 +41,8 @@ def paused(at: float, since_s: float, **more: str | int | None) -> Event:
     return event("paused", at, since_s, mechanism="throttle", owner="daemon", cpu_max_from="max 100000", **more)
 
 
-def resumed(at: float, since_s: float | None, held_s: float | None, **more: str | int | None) -> Event:
-    return event("resumed", at, since_s, held_s, **{"result": "room", **more})
+def resumed(at: float, since_s: float | None, paused_s: float | None, **more: str | int | None) -> Event:
+    return event("resumed", at, since_s, paused_s, **{"result": "room", **more})
 
 
 def only(*events: Event) -> PastPause:
@@ -53,7 +53,7 @@ def only(*events: Event) -> PastPause:
 def test_a_pause_and_its_end_are_one() -> None:
     found = only(paused(100, 5, reason="full", memory_current_bytes=7), resumed(109, 5, 9, reason="room"))
 
-    assert (found.start, found.end, found.held_s, found.state) == (100, 109, 9, PauseState.ENDED)
+    assert (found.start, found.end, found.paused_s, found.state) == (100, 109, 9, PauseState.ENDED)
     assert (found.pod, found.uid, found.mechanism, found.owner) == ("default/u1", "u1", "throttle", "daemon")
     assert (found.reason, found.result, found.end_reason) == ("full", "room", "room")
     assert (found.cpu_max, found.memory_current_bytes) == ("max 100000", 7)
@@ -67,7 +67,7 @@ def test_a_pause_that_was_taken_over_is_one_by_hand() -> None:
     taken = event("taken over", 103, 5, 3, owner="manual", mechanism="throttle", reason="cgpause pause by alice")
     found = only(paused(100, 5, reason="full"), taken, resumed(109, 5, 9, owner="manual", result="operator"))
 
-    assert (found.start, found.end, found.held_s) == (100, 109, 9)
+    assert (found.start, found.end, found.paused_s) == (100, 109, 9)
     assert (found.owner, found.reason, found.result) == ("manual", "full; then cgpause pause by alice", "operator")
     assert only(taken, paused(100, 5, reason="full")).owner == "manual", "events can come in any order"
 
@@ -75,21 +75,21 @@ def test_a_pause_that_was_taken_over_is_one_by_hand() -> None:
 def test_a_pause_without_an_end_has_no_times_but_its_begin() -> None:
     found = only(paused(100, 5), event("asserted again", 105, 5, 5.0))
 
-    assert (found.start, found.end, found.held_s, found.state) == (100, None, None, PauseState.UNKNOWN)
+    assert (found.start, found.end, found.paused_s, found.state) == (100, None, None, PauseState.UNKNOWN)
 
 
 def test_a_pause_of_before_a_crash_is_ended_by_whoever_cleaned_up() -> None:
     """The cleanup knows the pod by its UID only, if the pod's log folder is gone."""
     found = only(paused(100, 5), resumed(130, 5, 30, pod="u1", result="crashed"))
 
-    assert (found.pod, found.held_s, found.result) == ("default/u1", 30, "crashed")
+    assert (found.pod, found.paused_s, found.result) == ("default/u1", 30, "crashed")
 
 
 def test_an_end_alone_says_when_it_began_by_the_boot_clock() -> None:
     """The event of the begin was in the memory of a daemon that was killed."""
     found = only(resumed(130, 5, 30, pause_reason="full"))
 
-    assert (found.start, found.end, found.held_s, found.reason) == (100, 130, 30, "full")
+    assert (found.start, found.end, found.paused_s, found.reason) == (100, 130, 30, "full")
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begin-noted", "begin-not-noted"])
@@ -99,7 +99,7 @@ def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> N
     *_, found = pauses([*before, *begin, resumed(130, None, None, result="lost")])
 
     if begun:
-        assert (found.start, found.end, found.held_s, found.state) == (100, 130, None, PauseState.ENDED)
+        assert (found.start, found.end, found.paused_s, found.state) == (100, 130, None, PauseState.ENDED)
     assert len(pauses([resumed(130, None, None)])) == 1
 
 
@@ -112,7 +112,7 @@ def test_what_a_daemon_found_at_its_start_began_when_its_record_says() -> None:
 def test_a_pod_that_went_ends_its_pause() -> None:
     found = only(paused(100, 5), event("gone", 120, 5, 20.0, result="gone"))
 
-    assert (found.end, found.held_s, found.result) == (120, 20, "gone")
+    assert (found.end, found.paused_s, found.result) == (120, 20, "gone")
 
 
 def test_pauses_of_two_boots_are_two_though_they_began_at_the_same_second_of_each() -> None:
@@ -122,7 +122,7 @@ def test_pauses_of_two_boots_are_two_though_they_began_at_the_same_second_of_eac
 def test_a_wall_clock_set_back_changes_no_length() -> None:
     found = only(paused(100, 5), resumed(40, 5, 9))
 
-    assert (found.held_s, found.state) == (9, PauseState.ENDED)
+    assert (found.paused_s, found.state) == (9, PauseState.ENDED)
 
 
 def test_an_event_of_no_pause_makes_none() -> None:
@@ -141,7 +141,7 @@ def test_an_event_of_no_pause_makes_none() -> None:
 def test_a_pause_runs_only_where_its_cgroup_says_so(held: set[PauseKey], state: PauseState) -> None:
     (found,) = with_active(pauses([paused(100, 5)]), held, 12 * S)
 
-    assert (found.state, found.held_s) == (state, 7.0 if state is PauseState.ACTIVE else None)
+    assert (found.state, found.paused_s) == (state, 7.0 if state is PauseState.ACTIVE else None)
     assert found.may_be_active(BOOT) is (state is PauseState.UNKNOWN)
 
 
@@ -167,10 +167,10 @@ def test_no_time_is_invented_whatever_was_noted(noted: list[Event], seed: int) -
     shuffled = random.Random(seed).sample(noted, len(noted))
     for events in (noted, shuffled):
         found = pauses(events)
-        lengths = {one.held_s for one in events if one.what in ("resumed", "gone")}
-        assert all(pause.held_s in {None, *lengths} for pause in found)
+        lengths = {one.paused_s for one in events if one.what in ("resumed", "gone")}
+        assert all(pause.paused_s in {None, *lengths} for pause in found)
         assert all(pause.end in {None, *(one.at for one in events)} for pause in found)
-        begins = {one.at for one in events} | {one.at - one.held_s for one in events if one.held_s is not None}
+        begins = {one.at for one in events} | {one.at - one.paused_s for one in events if one.paused_s is not None}
         assert all(pause.start in {None, *begins} for pause in found)
         assert all((pause.end is not None) is (pause.state is PauseState.ENDED) for pause in found)
         keys = {one.pause for one in events if one.pause is not None}

@@ -186,8 +186,8 @@ def test_a_lock_that_is_refused_or_held_leaves_nothing_open(cgroup: Cgroup, tmp_
     assert open_descriptors() == before
 
 
-@pytest.mark.parametrize("held_s", [0.5, 1.5])
-def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: Patch, held_s: float) -> None:
+@pytest.mark.parametrize("paused_s", [0.5, 1.5])
+def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: Patch, paused_s: float) -> None:
     at_s, slept = 1000.0, 0
 
     def sleep(seconds: float) -> None:
@@ -196,7 +196,7 @@ def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: P
         slept += 1
 
     def flock(_fd: int, _how: int) -> None:
-        if at_s < 1000 + held_s:
+        if at_s < 1000 + paused_s:
             raise BlockingIOError
 
     monkeypatch.setattr("cgpause.kernel.cgroupfs.time", SimpleNamespace(monotonic=lambda: at_s, sleep=sleep))
@@ -207,7 +207,7 @@ def test_a_lock_is_waited_for_as_long_as_was_said(cgroup: Cgroup, monkeypatch: P
             got = True
     except BusyError:
         assert 1001 <= at_s < 1001.02
-    assert got is (held_s < 1)
+    assert got is (paused_s < 1)
     assert slept <= 102  # it sleeps between its attempts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,35 +13,41 @@ from helpers.nodes import ORIGINAL, S, pod, record
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner, Result
 from cgpause.ledger.ledger import Resumed
-from cgpause.telemetry import events
-from cgpause.telemetry.events import MESSAGE_IDS, Event, PauseKey, boot_id, make_event, resumed_event
+from cgpause.telemetry.events import MESSAGE_IDS, Event, Instant, PauseKey, boot_id, make_event, present, resumed_event
 from cgpause.telemetry.history import encode
 
+NOW = Instant(1700000000.12345, 12_123_456_789, "b" * 32)
 HOSTILE = "a\x1b[31m\nresumed pod=x\u2028\udcff"
 
 
 def test_an_event_says_what_its_pauses_record_says() -> None:
-    before_ns = now_ns()
-    held = record(before_ns - 5 * S, Owner.MANUAL)
+    held = record(7 * S, Owner.MANUAL)
 
-    made = make_event("froze", pod("web"), "it grows", held, used_pct=95.04, times=2)
+    made = make_event(NOW, "froze", pod("web"), "it grows", held, used_pct=95.04, times=2)
 
     assert (made.pod, made.uid, made.owner, made.mechanism) == ("default/web", "web", "manual", "throttle")
     assert (made.reason, made.pause_reason, made.used_pct, made.times) == ("it grows", "test", 95.0, 2)
-    assert made.held_s is not None
-    assert made.held_s >= 5
-    assert made.pause == PauseKey(boot_id() or "", "web", held.since_ns)
-    assert re.fullmatch("[0-9a-f]{32}", made.boot or "")
+    assert (made.at, made.paused_s) == (1700000000.123, 5.123)
+    assert made.pause == PauseKey("b" * 32, "web", 7 * S)
+
+
+def test_the_present_is_one_instant_on_both_clocks() -> None:
+    before, now, after = (time.time(), now_ns()), present(), (time.time(), now_ns())
+
+    assert before[0] <= now.at <= after[0]
+    assert before[1] <= now.boot_ns <= after[1]
+    assert now.boot == boot_id()
+    assert re.fullmatch("[0-9a-f]{32}", now.boot or "")
 
 
 def test_a_pause_that_begins_was_not_held_and_has_one_reason() -> None:
-    made = make_event("paused", pod("web"), "test", record(now_ns()))
+    made = make_event(NOW, "paused", pod("web"), "test", record(7 * S))
 
-    assert (made.held_s, made.pause_reason) == (None, None)
+    assert (made.paused_s, made.pause_reason) == (None, None)
 
 
 def test_a_record_of_the_future_was_held_for_no_time() -> None:
-    assert make_event("gone", pod("web"), "x", record(now_ns() + 10**15)).held_s == 0
+    assert make_event(NOW, "gone", pod("web"), "x", record(10**15)).paused_s == 0
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -48,7 +55,7 @@ def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - 
     held = record(now_ns())
     resumed = Resumed(None if lost else held, ORIGINAL, foreign=lost)
 
-    made = resumed_event(pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
+    made = resumed_event(NOW, pod("web"), resumed, "why", Result.LOST, record=held, cgroup="a/b", used_pct=1)
 
     assert (made.cpu_max_from, made.cpu_max_to) == (None if lost else "1001 100000", "50000 100000")
     assert (made.foreign, made.result, made.cgroup, made.since_ns) == (lost or None, "lost", "a/b", held.since_ns)
@@ -57,6 +64,7 @@ def test_a_resume_says_what_was_put_back(lost: bool) -> None:  # noqa: FBT001 - 
 def test_the_logs_line_has_what_an_operator_reads_in_one_order() -> None:
     held = replace(record(now_ns(), Owner.MANUAL), mechanism=Mechanism.FREEZE)
     made = make_event(
+        NOW,
         "sacrificed",
         pod("web"),
         "full",
@@ -71,9 +79,9 @@ def test_the_logs_line_has_what_an_operator_reads_in_one_order() -> None:
         used_pct=95,
     )
 
-    assert replace(made, held_s=1.25).line == (
+    assert replace(made, paused_s=1.25).line == (
         'sacrificed pod=default/web uid=web cgroup=a/b owner=manual mechanism=freeze cpu_max_from="max 100000" '
-        'cpu_max_to=x times=3 containers="c1,c2" memory_current_bytes=7 foreign=yes held_s=1.2 used_pct=95.0 '
+        'cpu_max_to=x times=3 containers="c1,c2" memory_current_bytes=7 foreign=yes paused_s=1.2 used_pct=95.0 '
         "reason=full"
     )
 
@@ -87,7 +95,7 @@ def test_no_name_makes_two_lines() -> None:
 
 
 def test_the_journal_has_every_field_the_history_has() -> None:
-    made = make_event("paused", pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7)
+    made = make_event(NOW, "paused", pod("web"), "test", record(now_ns()), cpu_max_to="x", memory_current_bytes=7)
     kept = json.loads(encode(made))
 
     fields = made.journal
@@ -101,7 +109,7 @@ def test_the_journal_has_every_field_the_history_has() -> None:
 
 
 def test_what_a_dry_run_would_have_done_has_no_id_of_what_was_done() -> None:
-    made = replace(make_event("paused", pod("web"), "test"), what="would have paused")
+    made = replace(make_event(NOW, "paused", pod("web"), "test"), what="would have paused")
 
     assert "MESSAGE_ID" not in made.journal
 
@@ -115,7 +123,5 @@ def test_ids_are_for_ever() -> None:
     }
 
 
-def test_without_a_boot_id_an_event_belongs_to_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "boot_id", lambda: None)
-
-    assert make_event("paused", pod("web"), "test", record(1)).pause is None
+def test_without_a_boot_id_an_event_belongs_to_no_pause() -> None:
+    assert make_event(NOW._replace(boot=None), "paused", pod("web"), "test", record(1)).pause is None

@@ -25,24 +25,24 @@ from cgpause.kernel import logfmt
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 
 
-def test_backoff_doubles_from_ten_seconds_up_to_five_minutes() -> None:
+def test_backoff_begins_after_the_second_kill_and_doubles_from_ten_seconds_up_to_five_minutes() -> None:
     backoff = Backoff()
 
-    assert [backoff.after_kill(ran_s=1) for _ in range(7)] == [10, 20, 40, 80, 160, 300, 300]
+    assert [backoff.after_kill(ran_s=1) for _ in range(8)] == [1, 10, 20, 40, 80, 160, 300, 300]
 
 
 def test_backoff_scales_every_duration() -> None:
     backoff = Backoff(scale=0.05)
 
-    assert [backoff.after_kill(ran_s=1) for _ in range(3)] == [0.5, 1.0, 2.0]
+    assert [backoff.after_kill(ran_s=1) for _ in range(4)] == [0.05, 0.5, 1.0, 2.0]
 
 
 @pytest.mark.parametrize(
     ("ran_s", "wait_s"),
     [
-        pytest.param(599.9, 40, id="just-below"),
-        pytest.param(600.0, 10, id="at-ten-minutes"),
-        pytest.param(600.1, 10, id="just-above"),
+        pytest.param(599.9, 20, id="just-below"),
+        pytest.param(600.0, 1, id="at-ten-minutes"),
+        pytest.param(600.1, 1, id="just-above"),
     ],
 )
 def test_backoff_starts_anew_after_ten_minutes_of_running(ran_s: float, wait_s: float) -> None:
@@ -120,7 +120,7 @@ def test_the_daemons_log_is_counted_as_it_is_written() -> None:
         "info: started version=0.1.0",
         f"info: paused {paused}",
         "<6>paused pod=demo/b uid=u2 reason=x",
-        "info: resumed pod=demo/a uid=u1 held_s=1.5 reason=y",
+        "info: resumed pod=demo/a uid=u1 paused_s=1.5 reason=y",
         "info: asserted again pod=demo/b uid=u2",
         "info: froze pod=demo/b uid=u2 reason=x",
         "warning: sacrificed pod=demo/b uid=u2",
@@ -129,7 +129,7 @@ def test_the_daemons_log_is_counted_as_it_is_written() -> None:
         log.take(line)
 
     assert (log.started, log.pauses, log.resumes, log.freezes, log.sacrifices) == (True, 2, 1, 1, 1)
-    assert log.held_s == [1.5]
+    assert log.paused_s == [1.5]
     assert {"u2"} == log.held_now
 
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from lab.measure.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, tasks
+from lab.measure.policy_bed import ARMS, CPUS, NAMES, SLOW_CPUS, SLOW_START_S, load_seeds, tasks
 from lab.measure.policy_hour import GOAL_S, PODS, hour
 from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
 from lab.measure.policy_noise import NOISE_CPUS
@@ -26,7 +26,8 @@ def test_every_run_is_asked_for_once() -> None:
     asked = tasks([1, 2])
     assert len(asked) == len(set(asked))
     presets = len(NAMES) * (len(CPUS) + len(SLOW_CPUS) * len(SLOW_START_S)) * len(ARMS) * 2
-    assert len(asked) == presets + (len(ADVERSARIES) + len(STARTING_CPUS)) * 2 * 2 + len(NOISE_CPUS)
+    others = (len(ADVERSARIES) + len(STARTING_CPUS)) * 2 * len(load_seeds([1, 2]))
+    assert len(asked) == presets + others + len(NOISE_CPUS)
 
 
 def test_the_same_seed_makes_the_same_load() -> None:

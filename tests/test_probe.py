@@ -90,8 +90,8 @@ def test_services_can_be_the_only_ones_to_be_held() -> None:
 
 
 def test_holds_are_told_apart_by_their_pods() -> None:
-    def line(verb: str, uid: str, held_s: str | None) -> str:
-        return f"<6>{verb} " + logfmt.fields(pod="demo/x", uid=uid, held_s=held_s, reason="a b")
+    def line(verb: str, uid: str, paused_s: str | None) -> str:
+        return f"<6>{verb} " + logfmt.fields(pod="demo/x", uid=uid, paused_s=paused_s, reason="a b")
 
     log = [
         "<6>started version=1 pods=0",

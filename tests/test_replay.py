@@ -156,7 +156,7 @@ def test_a_kill_is_told_with_who_was_held_and_who_grew(tmp_path: Path) -> None:
     # Use reaches 80 % (800 MiB) at 2 s: the policy pauses the smaller pod then, and the other after three intervals.
     assert (kill.lead_s, kill.held) == (6.0, 2)
     assert (kill.grew, kill.grew_bytes) == ("default/p2", 350 * MIB)
-    assert kill.grew_held_s == kill.held_s == pytest.approx(3.0)
+    assert kill.grew_paused_s == kill.paused_s == pytest.approx(3.0)
     assert kill.spared_bytes == 100 * MIB, "from 650 MiB at 5 s to 750 MiB at the last sample before the kill"
     holds = [(hold.pod, hold.start_s - T0, hold.end_reason) for hold in outcome.holds]
     assert holds[0][:2] == ("default/p1", 2.0)

@@ -129,5 +129,18 @@ def test_the_page_leaves_out_a_run_without_its_other_arm() -> None:
     assert "99" not in text
 
 
+def test_the_counted_machine_has_a_table_of_its_own_and_counts_where_the_daemon_is_worse() -> None:
+    measured = {"kernel": "6.1", "machine": "x86_64", "cpus": 2, "backoff_scale": 0.2, "timeout_s": 240.0}
+    first = measured | {"peaks_mib": {}, "trials": [run("none"), run("stock", restarts=0)]}
+    counted = [run("none", load="waiting"), run("stock", load="waiting", restarts=5)]
+    text = render({"commit": "abc", "date": "2026-11-25", "runs": [first, {"trials": counted}]})
+    assert "- On the counted machine, `waiting`: 5 restarts of containers, 2 without a daemon." in text
+    assert "containers restarted 0 times on 1 loads (1 runs); without a daemon, 2 times" in text
+    below = text[text.index("## Jobs that mostly wait") : text.index("## How it was measured")]
+    assert "| waiting | stock | 1 | 3 of 3 | 5 |" in below
+    assert "| idle |" not in below
+    assert "## Jobs that mostly wait" not in render({"commit": "abc", "date": "2026-11-25", "runs": [first]})
+
+
 def test_every_load_is_described() -> None:
     assert list(DESCRIBED) == [*LOADS, stock.REAL_PROGRAMS]

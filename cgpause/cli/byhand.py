@@ -19,7 +19,7 @@ from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger import high, ledger
 from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.tracked import TrackedPod
-from cgpause.telemetry.events import Event, make_event, resumed_event
+from cgpause.telemetry.events import Event, make_event, present, resumed_event
 
 Note = Callable[[Event], None]
 """Callback that records an event."""
@@ -63,19 +63,29 @@ def pause(
     if not changed and record.owner is Owner.DAEMON:
         taken = ledger.take_over(tracked.cgroup, request, mechanism)
         if taken is not None:
-            note(make_event("taken over", tracked.pod, taken.reason, taken))
+            note(make_event(present(), "taken over", tracked.pod, taken.reason, taken))
             was = f"by the daemon until now: {printable(record.reason)}"
             return f"stays paused ({taken.mechanism}), by hand from now on; {was}"
         record, changed = ledger.pause(tracked.cgroup, request)  # the daemon has resumed the pod in the meantime
     if changed:
         written = record.written
-        note(make_event("paused", tracked.pod, record.reason, record, cpu_max_from=record.original, cpu_max_to=written))
+        note(
+            make_event(
+                present(),
+                "paused",
+                tracked.pod,
+                record.reason,
+                record,
+                cpu_max_from=record.original,
+                cpu_max_to=written,
+            )
+        )
         return _describe_pause(record)
     if _only_ends_otherwise(record, request, mechanism):
         ends = ledger.set_end(tracked.cgroup, Owner.MANUAL, request.expires_ns)
         if ends is None:
             raise PausedOtherwiseError("it was resumed in this moment: try again")
-        note(make_event("extended", tracked.pod, request.reason, ends[1]))
+        note(make_event(present(), "extended", tracked.pod, request.reason, ends[1]))
         return f"stays paused ({record.mechanism}) by hand: {_new_end(ends[0], request)}"
     return _leave(record, request, mechanism)
 
@@ -128,7 +138,7 @@ def resume(tracked: TrackedPod, note: Note, *, command: str, dry_run: bool = Fal
         return "would be resumed" if ledger.read_record(tracked.cgroup) else "is not paused"
     resumed = ledger.resume(tracked.cgroup, second_source=original_from_systemd)
     if resumed is not None:
-        note(resumed_event(tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
+        note(resumed_event(present(), tracked.pod, resumed, f"{command} by {user()}", Result.OPERATOR))
     return describe_resume(resumed)
 
 

@@ -79,7 +79,7 @@ def rule(verdict: Verdict, sample: Sample, config: Config) -> str:
         return "runs: it does not grow, so that a pause would free nothing"
     if paused is not None:
         return (
-            "resumes when its growth fits beside that of the pods that run, when its pause has cost as much idle CPU "
-            "time as a restart would, or when it is in distress"
+            "resumes when its demand fits beside most of what the pods that run will take, when its pause has cost as "
+            "much idle CPU time as a restart would, or when it is in distress"
         )
     return "runs while its growth fits beside that of the other pods that run, else it is paused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -31,7 +32,7 @@ def _pause_values(pause: PastPause) -> dict[str, Any]:
         "state": pause.state,
         "start": None if pause.start is None else iso(pause.start),
         "end": None if pause.end is None else iso(pause.end),
-        "held_s": None if pause.held_s is None else round(pause.held_s, 3),
+        "paused_s": None if pause.paused_s is None else round(pause.paused_s, 3),
         "mechanism": pause.mechanism,
         "owner": pause.owner,
         "reason": pause.reason,
@@ -66,7 +67,7 @@ def print_history(found: list[PastPause], boot: str | None, *, wide: bool) -> No
             printable(pause.pod),
             *(_more(pause) if wide else ()),
             printable(f"{pause.mechanism or '?'}{owner}"),
-            "?" if pause.held_s is None else durations.shown(pause.held_s, tenths=True),
+            "?" if pause.paused_s is None else durations.shown(pause.paused_s, tenths=True),
             printable(pause.reason or "not noted"),
             printable(_ending(pause, boot)),
         )
@@ -100,3 +101,18 @@ def _ending(pause: PastPause, boot: str | None) -> str:
         return f"{pause.result}: {pause.end_reason}" if pause.result else f"{pause.end_reason}"
     rebooted = pause.key is not None and boot not in (None, pause.key.boot)
     return f"end unknown: {'the node was booted since' if rebooted else 'not recorded'}"
+
+
+def why_nothing(path: str, *, there: bool, among: int) -> str:
+    """Return why there is no pause to show: `there` is whether the file exists, `among` its number of pauses."""
+    folder, name = printable(os.path.dirname(path)), printable(path)
+    if not os.path.isdir(folder):
+        return (
+            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
+            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
+        )
+    if not there:
+        return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."
+    if among:
+        return f"nothing was paused in that time; of other times {name} has pauses ({among})"
+    return f"{name} has no pause in it"

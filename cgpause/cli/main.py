@@ -287,21 +287,7 @@ def show_history(
     elif chosen:
         historytext.print_history(chosen, boot, wide=output is Format.WIDE)
     if not chosen:
-        typer.echo(_why_nothing(path, there=there, among=len(found)), err=as_json)
-
-
-def _why_nothing(path: str, *, there: bool, among: int) -> str:
-    folder, name = printable(os.path.dirname(path)), printable(path)
-    if not os.path.isdir(folder):
-        return (
-            f"no history: there is no folder {folder}. The installer makes it; after making it by hand, for root "
-            "alone (install -d -m 700), restart the unit, which sees no folder made since its start."
-        )
-    if not there:
-        return f"no history: there is no {name}. No pod was paused here yet, or [history] max_mib is 0."
-    if among:
-        return f"nothing was paused in that time; of other times {name} has pauses ({among})"
-    return f"{name} has no pause in it"
+        typer.echo(historytext.why_nothing(path, there=there, among=len(found)), err=as_json)
 
 
 @_command(_ACT, "cgpause pause 'batch/*' --for 10m")

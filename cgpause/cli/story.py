@@ -43,6 +43,7 @@ def read_story(
         else {
             "verdict": verdict.text,
             "what": verdict.what,
+            "acts": verdict.acts,
             "rule": rule(verdict, sample, config),
             "rank": verdict.rank,
             "candidates": candidates,

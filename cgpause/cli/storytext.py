@@ -91,7 +91,7 @@ def _decision(story: dict[str, Any]) -> Iterator[Fact]:
         yield "now", "it is not judged: its memory.current cannot be read", "bold red"
         return
     numbers = decision["reserve"]
-    style = "yellow" if decision["what"].startswith("would") else ""
+    style = "yellow" if decision["acts"] else ""
     yield "now", decision["verdict"] if numbers is None else decision["what"], style
     yield "rule", decision["rule"], ""
     rank = decision["rank"]

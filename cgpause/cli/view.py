@@ -112,7 +112,7 @@ def pod_values(tracked: TrackedPod) -> dict[str, Any]:
         "cpu_stat": None,
         "workload": pod.workload,
         "priority": pod.priority,
-        "own_word": tracked.word,
+        "own_word": tracked.kind.word,
         "protected": pod.protected,
         "paused": None,
         "error": tracked.trouble,

@@ -37,7 +37,7 @@ from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
 from cgpause.policy.drifts import Drifts
 from cgpause.telemetry.counts import Counts
-from cgpause.telemetry.events import Event, make_event, resumed_event
+from cgpause.telemetry.events import Event, make_event, present, resumed_event
 from cgpause.telemetry.recorder import Recorder, tell
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class Actuator:
         if resumed is None or resumed.record is None:
             self.counts.ended_elsewhere(pod.uid)
             return True  # another process resumed it and reported that itself
-        self._tell(resumed_event(pod, resumed, reason, result, used_pct=used_pct))
+        self._tell(resumed_event(present(), pod, resumed, reason, result, used_pct=used_pct))
         return True
 
     def adopt(self, tracked: TrackedPod) -> None:
@@ -171,13 +171,15 @@ class Actuator:
         """
         record = tracked.pod.paused
         if record is not None:
-            tell(make_event("adopted", tracked.pod, record.reason, record), None)
+            tell(make_event(present(), "adopted", tracked.pod, record.reason, record), None)
 
     def forget(self, pod: Pod) -> None:
         """Forget a pod that is gone; if it was paused, log and record the end of its pause."""
         self._complaints.pop(pod.cgroup, None)
         if pod.paused is not None and not self._dry_run:
-            self._tell(make_event("gone", pod, "the pod went while it was paused", pod.paused, result=Result.GONE))
+            self._tell(
+                make_event(present(), "gone", pod, "the pod went while it was paused", pod.paused, result=Result.GONE)
+            )
 
     def read_record(self, tracked: TrackedPod) -> None:
         """Read a pod's record again after another process (the CLI, an earlier daemon) wrote or removed it.
@@ -233,7 +235,7 @@ class Actuator:
         pod = tracked.pod
         self._ended(tracked)
         if resumed is not None:
-            event = resumed_event(pod, resumed, why, Result.LOST, record=pod.paused)
+            event = resumed_event(present(), pod, resumed, why, Result.LOST, record=pod.paused)
             self._tell(event, logging.WARNING)
         elif pod.paused is not None:
             self.counts.ended_elsewhere(pod.uid)
@@ -280,6 +282,7 @@ class Actuator:
         tracked.pod = replace(tracked.pod, paused=record)
         self._tell(
             make_event(
+                present(),
                 "asserted again",
                 tracked.pod,
                 "another program wrote cpu.max",
@@ -319,6 +322,7 @@ class Actuator:
         self.counts.reactions.observe((now_ns() - (sample.at_ns - sample.late_ns)) / NS_PER_S)
         self._tell(
             make_event(
+                present(),
                 "paused",
                 pod,
                 action.reason,
@@ -345,7 +349,7 @@ class Actuator:
             self.read_record(tracked)  # an operator has changed it first
             return
         tracked.pod = replace(tracked.pod, paused=record)
-        event = make_event("froze", tracked.pod, action.reason, record, used_pct=used)
+        event = make_event(present(), "froze", tracked.pod, action.reason, record, used_pct=used)
         if action.grew:
             self._tell(event)
             return
@@ -368,6 +372,7 @@ class Actuator:
             return
         self._tell(
             make_event(
+                present(),
                 "sacrificed",
                 tracked.pod,
                 action.reason,

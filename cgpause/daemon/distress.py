@@ -111,7 +111,7 @@ class Distress:
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""
-        if not tracked.started_ns or at_ns - tracked.started_ns > _YOUNG_NS:
+        if not tracked.kind.started_ns or at_ns - tracked.kind.started_ns > _YOUNG_NS:
             return False
         seen, refused = tracked.seen_since(since_ns), refused_connections(tracked.cgroup)
         before, seen.refused = seen.refused, refused

@@ -55,13 +55,14 @@ def kubepods_roots(root: str, on_error: OnError | None = None) -> list[tuple[str
 def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, CgroupDriver] | None:
     """Open the kubepods root that is in use; an old kubelet leaves an empty second tree beside the real one.
 
-    A root with processes is preferred, then the root with the most pods, then `current`, which the caller follows.
+    A root with processes is preferred, with the most pods; then `current`, which the caller follows; then the root with
+    the most pods: between two jobs both roots are empty, and the second one keeps folders of pods that are gone.
     `current` is never closed here, and is returned as it is. Return None if there is no root.
 
     Raises:
         CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
     """
-    best: tuple[tuple[bool, int, bool, bool], Cgroup, CgroupDriver] | None = None
+    best: tuple[tuple[int, bool, int, bool], Cgroup, CgroupDriver] | None = None
     roots = dict(kubepods_roots(root))
     if current is not None:
         roots[current.id.path] = root_driver(os.path.basename(current.id.path)) or CgroupDriver.CGROUPFS
@@ -75,7 +76,7 @@ def find_kubepods(root: str, current: Cgroup | None = None) -> tuple[Cgroup, Cgr
             pods = len(list_pods(cgroup)[0])
         except CgpauseError:
             pods = 0  # it may still be the root in use: the next `list_pods` reports the error
-        key = (is_populated(cgroup), pods, is_current, driver is CgroupDriver.SYSTEMD)
+        key = (1 + pods if is_populated(cgroup) else 0, is_current, pods, driver is CgroupDriver.SYSTEMD)
         loser: Cgroup | None = cgroup
         if best is None or key > best[0]:
             loser = None if best is None else best[1]

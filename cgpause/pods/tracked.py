@@ -41,6 +41,29 @@ class SeenInPause:
 
 
 @dataclass(slots=True)
+class KindSigns:
+    """What the daemon knows of a pod's kind: whether it listens, is started in from outside, or says so itself."""
+
+    word: OwnWord | None = None
+    """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
+    word_asked: bool = False
+    """Whether the word of the present containers was asked for."""
+    starting: bool = False
+    """Whether the containers are so new that the pod may still begin to listen."""
+    seen_ns: int = 0
+    """Time of the refresh that discovered the pod."""
+    started_ns: int = 0
+    """Time of the last change of containers; 0 if that was before the first refresh."""
+    listens: bool | None = None
+    """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
+    will listen again."""
+    visited: bool = False
+    """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
+    ask_at_ns: int = 0
+    """Earliest time of the next check for a listening process."""
+
+
+@dataclass(slots=True)
 class TrackedPod:
     """A discovered pod with its open cgroup and the state that the daemon keeps of it."""
 
@@ -68,23 +91,7 @@ class TrackedPod:
     """Error of the last read of the pod's facts, logged once; None after a success."""
     marks: frozenset[str] = frozenset()
     """Opt-out xattrs of the pod."""
-    word: OwnWord | None = None
-    """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
-    word_asked: bool = False
-    """Whether the word of the present containers was asked for."""
-    starting: bool = False
-    """Whether the containers are so new that the pod may still begin to listen."""
-    seen_ns: int = 0
-    """Time of the refresh that discovered the pod."""
-    started_ns: int = 0
-    """Time of the last change of containers; 0 if that was before the first refresh."""
-    listens: bool | None = None
-    """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
-    will listen again."""
-    visited: bool = False
-    """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
-    ask_at_ns: int = 0
-    """Earliest time of the next check for a listening process."""
+    kind: KindSigns = field(default_factory=KindSigns)
     below: tuple[str, ...] = ()
     """Cgroups below the pod, the sandbox among them, when last listed."""
     list_at_ns: int = 0

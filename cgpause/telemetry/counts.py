@@ -231,8 +231,8 @@ class Counts:
             hold = _Hold(pod_label(event.pod), event.mechanism, max(event.since_ns, self._since_ns))
         if hold is not None:
             self._count_time(hold, at_ns)
-        if event.held_s is not None:
-            self._durations.observe(event.held_s)
+        if event.paused_s is not None:
+            self._durations.observe(event.paused_s)
 
     def _count_time(self, hold: _Hold, at_ns: int) -> None:
         seconds = (at_ns - hold.counted_ns) * _NS
@@ -263,7 +263,7 @@ class Counts:
 
 def _moment_ns(event: Event) -> int:
     """Return the time of an event in nanoseconds on the boot clock, to the millisecond."""
-    return (event.since_ns or 0) + int((event.held_s or 0.0) * 1e9)
+    return (event.since_ns or 0) + int((event.paused_s or 0.0) * 1e9)
 
 
 def _add(values: Values, more: Values) -> None:

@@ -30,6 +30,22 @@ MESSAGE_IDS = {
 }
 
 
+class Instant(NamedTuple):
+    """One instant, read on both clocks."""
+
+    at: float
+    """Unix seconds (CLOCK_REALTIME)."""
+    boot_ns: int
+    """The same in ns of CLOCK_BOOTTIME."""
+    boot: str | None
+    """The kernel's id of this boot; None if it is not known."""
+
+
+def present() -> Instant:
+    """Return the current time."""
+    return Instant(time.time(), now_ns(), boot_id())
+
+
 class PauseKey(NamedTuple):
     """Unique key of a pause among all pauses of this node, across reboots."""
 
@@ -56,7 +72,7 @@ class Event:
     """Reason for the act, as text."""
     result: str | None = None
     """End of the pause, as a `model.Result`."""
-    held_s: float | None = None
+    paused_s: float | None = None
     """Length of the pause so far in seconds, on the boot clock."""
     owner: str | None = None
     """Owner of the pause: daemon or manual."""
@@ -91,7 +107,7 @@ class Event:
     def line(self) -> str:
         """The event as a logfmt line, for the log."""
         shown = {name: getattr(self, name) for name in _LOGGED}
-        shown |= {name: f"{shown[name]:.1f}" for name in ("held_s", "used_pct") if shown[name] is not None}
+        shown |= {name: f"{shown[name]:.1f}" for name in ("paused_s", "used_pct") if shown[name] is not None}
         # Leave out the usual values: on every line they would inform no reader.
         shown["owner"] = self.owner if self.owner == "manual" else None
         shown["foreign"] = "yes" if self.foreign else None
@@ -126,7 +142,7 @@ _LOGGED = (
     "containers",
     "memory_current_bytes",
     "foreign",
-    "held_s",
+    "paused_s",
     "used_pct",
     "reason",
 )
@@ -145,6 +161,7 @@ class Named(Protocol):
 
 
 def make_event(
+    now: Instant,
     what: str,
     pod: Named,
     reason: str,
@@ -160,18 +177,18 @@ def make_event(
     foreign: bool = False,
     used_pct: float | None = None,
 ) -> Event:
-    """Return an event with the current time; `record` is the record of the event's pause."""
-    held_s = None
+    """Return an event of the time `now`; `record` is the record of its pause."""
+    paused_s = None
     if record is not None and what != "paused":
-        held_s = max(0, now_ns() - record.since_ns) / 1e9
+        paused_s = max(0, now.boot_ns - record.since_ns) / 1e9
     return Event(
-        at=round(time.time(), 3),
+        at=round(now.at, 3),
         what=what,
         pod=pod.label,
         uid=pod.uid,
         reason=reason,
         result=None if result is None else str(result),
-        held_s=None if held_s is None else round(held_s, 3),
+        paused_s=None if paused_s is None else round(paused_s, 3),
         owner=None if record is None else str(record.owner),
         mechanism=None if record is None else str(record.mechanism),
         cgroup=cgroup,
@@ -184,11 +201,12 @@ def make_event(
         used_pct=None if used_pct is None else round(used_pct, 1),
         pause_reason=None if record is None or record.reason == reason else record.reason,
         since_ns=None if record is None else record.since_ns,
-        boot=boot_id(),
+        boot=now.boot,
     )
 
 
 def resumed_event(
+    now: Instant,
     pod: Named,
     resumed: Resumed,
     reason: str,
@@ -198,12 +216,13 @@ def resumed_event(
     cgroup: str | None = None,
     used_pct: float | None = None,
 ) -> Event:
-    """Return the event for the end of a pause.
+    """Return the event for the end of a pause at the time `now`.
 
     `record` is the caller's copy of the pause's record; it is used if the ledger found none.
     """
     found = resumed.record
     return make_event(
+        now,
         "resumed",
         pod,
         reason,

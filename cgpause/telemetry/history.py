@@ -40,7 +40,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(NAMES, (str, NoneType)),
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(("times", "memory_current_bytes", "since_ns"), (int, NoneType)),
-    **dict.fromkeys(("held_s", "used_pct"), (float, int, NoneType)),
+    **dict.fromkeys(("paused_s", "used_pct"), (float, int, NoneType)),
     "foreign": (bool, NoneType),
 }
 

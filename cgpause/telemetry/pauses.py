@@ -44,7 +44,7 @@ class PastPause:
     """Time of its last event in Unix seconds."""
     start: float | None = None
     end: float | None = None
-    held_s: float | None = None
+    paused_s: float | None = None
     state: PauseState = PauseState.UNKNOWN
     mechanism: str | None = None
     """The last mechanism: the daemon can freeze a throttled pod later."""
@@ -117,8 +117,8 @@ def _add(pause: PastPause, event: Event) -> PastPause:
     if event.what == "taken over":
         reason = "; then ".join(filter(None, (pause.reason, event.reason)))
         pause = replace(pause, owner=event.owner, reason=reason)
-    if pause.start is None and event.held_s is not None:
-        pause = replace(pause, start=event.at - event.held_s)
+    if pause.start is None and event.paused_s is not None:
+        pause = replace(pause, start=event.at - event.paused_s)
     if event.what == "adopted":
         return replace(pause, reason=pause.reason or event.reason)
     if event.what not in _ENDS or pause.state is PauseState.ENDED:
@@ -126,7 +126,7 @@ def _add(pause: PastPause, event: Event) -> PastPause:
     return replace(
         pause,
         end=event.at,
-        held_s=event.held_s,
+        paused_s=event.paused_s,
         state=PauseState.ENDED,
         result=event.result,
         end_reason=event.reason,
@@ -140,7 +140,7 @@ def with_active(found: Iterable[PastPause], held: AbstractSet[PauseKey], now_ns:
     `now_ns` is on the boot clock.
     """
     return [
-        replace(pause, state=PauseState.ACTIVE, held_s=max(0, now_ns - pause.key.since_ns) / 1e9)
+        replace(pause, state=PauseState.ACTIVE, paused_s=max(0, now_ns - pause.key.since_ns) / 1e9)
         if pause.state is PauseState.UNKNOWN and pause.key is not None and pause.key in held
         else pause
         for pause in found
@@ -187,7 +187,7 @@ def totals(found: Sequence[PastPause]) -> list[Total]:
 
 
 def _total(pod: str, own: list[PastPause]) -> Total:
-    held = [pause.held_s for pause in own if pause.held_s is not None]
+    held = [pause.paused_s for pause in own if pause.paused_s is not None]
     return Total(
         pod=pod,
         uids=tuple(dict.fromkeys(pause.uid for pause in own)),

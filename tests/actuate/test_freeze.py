@@ -26,7 +26,7 @@ def test_a_throttled_pod_is_frozen_logged_counted_and_resumed_from_both(
     assert paused is not None
     assert (paused.mechanism, paused.reason) == (Mechanism.FREEZE, "it grows")
     froze = lines(caplog)[-1]
-    assert froze.startswith(f"froze pod=default/b uid={bench.fake.uids['b']} mechanism=freeze held_s=")
+    assert froze.startswith(f"froze pod=default/b uid={bench.fake.uids['b']} mechanism=freeze paused_s=")
     assert froze.endswith('used_pct=95.0 reason="it grows"')
     bench.resume("a", "b")
     assert (bench.frozen(), bench.cpu_max(), records_left(bench.fake.root)) == ([], ORIGINALS, [])

@@ -47,7 +47,7 @@ def test_a_pause_and_a_resume_are_logged_with_all_an_operator_asks_for(
     )
     assert resumed.startswith(
         f'resumed pod=default/b uid={uid} mechanism=throttle cpu_max_from="1001 100000" '
-        'cpu_max_to="50000 100000" held_s='
+        'cpu_max_to="50000 100000" paused_s='
     )
     assert resumed.endswith("used_pct=95.0 reason=test")
 

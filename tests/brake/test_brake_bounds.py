@@ -16,11 +16,12 @@ from helpers.trees import FakeTree, open_descriptors
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.core.model import Headroom
-from cgpause.daemon.brake import Brake, HighLevel, choose
+from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
+from cgpause.policy.level import HighLevel, choose
 
 S = 1_000_000_000
 TRIPWIRE = str(75 * GIB)

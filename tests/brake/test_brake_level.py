@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from helpers.headrooms import GIB, LITTLE, PAGE, limited, unlimited
 
+from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Headroom
-from cgpause.daemon.brake import HighLevel, choose
+from cgpause.policy.level import HighLevel, Stall, choose
 
 
 def level(
@@ -105,3 +106,32 @@ def test_odd_limits_give_pages(limit: int) -> None:
             chosen = choose(headroom, used, tight=tight, care_bytes=GIB, now=None)
             assert chosen.high_bytes >= 0
             assert chosen.high_bytes % PAGE == 0
+
+
+# How long the airbag stalls pods
+
+
+@pytest.mark.parametrize(
+    ("steps", "lifted"),
+    [
+        pytest.param([(98.5, 0), (98.5, 0.999)], False, id="not-yet"),
+        pytest.param([(98.5, 0), (98.5, 1)], True, id="for-a-second"),
+        pytest.param([(98.49, 0), (98.49, 9)], False, id="below-it"),
+        pytest.param([(98.5, 0), (98.49, 0.5), (98.5, 1.2)], False, id="begins-anew-after-a-drop"),
+        pytest.param([(98.5, 0), (98.5, 1), (98.01, 2)], True, id="lifted-until-the-use-falls"),
+        pytest.param([(98.5, 0), (98.5, 1), (98, 2)], False, id="fell-by-a-percent"),
+        pytest.param([(98.5, 0), (98.5, 1), (90, 2)], False, id="fell-far"),
+        pytest.param([(98.5, 0), (98.5, 1), (99.5, 2)], True, id="lifted-while-the-use-rises"),
+    ],
+)
+def test_the_airbag_is_lifted_after_a_second(steps: list[tuple[float, float]], lifted: bool) -> None:  # noqa: FBT001
+    airbag, stall = HighLevel(99 * GIB, tripwire=False), Stall()
+    for used_gib, at_s in steps:
+        stall = stall.follow(airbag, limited(used_gib), int(at_s * NS_PER_S))
+
+    assert stall.lifted_bytes == (99 * GIB if lifted else None)
+
+
+@pytest.mark.parametrize("now", [None, HighLevel(99 * GIB, tripwire=True)], ids=["no-level", "tripwire"])
+def test_only_an_airbag_is_lifted(now: HighLevel | None) -> None:
+    assert Stall(reached_ns=0).follow(now, limited(99), 9 * NS_PER_S) == Stall()

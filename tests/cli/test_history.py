@@ -61,7 +61,7 @@ def paused(ago_s: float, since_ns: int, pod: str = "default/web", uid: str = "u1
     )
 
 
-def resumed(ago_s: float, since_ns: int, held_s: float, pod: str = "default/web", uid: str = "u1") -> Event:
+def resumed(ago_s: float, since_ns: int, paused_s: float, pod: str = "default/web", uid: str = "u1") -> Event:
     return Event(
         round(NOW - ago_s, 3),
         "resumed",
@@ -69,7 +69,7 @@ def resumed(ago_s: float, since_ns: int, held_s: float, pod: str = "default/web"
         uid,
         "fits again",
         result="room",
-        held_s=held_s,
+        paused_s=paused_s,
         cpu_max_to="max 100000",
         since_ns=since_ns,
         boot="b",
@@ -119,7 +119,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
         "state": "ended",
         "start": 0,
         "end": 0,
-        "held_s": 9,
+        "paused_s": 9,
         "mechanism": "throttle",
         "owner": "daemon",
         "reason": "needs 12Mi",
@@ -128,7 +128,7 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
         "cpu_max": "max 100000",
         "memory_current_bytes": 7,
     }
-    assert (unknown["state"], unknown["end"], unknown["held_s"], unknown["result"]) == ("unknown", None, None, None)
+    assert (unknown["state"], unknown["end"], unknown["paused_s"], unknown["result"]) == ("unknown", None, None, None)
     assert found["totals"] == [
         {
             "pod": "default/web",
@@ -142,9 +142,9 @@ def test_json_has_utc_and_what_is_not_known_is_null(state: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("held_s", [1e17, 9.2e18, 1e12])
-def test_a_length_that_cannot_be_is_no_traceback(state: Path, held_s: float) -> None:
-    note(state, resumed(91, 1, held_s))
+@pytest.mark.parametrize("paused_s", [1e17, 9.2e18, 1e12])
+def test_a_length_that_cannot_be_is_no_traceback(state: Path, paused_s: float) -> None:
+    note(state, resumed(91, 1, paused_s))
 
     assert show(state)[1].startswith(f"{datetime.fromtimestamp(0):%Y-%m-%d %H:%M:%S}")
     assert document(state)["pauses"][0]["start"] == "1970-01-01T00:00:00.000Z"
@@ -299,7 +299,7 @@ def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTr
     (ended,) = document(state, tree=tree)["pauses"]
 
     assert (running["state"], running["owner"], running["reason"]) == ("active", "manual", "cgpause pause by tester")
-    assert running["held_s"] >= 0
+    assert running["paused_s"] >= 0
     assert (ended["state"], ended["result"], ended["end_reason"]) == ("ended", "operator", "cgpause resume by tester")
     assert (ended["start"], ended["cpu_max"]) == (running["start"], "50000 100000")
     assert len((state / HISTORY_FILE).read_text().splitlines()) == 2
@@ -328,7 +328,7 @@ def test_a_pause_that_somebody_undid_by_hand_has_an_unknown_end(tree: FakeTree, 
     (found,) = document(state, tree=tree)["pauses"]
 
     assert record.since_ns
-    assert (found["state"], found["held_s"]) == ("unknown", None)
+    assert (found["state"], found["paused_s"]) == ("unknown", None)
     assert show(state, tree=tree)[1].endswith("end unknown: not recorded")
 
 

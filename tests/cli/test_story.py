@@ -99,6 +99,7 @@ def test_the_contract_of_the_json(tree: FakeTree) -> None:
         "decision": {
             "verdict": "runs: memory use 50.0 % is below upper 90 %",
             "what": "runs",
+            "acts": False,
             "rule": "from 90 % of memory use on (50.0 % now) the 2 that use the least are paused",
             "rank": 1,
             "candidates": 2,

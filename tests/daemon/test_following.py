@@ -72,7 +72,7 @@ def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: 
 
 
 def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: Start) -> None:
-    first = tree.add_pod("large", GIB // 2)
+    first = tree.add_pod("large", GIB // 2, memory_max=str(GIB))
     pod = tree.add_pod("resized", 32 * MIB, memory_max=str(32 * MIB))  # full: it can take no more
     start('[[pods]]\nmatch = "*/*"\nclass = "batch"\n', before=WALK_OFTEN)
     time.sleep(1)  # older than the facts may be when memory is tight; the next regular refresh is ten minutes away

@@ -47,8 +47,8 @@ def test_the_history_goes_on_over_a_daemon_that_was_killed(tree: FakeTree, start
     what = [("paused", None), ("resumed", "room")]
     assert noted(state) == [(word, "default/web", result) for word, result in what]
     (pause_found,) = account.pauses(history.read(str(state / HISTORY_FILE)))
-    assert pause_found.held_s is not None
-    assert pause_found.held_s >= 0
+    assert pause_found.paused_s is not None
+    assert pause_found.paused_s >= 0
 
 
 def test_daemons_that_start_again_and_again_add_nothing_to_the_history(

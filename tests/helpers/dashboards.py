@@ -83,6 +83,8 @@ def make_pod(label: str = "default/web", state: PodState = PodState.RUNNING, **c
         "rank": 1,
         "what": "runs",
         "why": "",
+        "acts": False,
+        "spared": "",
         "place": make_place(0, 400 * MIB),
     }
     return SeenPod(**(values | changes))
@@ -131,6 +133,7 @@ def busy_snapshot() -> NodeView:
             "batch/report-2",
             PodState.WOULD_PAUSE,
             what="would pause (throttle)",
+            acts=True,
             place=make_place(20 * MIB, 3 * MIB, runs=False),
             why="needs 20.0Mi of 3.0Mi left",
             **grows,
@@ -175,7 +178,7 @@ def busy_snapshot() -> NodeView:
     return make_snapshot(*pods, events=events)
 
 
-RULE = "resumes when its growth fits beside that of the pods that run"
+RULE = "resumes when its demand fits beside most of what the pods that run will take"
 PAST = (
     SeenEvent(AT - 60, "paused", "batch/report-1", "needs 9.0Mi of 4.0Mi left"),
     SeenEvent(AT - 30, "resumed", "batch/report-1", "fits again", 30.0),

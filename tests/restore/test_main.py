@@ -64,7 +64,7 @@ def test_main_notes_what_it_resumed_with_its_name(tree: FakeTree, options: list[
 
     found = list(history.read(str(state / HISTORY_FILE)))
     assert {event.pod.removeprefix("default/"): event.result for event in found} == owners
-    assert all(event.held_s is not None and event.held_s >= 10 for event in found)
+    assert all(event.paused_s is not None and event.paused_s >= 10 for event in found)
     assert {event.pause_reason for event in found} == {"test"}
 
 

@@ -221,7 +221,7 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
         ledger.resume(cgroup)
     event = reader.read(13 * S).events[-1]
     assert (event.what, event.pod) == ("resumed", "default/web")
-    assert event.held_s is not None
+    assert event.paused_s is not None
 
     with Cgroup(str(tree.root), str(db.relative_to(tree.root))) as cgroup:
         ledger.set_end(cgroup, Owner.MANUAL, 10**18)
@@ -248,7 +248,7 @@ def test_a_resume_and_a_new_pause_between_two_refreshes_are_both_events(tree: Fa
         ("resumed", "was paused: first"),
         ("paused", "second"),
     ]
-    assert events[1].held_s is not None
+    assert events[1].paused_s is not None
 
 
 def test_pauses_that_were_there_before_come_in_the_order_in_which_they_began(tree: FakeTree, reader: Reader) -> None:

@@ -202,7 +202,7 @@ def test_no_pod_is_said_to_grow_only_where_none_does(growth: float, said: str) -
 
 
 def test_a_pod_that_the_daemon_keeps_paused_shows_the_daemons_decision_and_no_other() -> None:
-    pod = make_pod("default/web", PodState.PAUSED, paused=held(5), what="would resume", why="fits again")
+    pod = make_pod("default/web", PodState.PAUSED, paused=held(5), what="would resume", acts=True, why="fits again")
     snapshot = make_snapshot(pod)
 
     for ui in (Ui(), Ui(selected=pod.key, describing=True)):
@@ -210,6 +210,13 @@ def test_a_pod_that_the_daemon_keeps_paused_shows_the_daemons_decision_and_no_ot
         assert "needs 5.0Mi of 3.0Mi left" in text
         assert "would" not in text
         assert "fits again" not in text
+
+
+def test_the_reason_why_a_pod_is_spared_is_said_once() -> None:
+    pod = make_pod("default/web", place=None, rank=None, why="too new", spared="too new")
+    text = "\n".join(text_of(render(make_snapshot(pod), Ui(selected=pod.key, describing=True), 120, 40)))
+
+    assert text.count("too new") == 1
 
 
 def test_a_long_description_is_scrolled_to_its_end_and_no_further() -> None:

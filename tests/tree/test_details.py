@@ -195,7 +195,7 @@ def test_who_was_visited_is_held_like_a_service_unless_a_rule_says_otherwise(
     config = Config(pods=(PodRule("*/*", class_=ruled),))
     tree = PodTree(str(fake.root), str(fake.log_dir), config)
     (tracked,) = tree.refresh(0)[0]
-    tracked.listens = False
+    tracked.kind.listens = False
     tree.update_facts(tracked, 1)
     assert tracked.pod.workload is Workload.BATCH
     tree.was_visited(tracked, 1)

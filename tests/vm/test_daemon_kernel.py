@@ -13,48 +13,23 @@ from pathlib import Path
 
 import pytest
 from helpers.trees import records_left, wait_until
-from lab.bed.kubepods import PodSpec, Tier, make_uid, read_keyed, spawn_into
+from lab.bed.kubepods import PodSpec, Tier, make_uid, read_keyed
 from vm.realnode import (
-    BATCH,
     CGROUP_ROOT,
     FULL_MIB,
     MIB,
     NOT_HELD_LONG,
     PAUSED,
     QUICK,
-    Daemon,
     Node,
     Start,
     cpu_max,
     frozen,
+    hold_web,
 )
 
-from cgpause.core.model import Mechanism
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon import learned
-
-
-def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000") -> tuple[Path, Daemon]:
-    """Start a daemon that pauses pod default/web because "filler" takes memory; return both."""
-    pod = node.add("web", 10, cpu_max=cpu_max)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start(*config)
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
-    return pod, daemon
-
-
-def exit_code(pid: int) -> int:
-    """Wait for a child's end and return its exit code."""
-    statuses: list[int] = []
-
-    def has_ended() -> bool:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        statuses.extend([status] if found else [])
-        return bool(found)
-
-    wait_until(has_ended, "the process to end", 120)
-    return os.waitstatus_to_exitcode(statuses[0])
 
 
 @pytest.mark.every_kernel
@@ -155,158 +130,6 @@ def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) ->
     assert cpu_max(pod) == PAUSED
     node.resize("filler", 10)
     wait_until(lambda: cpu_max(pod) == "50000 100000", "the restore", 120)
-
-
-def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start)
-
-    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
-
-    daemon.wait_for_log('reason="its containers changed"')
-    assert cpu_max(pod) == "max 100000"
-
-
-def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start)
-
-    # The limit is below the pod's use: at its next page the kernel kills, and counts that in memory.events.
-    (pod / "memory.max").write_text("1M")
-
-    # The kill removes no cgroup, so only the event reports it.
-    wait_until(lambda: "oom_kill 0" not in (pod / "memory.events").read_text(), "the OOM kill", 120)
-    daemon.wait_for_log('reason="a process in it was OOM-killed"')
-
-
-@pytest.mark.every_kernel
-def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
-
-    os.kill(node.containers["web"].pid, signal.SIGTERM)
-
-    daemon.wait_for_log('reason="it is being terminated"')
-    wait_until(lambda: not frozen(pod), "the thaw", 120)
-
-
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3], ids=str)
-def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, start: Start, number: int) -> None:
-    """The stop signals of nginx, httpd and systemd."""
-    _, daemon = hold_web(node, start, 'mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
-
-    os.kill(node.containers["web"].pid, number)
-
-    daemon.wait_for_log('reason="it is being terminated"')
-    assert exit_code(node.containers["web"].pid) == 0
-
-
-@pytest.mark.every_kernel
-def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_seen(node: Node, start: Start) -> None:
-    """A throttled pod would take the signal, leave the idle state, and need minutes for its last seconds of work."""
-    pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + BATCH, cpu_max="50000 100000")
-    wait_until(lambda: frozen(pod), "the freeze", 120)
-
-    os.kill(node.containers["web"].pid, signal.SIGTERM)
-
-    daemon.wait_for_log('reason="it is being terminated"')
-    assert exit_code(node.containers["web"].pid) == 0
-    assert (frozen(pod), cpu_max(pod)) == (False, "50000 100000")
-    resumed = next(line for line in daemon.log.splitlines() if " resumed pod=default/web " in line)
-    assert "mechanism=freeze" in resumed
-    assert " froze pod=" not in daemon.log, "it was one pause"
-
-
-def test_a_service_stays_throttled(node: Node, start: Start) -> None:
-    rule = BATCH.replace('"batch"', '"service"')
-    pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + rule)
-
-    with pytest.raises(AssertionError, match="waited"):
-        wait_until(lambda: frozen(pod), "a freeze", 5)
-
-    assert cpu_max(pod) == PAUSED
-    assert " resumed " not in daemon.log
-
-
-def escape(node: Node, start: Start, kind: str, how: str = "auto") -> tuple[Path, Daemon]:
-    """Start a daemon that pauses pod default/web, with a process in the pod that tries to escape; return both."""
-    pod = node.add("web", 10)
-    node.add("filler", 10, namespace="kube-system")
-    scope = node.containers["web"].scope
-    if kind == "victims":  # as with kubelet's singleProcessOOMKill, and before Kubernetes 1.28
-        (scope / "memory.oom.group").write_text("0")
-        (scope / "memory.max").write_text(f"{32 * MIB}")
-    argv = [sys.executable, "-S", str(Path(__file__).with_name("escape.py")), kind]
-    _, pidfd = spawn_into(scope, argv)
-    os.close(pidfd)
-    daemon = start(f'mechanism = "{how}"\n' + QUICK + NOT_HELD_LONG + "min_run_s = 1\n" + BATCH)
-    node.resize("filler", FULL_MIB - 20)
-    daemon.wait_for_pause("web")
-    return pod, daemon
-
-
-def stays_frozen(pod: Path, seconds: float = 10) -> bool:
-    """Return True if the pod is frozen now and all through the next `seconds`."""
-    until = time.monotonic() + seconds
-    while frozen(pod):
-        if time.monotonic() >= until:
-            return True
-        time.sleep(0.1)
-    return False
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        pytest.param("toggle", 'reason="it is being terminated"', id="its-own-sigterm", marks=pytest.mark.long),
-        pytest.param("siblings", 'reason="a process was started in it from outside"', id="clone-parent"),
-    ],
-)
-def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
-    node: Node, start: Start, kind: str, reason: str
-) -> None:
-    """The daemon believes it at most three times in ten minutes; frozen, the process can do no more.
-
-    On a slow machine the pod may be frozen before its process has tried three times.
-    """
-    pod, daemon = escape(node, start, kind)
-    wait_until(lambda: stays_frozen(pod), "the pod to stay frozen", 600)
-
-    assert daemon.log.count(reason) <= 3
-
-    # The daemon believes a real exec probe: no process in a frozen pod can have started it.
-    visits = daemon.log.count('reason="a process was started in it from outside"')
-    pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "1"])
-    wait_until(
-        lambda: daemon.log.count('reason="a process was started in it from outside"') > visits, "the resume", 120
-    )
-    assert exit_code(pid) == 0
-    os.close(pidfd)
-
-
-def test_a_pod_that_loses_child_after_child_to_oom_kills_stays_paused(node: Node, start: Start) -> None:
-    """Throttled, because on a slow machine the pod is frozen before the kernel can kill in it."""
-    reason = 'reason="a process in it was OOM-killed"'
-    pod, daemon = escape(node, start, "victims", "throttle")
-    wait_until(lambda: daemon.log.count(reason) == 3, "the pod to be believed three times", 600)
-    wait_until(lambda: daemon.log.count(" paused pod=default/web ") == 4, "the last pause", 120)
-
-    kills = read_keyed(pod / "memory.events")["oom_kill"]
-    wait_until(lambda: read_keyed(pod / "memory.events")["oom_kill"] >= kills + 2, "more kills", 600)
-
-    assert daemon.log.count(reason) == 3
-    assert cpu_max(pod) == PAUSED
-
-
-@pytest.mark.parametrize("mechanism", Mechanism)
-def test_what_is_started_in_a_held_pod_from_outside_gets_it_resumed(
-    node: Node, start: Start, mechanism: Mechanism
-) -> None:
-    """An exec probe, a preStop hook or kubectl exec would get no answer from a paused pod."""
-    _, daemon = hold_web(node, start, f'mechanism = "{mechanism}"\n{QUICK}{NOT_HELD_LONG}')
-
-    pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "10"])
-
-    daemon.wait_for_log('reason="a process was started in it from outside"')
-    assert exit_code(pid) == 0
-    os.close(pidfd)
 
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])

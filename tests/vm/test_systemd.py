@@ -334,7 +334,7 @@ def test_each_pause_is_in_the_history_and_in_the_journal_with_the_same_fields(ca
     paused = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['paused']}")[-1]
     resumed = entries("CGPAUSE_POD=default/large", f"MESSAGE_ID={MESSAGE_IDS['resumed']}")[-1]
     assert paused["CGPAUSE_REASON"] == resumed["CGPAUSE_PAUSE_REASON"] == ended["reason"]
-    assert (resumed["CGPAUSE_RESULT"], resumed["CGPAUSE_HELD_S"]) == ("room", str(ended["held_s"]))
+    assert (resumed["CGPAUSE_RESULT"], resumed["CGPAUSE_PAUSED_S"]) == ("room", str(ended["paused_s"]))
     assert (paused["SYSLOG_IDENTIFIER"], paused["PRIORITY"], paused["_TRANSPORT"]) == ("cgpause", "6", "journal")
     assert paused["_SYSTEMD_UNIT"] == "cgpause.service"
     assert paused["MESSAGE"].startswith("paused pod=default/large uid=")
@@ -459,7 +459,7 @@ def test_killed_daemon_leaves_nobody_paused_and_comes_back(calm: Node) -> None:
     assert said.index(CLEANED_UP) < said.index("started version=")
     last = [last_pause(f"default/{name}", "ended") for name in ("small", "medium", "large")]
     assert {pause["result"] for pause in last} == {"crashed"}
-    assert all(pause["held_s"] is not None and pause["start"] is not None for pause in last)
+    assert all(pause["paused_s"] is not None and pause["start"] is not None for pause in last)
 
 
 def test_daemon_killed_under_pressure_pauses_anew_and_keeps_the_originals(calm: Node) -> None:

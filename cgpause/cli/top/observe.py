@@ -68,7 +68,7 @@ class Kept:
 
 def _read(path: str, count: int) -> tuple[SeenEvent, ...]:
     return tuple(
-        SeenEvent(one.at, printable(one.what), printable(one.pod), printable(one.reason), one.held_s, one.uid)
+        SeenEvent(one.at, printable(one.what), printable(one.pod), printable(one.reason), one.paused_s, one.uid)
         for one in history.tail(path, count)
     )
 
@@ -122,8 +122,8 @@ class Observer:
         elif before is None or before.since_ns != now.since_ns:
             begin = at - _since_s(now, at_ns)
             if before is not None:  # resumed and paused again since the last refresh
-                held_s = max((now.since_ns - before.since_ns) / NS_PER_S, 0.0)
-                self._add(begin, "resumed", pod, f"was paused: {before.reason}", held_s)
+                paused_s = max((now.since_ns - before.since_ns) / NS_PER_S, 0.0)
+                self._add(begin, "resumed", pod, f"was paused: {before.reason}", paused_s)
             self._add(begin, "paused", pod, now.reason)
         elif before.owner is not now.owner:
             self._add(at, "taken over", pod, now.reason)
@@ -135,8 +135,8 @@ class Observer:
         else:
             self._add(at, "asserted again", pod, now.reason)
 
-    def _add(self, at: float, what: str, pod: Pod, reason: str, held_s: float | None = None) -> None:
-        self._new.append(SeenEvent(at, what, printable(pod.label), printable(reason), held_s, pod.uid))
+    def _add(self, at: float, what: str, pod: Pod, reason: str, paused_s: float | None = None) -> None:
+        self._new.append(SeenEvent(at, what, printable(pod.label), printable(reason), paused_s, pod.uid))
 
 
 def _since_s(record: PauseRecord, at_ns: int) -> float:

@@ -65,7 +65,7 @@ def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one
         table.add_column(no_wrap=True, width=min(longest, max(width // 3, 1)))
     table.add_column(no_wrap=True, style="dim", ratio=1)
     for event in reversed(shown):
-        held = "" if event.held_s is None else f"after {durations.shown(event.held_s)}: "
+        held = "" if event.paused_s is None else f"after {durations.shown(event.paused_s)}: "
         pod = [] if of_one else [shorten(event.pod, max(width // 3, 1))]
         what = line((event.what, _EVENT_STYLES.get(event.what, "")))
         at = clock(event.at, snapshot.utc_offset_s)
@@ -100,7 +100,7 @@ def _facts(pod: SeenPod, snapshot: NodeView, detail: PodDetail | None) -> list[_
         facts.append(("state", f"since {since}{_record(pod.paused)}", "paused"))
     # Under reserve, the numbers below are the reason. A running daemon's own decision is in record and history; another
     # opinion beside it would confuse.
-    elif pod.why and pod.place is None and not (runs and pod.what.startswith("would")):
+    elif pod.why and pod.place is None and not pod.spared and not (runs and pod.acts):
         facts.append(("verdict", f"{pod.what}: {pod.why}", ""))
     if detail is not None and detail.rule is not None:
         facts.append(("rule", detail.rule, ""))

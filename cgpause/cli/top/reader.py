@@ -276,6 +276,8 @@ class Reader:
             rank=None if verdict is None else verdict.rank,
             what="" if verdict is None else printable(verdict.what),
             why="" if verdict is None else printable(verdict.why),
+            acts=verdict is not None and verdict.acts,
+            spared="" if verdict is None else printable(verdict.spared),
             place=None if verdict is None else verdict.place,
         )
 

@@ -91,8 +91,8 @@ def state_text(pod: SeenPod, snapshot: NodeView) -> tuple[str, str]:
     """Return a pod's state in a few words, and its details: reason, times, protection or error."""
     record, state = pod.paused, state_words(pod)
     if record is not None:
-        held_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
-        return f"{state} {durations.shown(held_s)}", _why_paused(record, snapshot.at_ns)
+        paused_s = (snapshot.at_ns - record.since_ns) / NS_PER_S
+        return f"{state} {durations.shown(paused_s)}", _why_paused(record, snapshot.at_ns)
     match pod.state:
         case PodState.ERROR:
             return state, pod.error or ""
@@ -102,8 +102,8 @@ def state_text(pod: SeenPod, snapshot: NodeView) -> tuple[str, str]:
             return state, pod.why
     if pod.place is not None and pod.place.first:
         return state, "goes first"
-    # A running daemon has decided otherwise than "would ...".
-    return state, "" if pod.what.startswith("would") else pod.what.removeprefix("runs").removeprefix(",").strip()
+    # An action that a running daemon has not taken is not its decision.
+    return state, "" if pod.acts else pod.spared
 
 
 def _why_paused(record: PauseRecord, at_ns: int) -> str:

@@ -50,6 +50,10 @@ class SeenPod:
     """The policy's verdict."""
     why: str
     """Reason of the verdict, or its numbers."""
+    acts: bool
+    """Whether the verdict is to act on the pod."""
+    spared: str
+    """Reason why the pod may not be paused now; "" if it may."""
     place: Place | None
     """Amounts under the reserve policy; None under another policy."""
 
@@ -102,7 +106,7 @@ class SeenEvent:
     what: str
     pod: str
     reason: str
-    held_s: float | None = None
+    paused_s: float | None = None
     """Length of the pause so far, in seconds."""
     uid: str = ""
 

@@ -35,12 +35,12 @@ class Kill:
     no more than SPELL_S between any two. None if there was none."""
     held: int
     """Number of pods that the policy would have paused."""
-    held_s: float | None
+    paused_s: float | None
     """Time for which the killed pod would have been paused; None if not at all."""
     grew: str | None
     """The pod with the largest growth before the kill; None if none grew."""
     grew_bytes: int
-    grew_held_s: float | None
+    grew_paused_s: float | None
     """Time for which that pod would have been paused."""
     spared_bytes: int
     """Recorded growth of all paused pods after the start of their pauses, in bytes."""
@@ -118,7 +118,7 @@ def _kill(
             grew, grew_bytes = most, grown[most]
     last_bytes = recent[-1][1] if recent else {}
 
-    def held_s(one: CgroupId | None) -> float | None:
+    def paused_s(one: CgroupId | None) -> float | None:
         return at_s - held[one].start_s if one in held else None
 
     return Kill(
@@ -128,9 +128,9 @@ def _kill(
         own_limit=killed.own_limit,
         lead_s=keeper.lead_s(at_s),
         held=len(held),
-        held_s=held_s(key),
+        paused_s=paused_s(key),
         grew=None if grew is None else labels.get(grew, grew.path),
         grew_bytes=grew_bytes,
-        grew_held_s=held_s(grew),
+        grew_paused_s=paused_s(grew),
         spared_bytes=sum(max(last_bytes.get(one, 0) - pod.bytes_then, 0) for one, pod in held.items()),
     )

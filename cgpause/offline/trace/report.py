@@ -139,7 +139,7 @@ def _hold(hold: Hold, trace: Trace) -> dict[str, Any]:
         "pod": hold.pod,
         "start": iso(hold.start_s),
         "end": None if hold.end_s is None else iso(hold.end_s),
-        "held_s": round(_length(hold, trace), 3),
+        "paused_s": round(_length(hold, trace), 3),
         "mechanism": hold.mechanism,
         "reason": hold.reason,
         "end_reason": hold.end_reason,
@@ -154,10 +154,10 @@ def _kill(kill: Kill) -> dict[str, Any]:
         "at_own_limit": kill.own_limit,
         "first_pause_before_s": _rounded(kill.lead_s),
         "pods_held": kill.held,
-        "held_s": _rounded(kill.held_s),
+        "paused_s": _rounded(kill.paused_s),
         "grew_most": kill.grew,
         "grew_bytes": kill.grew_bytes,
-        "grew_most_held_s": _rounded(kill.grew_held_s),
+        "grew_most_paused_s": _rounded(kill.grew_paused_s),
         "not_taken_bytes": kill.spared_bytes,
     }
 
@@ -242,10 +242,10 @@ def kill_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
                 policy,
                 _before(kill["first_pause_before_s"]),
                 str(kill["pods_held"]),
-                _held(kill["held_s"]),
+                _held(kill["paused_s"]),
                 mib(kill["not_taken_bytes"]),
                 f"{kill['grew_most']} +{mib(kill['grew_bytes'])}" if kill["grew_most"] else "-",
-                _held(kill["grew_most_held_s"]) if kill["grew_most"] else "-",
+                _held(kill["grew_most_paused_s"]) if kill["grew_most"] else "-",
             )
         )
     return lines
