@@ -140,8 +140,8 @@ class Demo:
                 held, last_code, after = self._stop_while_holding(tree, daemon, work)
         return arm, Daemon(
             pauses=log.pauses,
-            paused_s=round(sum(log.held_s), 1),
-            longest_pause_s=max(log.held_s, default=0.0),
+            paused_s=round(sum(log.paused_s), 1),
+            longest_pause_s=max(log.paused_s, default=0.0),
             sacrifices=log.sacrifices,
             exit_code=code or last_code,
             held_at_stop=held,

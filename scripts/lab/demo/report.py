@@ -138,7 +138,7 @@ def render(result: Result) -> str:
         f"jobs      {plan.jobs}, at most {plan.at_once} at once, {size} {plan.rounds} times goes",
         f"          {pace}; seed {plan.seed}",
         f"kubepods  {plan.capacity_mib} MiB, limits add up to {plan.oversubscription:.0%} of it, no swap",
-        f"kubelet   restarts a killed container after 10, 20, 40 … 300 s, scaled by {plan.backoff_scale:g}",
+        f"kubelet   restarts a killed container after 1, 10, 20, 40 … 300 s, scaled by {plan.backoff_scale:g}",
         f"machine   Linux {machine.kernel}, {machine.kind}, {machine.cpus} CPUs; the demo took {result.seconds:.0f} s",
     ]
     return "\n".join(lines)

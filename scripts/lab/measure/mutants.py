@@ -42,6 +42,7 @@ TESTS = {
     "ledger/high": ("tests/test_high.py", "tests/test_high_damage.py"),
     "ledger/ledger": ("tests/ledger",),
     "policy/demand": ("tests/test_demand.py",),
+    "policy/level": ("tests/brake",),
     "policy/growth": ("tests/test_growth.py", "tests/test_growth_cache.py"),
     "policy/hold": ("tests/test_hold.py",),
     "policy/kinds": ("tests/test_kinds.py",),

@@ -13,13 +13,10 @@ REASONS: dict[str, dict[str, str]] = {
             "a billionth of the time more"
         ),
     },
-    "daemon/brake": {
+    "policy/level": {
         "target = int(full - headroom.capacity_bytes * (100 - AIRBAG_PCT) / 100 - headroom.eviction_bytes) -> "
         "target = int(full - headroom.capacity_bytes // (100 - AIRBAG_PCT) / 100 - headroom.eviction_bytes)": (
             "the same with an airbag at 99 %, which is a constant"
-        ),
-        "self._given_up = False -> self._given_up = True": (
-            "the first value is never read: without a cgroup nothing is applied, and opening one sets it again"
         ),
     },
     "kernel/cgroupfs": {

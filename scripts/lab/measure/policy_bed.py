@@ -45,6 +45,8 @@ PRESET_START_S: Final = 0.2
 """Time to create a container in the presets (NodesOptions.start_s)."""
 SEEDS: Final = (101, 102, 103)
 """Held-out seeds: the policy was developed with other ones."""
+SEEDS_PER_LOAD: Final = 3
+"""Seeds of a load that is no preset, for each seed of the presets: its runs are short, so chance matters more."""
 NONE: Final = "none"
 UNLIMITED: Final = "unlimited"
 RESERVE: Final = "reserve"
@@ -115,10 +117,16 @@ def do(task: Task) -> dict[str, Any]:
     return {name: round(value, _DIGITS) if isinstance(value, float) else value for name, value in values.items()}
 
 
+def load_seeds(seeds: Sequence[int]) -> list[int]:
+    """Return the seeds of the loads that are no presets."""
+    return [seed + len(seeds) * number for number in range(SEEDS_PER_LOAD) for seed in seeds]
+
+
 def tasks(seeds: Sequence[int]) -> list[Task]:
     """Return all runs of the bed."""
     sizes = [(count, PRESET_START_S) for count in CPUS]
     sizes += [(count, start_s) for start_s in SLOW_START_S for count in SLOW_CPUS]
+    more = load_seeds(seeds)
     return [
         *(
             Task("presets", name, arm, count, seed, start_s)
@@ -131,13 +139,13 @@ def tasks(seeds: Sequence[int]) -> list[Task]:
             Task("adversaries", name, arm, one.node(seeds[0]).cpus, seed)
             for name, one in ADVERSARIES.items()
             for arm in (NONE, RESERVE)
-            for seed in seeds
+            for seed in more
         ),
         *(
             Task("starting", "starting", arm, count, seed)
             for count in STARTING_CPUS
             for arm in (NONE, RESERVE)
-            for seed in seeds
+            for seed in more
         ),
         *(Task("noise", "noise", RESERVE, count, seeds[0]) for count in NOISE_CPUS),
     ]
@@ -151,7 +159,7 @@ def simulate_all(seeds: Sequence[int], processes: int) -> dict[str, Any]:
     planned.sort(key=lambda task: task.part != "noise")
     with workers(do, processes) as do_all:
         done = do_all(planned)
-    results: dict[str, Any] = {"seeds": list(seeds)}
+    results: dict[str, Any] = {"seeds": list(seeds), "load_seeds": load_seeds(seeds)}
     for part in ("presets", "adversaries", "starting", "noise"):
         results[part] = [one for task, one in zip(planned, done, strict=True) if task.part == part]
     return results

@@ -16,8 +16,9 @@ from cgpause.policy.decide import Decision, State
 NOISE_CPUS: Final = (2, 4, 8, 16, 32, 64)
 NOISE_PODS: Final = 110
 NOISE_S: Final = 7200.0
-SETTLED_S: Final = 120.0
-"""Time in seconds before counting begins: the policy expects pods that have just grown to grow on for a while."""
+SETTLED_S: Final = 180.0
+"""Time in seconds before counting begins: all pods have started by 80 s. After that the policy expects them to grow on
+for a while."""
 
 
 @dataclass(frozen=True, slots=True)

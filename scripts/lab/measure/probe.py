@@ -81,8 +81,8 @@ class Held:
 def read_holds(log: Iterable[str], services: set[str]) -> tuple[Held, Held]:
     """Return the pauses of services and of all other pods from a daemon's log; `services` has the services' UIDs."""
     service, batch = Held(), Held()
-    for uid, held_s in demo_daemon.read_holds(log):
-        (service if uid in services else batch).add(held_s)
+    for uid, paused_s in demo_daemon.read_holds(log):
+        (service if uid in services else batch).add(paused_s)
     return service, batch
 
 

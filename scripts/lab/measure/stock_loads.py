@@ -43,9 +43,15 @@ class Tools:
         """Return the command line of a job that reaches its peak once; `work` is the units of each of its 24 steps."""
         return (str(self.worker), "once", str(peak_bytes), str(round(self.work * work)))
 
-    def paper(self, limit_bytes: int, seed: int, *, work: float = 1.0, sleep_ms: int = 0) -> tuple[str, ...]:
-        """Return the command line of the paper's job: each step is `work` units and a sleep."""
-        numbers = (limit_bytes, limit_bytes // UNITS, ROUNDS, round(self.work * work), seed, sleep_ms)
+    def paper(
+        self, limit_bytes: int, seed: int, *, work: float = 1.0, sleep_ms: int = 0, page_work: float | None = None
+    ) -> tuple[str, ...]:
+        """Return the command line of the paper's job: each step is `work` units and a sleep.
+
+        Filling a step's memory costs as much as `page_work` units do for 5000 pages; None: as much as `work`.
+        """
+        page_iterations = round(self.work * (work if page_work is None else page_work))
+        numbers = (limit_bytes, limit_bytes // UNITS, ROUNDS, round(self.work * work), seed, sleep_ms, page_iterations)
         return (str(self.worker), *map(str, numbers))
 
     def idle(self, seed: int) -> tuple[str, ...]:
@@ -97,13 +103,15 @@ def idle(seed: int, tools: Tools) -> Load:
     return Load(capacity, tuple(jobs), lasting=_idle_pods(chance, tools), services=1)
 
 
-def waiting(seed: int, tools: Tools, sleep_ms: int = 2000, oversupply: int = 3) -> Load:
+def waiting(seed: int, tools: Tools, sleep_ms: int = 2000, oversupply: int = 3, page_work: float | None = None) -> Load:
     """Return the paper's jobs, sleeping after each unit instead of computing: CPUs are idle, so a pause costs time."""
     chance = _chance("waiting", seed)
     limit = (32, 48, 64)[seed % 3] * MIB
-    return _paper_jobs(
-        "wait", limit, chance, lambda own: tools.paper(limit, own, work=0.1, sleep_ms=sleep_ms), oversupply
-    )
+
+    def argv(own: int) -> tuple[str, ...]:
+        return tools.paper(limit, own, work=0.1, sleep_ms=sleep_ms, page_work=page_work)
+
+    return _paper_jobs("wait", limit, chance, argv, oversupply)
 
 
 def paper2(seed: int, tools: Tools) -> Load:
@@ -136,14 +144,24 @@ def nolimit_beside(seed: int, tools: Tools, generations: int = 4) -> Load:
     return replace(load, jobs=(*load.jobs, *limited), lasting=_idle_pods(chance, tools))
 
 
+def waiting_paced(seed: int, tools: Tools) -> Load:
+    """Return `waiting` with memory that is filled as slowly as by `paper2`.
+
+    A job of `waiting` spends 2 µs on a page besides its fault. The bed has a hundredth of a node's memory, so it is
+    full many times as soon as a node.
+    """
+    return waiting(seed, tools, page_work=2.0)
+
+
 def waiting_backoff(seed: int, tools: Tools) -> Load:
-    """Return `waiting` with kubelet's own back-off: a restart costs as much time as on a node."""
-    return replace(waiting(seed, tools), backoff_scale=1.0)
+    """Return `waiting_paced` with kubelet's own back-off: a restart costs as much time as on a node."""
+    return replace(waiting_paced(seed, tools), backoff_scale=1.0)
 
 
 LOADS: Final[Mapping[str, Callable[[int, Tools], Load]]] = {
     "idle": idle,
     "waiting": waiting,
+    "waiting-paced": waiting_paced,
     "waiting-backoff": waiting_backoff,
     "paper2": paper2,
     "nolimit": nolimit,

@@ -306,7 +306,8 @@ def render(results: dict[str, Any]) -> str:
         "",
         *_hour(run["hour"]),
         "",
-        f"Simulated at commit {results['commit']}, {results['date']}; seeds {seeds}.",
+        f"Simulated at commit {results['commit']}, {results['date']}.",
+        f"Seeds of the presets: {seeds}; of the other loads: {run['load_seeds'][0]} to {run['load_seeds'][-1]}.",
     ]
     return "\n".join([*lines, ""])
 

@@ -36,7 +36,7 @@ _NODE = """\
   are named as for any pod, and cgpause does not take the pod for a static one.
 - kubelet still takes these pods for static ones and never evicts them. The OOM killer acts where kubelet could evict.
 - kubelet 1.20.2 with systemd leaves a second, empty tree: `kubepods` beside `kubepods.slice`.
-- The jobs grow by 50 MiB/s and end. kubelet restarts a killed job after its usual back-off (10 s, then 20 s, ...).
+- The jobs grow by 50 MiB/s and end. kubelet restarts a killed job at once, after a second kill after 10 s.
 """
 
 
