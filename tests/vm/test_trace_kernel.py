@@ -94,7 +94,8 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
         assert killed[0]["first_pause_before_s"], policy
         estimate = policy["estimate"]
         assert estimate["ends_with_oom_kill"]
-        assert estimate["last_headroom_bytes"] >= estimate["recorded_last_headroom_bytes"]
+        # A pod that stands still keeps what its record gives back: a few pages, more than a pause of a moment saves.
+        assert estimate["last_headroom_bytes"] >= estimate["recorded_last_headroom_bytes"] - MIB
 
 
 def test_the_daemon_records_in_the_sandbox_of_its_unit(node: Node, start: Start, state: Path) -> None:
