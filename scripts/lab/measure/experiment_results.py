@@ -22,7 +22,7 @@ from lab.bed.arms import STOCK
 from lab.vm.host import REPO, LabError
 
 SCHEMA = 3
-BED = 1
+BED = 2
 """Version of the test bed: of the jobs' program, kubelet's rules and all sizes.
 
 Raise it when a change of the bed changes the figures of a trial. Trials of different versions are never compared. To
