@@ -69,14 +69,6 @@ def test_a_file_is_no_cgroup(tmp_path: Path) -> None:
         Cgroup(str(tmp_path), "file")
 
 
-def test_a_missing_file_of_a_living_cgroup_is_no_vanished_cgroup(cgroup: Cgroup) -> None:
-    """Older kernels lack files such as memory.reclaim; the error must name the file, not report the pod as gone."""
-    with pytest.raises(KernelReadError, match="not on this kernel"):
-        cgroup.read("memory.reclaim")
-    with pytest.raises(KernelWriteError, match=r"memory\.reclaim"):
-        cgroup.write("memory.reclaim", "1")
-
-
 def test_a_tree_has_one_daemon_for_as_long_as_it_lives(cgroup: Cgroup, folder: Path) -> None:
     (folder / "memory.reclaim").touch()
     other = os.open(folder / "memory.reclaim", os.O_WRONLY)

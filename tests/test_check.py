@@ -337,16 +337,6 @@ def test_a_host_without_cgroup_v2_fails_with_what_to_do(
     assert isinstance(result.exception, SystemExit)
 
 
-def test_a_host_without_cgroup_v2_has_its_advice_where_the_others_have_it(
-    healthy: FakeTree, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr("cgpause.kernel.cgroupfs.open", lambda *_, **__: io.BytesIO(V1), raising=False)
-
-    (found,) = [finding for finding in run_checks(None, str(healthy.log_dir), Config()) if finding.name == "cgroup"]
-
-    assert found.advice
-
-
 @pytest.mark.parametrize(
     ("release", "level", "said"),
     [

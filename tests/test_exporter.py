@@ -22,7 +22,7 @@ from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, UsageError
 from cgpause.core.paths import METRICS_FILE
 from cgpause.kernel import wholefile
-from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen, write_textfile
+from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
@@ -150,17 +150,6 @@ def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
 
 
 # --- as a file -------------------------------------------------------------------------------------------------------
-
-
-def test_a_textfile_is_written_whole_and_for_everybody(tmp_path: Path, path: str, publish: Publish) -> None:
-    publish(snapshot())
-    target = tmp_path / "cgpause.prom"
-
-    write_textfile(Source(path), str(target))
-
-    assert parsed(target.read_bytes())["cgpause_up", ()] == 1
-    assert target.stat().st_mode & 0o777 == 0o644
-    assert sorted(found.name for found in tmp_path.glob("cgpause.prom*")) == ["cgpause.prom"]
 
 
 def test_a_textfile_that_cannot_be_written_the_first_time_is_an_error(tmp_path: Path, path: str) -> None:

@@ -240,39 +240,6 @@ def test_what_is_no_kubelet_configuration_is_malformed(text: str) -> None:
     assert len(str(e.value)) < 300
 
 
-PIECES = st.sampled_from(
-    [
-        "evictionHard",
-        "memory.available",
-        ":",
-        ": ",
-        "\n",
-        "\n  ",
-        "{",
-        "}",
-        ",",
-        "#",
-        "'",
-        '"',
-        "100Mi",
-        "5%",
-        "---",
-        "-",
-    ]
-)
-
-
-@settings(deadline=None)
-@given(st.text() | st.lists(PIECES | st.text(max_size=2), max_size=20).map("".join))
-def test_no_text_makes_parsing_fail_with_anything_but_malformed(text: str) -> None:
-    try:
-        found = parse_eviction_hard(text)
-    except MalformedError:
-        return
-    assert found.size_bytes >= 0
-    assert 0 <= found.node_ratio < 1
-
-
 signals = st.sampled_from(["nodefs.available", "nodefs.inodesFree", "imagefs.available", "pid.available"])
 others = st.dictionaries(signals, st.integers(0, 100).map("{}%".format))
 

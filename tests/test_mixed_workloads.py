@@ -116,11 +116,6 @@ def test_counts_of_the_groups_add_up_to_those_of_the_whole() -> None:
         assert sum(one.paused_s for one in outcome.groups) == pytest.approx(outcome.paused_s)
 
 
-def test_jobs_have_no_latency_to_keep() -> None:
-    large = group(simulate(load_of(), None, seed=1), "large")
-    assert (large.longest_silence_s, large.late, large.late_s) == (None, None, None)
-
-
 def test_shuffled_jobs_are_the_same_jobs_in_another_order() -> None:
     load = load_of(replace(MIXED, shuffled=True))
     names = [name for name, *_ in queue(load, 1)]

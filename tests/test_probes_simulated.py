@@ -11,9 +11,6 @@ from helpers.simpods import service, worker
 from cgpause.config.settings import Config, HoldConfig, HowPaused
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Workload
-from cgpause.offline.simulate.cluster import Cluster, NodeSlot
-from cgpause.offline.simulate.engine import START_S
-from cgpause.offline.simulate.kubelet import request_bytes
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Probe, SimPod
 from cgpause.policy import schedule
@@ -71,35 +68,6 @@ def test_services_held_as_long_as_batch_are_killed_by_their_probes() -> None:
     node = node_with_services(Config(hold=HoldConfig(max_pause_s=600)))
     node.run(600)
     assert all(pod.probe_kills for pod in node.all_pods if pod.probe is not None)
-
-
-def papers_node(config: Config | None, seed: int) -> SimNode:
-    """Run the paper's jobs on a node, at most 18 at once: their limits add up to 150 % of capacity."""
-    jobs = [
-        SimPod(
-            f"job{number}",
-            worker(512 * MIB, seed=100 * seed + number, unit_bytes=16 * MIB),
-            limit_bytes=512 * MIB,
-            request_bytes=request_bytes(512 * MIB, 1.5),
-        )
-        for number in range(36)
-    ]
-    node = SimNode([], config=config, kubepods_max_bytes=12 * 512 * MIB, seed=seed)
-    Cluster([NodeSlot(node, 12 * 512 * MIB)], jobs).run(START_S + HOUR_S)
-    return node
-
-
-def test_the_papers_jobs_are_hardly_ever_oom_killed_under_reserve_and_are_without() -> None:
-    seeds = range(1, 13)  # a run has so few kills that a single one is chance
-    controls = [papers_node(None, seed) for seed in seeds]
-    nodes = [papers_node(Config(mechanism=HowPaused.FREEZE), seed) for seed in seeds]
-    assert all(control.oom_kills > 0 for control in controls)
-    assert sum(node.oom_kills for node in nodes) <= 0.1 * sum(control.oom_kills for control in controls)
-    for ran in (*controls, *nodes):
-        assert all(pod.finished_s is not None for pod in ran.all_pods)
-        assert len(ran.all_pods) == 36
-    for node, control in zip(nodes, controls, strict=True):
-        assert node.now_s <= control.now_s, "waiting a little beats starting again"
 
 
 def test_a_node_that_fits_is_left_alone() -> None:

@@ -247,19 +247,6 @@ def test_a_bug_in_what_is_gathered_ends_publishing_and_nothing_else(
     assert bench.publisher.due_ns == NEVER_NS
 
 
-def test_a_bug_in_what_is_written_is_said_once_and_costs_figures(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.publisher.configure(ON)
-    with monkeypatch.context() as patched:
-        patched.setattr(published, "encode", lambda *_: 1 // 0)
-        bench.turn(10)
-        bench.turn(20)
-    bench.turn(30)
-
-    assert said(caplog) == ["metrics not published", f"metrics published again file={bench.path}"]
-
-
 def test_without_a_thread_nothing_is_published(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

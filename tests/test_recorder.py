@@ -130,29 +130,6 @@ def test_a_disk_that_hangs_holds_up_nobody_and_costs_a_bounded_memory(
     assert f"history written again file={path} lost={100 - kept}" in said(caplog)
 
 
-def test_a_bug_in_the_writer_costs_an_event_and_not_the_history(
-    path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, given = history.append, []
-
-    def fail_once(name: str, one: Event, room: int) -> None:
-        given.append(one)
-        if len(given) == 1:
-            raise RuntimeError("a bug")
-        real(name, one, room)
-
-    monkeypatch.setattr(history, "append", fail_once)
-    thread = HistoryThread.start(path, 1)
-    assert thread is not None
-    thread.keep(event(1))
-    thread.keep(event(2))
-    monkeypatch.setattr(recorder, "_LAST_WAIT_S", 60)
-    thread.close()
-
-    assert list(history.read(path)) == [event(2)]
-    assert said(caplog) == ["history not written"]
-
-
 def test_a_system_without_a_thread_left_runs_without_a_history(
     path: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

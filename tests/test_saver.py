@@ -139,20 +139,6 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again_each_minute(
     assert learned.read(path) == Learned(JOB)
 
 
-def test_a_bug_is_told_once_and_costs_what_was_learned(
-    path: str, hand: Hand, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(learned, "write", fail)
-    one = saver_at(path, hand)
-    for minute in range(3):
-        one.turn(minute * MINUTE_NS, JOB, Kinds())
-        hand.work()
-    assert said(caplog) == ["what was learned is not saved"]
-
-
 def test_what_was_saved_is_loaded(path: str, caplog: pytest.LogCaptureFixture) -> None:
     assert load(path) == Learned()
     assert said(caplog) == []

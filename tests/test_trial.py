@@ -29,7 +29,6 @@ PLAN = Plan(
     backoff_scale=0.05,
     timeout_s=180,
 )
-OURS = ("watermark", "stock")
 
 
 @pytest.mark.parametrize("share", list(JOBS))

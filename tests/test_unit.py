@@ -14,7 +14,6 @@ import pytest
 
 from cgpause import restore
 from cgpause.config.arguments import daemon_parser, parse_options
-from cgpause.config.load import load_config
 from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
@@ -292,10 +291,6 @@ def test_daemon_imports_nothing_heavy() -> None:
         )
         done = subprocess.run([sys.executable, "-S", "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "", module
-
-
-def test_example_configuration_is_valid() -> None:
-    load_config(str(REPO / "systemd/config.toml"), must_exist=True)
 
 
 def test_installer_and_unit_agree_on_paths() -> None:

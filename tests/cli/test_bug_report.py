@@ -8,7 +8,6 @@ import stat
 import tarfile
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
@@ -324,10 +323,3 @@ def test_names_in_the_reason_for_a_missing_part_are_hidden_too() -> None:
 )
 def test_what_a_drop_in_puts_into_the_environment_is_left_out(line: str, shown: str) -> None:
     assert without_secrets(f"[Service]\n{line}\n") == f"[Service]\n{shown}\n"
-
-
-def test_the_document_is_what_json_says(tree: FakeTree) -> None:
-    tree.add_pod("web")
-    status: dict[str, Any] = json.loads(run(tree, "status", "--json").stdout)
-
-    assert json.loads(write(tree)["status.json"]).keys() == status.keys()

@@ -244,17 +244,6 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("case", CONFIGS)
-def test_the_configuration_shown_parses_back_to_itself(case: str, tree: FakeTree) -> None:
-    text = CONFIGS[case]
-
-    shown = run(tree, *with_config(tree, text), "config").stdout
-
-    assert parse_config(shown, "shown") == parse_config(text, "given")
-    again = run(tree, *with_config(tree, shown), "config").stdout
-    assert parse_config(again, "again") == parse_config(text, "given")
-
-
 @pytest.mark.parametrize("name", ["new\nline = 1.toml", "\x1b[31m.toml", os.fsdecode(b"\xff.toml")], ids=ascii)
 def test_the_configuration_of_an_oddly_named_file_parses_back(name: str, tree: FakeTree) -> None:
     file = tree.folder / name

@@ -23,7 +23,7 @@ from helpers.commandline import (
     snapshot,
     with_config,
 )
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
+from helpers.trees import FakeTree, make_uid, records_left
 
 from cgpause.cli import byhand
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
@@ -208,25 +208,6 @@ def test_the_mechanism_is_the_option_or_what_is_configured(
     assert (cpu_max(web), frozen(web)) == expected
 
 
-def test_a_pod_with_less_than_our_quota_is_not_given_more(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="500 100000")
-
-    assert run(tree, "pause", "web").exit_code == 0
-    assert cpu_max(web) == "500 100000"
-    assert run(tree, "resume", "web").exit_code == 0
-    assert cpu_max(web) == "500 100000"
-
-
-def test_burst_is_put_back(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    (web / "cpu.max.burst").write_text("20000\n")
-
-    run(tree, "pause", "web")
-    assert (web / "cpu.max.burst").read_text() == "0\n"
-    run(tree, "resume", "web")
-    assert (web / "cpu.max.burst").read_text() == "20000\n"
-
-
 def test_a_foreign_write_stays(tree: FakeTree) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
     run(tree, "pause", "web")
@@ -305,87 +286,12 @@ def test_a_protected_pod_is_refused_by_its_rule_and_force_overrides(case: str, t
     assert cpu_max(web) == "max 100000"
 
 
-@pytest.mark.parametrize("xattr", ["user.oomd_omit", "user.oomd_avoid"])
-def test_a_pod_marked_by_root_is_refused_by_its_mark(xattr: str, tree: FakeTree) -> None:
-    os.setxattr(tree.add_pod("web"), xattr, b"1")
-
-    result = run(tree, "pause", "web")
-
-    assert result.exit_code == 4
-    assert f"xattr {xattr} is set on its cgroup" in result.stderr
-
-
-def test_a_rule_may_allow_what_is_protected(tree: FakeTree) -> None:
-    web = tree.add_pod("web", tier="", namespace="kube-system")
-    config = '[[pods]]\nmatch = "kube-system/web"\nprotect = false\n'
-
-    assert run(tree, *with_config(tree, config), "pause", "web").exit_code == 0
-    assert cpu_max(web) == THROTTLED
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-@pytest.mark.parametrize("form", ["name", "namespace/name", "uid", "UID", "prefix", "path", "absolute", "proc"])
-def test_every_form_of_reference_reaches_the_same_pod(form: str, driver: str, tmp_path: Path) -> None:
-    """The pods are static pods of a real node, with UIDs of 32 hex digits."""
-    root, log_dir = lay_out_capture(driver, tmp_path)
-    uid = "c467c713f7198867c11de53e93050336"
-    path = {
-        "systemd": f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice",
-        "cgroupfs": f"kubepods/burstable/pod{uid}",
-    }[driver]
-    ref = {
-        "name": "burst-knode",
-        "namespace/name": "default/burst-knode",
-        "uid": uid,
-        "UID": uid.upper(),
-        "prefix": uid[:4],
-        "path": path,
-        "absolute": f"{root}/{path}/",
-        "proc": f"/{path}",
-    }[form]
-    args = ["--cgroup-root", str(root), "--log-dir", str(log_dir)]
-
-    assert invoke(*args, "pause", ref, "--force").exit_code == 0
-    assert records_left(root) == [root / path]
-    assert cpu_max(root / path) == THROTTLED
-    assert invoke(*args, "resume", ref).exit_code == 0
-    assert cpu_max(root / path) == "75000 100000"
-
-
 def test_a_relative_cgroup_root_works(tree: FakeTree, monkeypatch: Patch) -> None:
     web = tree.add_pod("web")
     monkeypatch.chdir(tree.folder)
 
     assert invoke("--cgroup-root", "cgroup", "--log-dir", "log", "pause", str(web)).exit_code == 0
     assert cpu_max(web) == THROTTLED
-
-
-def test_an_ambiguous_reference_lists_the_matches(tree: FakeTree) -> None:
-    tree.add_pod("web")
-    tree.add_pod("web", namespace="prod")
-
-    result = run(tree, "pause", "web")
-
-    assert result.exit_code == 3
-    first, *listed = result.stderr.splitlines()
-    assert first == "cgpause: 'web' matches 2 pods; name one of them:"
-    assert sorted(listed) == [f"  default/web  (uid {make_uid(1)})", f"  prod/web  (uid {make_uid(2)})"]
-    assert records_left(tree.root) == []
-
-
-@pytest.mark.parametrize(
-    "ref", ["", " ", "web\n", "\x1b[2J", "\udcff\udcfe", "../..", "nothing*", "x" * 100_000], ids=ascii
-)
-@pytest.mark.parametrize("command", ["pause", "resume"])
-def test_odd_references_are_named_in_one_printable_line(command: str, ref: str, tree: FakeTree) -> None:
-    web = tree.add_pod("web")
-
-    result = run(tree, command, ref, "default/web")
-
-    assert result.exit_code == 3
-    (line,) = result.stderr.splitlines()
-    assert line.isprintable()
-    assert (cpu_max(web) == THROTTLED) == (command == "pause")
 
 
 @pytest.mark.parametrize("bad", range(3), ids=["first", "middle", "last"])

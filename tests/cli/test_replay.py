@@ -19,7 +19,6 @@ from cgpause.telemetry.trace.values import Header, TracedSample
 
 S = 1_000_000_000
 MIB = 1 << 20
-WIDE = {"COLUMNS": "200"}
 
 
 def pod(number: int, name: str) -> Pod:

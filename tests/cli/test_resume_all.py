@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
-
 import pytest
-from helpers.commandline import THROTTLED, cpu_max, damage, frozen, invoke, pause_as, run, with_config
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture, make_uid, records_left
+from helpers.commandline import THROTTLED, cpu_max, invoke, pause_as, run, with_config
+from helpers.trees import FakeTree
 
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
@@ -76,52 +72,3 @@ def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
     assert invoke(*all_of_it, "--dry-run").stdout == f"{tree.kubepods.name} would get its memory.high back\n"
     assert invoke(*all_of_it).stdout == f"{tree.kubepods.name} released: memory.high max\n"
     assert invoke(*all_of_it, "--dry-run").stdout == "nothing is paused\n"
-
-
-def test_resume_all_works_in_both_trees(tree: FakeTree) -> None:
-    web = tree.add_pod("web", cpu_max="50000 100000")
-    old = tree.root / "kubepods" / "burstable" / f"pod{make_uid(7)}"
-    old.parent.mkdir(parents=True)
-    shutil.copytree(web, old)
-    for pod in (web, old):
-        pause_as(tree, pod, Owner.DAEMON)
-
-    result = run(tree, "resume", "--all")
-
-    assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == 2
-    assert (cpu_max(web), cpu_max(old), records_left(tree.root)) == ("50000 100000", "50000 100000", [])
-
-
-def test_resume_all_resumes_the_others_when_one_fails(tree: FakeTree) -> None:
-    first, bad, last = (tree.add_pod(name, cpu_max="50000 100000") for name in ("first", "bad", "last"))
-    for pod in (first, bad, last):
-        pause_as(tree, pod, Owner.DAEMON)
-    damage(bad)
-
-    result = run(tree, "resume", "--all")
-
-    assert result.exit_code == 6
-    assert (cpu_max(first), cpu_max(last)) == ("50000 100000", "50000 100000")
-    assert f"cannot restore {bad}" in result.stderr
-    assert records_left(tree.root) == [bad]
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-def test_resume_all_gives_a_captured_node_everything_back(driver: str, tmp_path: Path) -> None:
-    root, log_dir = lay_out_capture(driver, tmp_path)
-    args = ["--cgroup-root", str(root), "--log-dir", str(log_dir)]
-    pods = json.loads(invoke(*args, "status", "--json").stdout)["pods"]
-    before = {pod["cgroup"]: pod["cpu_max"] for pod in pods}
-    assert invoke(*args, "pause", "--force", *list(before)[::2]).exit_code == 0
-    assert invoke(*args, "pause", "--force", "--mechanism", "freeze", *list(before)[1::2]).exit_code == 0
-    assert len(records_left(root)) == len(before) == 7
-
-    result = invoke(*args, "resume", "--all")
-
-    assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == 7
-    after = json.loads(invoke(*args, "status", "--json").stdout)["pods"]
-    assert {pod["cgroup"]: pod["cpu_max"] for pod in after} == before
-    assert not any(frozen(root / path) for path in before)
-    assert records_left(root) == []

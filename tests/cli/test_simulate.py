@@ -121,23 +121,6 @@ def test_what_is_given_up_at_once_is_told_all_the_same(tmp_path: Path) -> None:
         assert (run["finished"], run["total_s"], run["running_max_s"], run["cpu_s"]) == (0, 1, 0, 0)
 
 
-def test_people_get_a_table(workload: str) -> None:
-    lines = invoke("lab", "simulate", workload).stdout.splitlines()
-    assert lines[0].startswith(f"{workload}: 20 jobs on 2 nodes of 384.0Mi, oversubscribed to 150 %, seed 1")
-    whole, groups = lines[1:5], lines[6:]
-    assert [line.split()[0] for line in whole] == ["POLICY", *Arm]
-    assert [line.split()[1] for line in whole[1:]] == ["20"] * 3
-    assert [line.split()[:2] for line in groups] == [
-        ["GROUP", "POLICY"],
-        *([name, arm] for name in ("large", "small") for arm in Arm),
-    ]
-
-
-def test_a_single_section_is_the_whole_and_has_no_table_of_its_own() -> None:
-    lines = invoke("lab", "simulate", "--preset", "paper-8g-150", "--policy", "none").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["POLICY", "none"]
-
-
 def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD + SERVICES)
@@ -246,16 +229,6 @@ def test_what_is_written_is_the_same_bytes_again_whatever_runs_at_a_time(workloa
     assert files == written(tmp_path / "two")
     assert files["simulation.json"] == one.stdout_bytes == two.stdout_bytes
     assert one.stderr.startswith("wrote ")
-
-
-def test_a_workload_drawn_again_is_the_same_picture(workload: str, tmp_path: Path) -> None:
-    pictures = []
-    for number, names in enumerate(([workload], [workload, "--preset", "paper-8g-*"], [workload])):
-        folder = tmp_path / str(number)
-        invoke("lab", "simulate", *names, "--policy", "none", "--jobs", "1", "--to", str(folder))
-        pictures.append((folder / "simulation.png").read_bytes())
-    assert pictures[0] == pictures[2] != pictures[1]
-    assert all(picture.startswith(b"\x89PNG") and b"tIME" not in picture for picture in pictures)
 
 
 def test_the_table_that_is_written_says_what_was_found(workload: str, tmp_path: Path) -> None:

@@ -137,16 +137,6 @@ def test_a_mistake_in_the_configuration_is_reported_as_ever(tree: FakeTree) -> N
     assert "polycy" in result.stderr
 
 
-@pytest.mark.parametrize(("locale", "ascii_only"), [("C", True), ("C.UTF-8", False)])
-def test_lc_all_c_gets_ascii(locale: str, ascii_only: bool, tree: FakeTree) -> None:  # noqa: FBT001 - a table
-    tree.add_pod("web")
-
-    done = process(tree, "top", "--once", env={"LC_ALL": locale})
-
-    assert done.returncode == Exit.DONE
-    assert done.stdout.isascii() == ascii_only
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_a_terminal_that_knows_only_ascii_gets_ascii(encoding: str, tree: FakeTree) -> None:
     tree.add_pod("web")

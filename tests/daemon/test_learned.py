@@ -138,19 +138,3 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
     if not unwritable:
         assert known(state).kinds["default/job"] is False
     assert not (state / "elsewhere").exists()
-
-
-def test_a_disk_that_hangs_stops_no_pause_and_no_resume(tree: FakeTree, start: Start, state: Path) -> None:
-    pod, job = tree.add_pod("web"), tree.add_pod(NAME)
-    hangs = 'import threading; hang = lambda *_: (process.log.info("it waits"), threading.Event().wait()); '
-    hangs += "from cgpause.daemon import learned; learned.write = hang"
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{hangs}; {AT_ONCE}")
-    shutil.rmtree(job)
-    daemon.wait_for_log("it waits")
-    tree.set_used(HIGH)
-    wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
-    tree.set_used(0)
-    wait_until(lambda: not records_left(tree.root), "the pod to be resumed")
-
-    assert daemon.stop() == 0
-    assert daemon.log.count("it waits") == 1

@@ -26,17 +26,3 @@ def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:
     assert held[0] is False
     assert True in held
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_daemon_without_room_for_its_trace_goes_on(tree: FakeTree, start: Start) -> None:
-    web = tree.add_pod("web", 300 * MIB)
-    tree.set_used(500 * MIB)
-    (tree.folder / "state/trace.jsonl.gz").mkdir(parents=True)
-    config = NO_SACRIFICE + "[trace]\nrecord = true\n"
-    daemon = start(config, "--state-dir", str(tree.folder / "state"))
-    daemon.wait_for_log("trace not written any more")
-    tree.set_used(1000 * MIB)
-    wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
-
-    assert daemon.stop() == 0
-    assert daemon.log.count("trace not written") == 1

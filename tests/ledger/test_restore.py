@@ -117,15 +117,6 @@ def test_resuming_a_running_pod_changes_nothing(pausable_cgroup: PausableCgroup,
     assert pausable_cgroup.state() == before
 
 
-def test_resuming_twice_changes_nothing_the_second_time(pausable_cgroup: PausableCgroup, cgroup: Cgroup) -> None:
-    pausable_cgroup.set("50000 100000")
-    ledger.pause(cgroup, request())
-    ledger.resume(cgroup)
-    pausable_cgroup.write("cpu.max", "30000 100000")
-    assert ledger.resume(cgroup) is None
-    assert pausable_cgroup.state().cpu_max == "30000 100000"
-
-
 @pytest.mark.parametrize("foreign", ["30000 100000", "max 100000", "1000 50000", "1000 1000000"])
 def test_a_foreign_write_during_a_pause_stays(pausable_cgroup: PausableCgroup, cgroup: Cgroup, foreign: str) -> None:
     pausable_cgroup.set("50000 100000")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +13,6 @@ from helpers.trees import FakeTree
 @pytest.fixture
 def tree(tmp_path: Path) -> FakeTree:
     return FakeTree(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def quiet_logging() -> Iterator[None]:
-    """Restore the root logger after each test; `main` sets up logging for the whole process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.ledger import high
-from cgpause.ledger.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume, take_over
+from cgpause.ledger.ledger import LOCK_WAIT_S, PauseRequest, Resumed, pause, resume
 from cgpause.restore import resume_all
 from cgpause.telemetry import history
 
@@ -77,34 +77,6 @@ def test_a_history_that_cannot_be_written_changes_nothing_for_who_restores(tree:
 
     assert cpu_max(pod) == "50000 100000"
     assert "warning: history not written" in capsys.readouterr().err
-
-
-def test_daemon_only_leaves_manual_pauses(tree: FakeTree) -> None:
-    daemon, manual = tree.add_pod("daemon", cpu_max="50000 100000"), tree.add_pod("manual")
-    pause_pod(tree.root, daemon)
-    pause_pod(tree.root, manual, owner=Owner.MANUAL)
-
-    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
-
-    assert (cpu_max(daemon), cpu_max(manual)) == ("50000 100000", "1000 100000")
-    assert records_left(tree.root) == [manual]
-
-
-def test_daemon_only_leaves_what_an_operator_takes_over_in_the_same_moment(
-    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree.root, pod)
-
-    def just_before(cgroup: Cgroup, *, wait_s: float = LOCK_WAIT_S, owner: Owner | None = None) -> Resumed | None:
-        by_hand = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "by hand", since_ns=2)
-        assert take_over(cgroup, by_hand) is not None
-        return resume(cgroup, wait_s=wait_s, owner=owner)
-
-    monkeypatch.setattr(restore, "resume", just_before)
-
-    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
-    assert (cpu_max(pod), records_left(tree.root)) == ("1000 100000", [pod])
 
 
 @pytest.mark.parametrize(("ended", "resumed"), [(-1, True), (3600, False)], ids=["expired", "still-wanted"])
@@ -243,20 +215,6 @@ def test_daemon_only_takes_a_damaged_record_for_the_daemons(tree: FakeTree, no_s
     damage(pod)
 
     assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 6
-
-
-def test_main_exits_6_when_one_cannot_be_restored_and_restores_the_others(
-    tree: FakeTree, no_systemd: None, capsys: Capture
-) -> None:
-    bad, good = tree.add_pod("bad"), tree.add_pod("good", cpu_max="50000 100000")
-    for pod in (bad, good):
-        pause_pod(tree.root, pod)
-    damage(bad)
-
-    assert restore.main(["--cgroup-root", str(tree.root)]) == 6
-
-    assert cpu_max(good) == "50000 100000"
-    assert f"could not resume cgroup={bad.relative_to(tree.root)} error=" in capsys.readouterr().err
 
 
 def test_what_failed_is_said_before_anything_waits_for_the_disk(

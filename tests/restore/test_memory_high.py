@@ -10,9 +10,6 @@ from helpers.restoring import Capture, brake, cpu_max, pause_pod
 from helpers.trees import FakeTree
 
 from cgpause import restore
-from cgpause.core.model import Owner
-from cgpause.ledger import high
-from cgpause.restore import resume_all
 
 
 def braked(kubepods: Path) -> tuple[str, bool]:
@@ -42,25 +39,6 @@ def test_memory_high_of_every_tree_named_like_kubepods_comes_back(
         "info: released memory.high cgroup=kubepods",
         "info: released memory.high cgroup=kubepods.slice",
     ]
-
-
-def test_a_foreign_memory_high_stays(tree: FakeTree) -> None:
-    brake(tree.kubepods)
-    (tree.kubepods / "memory.high").write_text("4096\n")
-
-    (outcome,) = resume_all(str(tree.root))
-
-    assert outcome.resumed == high.Released(4096, foreign=True)
-
-    assert braked(tree.kubepods) == ("4096", False)
-
-
-def test_memory_high_is_not_an_operators(tree: FakeTree) -> None:
-    brake(tree.kubepods)
-
-    assert resume_all(str(tree.root), owner=Owner.MANUAL) == []
-
-    assert braked(tree.kubepods) == ("1073741824", True)
 
 
 def test_memory_high_that_cannot_be_restored_is_a_failure_and_stops_nobody(tree: FakeTree, capsys: Capture) -> None:

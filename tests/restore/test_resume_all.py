@@ -153,36 +153,6 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(place: str, tree:
     assert failed
 
 
-def test_a_pod_that_vanishes_while_its_folder_is_listed_does_not_hide_its_neighbours(
-    tree: FakeTree, monkeypatch: Patch
-) -> None:
-    gone, good = tree.add_pod("gone"), tree.add_pod("good", cpu_max="50000 100000")
-    pause_pod(tree.root, good)
-    real = os.scandir
-
-    class Racing:
-        """An iterator that lists the folder and then removes the pod."""
-
-        def __init__(self, fd: int) -> None:
-            self._entries = real(fd)
-
-        def __enter__(self) -> list[os.DirEntry[str]]:
-            entries = list(self._entries)
-            if gone.name in [entry.name for entry in entries]:
-                gone.rename(tree.folder / "gone")
-            return entries
-
-        def __exit__(self, *_: object) -> None:
-            self._entries.close()
-
-    with monkeypatch.context() as patch:
-        patch.setattr("cgpause.kernel.cgroupfs.os.scandir", lambda fd: Racing(fd) if isinstance(fd, int) else real(fd))
-        resume_all(str(tree.root))
-
-    assert not gone.exists()
-    assert cpu_max(good) == "50000 100000"
-
-
 @pytest.mark.parametrize("step", ["opened", "locked"])
 def test_a_pod_that_vanishes_in_between_is_nobodys_failure(step: str, tree: FakeTree, monkeypatch: Patch) -> None:
     gone, good = tree.add_pod("gone"), tree.add_pod("good")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import FakeTree
 
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Ui, shown_pods
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
 from cgpause.config.settings import Config, Policy
 from cgpause.core.clock import now_ns
-from cgpause.core.model import Mechanism, Owner, Pressure, QosClass
+from cgpause.core.model import Mechanism, Owner, Pressure
 from cgpause.core.parse import CpuStat, MemInfo
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
@@ -378,20 +378,6 @@ def test_no_descriptor_is_left(tree: FakeTree) -> None:
             reader.read(at_s * S)
             next(tree.root.rglob("*pod0000000*.slice")).rename(tree.folder / f"gone-{at_s}")
     assert set(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-def test_a_real_kubelets_tree_is_read(driver: str, tmp_path: Path) -> None:
-    root, log_dir = lay_out_capture(driver, tmp_path)
-    with Reader(str(root), str(log_dir), Config()) as reader:
-        reader.read(10 * S)
-        snapshot = reader.read(11 * S)
-
-    assert snapshot.kubepods is not None
-    assert snapshot.trouble is None
-    assert len(snapshot.pods) > 3
-    assert {pod.qos for pod in snapshot.pods} == set(QosClass)
-    assert all(pod.error is None for pod in snapshot.pods)
 
 
 def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reader: Reader) -> None:

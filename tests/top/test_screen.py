@@ -96,27 +96,6 @@ def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
     assert lines[FIRST_ROW + rows - 1].startswith("▶ default/pod-321")
 
 
-def test_what_matters_most_is_sorted_first() -> None:
-    lines = [line.replace("▶", " ") for line in text_of(render(busy_snapshot(), Ui(), 120, 40))]
-
-    rows = [line.split()[0] for line in lines if "/" in line.split(" 256Mi")[0][:30] and " 256Mi" in line]
-    assert rows[:5] == [
-        "ops/debug",
-        "batch/first",
-        "batch/report-1",
-        "batch/report-2",
-        "prod/checkout-7d9f8b6c5d-x2k4p",
-    ]
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-def test_every_key_is_named_below(size: tuple[int, int]) -> None:
-    below = " ".join(text_of(render(busy_snapshot(), Ui(), *size))[-2:])
-
-    for key in ("↑↓", "Space", "Enter", "p", "f", "r", "s", "S", "n", "/", "Esc", "?", "q"):
-        assert f" {key} " in f" {below} "
-
-
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_click_selects_the_pod_in_its_line(size: tuple[int, int], grouped: bool) -> None:  # noqa: FBT001 - a table
@@ -130,31 +109,6 @@ def test_a_click_selects_the_pod_in_its_line(size: tuple[int, int], grouped: boo
         assert (line[2:17] if "/pod-" in line else None) == (None if pod is None else labels[pod])
     assert pod_at(10, snapshot, replace(ui, describing=True), *size) is None
     assert pod_at(10, snapshot, replace(ui, mode=Mode.HELP), *size) is None
-
-
-def test_at_200_columns_every_column_of_the_screen_is_used() -> None:
-    frame = render(busy_snapshot(), Ui(), 200, 50)
-    lines = text_of(frame)
-
-    assert all(len(line) > 190 for line in lines[:1] + lines[4:6])
-    assert sum(len(line) for line in lines[1:4]) > 3 * 150
-    header = next(line for line in lines if "POD" in line)
-    for name in (
-        "QOS",
-        "CLASS",
-        "MEMORY",
-        "CACHE",
-        "LIMIT",
-        "USE",
-        "GROW/s",
-        "FULL IN",
-        "NEED",
-        "CPU",
-        "THR/s",
-        "STATE",
-    ):
-        assert name in header
-    assert len(header) == 200
 
 
 def falling(bytes_per_s: float, seconds: int = 20) -> NodeView:
