@@ -109,7 +109,8 @@ class Supervisor:
         """Whether a message from the daemon still extends its deadline."""
         last = False
         while self._child.poll() is None:
-            for number in self._taken():
+            asked, self._asked = self._asked, []
+            for number in asked:
                 self._child.send_signal(number)
                 if number != signal.SIGHUP and patience:
                     patience = False
@@ -144,10 +145,6 @@ class Supervisor:
                     os.unlink(self._ready_path)
         except OSError as e:
             log.warning("readiness not shown %s", fields(path=self._ready_path, reason=e.strerror))
-
-    def _taken(self) -> list[int]:
-        asked, self._asked = self._asked, []
-        return asked
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGINT:

@@ -44,7 +44,7 @@ from cgpause.ledger import high
 from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
-from cgpause.telemetry.events import Event, present, resumed_event
+from cgpause.telemetry.events import Event, Named, present, resumed_event
 from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
 
 log = logging.getLogger(__name__)
@@ -154,14 +154,6 @@ def _is_to_be_undone(record: PauseRecord, owner: Owner) -> bool:
     return record.owner is owner or (owner is Owner.DAEMON and expired)
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A pod with its UID from the cgroup's path and its name from kubelet's log folders."""
-
-    uid: str
-    label: str
-
-
 def events(outcomes: list[Restored], log_dir: str, reason: str, result: Result) -> Iterator[Event]:
     """Yield an event for each resumed pod, for log and history; outcomes of memory.high and errors have none."""
     names: dict[str, PodName] = read_names(log_dir).pods if outcomes else {}
@@ -175,7 +167,7 @@ def events(outcomes: list[Restored], log_dir: str, reason: str, result: Result) 
         expired = result is not Result.OPERATOR and record is not None and record.owner is Owner.MANUAL
         yield resumed_event(
             present(),
-            _Named(uid, "/".join(names[uid]) if uid in names else uid),
+            Named(uid, "/".join(names[uid]) if uid in names else uid),
             resumed,
             "pause expired" if expired else reason,
             Result.EXPIRED if expired else result,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, PsiTrigger, QosClass
+from cgpause.core.model import CgroupId, CpuMax, Headroom, Pod, QosClass
 
 cpu_maxes = st.builds(CpuMax, st.none() | st.integers(1000, 10**7), st.integers(1000, 10**6))
 
@@ -30,10 +30,6 @@ def test_quotas_compare_as_shares_of_their_periods(one: CpuMax, other: CpuMax, a
 @given(cpu_maxes, cpu_maxes)
 def test_of_two_quotas_one_is_at_most_the_other(one: CpuMax, other: CpuMax) -> None:
     assert one.at_most(other) or other.at_most(one)
-
-
-def test_trigger_is_written_as_the_kernel_wants_it() -> None:
-    assert str(PsiTrigger(100000, 1000000)) == "some 100000 1000000"
 
 
 GIB = 1 << 30

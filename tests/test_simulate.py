@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers.simpods import service
 from helpers.trees import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,13 +154,6 @@ def test_in_back_off_there_is_nothing_to_sacrifice() -> None:
     node = SimNode([pod], config=Config(), decide=kill_who_holds_nothing)
     node.run(9)
     assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
-
-
-def test_eviction_waits_until_there_is_a_pod_to_evict() -> None:
-    late = SimPod("late", service(10 * MIB), limit_bytes=40 * MIB, start_s=30)
-    crowded = SimNode([late], config=None, kubepods_max_bytes=100 * MIB, eviction_bytes=200 * MIB)
-    crowded.run(60)
-    assert crowded.evicted == [late]
 
 
 def test_the_daemon_does_not_import_the_simulation() -> None:

@@ -19,7 +19,7 @@ from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import Decoder
 from cgpause.telemetry.trace.encode import Encoder, hasher
 from cgpause.telemetry.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
-from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, Stall, TracedSample, TraceError, pause_seen, pod_id
+from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, Stall, TracedSample, TraceError, pause_seen
 from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
 S = 1_000_000_000
@@ -54,6 +54,11 @@ def written(moments: Sequence[TracedSample], quantum_bytes: int = 1) -> list[str
 def decoded(lines: Sequence[str]) -> list[TracedSample]:
     decoder = Decoder()
     return [moment for line in lines if (moment := decoder.feed(line.encode())) is not None]
+
+
+def pod_id(pod: Pod) -> CgroupId:
+    """Return the id of a pod in a trace, from QoS class, UID and inode: the cgroup's path has the UID, maybe hidden."""
+    return CgroupId(f"{pod.qos.lower()}/{pod.uid}", pod.cgroup.inode)
 
 
 def as_read(moment: TracedSample) -> TracedSample:

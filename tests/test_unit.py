@@ -20,9 +20,9 @@ from cgpause.core.paths import (
     DEFAULT_LOG_DIR,
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
-    history_path,
-    learned_path,
+    HISTORY_FILE,
     metrics_path,
+    state_file,
 )
 from cgpause.daemon import reload
 
@@ -151,7 +151,9 @@ def test_exec_start_is_a_command_line_the_daemon_understands() -> None:
 def test_the_folders_the_daemon_may_write_to_are_those_of_history_and_metrics() -> None:
     writable = [f"-{DEFAULT_STATE_DIR} -{DEFAULT_RUN_DIR}"]
     assert values("ReadWritePaths") == writable, "without them everything but history and metrics works"
-    assert history_path(None, None) == f"{DEFAULT_STATE_DIR}/history.jsonl", "ExecStopPost= and the CLI agree"
+    assert state_file(HISTORY_FILE, None, None) == f"{DEFAULT_STATE_DIR}/history.jsonl", (
+        "ExecStopPost= and the CLI agree"
+    )
     installer = (REPO / "scripts/install").read_text()
     assert f"STATE={DEFAULT_STATE_DIR} " in installer
     assert 'chmod 700 "$STATE"' in installer
@@ -166,10 +168,8 @@ def test_no_folder_must_be_there_or_made_for_exec_stop_post_to_run() -> None:
 
 
 def test_a_tree_of_ones_own_is_not_in_the_nodes_history() -> None:
-    assert history_path(None, "/some/tree") is None
-    assert history_path("/state", "/some/tree") == "/state/history.jsonl"
-    assert learned_path(None, "/some/tree") is None
-    assert learned_path("/state", "/some/tree") == "/state/learned.json"
+    assert state_file(HISTORY_FILE, None, "/some/tree") is None
+    assert state_file(HISTORY_FILE, "/state", "/some/tree") == "/state/history.jsonl"
 
 
 def test_a_tree_of_ones_own_is_not_in_the_nodes_metrics() -> None:

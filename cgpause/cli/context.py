@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgpause.core.errors import CgpauseError, HostError, printable
-from cgpause.core.paths import DEFAULT_CONFIG, history_path, learned_path, metrics_path
+from cgpause.core.paths import DEFAULT_CONFIG, HISTORY_FILE, LEARNED_FILE, metrics_path, state_file
 
 if TYPE_CHECKING:
     from cgpause.config.settings import Config
@@ -32,6 +32,11 @@ class Globals:
     run_dir: str | None
     namespace: str | None = None
 
+    @property
+    def history_path(self) -> str | None:
+        """Path of the history; None with --cgroup-root and without --state-dir."""
+        return state_file(HISTORY_FILE, self.state_dir, self.cgroup_root)
+
     def keep(self, event: Event) -> str | None:
         """Add an operator's action to the history, and as root to the journal; return the history's error or None."""
         from cgpause.kernel import journal
@@ -39,7 +44,7 @@ class Globals:
         from cgpause.telemetry.recorder import MIB, max_mib
 
         problem = None
-        path = history_path(self.state_dir, self.cgroup_root)
+        path = self.history_path
         room_mib = max_mib(self.config_file)
         if path is not None and room_mib:
             try:
@@ -105,7 +110,7 @@ class Globals:
         from cgpause.daemon import learned
         from cgpause.daemon.learned import Learned, LearnedError
 
-        path = learned_path(self.state_dir, self.cgroup_root)
+        path = state_file(LEARNED_FILE, self.state_dir, self.cgroup_root)
         try:
             return (Learned() if path is None else learned.read(path)), None
         except LearnedError as e:

@@ -25,7 +25,6 @@ from cgpause.cli.view import read_status
 from cgpause.config.load import render_config
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, ConfigError, printable
-from cgpause.core.paths import history_path
 from cgpause.kernel.cgroupfs import read_controllers
 from cgpause.kernel.journal import UNIT
 from cgpause.pods.discover import find_kubepods
@@ -229,7 +228,7 @@ def _explain(given: Globals, config: Config) -> dict[str, Any]:
 
 
 def _history(given: Globals) -> list[dict[str, Any]]:
-    path = history_path(given.state_dir, given.cgroup_root)
+    path = given.history_path
     if path is None:
         raise NotHere("none is kept for another tree without --state-dir")
     events = history.tail(path, EVENTS)

@@ -30,7 +30,6 @@ from cgpause.core.paths import (
     DEFAULT_LOG_DIR,
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
-    history_path,
 )
 
 app = typer.Typer(
@@ -178,7 +177,7 @@ def top(
         fail(refusal, Exit.USAGE)
     with exits():
         config = given.config()
-        kept = history_path(given.state_dir, given.cgroup_root)
+        kept = given.history_path
         known, _ = given.learned()
         with dashboard.open_reader(given.root(), given.log_dir, config, kept, known) as reader:
             if not once and export is None:
@@ -265,7 +264,7 @@ def show_history(
 
     given: Globals = context.obj
     as_json = output is Format.JSON
-    path = history_path(given.state_dir, given.cgroup_root)
+    path = given.history_path
     try:
         since_s = None if since is None else parse_since(since, time.time())
     except ValueError as e:

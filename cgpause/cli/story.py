@@ -12,7 +12,6 @@ from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError
 from cgpause.core.model import Sample
-from cgpause.core.paths import history_path
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.decide import Verdict
 from cgpause.telemetry.events import boot_id, iso
@@ -55,7 +54,7 @@ def read_story(
 
 def _history(uid: str, given: Globals) -> dict[str, Any] | None:
     """Return number, durations and times of a pod's pauses; None if the tree has no history."""
-    path = history_path(given.state_dir, given.cgroup_root)
+    path = given.history_path
     if path is None:
         return None
     known: dict[str, Any] = {"file": path, "error": None, "pauses": 0, "paused_s": 0.0, "longest_s": 0.0, "unknown": 0}

@@ -12,10 +12,11 @@ from cgpause.core.paths import (
     DEFAULT_LOG_DIR,
     DEFAULT_RUN_DIR,
     DEFAULT_STATE_DIR,
-    history_path,
-    learned_path,
+    HISTORY_FILE,
+    LEARNED_FILE,
+    TRACE_FILE,
     metrics_path,
-    trace_path,
+    state_file,
 )
 
 
@@ -84,9 +85,9 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
         config_required=found.config is not None,
         cgroup_root=found.cgroup_root,
         log_dir=found.log_dir,
-        history_path=history_path(found.state_dir, found.cgroup_root),
-        learned_path=learned_path(found.state_dir, found.cgroup_root),
-        trace_path=trace_path(found.state_dir, found.cgroup_root),
+        history_path=state_file(HISTORY_FILE, found.state_dir, found.cgroup_root),
+        learned_path=state_file(LEARNED_FILE, found.state_dir, found.cgroup_root),
+        trace_path=state_file(TRACE_FILE, found.state_dir, found.cgroup_root),
         metrics_path=metrics_path(found.run_dir, found.cgroup_root),
         dry_run=found.dry_run,
         verbose=found.verbose,

@@ -118,17 +118,6 @@ class CpuMax:
 
 
 @dataclass(frozen=True, slots=True)
-class PsiTrigger:
-    """A time in which some task stalls, within a window; `str()` returns the kernel's text (accounting/psi.rst)."""
-
-    stall_us: int
-    window_us: int
-
-    def __str__(self) -> str:
-        return f"some {self.stall_us} {self.window_us}"
-
-
-@dataclass(frozen=True, slots=True)
 class Pressure:
     """A `*.pressure` file: averages in percent (0 to 100), totals in µs."""
 

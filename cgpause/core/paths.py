@@ -18,26 +18,11 @@ DEFAULT_LISTEN = "127.0.0.1:10912"
 """Outside 9100 to 9999, which exporters have filled, and unused by Kubernetes."""
 
 
-def history_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
-    """Return the path of the history; the default one belongs to the node's own tree only."""
-    folder = _state_dir(state_dir, cgroup_root)
-    return None if folder is None else os.path.join(folder, HISTORY_FILE)
-
-
-def learned_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
-    """Return the path of the learned data; the default one belongs to the node's own tree only."""
-    folder = _state_dir(state_dir, cgroup_root)
-    return None if folder is None else os.path.join(folder, LEARNED_FILE)
-
-
-def trace_path(state_dir: str | None, cgroup_root: str | None) -> str | None:
-    """Return the path of the trace; the default one belongs to the node's own tree only."""
-    folder = _state_dir(state_dir, cgroup_root)
-    return None if folder is None else os.path.join(folder, TRACE_FILE)
-
-
-def _state_dir(state_dir: str | None, cgroup_root: str | None) -> str | None:
-    return DEFAULT_STATE_DIR if state_dir is None and cgroup_root is None else state_dir
+def state_file(name: str, state_dir: str | None, cgroup_root: str | None) -> str | None:
+    """Return the path of a kept file; the default folder belongs to the node's own tree only."""
+    if state_dir is None:
+        state_dir = DEFAULT_STATE_DIR if cgroup_root is None else None
+    return None if state_dir is None else os.path.join(state_dir, name)
 
 
 def metrics_path(run_dir: str | None, cgroup_root: str | None) -> str | None:

@@ -43,7 +43,6 @@ class Publisher:
         self._path = path
         self._log_dir = log_dir
         self._sources = sources
-        self._config = MetricsConfig()
         self._thread: BackgroundWriter | None = None
         self._restarts = Restarts(log_dir)
         """Only the thread uses it."""
@@ -56,7 +55,6 @@ class Publisher:
 
     def configure(self, config: MetricsConfig) -> None:
         """Start, stop or change publishing as the configuration asks."""
-        self._config = config
         on = config.publish and self._path is not None
         self._sources.counts.keep_pods(MAX_PODS if on else 0)
         if on and self._thread is None:

@@ -108,7 +108,6 @@ class Tracer:
         """Record nothing if `path` is None, even if the configuration asks for it."""
         self.due_ns = NEVER_NS
         self._path = path
-        self._tree = tree
         self._sampler = sampler
         self._config = TraceConfig()
         self._writer: TraceWriter | None = None

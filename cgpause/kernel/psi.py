@@ -13,7 +13,7 @@ import os
 import select
 
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Pressure, PsiTrigger
+from cgpause.core.model import CgroupId, Pressure
 from cgpause.core.parse import parse_pressure
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.logfmt import fields
@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 
 NODE_PRESSURE = "/proc/pressure/memory"
 
-NODE_TRIGGER = PsiTrigger(stall_us=100_000, window_us=1_000_000)
-"""Wakes the daemon after a stall of a tenth of a second. The node has reclaim of its own, so a little is ordinary."""
-KUBEPODS_TRIGGER = PsiTrigger(stall_us=50_000, window_us=500_000)
-"""The same share, twice as soon: half a second is the kernel's shortest window (accounting/psi.rst)."""
+NODE_TRIGGER = "some 100000 1000000"
+"""Wakes the daemon after a stall of a tenth of a second: µs of stall, µs of the window (accounting/psi.rst). The node
+has reclaim of its own, so a little is ordinary."""
+KUBEPODS_TRIGGER = "some 50000 500000"
+"""The same share, twice as soon: half a second is the kernel's shortest window."""
 
 
 class PsiTriggers:
@@ -84,7 +85,7 @@ class PsiTriggers:
             return
         self._node_fd = self._arm(fd, NODE_PRESSURE, NODE_TRIGGER)
 
-    def _arm(self, fd: int, path: str, trigger: PsiTrigger) -> int | None:
+    def _arm(self, fd: int, path: str, trigger: str) -> int | None:
         try:
             # The kernel wants the terminating NUL (psi.rst, the example program). It refuses values outside its
             # limits with EINVAL, and every value under psi=0 with EOPNOTSUPP.
@@ -108,7 +109,7 @@ class PsiTriggers:
         if fd == self._kubepods[1]:
             self._kubepods = (None, None)
 
-    def _complain(self, path: str, error: Exception, trigger: PsiTrigger | None = None) -> None:
+    def _complain(self, path: str, error: Exception, trigger: str | None = None) -> None:
         if path in self._told:  # the next attempt comes with the next refresh
             return
         self._told.add(path)

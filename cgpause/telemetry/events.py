@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, tzinfo
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cgpause.core.clock import now_ns
-from cgpause.core.model import PauseRecord, Result
+from cgpause.core.model import PauseRecord, Pod, Result
 from cgpause.kernel import logfmt
 from cgpause.ledger.ledger import Resumed
 
@@ -148,22 +148,18 @@ _LOGGED = (
 )
 
 
-class Named(Protocol):
-    """The part of a pod that events need."""
+class Named(NamedTuple):
+    """A pod of which only the UID and the name are known."""
 
-    @property
-    def label(self) -> str:
-        """namespace/name; the UID if the name is not known."""
-
-    @property
-    def uid(self) -> str:
-        """UID of the pod."""
+    uid: str
+    label: str
+    """namespace/name; the UID if the name is not known."""
 
 
 def make_event(
     now: Instant,
     what: str,
-    pod: Named,
+    pod: Pod | Named,
     reason: str,
     record: PauseRecord | None = None,
     *,
@@ -207,7 +203,7 @@ def make_event(
 
 def resumed_event(
     now: Instant,
-    pod: Named,
+    pod: Pod | Named,
     resumed: Resumed,
     reason: str,
     result: Result,

@@ -44,6 +44,10 @@ _NS = 1_000_000_000
 _DETAILS_S = 1.0
 """Interval of reading the pods' `memory.stat` and `cpu.stat` while memory is tight."""
 _WAKE_S = 0.001
+_ACTUATION_S = 0.002
+"""Mean time from a sample to its actions; the longest is twice as long."""
+_LATENESS_S = 0.005
+"""Longest time by which a sample comes late."""
 _ASK_S = 10.0
 """Interval of looking for listening sockets in a pod without any."""
 _ASK_PAUSED_S = 1.0
@@ -88,18 +92,14 @@ class SimDaemon:
         config: Config,
         chance: Random,
         *,
-        actuation_s: float,
-        lateness_s: float,
         decide: Decide = policy.decide,
         observe: Observer | None = None,
         noise: bool = False,
     ) -> None:
-        """Actions apply up to 2 * `actuation_s` after their sample; samples come up to `lateness_s` late."""
         self.config = config
         self.noise = noise
         """Whether `memory.current` moves in steps of the charge batch."""
         self.observe = observe
-        self.decisions = 0
         self.pauses = 0
         self.freezes = 0
         self._node = node
@@ -113,8 +113,6 @@ class SimDaemon:
         self._services: set[SimPod] = set()
         """Slow starters that are known as services: they listened, or refused a probe while paused."""
         self._sampled_at_s = engine.now_s
-        self._actuation_s = actuation_s
-        self._lateness_s = lateness_s
         self._state = State()
         self._late_s = 0.0
         self._tight = False
@@ -204,13 +202,12 @@ class SimDaemon:
         self._engine.at(at_s, lambda: self._look() if self._tick == tick else None)
 
     def _look(self) -> None:
-        self.decisions += 1
         quiet = self._quiet
         if quiet is not None and quiet.holds(self._node.headroom.available_bytes, self._now_ns()):
             next_ns = quiet.next_sample_ns
         else:
             next_ns = self._look_closely()
-        self._late_s = self._lateness_s * self._random.random()
+        self._late_s = _LATENESS_S * self._random.random()
         self._tick_at(self._engine.now_s + next_ns / _NS + self._late_s)
 
     def _look_closely(self) -> int:
@@ -228,7 +225,7 @@ class SimDaemon:
         self._state = decision.state
         self._quiet = decision.quiet
         if decision.actions:
-            self._acting_until_s = self._engine.now_s + 2 * self._actuation_s * self._random.random()
+            self._acting_until_s = self._engine.now_s + 2 * _ACTUATION_S * self._random.random()
             self._engine.at(self._acting_until_s, lambda: self._act(decision.actions))
         return decision.next_sample_ns
 

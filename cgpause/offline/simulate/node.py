@@ -1,12 +1,12 @@
 """A node in virtual time: pods that take memory, a kernel and a kubelet that kill, a daemon.
 
-The model, with its sources (docs/architecture.md, kernel facts): - memory: anonymous memory of pods, and page cache,
-which disappears if pods need the room; - the OOM killer: when memory reaches the smaller limit of node and kubepods,
-the container with the highest badness dies
-  at once (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS
-  class);
+The model, with its sources (docs/architecture.md, kernel facts):
+
+- memory: anonymous memory of pods, and page cache, which disappears if pods need the room;
+- the OOM killer: when memory reaches the limit, the container with the highest badness dies at once (oom_badness():
+  size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS class);
 - kubelet: a killed container starts again from zero after 1, 10, 20, 40 … 300 s; three missed liveness probes (every
-  10 s, 1 s each) kill; below `eviction_bytes`, checked every 10 s, it evicts the largest pod;
+  10 s, 1 s each) kill;
 - a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not;
 - `noise`: `memory.current` is up to 64 pages per CPU larger than the memory of a pod (MEMCG_CHARGE_BATCH,
   include/linux/memcontrol.h);
@@ -28,7 +28,8 @@ from cgpause.offline.simulate.kubelet import oom_score_adj
 from cgpause.offline.simulate.pods import Probe, SimPod
 from cgpause.policy.decide import decide
 
-_EVICTION_LOOK_S = 10.0
+_NODE_BYTES = 1 << 40
+"""Memory of a node without a limit on kubepods: more than any pods take."""
 _BURSTABLE_ADJ = 500
 _OOM_SCORE_ADJ = {QosClass.GUARANTEED: -997, QosClass.BURSTABLE: _BURSTABLE_ADJ, QosClass.BEST_EFFORT: 1000}
 """kubelet's values; that of a Burstable pod follows from its request, here half the capacity for all."""
@@ -43,13 +44,8 @@ class SimNode:
         *,
         config: Config | None,
         kubepods_max_bytes: int | None = None,
-        node_total_bytes: int = 1 << 40,
-        system_bytes: int = 0,
-        eviction_bytes: int = 0,
         cpus: float = 2.0,
         make_s: float = 0.0,
-        actuation_s: float = 0.002,
-        lateness_s: float = 0.005,
         seed: int = 0,
         decide: Decide = decide,
         observe: Observer | None = None,
@@ -59,21 +55,14 @@ class SimNode:
 
         `make_s`: kubelet's time to start a container; it starts one at a time.
         `noise`: whether the daemon sees steps of the kernel's charge batch in each pod's memory.
-        Actions apply up to 2 * `actuation_s` after their sample; samples come up to `lateness_s` late.
         """
         self.kubepods_max_bytes = kubepods_max_bytes
-        self.node_total_bytes = node_total_bytes
-        self.system_bytes = system_bytes
-        self.eviction_bytes = eviction_bytes
         self.admitted: dict[SimPod, None] = {}
         """Present and admitted pods, in order."""
         self.gone: list[SimPod] = []
         self._used_s = 0.0
         self._used_from_s = START_S
-        self.evicted: list[SimPod] = []
-        room_bytes = node_total_bytes - system_bytes
-        if kubepods_max_bytes is not None:
-            room_bytes = min(room_bytes, kubepods_max_bytes)
+        room_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
         throttle = (config or Config()).throttle
         self._engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus)
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
@@ -88,14 +77,10 @@ class SimNode:
                 self._engine,
                 config,
                 self._random,
-                actuation_s=actuation_s,
-                lateness_s=lateness_s,
                 decide=decide,
                 observe=observe,
                 noise=noise,
             )
-        if eviction_bytes:
-            self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
 
     # Results
 
@@ -147,11 +132,10 @@ class SimNode:
             # The kernel returns advance charges before it reclaims or kills.
             used = min(used + sum(pod.charged_bytes for pod in self.pods), self._engine.room_bytes)
         return Headroom(
-            node_total_bytes=self.node_total_bytes,
-            node_available_bytes=int(self.node_total_bytes - self.system_bytes - used),
+            node_total_bytes=_NODE_BYTES,
+            node_available_bytes=int(_NODE_BYTES - used),
             kubepods_max_bytes=self.kubepods_max_bytes,
             kubepods_used_bytes=int(used),
-            eviction_bytes=self.eviction_bytes,
         )
 
     def hold_spans(self, pod: SimPod) -> list[tuple[float, float]]:
@@ -353,14 +337,6 @@ class SimNode:
         if pod.missed_in_a_row >= probe.failures:
             pod.probe_kills += 1
             self.kill(pod, "its containers changed")
-
-    def _look_for_eviction(self) -> None:
-        # The rest of the node may leave less than the threshold even without pods.
-        if self.pods and self._engine.room_bytes - self._engine.held_bytes < self.eviction_bytes:
-            pod = max(self.pods, key=lambda pod: (_OOM_SCORE_ADJ[pod.qos], self._engine.held(pod)))
-            self.evicted.append(pod)
-            self._leave(pod)
-        self._engine.at(self.now_s + _EVICTION_LOOK_S, self._look_for_eviction)
 
     # The kernel
 

@@ -84,7 +84,6 @@ def simulate(
     config: Config | None,
     seed: int,
     on_finish: Callable[[int], None] = lambda _: None,
-    make_node: Callable[..., SimNode] = SimNode,
 ) -> Outcome:
     """Run a load until its last job has finished; `config` None: without a daemon.
 
@@ -92,7 +91,7 @@ def simulate(
     """
     machine = load.machine
     nodes = [
-        make_node(
+        SimNode(
             [],
             config=config,
             kubepods_max_bytes=machine.capacity_bytes if machine.enforced else None,

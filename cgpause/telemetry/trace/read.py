@@ -7,7 +7,6 @@ import stat
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from cgpause.core.errors import printable
 from cgpause.telemetry.trace.decode import BadLineError, Decoder, TornLineError
@@ -24,23 +23,13 @@ MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
 """First bytes of each run of a recorder in a compressed file: deflate, no flags, no time."""
 
 
-class Line(NamedTuple):
-    """A line and its place."""
-
-    text: bytes
-    file: int
-    number: int
-
-
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A trace that was read and checked; `moments` can be iterated more than once."""
 
     path: str
-    files: tuple[str, ...]
-    """Files of the trace, oldest first."""
     headers: tuple[Header, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[bytes, ...]
     samples: int
     pods: int
     """Number of different pods."""
@@ -54,7 +43,7 @@ class Trace:
         """Yield the samples, oldest first."""
         decoder = Decoder()
         for line in self.lines:
-            moment = decoder.feed(line.text)
+            moment = decoder.feed(line)
             if moment is not None:
                 yield moment
 
@@ -94,8 +83,9 @@ def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None
     Raises:
         TraceError: the file is missing or unreadable, is no trace, or has no sample.
     """
-    files = [name for number in reversed(range(SEGMENTS)) if os.path.lexists(name := segment(path, number))]
-    fds = [_open(name) for name in files or [path]]
+    names = [segment(path, number) for number in reversed(range(SEGMENTS))]
+    files = [name for name in names if os.path.lexists(name)] or [path]
+    fds = [_open(name) for name in files]
     try:
         total = sum(os.fstat(fd).st_size for fd in fds)
         return _load(path, files, fds, lambda done: on_bytes(done, total))
@@ -108,33 +98,33 @@ def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None
 
 def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int], None]) -> Trace:
     decoder = Decoder()
-    lines: list[Line] = []
+    lines: list[bytes] = []
     headers: list[Header] = []
     pods: set[object] = set()
     times: list[float] = []
     torn = samples = size = 0
     done = 0
-    for number, fd in enumerate(fds):
-        bad: tuple[Line, BadLineError] | None = None
-        for line, at in _lines(fd, number):
+    for file, fd in zip(files, fds, strict=True):
+        bad: tuple[int, BadLineError] | None = None
+        for number, (line, at) in enumerate(_lines(fd), start=1):
             on_bytes(done + at)
-            size += len(line.text)
+            size += len(line)
             if size > MAX_BYTES:
                 raise TraceError(f"{printable(path)}: more than {MAX_BYTES >> 20} MiB of text; record for less time")
-            if not line.text.strip():
+            if not line.strip():
                 continue
             if bad is not None:
                 # After a recorder that died within a line, another one begins with a header.
-                if not line.text.startswith(b'{"cgpause_trace"'):
-                    raise _error(files[number], bad[0], bad[1])
+                if not line.startswith(b'{"cgpause_trace"'):
+                    raise _error(file, *bad)
                 bad = None
             header = decoder.header
             try:
-                moment = decoder.feed(line.text)
+                moment = decoder.feed(line)
             except BadLineError as e:
                 if header is None or not isinstance(e, TornLineError):
-                    raise _error(files[number], line, e) from e
-                bad, torn = (line, e), torn + 1
+                    raise _error(file, number, e) from e
+                bad, torn = (number, e), torn + 1
                 continue
             lines.append(line)
             if decoder.header is not header and decoder.header is not None:
@@ -146,11 +136,11 @@ def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int],
         done += os.fstat(fd).st_size
     if not samples:
         raise TraceError(f"{printable(path)}: there is no sample in it")
-    return Trace(path, tuple(files), tuple(headers), tuple(lines), samples, len(pods), times[0], times[-1], torn)
+    return Trace(path, tuple(headers), tuple(lines), samples, len(pods), times[0], times[-1], torn)
 
 
-def _error(file: str, line: Line, error: BadLineError) -> TraceError:
-    return TraceError(f"{printable(file)}:{line.number}: {error}")
+def _error(file: str, number: int, error: BadLineError) -> TraceError:
+    return TraceError(f"{printable(file)}:{number}: {error}")
 
 
 def _open(path: str) -> int:
@@ -165,18 +155,17 @@ def _open(path: str) -> int:
     return fd
 
 
-def _lines(fd: int, file: int) -> Iterator[tuple[Line, int]]:
+def _lines(fd: int) -> Iterator[tuple[bytes, int]]:
     """Yield each line with the number of bytes read so far; the last line may lack its line break."""
-    rest, number = b"", 0
+    rest = b""
     for text, at in _texts(fd):
         *whole, rest = (rest + text).split(b"\n")
         for line in whole:
-            number += 1
-            yield Line(line if len(line) <= MAX_LINE else line[:MAX_LINE], file, number), at
+            yield line if len(line) <= MAX_LINE else line[:MAX_LINE], at
         # An overlong line is invalid; a part of it shows that as well as the whole.
         rest = rest[: MAX_LINE + 1]
     if rest:
-        yield Line(rest, file, number + 1), os.fstat(fd).st_size
+        yield rest, os.fstat(fd).st_size
 
 
 def _texts(fd: int) -> Iterator[tuple[bytes, int]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, CpuMax, Mechanism, Owner, PauseRecord, Pod, Sample
+from cgpause.core.model import CgroupId, CpuMax, Mechanism, Owner, PauseRecord, Sample
 
 SCHEMA = 1
 QUANTUM_BYTES = 64 * 1024
@@ -63,11 +63,6 @@ class TracedSample:
     """Time of the sample in Unix seconds."""
     begins: bool = False
     """Whether the time before is unknown: the first sample, after a reboot, or after a gap."""
-
-
-def pod_id(pod: Pod) -> CgroupId:
-    """Return the id of a pod in a trace, from QoS class, UID and inode: the cgroup's path has the UID, maybe hidden."""
-    return CgroupId(f"{pod.qos.lower()}/{pod.uid}", pod.cgroup.inode)
 
 
 def pause_seen(mechanism: Mechanism, owner: Owner, since_ns: int, reason: str = "") -> PauseRecord:

@@ -149,7 +149,7 @@ def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]
         "samples_per_s": round(samples / took_s, 2),
         "bytes_per_pod_hour": round(grown * 3600 / took_s / USUAL_PODS),
         "node_mib_per_day": round(grown * 86400 / took_s / MIB, 1),
-        "text_share": round(sum(len(line.text) + 1 for line in trace.lines) / max(grown + before_bytes, 1), 1),
+        "text_share": round(sum(len(line) + 1 for line in trace.lines) / max(grown + before_bytes, 1), 1),
         "rss_mib": rss_mib,
         "seconds": round(took_s),
     }
