@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.trees import wait_until
 from lab.bed.daemon_process import DaemonLog, parse_fields
 from lab.bed.kubelet import count_oom_kills, fits
 from lab.bed.kubepods import MIB, PodSpec, Tier, make_uid, pod_slice, scope_name
@@ -217,11 +219,18 @@ def test_the_worker_does_the_same_for_the_same_seed(worker: Path) -> None:
     assert checksum(5) != checksum(6)
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Return True if the process has a handler for the signal (SigCgt, proc(5))."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) & 1 << (number - 1))
+
+
 def test_sigterm_ends_the_worker(worker: Path) -> None:
     child = subprocess.Popen([worker, str(8 * MIB), str(MIB), str(10**9), "1000", "1"])
     try:
-        # Before its handler is in place, SIGTERM ends the worker as a signal.
+        wait_until(lambda: catches(child.pid, signal.SIGTERM), "the worker's handler")
         child.terminate()
-        assert child.wait(timeout=30) in (128 + 15, -15)
+        assert child.wait(timeout=30) == 128 + signal.SIGTERM
     finally:
         child.kill()

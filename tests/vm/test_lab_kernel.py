@@ -27,7 +27,6 @@ from lab.bed.kubepods import (
     Tier,
     enable_controllers,
     make_uid,
-    read_keyed,
     remove_tree,
 )
 from lab.bed.services import InNamespaces, Namespaces
@@ -113,22 +112,6 @@ def test_a_job_that_finishes_is_removed_and_the_next_is_admitted(parent: Path, t
     assert (outcome.finished, outcome.restarts, outcome.oom_kills) == (3, 0, 0)
     admitted_c = events.index((EventKind.ADMITTED, "c"))
     assert any(kind is EventKind.REMOVED for kind, _ in events[:admitted_c])  # two fit at a time
-
-
-def test_a_worker_never_reaches_its_own_limit(parent: Path, tmp_path: Path, worker: str) -> None:
-    peaks: list[int] = []
-    with Kubepods(parent, tmp_path, 256 * MIB, (worker, "pause")) as tree:
-
-        def on_event(event: Event) -> None:
-            if event.kind is EventKind.FINISHED:
-                peaks.append(read_keyed(tree.pod_path(event.pod) / "memory.events")["max"])
-
-        kubelet = Kubelet(tree, Policy(1.0, 0.01), on_event=on_event)
-        jobs = [Job(f"j{n}", 16 * MIB, (worker, str(16 * MIB), str(2 * MIB), "30", "1000", str(n))) for n in range(4)]
-        outcome = kubelet.run(jobs, timeout_s=120)
-
-    assert (outcome.finished, outcome.restarts) == (4, 0)
-    assert len(peaks) == 4
 
 
 def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
