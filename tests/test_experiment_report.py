@@ -31,7 +31,7 @@ def test_a_report_on_nothing_says_so() -> None:
 def test_tables_of_one_place_name_it_below() -> None:
     text = render(make_results(EVERYTHING[:4]))
 
-    assert text.count("*Measured on Linux 6.1.0-test, a CPU; 2024-01-02; commit abc1234.*") > 3
+    assert text.count("*Measured on Linux 6.1.0-test, a CPU; bed 1; 2024-01-02; commit abc1234.*") > 3
 
 
 def test_the_bed_is_the_same_as_none_shows_that_was_run_again() -> None:
@@ -45,6 +45,9 @@ def test_the_bed_is_the_same_as_none_shows_that_was_run_again() -> None:
         "`none` was run again on 1 trials, with the code of numbers 2 after that of 1: 4 restarts before, 3 after; "
         "total times differ by at most 2.0 %."
     ) in render(results)
+    results.boots[3] = replace(results.boots[2], number=3, bed=2)
+    results.add(replace(newer.measured()[0], boot=3))
+    assert "was run again" not in render(results), "figures of two beds are not to be compared"
 
 
 def test_rows_of_several_places_name_theirs() -> None:
@@ -54,7 +57,7 @@ def test_rows_of_several_places_name_theirs() -> None:
     results.add(replace(later.measured()[0], boot=2))
     text = render(results)
 
-    assert "| 2 | Linux 6.1.0-test, a CPU; 2024-02-03; commit abc1234 |" in text
+    assert "| 2 | Linux 6.1.0-test, a CPU; bed 1; 2024-02-03; commit abc1234 |" in text
     loads = text.partition("## All loads together")[2]
     rows = [line.split(" | ") for line in loads.splitlines() if "kubepods" in line]
     assert [(row[1], row[-1]) for row in rows] == [("none", "1 |"), ("watermark", "1 |"), ("stock", "2 |")]

@@ -126,8 +126,8 @@ class Boot:
 
     @property
     def where(self) -> str:
-        """Kernel, machine, date and commit of a boot: each published figure names them."""
-        return f"Linux {self.kernel}, {self.machine}; {self.date}; commit {self.commit}"
+        """Kernel, machine, bed, date and commit of a boot: each published figure names them."""
+        return f"Linux {self.kernel}, {self.machine}; bed {self.bed}; {self.date}; commit {self.commit}"
 
     @property
     def ground(self) -> tuple[object, ...]:
@@ -157,7 +157,7 @@ class Result:
 class Results:
     """All results so far; a trial's newest result replaces its older one.
 
-    For the arm `none`, which runs no part of cgpause, `earlier` keeps the replaced result.
+    For the arm `none`, which runs no part of cgpause, `earlier` keeps the replaced result if the two can be compared.
     """
 
     def __init__(
@@ -174,7 +174,10 @@ class Results:
         """Add a trial's result, in place of an older one."""
         before = self._results.get(result.trial)
         if result.trial.arm == NONE and before is not None and not (before.error or result.error):
-            self.earlier[result.trial] = before
+            if self.boots[before.boot].ground == self.boots[result.boot].ground:
+                self.earlier[result.trial] = before
+            else:
+                self.earlier.pop(result.trial, None)
         self._results[result.trial] = result
 
     def has(self, trial: Trial, code: str | None = None) -> bool:

@@ -43,10 +43,11 @@ from what it measured (`experiment.json` beside this file); do not edit.
 A load is a queue of jobs, each a pod with a memory limit of 1/16, 1/8 or 1/4 of the capacity. Jobs run at the same time
 until their limits add up to 100 to 180 % of the capacity: the oversubscription. A job goes up to its limit and back
 several times, with 200 ms of CPU work for each unit of memory (1/8 of the limit) and 40 µs for each page: one job alone
-would fill the capacity in 4 s. There is no swap. An OOM-killed container starts again from nothing after kubelet's
-back-off, scaled. The arm `stock` runs cgpause with the shipped configuration file, and its own times are not scaled. In
-the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as kubelet sets it; in the setting `node`
-there is no such limit, and the machine's memory is the limit.
+would fill the capacity in 4 s. There is no swap. An OOM-killed container starts again from nothing: at once after its
+first kill, then after kubelet's back-off, scaled. In bed 1 it waited for the back-off after the first kill, too, so
+without control it had fewer kills than on a node. The arm `stock` runs cgpause with the shipped configuration file, and
+its own times are not scaled. In the setting `kubepods` the capacity is `memory.max` of the kubepods cgroup, as kubelet
+sets it; in the setting `node` there is no such limit, and the machine's memory is the limit.
 
 Each load runs with every arm, on the same sets of jobs (seeds). Two arms are compared if the test bed and the machine
 are the same; the tables name the commit of each trial. A run that timed out counts with the time it was given. Loads up
@@ -119,7 +120,7 @@ class Report:
                     rows.append([setting, percent(cell.oversubscription), *counts])
         return [
             "## What was measured",
-            _table(["where", "machine, date and commit"], enumerate(self._places, 1)),
+            _table(["where", "machine, bed, date and commit"], enumerate(self._places, 1)),
             "Trials measured, of those that make the whole experiment:",
             _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
             "Where nothing restarts without control, no other arm can prevent a restart: such arms can be missing.",
