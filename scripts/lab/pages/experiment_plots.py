@@ -165,14 +165,13 @@ def _where(results: Results, measured: Sequence[Result]) -> str:
 
 
 def _restarts(evidence: Evidence, cell: Cell, arm: str) -> list[float]:
-    return [result.number("restarts") / result.number("jobs") for result in evidence.seeds(cell, arm)]
+    twins = evidence.twins(cell, arm, NONE)  # only these can stand in one panel
+    return [result.number("restarts") / result.number("jobs") for result, _ in twins]
 
 
 def _ratio_to(other: str) -> _Value:
     def values(evidence: Evidence, cell: Cell, arm: str) -> list[float]:
-        theirs = {result.trial.seed: result.number("total_s") for result in evidence.seeds(cell, other)}
-        ours = evidence.seeds(cell, arm)
-        return [r.number("total_s") / theirs[r.trial.seed] for r in ours if r.trial.seed in theirs]
+        return [mine.number("total_s") / its.number("total_s") for mine, its in evidence.twins(cell, arm, other)]
 
     return values
 
