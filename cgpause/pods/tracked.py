@@ -42,7 +42,7 @@ class SeenInPause:
 
 @dataclass(slots=True)
 class KindSigns:
-    """What the daemon knows of a pod's kind: whether it listens, is started in from outside, or says so itself."""
+    """Signs of a pod's kind: it listens, processes are started in it from outside, or its manifest has a word."""
 
     word: OwnWord | None = None
     """The pod's own word; None while none is known. The strongest of its containers stays: a manifest never changes."""
