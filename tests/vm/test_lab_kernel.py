@@ -343,11 +343,10 @@ def test_what_a_killed_demo_left_is_removed_by_the_next(worker: str) -> None:
 
     again = start_demo("--json")
     printed, told = again.communicate(timeout=900)
-    # So short a run may have no restart (status 1), but the pods paused at the daemon's stop are restored in any case.
+    # So short a run may have no restart and, on a slow machine, no pause: then the demo ends with status 1.
     assert again.returncode in (0, 1), told
     shown = json.loads(printed)
 
-    assert shown["daemon"]["held_at_stop"] > 0
     assert shown["daemon"]["exit_code"] == 0
     assert (shown["daemon"]["after_stop"]["wrong"], shown["with"]["ended"]["wrong"]) == ([], [])
     assert leftovers() == []
