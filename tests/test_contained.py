@@ -26,6 +26,8 @@ policy = "watermark"
 interval_s = 0.1
 patience = 1
 sacrifice = false
+[hold]
+max_pause_s = 3600
 """
 # Sends the daemon's messages, and then runs the code of a test.
 CHILD = """

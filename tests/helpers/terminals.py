@@ -5,6 +5,7 @@ The terminal understands only the sequences that `cgpause top` sends: cursor pos
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -44,6 +45,7 @@ if sys.argv[1]:
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
+_QUESTION = "y/N"
 _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
 
 
@@ -127,6 +129,7 @@ class TerminalProgram:
         """Start the program; `as_job` gives it a parent in its session, without which Ctrl-Z cannot stop it."""
         self.screen = Screen(columns, lines)
         self._rest = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.fd, child = pty.openpty()
         self._set_size(columns, lines)
         self.before = termios.tcgetattr(child)
@@ -173,7 +176,7 @@ class TerminalProgram:
                 return
             if not data:
                 return
-            self._rest = self.screen.feed(self._rest + data.decode(errors="replace"))
+            self._rest = self.screen.feed(self._rest + self._decode(data))
             wait_s = 0.0
 
     @property
@@ -188,6 +191,20 @@ class TerminalProgram:
             assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {condition!r}:\n{self.text}"
             self.read(0.05)
         return self.text
+
+    def answer(self, key: str, timeout_s: float = 60) -> None:
+        """Wait for a question and type the answer, again every 10 s until the question is gone.
+
+        The program drops what is typed while it still draws the question, and a slow machine may show that early.
+        """
+        self.wait_for(_QUESTION, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while _QUESTION in self.text:
+            assert time.monotonic() < deadline, f"no answer after {timeout_s} s:\n{self.text}"
+            self.type(key)
+            again = time.monotonic() + 10
+            while _QUESTION in self.text and time.monotonic() < again:
+                self.read(0.05)
 
     def line_with(self, text: str) -> str:
         return next((line for line in self.screen.lines if text in line), "")

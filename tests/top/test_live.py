@@ -85,7 +85,7 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
         program.type("p")
         program.wait_for("Pause default/db? It stays paused until you resume it.")
         assert cpu_max(pod(tree, "db")) == "50000 100000"
-        program.type("y")
+        program.answer("y")
         program.wait_for("default/db paused: cpu.max 50000 100000 -> 1001 100000")
         assert cpu_max(pod(tree, "db")) == "1001 100000"
         program.wait_for(lambda _: " paused " in program.line_with("▶ default/db"))
@@ -93,7 +93,7 @@ def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
 
         program.type("r")
         program.wait_for("Resume default/db?")
-        program.type("y")
+        program.answer("y")
         program.wait_for("default/db resumed: cpu.max 50000 100000")
         assert cpu_max(pod(tree, "db")) == "50000 100000"
         program.wait_for(lambda _: "running" in program.line_with("▶ default/db"))
@@ -107,7 +107,7 @@ def test_a_pod_is_frozen(tree: FakeTree) -> None:
         select(program, "default/cache")
         program.type("f")
         program.wait_for("Freeze default/cache?")
-        program.type("y")
+        program.answer("y")
         program.wait_for("default/cache paused: frozen")
         assert frozen(pod(tree, "cache"))
         program.wait_for(lambda _: " frozen " in program.line_with("▶ default/cache"))
@@ -118,8 +118,7 @@ def test_a_no_does_nothing(tree: FakeTree) -> None:
         select(program, "default/db")
         for answer in ("n", "\r", "\x1b"):
             program.type("p")
-            program.wait_for("y/N")
-            program.type(answer)
+            program.answer(answer)
             program.wait_for("nothing was done")
         program.type("q")
         assert program.end() == 0
@@ -135,7 +134,7 @@ def test_what_was_typed_before_the_question_was_shown_is_no_answer(typed: bytes,
         time.sleep(0.3)  # a lone ESC counts after a tenth of a second
         program.read()
         assert "y/N" in program.text
-        program.type("n")
+        program.answer("n")
         program.wait_for("nothing was done")
     assert records_left(tree.root) == []
 
@@ -152,7 +151,7 @@ def test_a_question_that_a_stopped_terminal_does_not_show_cannot_be_answered(tre
         time.sleep(0.3)
         program.read()
         assert "y/N" in program.text
-        program.type("n")
+        program.answer("n")
         program.wait_for("nothing was done")
     assert records_left(tree.root) == []
 
@@ -171,7 +170,7 @@ def test_a_pod_that_becomes_protected_is_refused_although_it_was_shown_as_runnin
         program.type("p")
         program.wait_for("y/N")
         os.setxattr(pod(tree, "db"), "user.oomd_omit", b"1")
-        program.type("y")
+        program.answer("y")
         program.wait_for("default/db is protected: ")
     assert records_left(tree.root) == []
 
@@ -183,7 +182,7 @@ def test_a_rule_that_came_since_it_was_started_counts(tree: FakeTree) -> None:
         program.type("p")
         program.wait_for("y/N")
         with_config(tree, '[[pods]]\nmatch = "default/db"\nprotect = true\n')
-        program.type("y")
+        program.answer("y")
         program.wait_for("default/db is protected: ")
     assert records_left(tree.root) == []
 
@@ -193,8 +192,7 @@ def test_a_failure_is_said_and_the_dashboard_goes_on(tree: FakeTree) -> None:
         select(program, "default/db")
         (pod(tree, "db") / "cgroup.kill").unlink()
         program.type("p")
-        program.wait_for("y/N")
-        program.type("y")
+        program.answer("y")
         program.wait_for("cannot lock")
         program.type(DOWN)
         program.wait_for("q quit")
@@ -208,8 +206,7 @@ def test_a_history_that_cannot_be_written_shifts_no_line(tree: FakeTree) -> None
     with shown(tree, columns=120, options=["--state-dir", str(state)]) as program:
         select(program, "default/db")
         program.type("f")
-        program.wait_for("y/N")
-        program.type("y")
+        program.answer("y")
         program.wait_for("default/db paused: frozen; this is not in the history:")
         assert program.text.count("this is not in the history") == 1
         assert program.screen.lines[0].startswith(" cgpause top")
@@ -250,7 +247,7 @@ def test_marked_pods_are_paused_together_with_mouse_and_keys(tree: FakeTree) -> 
         program.wait_for("Freeze 2 pods (")
         program.type("\x1b[<64;1;1M")  # the wheel is no answer
         time.sleep(0.3)
-        program.type("y")
+        program.answer("y")
         program.wait_for("2 pods frozen")
         assert frozen(pod(tree, "cache"))
         assert frozen(pod(tree, "db"))

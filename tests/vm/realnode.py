@@ -72,7 +72,10 @@ class Node:
 
     def resize(self, name: str, mib: int) -> None:
         """Tell a pod's process how many MiB to hold from now on."""
-        self.control(name).write_text(str(mib))
+        # In one step: the process may read the file at this moment, because of the signal before.
+        new = self.control(name).with_suffix(".new")
+        new.write_text(str(mib))
+        new.replace(self.control(name))
         os.kill(self.containers[name].pid, signal.SIGURG)
 
     def held(self, name: str) -> int | None:
@@ -120,7 +123,7 @@ class Daemon:
         return text
 
     def wait_for_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log", 120)
+        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log", 240)
         assert text in self.log, self.log
 
     def wait_for_pause(self, *names: str) -> None:

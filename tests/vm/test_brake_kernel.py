@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def wake_ups(daemon: Daemon) -> int:
     return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
 
 
+def rises_by(count: Callable[[Daemon], int], daemon: Daemon, seconds: float) -> int:
+    """Return by how much a count of the daemon rises in some seconds."""
+    before = count(daemon)
+    time.sleep(seconds)
+    return count(daemon) - before
+
+
 @pytest.fixture
 def calm(node: Node) -> Node:
     """Return a node with much headroom and with two pods; one of them may be paused."""
@@ -62,9 +70,8 @@ def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Nod
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
     time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
 
-    before = wake_ups(daemon)
-    time.sleep(40)
-    assert wake_ups(daemon) - before < 10  # awake, the daemon would sample at least 20 times
+    # Awake, the daemon would sample at least 20 times. A busy machine may wake it, but not all the time.
+    assert any(rises_by(wake_ups, daemon, 40) < 10 for _ in range(4))
 
     # The kernel ends the sleep: the log has its event.
     calm.resize("filler", LIMIT_MIB - 80)
@@ -110,9 +117,9 @@ def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Star
     wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
     time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
 
-    before = reads_of(daemon)
-    time.sleep(75)  # two or three samples
-    assert reads_of(daemon) - before < 100  # reading each pod and the node, with its files, would take more
+    # These are two or three samples; reading each pod and the node, with its files, would take more. A busy machine may
+    # wake the daemon, but not all the time.
+    assert any(rises_by(reads_of, daemon, 75) < 100 for _ in range(4))
 
     calm.resize("filler", LIMIT_MIB - 140)
     wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)

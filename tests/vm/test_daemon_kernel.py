@@ -274,7 +274,7 @@ def test_a_second_daemon_on_a_tree_is_turned_away_until_the_first_is_gone(node: 
     command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(node.root)]
     command += ["--log-dir", str(node.kubepods.log_dir), "--config", str(node.folder / "config.toml")]
 
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     assert second.returncode == 1
     assert "another cgpause daemon is at work on" in second.stderr
@@ -357,7 +357,7 @@ def test_a_manual_pause_is_left_alone_until_it_expires(node: Node, start: Start)
         str(node.kubepods.log_dir),
     ]
 
-    subprocess.run([*command, "pause", "default/web", "--for", "5s"], check=True, capture_output=True)
+    subprocess.run([*command, "pause", "default/web", "--for", "60s"], check=True, capture_output=True)
 
     assert cpu_max(pod) == PAUSED
     daemon.wait_for_log('reason="pause expired"')

@@ -19,9 +19,12 @@ def test_no_fault_at_any_step_leaves_anything_behind() -> None:
 
 
 def test_pods_that_come_and_go_leave_nothing_behind() -> None:
-    command = [sys.executable, "-m", "lab.measure.soak", "--seconds", "30"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    result = json.loads(done.stdout)
+    for seconds in ("30", "300"):  # a slow machine may pause nobody in the first 30 s
+        command = [sys.executable, "-m", "lab.measure.soak", "--seconds", seconds]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        result = json.loads(done.stdout)
+        if done.returncode or result["pauses"]:
+            break
     assert result["wrong"] == []
     assert result["grown"] == []
     assert result["made_again"] > 0

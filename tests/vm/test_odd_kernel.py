@@ -162,13 +162,13 @@ def test_thousand_pods_at_once_are_all_seen_and_the_paused_one_is_resumed(node: 
 
     uids = add_empty_pods(node, 1000)
 
-    wait_until(lambda: appeared(daemon, uids), "all of them to be seen", 300)
+    wait_until(lambda: appeared(daemon, uids), "all of them to be seen", 1200)
     node.resize("filler", 10)
-    wait_until(lambda: cpu_max(pod) == ORIGINAL, "the original", 300)
+    wait_until(lambda: cpu_max(pod) == ORIGINAL, "the original", 1200)
     for path in node.kubepods.root.glob("*/*"):
         if path.is_dir() and not list(path.glob("*.scope")):
             path.rmdir()
-    wait_until(lambda: all(f"pod gone pod={uid}" in daemon.log for uid in uids), "all of them to go", 300)
+    wait_until(lambda: all(f"pod gone pod={uid}" in daemon.log for uid in uids), "all of them to go", 1200)
     assert daemon.stop() == 0
     assert records_left(node.root) == []
 
@@ -224,7 +224,7 @@ def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_ti
     daemon.wait_for_pause("by-hand")
     cgpause(node, "pause", "default/by-hand", "--for", "30s")
 
-    slept_s = suspend(45)
+    slept_s = suspend(120)
     assert slept_s > 30
     daemon.wait_for_log('reason="pause expired"')
     wait_until(lambda: cpu_max(by_hand) == ORIGINAL, "the pause by hand to end", 120)
@@ -238,6 +238,7 @@ def test_suspend_takes_no_pause_from_the_daemon_and_counts_for_one_that_has_a_ti
 
 def suspend(seconds: int) -> float:
     """Suspend the machine to memory until its clock wakes it; return how long it slept, in seconds."""
+    os.sync()  # or the kernel does it first, and on a slow machine the alarm comes before it sleeps
     alarm = Path("/sys/class/rtc/rtc0/wakealarm")
     alarm.write_text("0")
     alarm.write_text(f"+{seconds}")

@@ -332,7 +332,7 @@ def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> 
         assert show("ActiveState") == "active"
         assert show("UnitFileState") == "enabled"
         assert os.readlink(f"/proc/{main_pid()}/exe").startswith("/usr/bin/python3.")
-        assert "4 pods, 0 paused" in show("StatusText")
+        wait_until(lambda: "4 pods, 0 paused" in show("StatusText"), "the status line to say so", 240)
         pages = re.findall(r"^Documentation=file:(.*)$", OTHER_UNIT.read_text(), re.MULTILINE)
         assert [Path(page).is_file() for page in pages] == [True]
         run("systemctl", "disable", "--now", "cgpause")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 # emulated service takes to answer does not scale.
 SHORT = Plan(seconds=35, scale=0.4, timeout=2.5)
 LONG = Plan(seconds=80, scale=1.0, timeout=2.5)
+PATIENCE_S = 1200
+"""Time in seconds in which one run has to show something; other VMs may keep this machine busy until then."""
 
 
 @pytest.fixture
@@ -35,13 +38,21 @@ def parent() -> Iterator[Path]:
 
 
 def run_undisturbed(plan: Plan) -> Result:
-    """Run, and repeat with longer times if the machine itself stalled, because a stall proves nothing about pauses."""
+    """Run, and repeat with longer times while a run proves nothing about pauses.
+
+    The machine itself stalled in it, or it was so slow that no pause has ended: only those count.
+    """
+    until = time.monotonic() + PATIENCE_S
     result = run(plan)
-    if result.control.missed:
+    while (result.control.missed or not has_pauses(result)) and time.monotonic() < until:
         result = run(replace(LONG, hold_services=plan.hold_services))
     if result.control.missed:
         raise LabError("this machine stalls for longer than a probe waits")
     return result
+
+
+def has_pauses(result: Result) -> bool:
+    return result.batch.pauses + result.service.pauses > 0
 
 
 def assert_no_service_died(result: Result) -> None:
@@ -81,7 +92,7 @@ def test_services_that_are_held_again_and_again_never_miss_three_probes_in_a_row
 def test_what_a_frozen_pod_answers() -> None:
     """A frozen pod answers no HTTP and no exec probe; the kernel answers TCP. After the thaw the pod answers again."""
     states = [state for state in STATES if state.name in ("running", "frozen")]
-    asked = {(one.state, one.kind): one for one in run_liveness(3, states)}
+    asked = {(one.state, one.kind): one for one in run_liveness(10, states)}  # a slow one may take 1 s
 
     assert all(asked["running", kind].answered for kind in ("http", "tcp", "exec"))
     assert asked["frozen", "http"].answered == 0

@@ -41,7 +41,7 @@ def select(top: TerminalProgram, label: str) -> None:
 def confirm(top: TerminalProgram, key: str, question: str, done: str) -> None:
     top.type(key)
     top.wait_for(question, PATIENCE_S)
-    top.type("y")
+    top.answer("y", PATIENCE_S)
     top.wait_for(done, PATIENCE_S)
 
 

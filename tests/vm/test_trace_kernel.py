@@ -18,7 +18,7 @@ from cgpause.telemetry.trace.read import Trace, load_trace
 
 PATIENCE_S = 180
 STEP_MIB = 8
-STEP_S = 0.7
+STEP_S = 2  # several samples between the first reason to pause and the kill, also on a slow machine
 
 
 def cgpause(node: Node, *args: str) -> list[str]:
@@ -45,6 +45,13 @@ def end(process: subprocess.Popen[str], path: Path) -> Trace:
     return load_trace(str(path))
 
 
+def wait_for_sample(path: Path) -> None:
+    """Wait until the recorder has written a sample that it took after the call: at its end it takes none."""
+    for _ in range(2):  # all samples in the first block may be older
+        size = path.stat().st_size
+        wait_until(lambda: path.stat().st_size > size, "a block of samples", PATIENCE_S)  # noqa: B023 - called at once
+
+
 def kills(pod: Path) -> int:
     fields = dict(line.split() for line in (pod / "memory.events").read_text().splitlines())
     return int(fields["oom_kill"])
@@ -57,7 +64,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     wait_until(path.exists, "the recorder", PATIENCE_S)
     small = node.add("small", 20)
     pods = {name: node.add(name, mib) for name, mib in (("one", 60), ("two", 80))}
-    time.sleep(3)
+    wait_for_sample(path)
 
     (small / "memory.max").write_text(str(50 * MIB))
     node.resize("small", 100)
@@ -69,7 +76,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
         for name, mib in sizes.items():
             node.resize(name, mib)
         time.sleep(STEP_S)
-    time.sleep(3)
+    wait_for_sample(path)
     trace = end(process, path)
 
     last = list(trace.moments())[-1]

@@ -30,7 +30,7 @@ SLICE = "cgpauselab.slice"
 """Name without a dash: systemd derives a slice's parent from the dashes in its name."""
 HIGH_PCT = AIRBAG_PCT
 """memory.high of the arm `memory-high`, in % of the capacity: the same as cgpause's."""
-_START_SECONDS = 60
+_START_SECONDS = 240
 
 
 class Setting(StrEnum):

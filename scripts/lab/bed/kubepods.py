@@ -34,7 +34,7 @@ pod; made inside, it would be delayed by a daemon that pauses the pod at once.
 """
 SANDBOX_OOM_SCORE_ADJ = -998
 """kubelet's PodInfraOOMAdj (pkg/kubelet/qos/policy.go)."""
-_REMOVE_SECONDS = 20.0
+_REMOVE_SECONDS = 120.0
 """Longest wait for a killed process to die. One that was throttled in the kernel takes long, an emulated one longer."""
 _REMOVE_POLL_SECONDS = 0.02
 
@@ -308,14 +308,15 @@ def remove_tree(path: Path) -> None:
     """Kill every process below a cgroup and remove the cgroup with all below; do nothing if it does not exist.
 
     Raises:
-        LabError: the kernel refused, or a cgroup was still busy after 20 s.
+        LabError: the kernel refused, or a cgroup was still busy after 120 s.
     """
     if not path.exists():
         return
-    _release(path)
     deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
-        # Kill in each round: a container's shell may have joined its cgroup since the last round.
+        # In each round: since the last one, a daemon may have paused a pod again, and a container's shell may have
+        # joined its cgroup.
+        _release(path)
         with contextlib.suppress(LabError):  # removed meanwhile; otherwise rmdir reports the error
             write(path / "cgroup.kill", "1")
         try:

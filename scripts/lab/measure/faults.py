@@ -245,7 +245,7 @@ class Bed:
             found.append(f"memory.high is {high.strip()}, was {self._high.strip()}")
         return found + [f"{self._tree.root} has {name}" for name in os.listxattr(self._tree.root) if XATTR in name]
 
-    def _wait(self, condition: Callable[[], bool], what: str, *, patience_s: float = 30.0) -> bool:
+    def _wait(self, condition: Callable[[], bool], what: str, *, patience_s: float = 120.0) -> bool:
         deadline = time.monotonic() + patience_s
         while not condition():
             if time.monotonic() > deadline:
