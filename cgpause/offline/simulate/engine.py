@@ -22,13 +22,17 @@ from cgpause.offline.simulate.pods import SimPod
 
 START_S = 1000.0
 """Start of the virtual clock, so that events can lie before it."""
+RECLAIM_TRIES = 17
+"""Attempts of a process to reclaim memory at a full limit before it asks for an OOM kill: one, and MAX_RECLAIM_RETRIES
+more (try_charge_memcg(), mm/memcontrol.c)."""
+_PAGE = 4096
 
 
 class Kernel(Protocol):
     """The kernel's reactions to the pods of an engine."""
 
     def is_full(self) -> None:
-        """Make room: the memory is full."""
+        """Kill a container: the memory is full."""
 
     def is_at_limit(self, pod: SimPod) -> None:
         """Handle a pod that has reached its own limit."""
@@ -74,8 +78,13 @@ class Group:
 class Engine:
     """The virtual CPUs and the memory of one node."""
 
-    def __init__(self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float = 0.01) -> None:
-        """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod."""
+    def __init__(
+        self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float = 0.01, reclaim_s: float = 0.0
+    ) -> None:
+        """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod.
+
+        `reclaim_s`: CPU time of one attempt to reclaim memory, times the number of pods: the kernel looks into each.
+        """
         self.now_s = START_S
         self.room_bytes = room_bytes
         self.pods: list[SimPod] = []
@@ -88,6 +97,7 @@ class Engine:
         self._kernel = kernel
         self.cpus = cpus
         self._throttled_cpus = throttled_cpus
+        self._reclaim_s = reclaim_s
         self._cpu_s = 0.0
         self._making = False
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -136,7 +146,7 @@ class Engine:
         pod.left_cpu_s -= got_s
         pod.cpu_s += got_s
         pod.held_bytes += pod.growth * got_s
-        if pod.step.cache_bytes:
+        if pod.step.cache_bytes and not pod.tries:
             pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
 
     def settle_all(self) -> None:
@@ -149,6 +159,7 @@ class Engine:
         """Free a pod's memory and stop it."""
         self._stop(pod)
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
+        pod.tries = 0
         # Summed up again at times, so that rounding errors do not add up.
         self._used = sum(map(self.held, self.pods))
         self._changes_s = None
@@ -187,7 +198,7 @@ class Engine:
             self._changes_s = None
             while self._slope > 0 and self.held_bytes > self.room_bytes - 1:
                 self._catch_up()
-                self._kernel.is_full()
+                self._is_full()
                 self._share()
             if self._free.size:
                 self._end_steps(self._free)
@@ -241,6 +252,36 @@ class Engine:
         self._free.clock += self._free.speed * elapsed_s
         self._throttled.clock += self._throttled_cpus * elapsed_s
         self._then_s = self.now_s
+
+    # Full memory
+
+    def _is_full(self) -> None:
+        """Let all growing pods try to reclaim memory."""
+        for pod in self.pods:
+            if pod.group is not None and pod.growth > 0:
+                self._stop(pod)
+                pod.put_off = pod.left_cpu_s, pod.growth
+                pod.tries = RECLAIM_TRIES
+                self._reclaim(pod)
+
+    def _reclaim(self, pod: SimPod) -> None:
+        pod.left_cpu_s, pod.growth = self._reclaim_s * len(self.pods), 0.0
+        self._start(pod)
+
+    def _reclaimed(self, pod: SimPod) -> None:
+        """Handle the end of a pod's attempt: go on if another pod has freed memory, or kill after the last attempt."""
+        pod.tries -= 1
+        if self.held_bytes + _PAGE > self.room_bytes:
+            if pod.tries:
+                self._reclaim(pod)
+                return
+            epoch = pod.epoch
+            self._kernel.is_full()
+            if pod.epoch != epoch:
+                return
+        pod.tries = 0
+        pod.left_cpu_s, pod.growth = pod.put_off
+        self._start(pod)
 
     # Computing pods
 
@@ -332,7 +373,9 @@ class Engine:
             # The remainder of rounding.
             pod.cpu_s += pod.left_cpu_s
             pod.left_cpu_s = 0.0
-            if pod.step.sleep_s == 0:
+            if pod.tries:
+                self._reclaimed(pod)
+            elif pod.step.sleep_s == 0:
                 self.next_step(pod)
             else:
                 self._sleep(pod)

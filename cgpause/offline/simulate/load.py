@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cgpause.core.model import Workload
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
-from cgpause.offline.simulate.pods import Probe, SimPod
+from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
 from cgpause.offline.simulate.scheduler import Scoring
 from cgpause.offline.simulate.service import Surge, surging
 from cgpause.offline.simulate.worker import Work, job_seeds, volatile
@@ -71,6 +71,8 @@ class Machine:
     """Memory that the kernel charges to a container and its sandbox besides the program's."""
     make_s: float = 0.0
     """kubelet's time to start a container; it starts one at a time."""
+    reclaim_s: float = RECLAIM_S
+    """CPU time of one attempt to reclaim memory at the limit, for each pod on the node."""
     backoff_scale: float = 1.0
     """Factor on kubelet's wait before a restart (1 s, then 10 to 300 s)."""
     enforced: bool = True

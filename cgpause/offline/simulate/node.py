@@ -3,8 +3,9 @@
 The model, with its sources (docs/architecture.md, kernel facts):
 
 - memory: anonymous memory of pods, and page cache, which disappears if pods need the room;
-- the OOM killer: when memory reaches the limit, the container with the highest badness dies at once (oom_badness():
-  size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS class);
+- the OOM killer: a process that wants memory when there is none looks for some in all cgroups, 17 times in its own CPU
+  time; only if nobody has freed any meanwhile, the container with the highest badness dies (oom_badness(): size, plus
+  oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS class);
 - kubelet: a killed container starts again from zero after 1, 10, 20, 40 … 300 s; three missed liveness probes (every
   10 s, 1 s each) kill;
 - a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not;
@@ -25,7 +26,7 @@ from cgpause.core.names import controller
 from cgpause.offline.simulate.daemon import Decide, Observer, SimDaemon
 from cgpause.offline.simulate.engine import START_S, Engine
 from cgpause.offline.simulate.kubelet import oom_score_adj
-from cgpause.offline.simulate.pods import Probe, SimPod
+from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
 from cgpause.policy.decide import decide
 
 _NODE_BYTES = 1 << 40
@@ -46,6 +47,7 @@ class SimNode:
         kubepods_max_bytes: int | None = None,
         cpus: float = 2.0,
         make_s: float = 0.0,
+        reclaim_s: float = RECLAIM_S,
         seed: int = 0,
         decide: Decide = decide,
         observe: Observer | None = None,
@@ -54,6 +56,7 @@ class SimNode:
         """`config` None: no daemon. Pods come at their `start_s`, or by `add`.
 
         `make_s`: kubelet's time to start a container; it starts one at a time.
+        `reclaim_s`: CPU time of one attempt to reclaim memory at the limit, for each pod on the node.
         `noise`: whether the daemon sees steps of the kernel's charge batch in each pod's memory.
         """
         self.kubepods_max_bytes = kubepods_max_bytes
@@ -64,7 +67,7 @@ class SimNode:
         self._used_from_s = START_S
         room_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
         throttle = (config or Config()).throttle
-        self._engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus)
+        self._engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus, reclaim_s=reclaim_s)
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._make_s = make_s
         self._made_at_s = START_S

@@ -97,6 +97,7 @@ def simulate(
             kubepods_max_bytes=machine.capacity_bytes if machine.enforced else None,
             cpus=machine.cpus,
             make_s=machine.make_s,
+            reclaim_s=machine.reclaim_s,
             seed=seed * load.nodes + number,
         )
         for number in range(load.nodes)

@@ -1,18 +1,21 @@
 """Simulate the loads of experiment.json, and compare the results with those of the kernel.
 
-    python -m lab.measure.validate [--arm ARM]...
+    python -m lab.measure.validate [--arm ARM]... RECLAIM
 
 Prints one JSON object. The arm `unlimited`, in which no pod is killed or paused, gives the costs of work, of a page, of
-a container and of the kernel's own memory. The other arms are simulated with these costs; nothing is fitted to them.
+a container and of the kernel's own memory. RECLAIM is the result of lab.measure.reclaim on the same machine. The other
+arms are simulated with these costs; nothing is fitted to them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from cgpause.config.load import parse_config
@@ -35,12 +38,16 @@ FIGURES = ("restarts", "total_s", "lost_cpu_s", "pauses", "paused_s")
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs on the experiment's machine: seconds for a unit of work, a page and a container, and bytes per pod."""
+    """Costs on the experiment's machine: seconds for a unit of work, a page and a container, and bytes per pod.
+
+    `reclaim_s`: seconds of an attempt to reclaim memory, for each pod.
+    """
 
     unit_s: float
     page_s: float
     make_s: float
     charged_bytes: int
+    reclaim_s: float
 
 
 def load_of(share: int, oversubscription: float, costs: Costs, *, enforced: bool) -> Load:
@@ -52,6 +59,7 @@ def load_of(share: int, oversubscription: float, costs: Costs, *, enforced: bool
         page_s=costs.page_s,
         charged_bytes=costs.charged_bytes,
         make_s=costs.make_s,
+        reclaim_s=costs.reclaim_s,
         backoff_scale=BACKOFF_SCALE,
         enforced=enforced,
     )
@@ -84,8 +92,14 @@ def work_of(share: int, seed: int) -> tuple[int, int]:
     return units, pages
 
 
-def measure_costs(unlimited: Sequence[Result]) -> Costs:
-    """Return the costs, computed from the trials of the arm `unlimited`.
+def reclaim_cost(attempts_s: Mapping[str, float]) -> float:
+    """Return the duration of an attempt for each pod, by least squares; `attempts_s`: that with a number of pods."""
+    pods = {int(number): took_s for number, took_s in attempts_s.items()}
+    return sum(number * took_s for number, took_s in pods.items()) / sum(number * number for number in pods)
+
+
+def measure_costs(unlimited: Sequence[Result], reclaim_s: float) -> Costs:
+    """Return the costs, all but `reclaim_s` computed from the trials of the arm `unlimited`.
 
     Raises:
         LabError: there are too few trials.
@@ -103,7 +117,7 @@ def measure_costs(unlimited: Sequence[Result]) -> Costs:
     # The one CPU is never idle: the time that the jobs did not get was spent on making their containers.
     made = sum(one.number("jobs") for one in unlimited)
     make_s = sum(one.number("total_s") - one.number("cpu_s") for one in unlimited) / made
-    costs = Costs((uc * pp - pc * up) / det, (pc * uu - uc * up) / det, make_s, 0)
+    costs = Costs((uc * pp - pc * up) / det, (pc * uu - uc * up) / det, make_s, 0, reclaim_s)
     # Memory use grows in proportion to each pod's extra charge: simulate 0 and 1 MiB, and fit the charge.
     slopes, above = [], []
     for one in unlimited:
@@ -137,14 +151,14 @@ def compare(results: Iterable[Result], costs: Costs) -> list[dict[str, Any]]:
     return cells
 
 
-def validate(results: Results, arms: Sequence[str] = ARMS) -> dict[str, Any]:
+def validate(results: Results, reclaim_s: float, arms: Sequence[str] = ARMS) -> dict[str, Any]:
     """Return the whole comparison, as it is printed.
 
     Raises:
         LabError: the arm `unlimited` has too few trials.
     """
     measured = [one for one in results.measured() if one.trial.cell.setting == SETTING]
-    costs = measure_costs([one for one in measured if one.trial.arm == UNLIMITED])
+    costs = measure_costs([one for one in measured if one.trial.arm == UNLIMITED], reclaim_s)
     cells = []
     for arm in arms:
         mine = [one for one in measured if one.trial.arm == arm]
@@ -163,8 +177,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab.measure.validate", description="The simulation beside the experiment.")
     parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only this one (again for more)")
-    arms = parser.parse_args(argv).arms or ARMS
-    return print_result("validate", lambda: validate(load(RESULTS), arms))
+    parser.add_argument("reclaim", type=Path, metavar="RECLAIM", help="JSON of lab.measure.reclaim")
+    args = parser.parse_args(argv)
+    reclaim_s = reclaim_cost(json.loads(args.reclaim.read_text())["attempt_s"])
+    return print_result("validate", lambda: validate(load(RESULTS), reclaim_s, args.arms or ARMS))
 
 
 if __name__ == "__main__":
