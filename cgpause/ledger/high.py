@@ -4,8 +4,9 @@
     release:  flock → get record → write the original, unless a foreign value is in force → remove record
 
 It is the pause protocol of `ledger`, on the one cgroup that contains all pods. A process that dies between two steps
-leaves the cgroup untouched, or with the record that undoes it (tests/test_high.py kills it at every step). The record
-is the xattr `user.cgpause.high` of the directory. Sizes are bytes; None is "max". Facts: admin-guide/cgroup-v2.rst.
+leaves the cgroup untouched, or with the record that undoes it (tests/ledger/test_high.py kills it at every step). The
+record is the xattr `user.cgpause.high` of the directory. Sizes are bytes; None is "max". Facts:
+admin-guide/cgroup-v2.rst.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A script asks cgpause for commands, options and pods. Only the shell completes files and folders, so a script has a list
 of the options and commands with a placeholder for one. The scripts are in scripts/completions/;
-tests/test_completion.py checks that they equal this module's output.
+tests/cli/test_completion.py checks that they equal this module's output.
 """
 
 from __future__ import annotations

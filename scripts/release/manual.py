@@ -1,7 +1,7 @@
 """Writes the manual pages from the code: cgpause(1) from the commands, cgpause.toml(5) from the options.
 
 This module has the texts on files, environment and examples; docs/cli.md has the meanings of exit codes. The pages are
-in docs/man/; tests/test_manual.py checks that they equal this module's output.
+in docs/man/; tests/cli/test_manual.py checks that they equal this module's output.
 """
 
 import inspect

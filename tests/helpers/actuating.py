@@ -1,4 +1,4 @@
-"""An actuator on a fake tree with three pods, for the tests in tests/actuate."""
+"""An actuator on a fake tree with three pods, for the tests in tests/daemon/actuate."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.monitoring import alerts, expressions
 from helpers.trees import wait_until
-from test_monitoring import alerts, expressions
 from vm.realnode import FULL_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, cpu_max, sandbox
 
 from cgpause.core.clock import now_ns
@@ -70,7 +70,7 @@ def query(expression: str) -> list[tuple[dict[str, str], float]]:
 
 def wait_for(expression: str) -> None:
     """Wait until a PromQL comparison holds; after a scrape that took too long there is no value at all."""
-    wait_until(lambda: bool(query(expression)), expression, 180)
+    wait_until(lambda: bool(query(expression)), expression)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def exporter(run_dir: Path) -> Iterator[str]:
         except urllib.error.URLError:
             return False
 
-    wait_until(answers, "the exporter", 120)
+    wait_until(answers, "the exporter")
     yield url
     subprocess.run(["systemctl", "stop", unit], check=True)
 
@@ -118,7 +118,7 @@ def prometheus() -> Iterator[None]:
             return False
 
     try:
-        wait_until(answers, "Prometheus", 180)
+        wait_until(answers, "Prometheus")
         yield
     finally:
         process.kill()
@@ -162,7 +162,7 @@ def test_a_real_prometheus_scrapes_what_happens_on_the_node(
     # This one is at the limit of kubepods.
     (node.kubepods.root / "memory.max").write_text(str(100 * MIB))
     wait_for("cgpause_kubepods_limit_ooms_total >= 1")
-    wait_until(lambda: "CgpauseOOMKills" in firing(), "the alert", 180)
+    wait_until(lambda: "CgpauseOOMKills" in firing(), "the alert")
 
     rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
     assert len(rules) == alerts().count("- alert:")
@@ -172,7 +172,7 @@ def test_a_real_prometheus_scrapes_what_happens_on_the_node(
         ask("query", query=filled)  # an error is HTTP 400
     assert daemon.end(signal.SIGKILL) != 0
     wait_for("cgpause_up == 0")
-    wait_until(lambda: not query("cgpause_headroom_bytes"), "old values to be shown no more", 60)
+    wait_until(lambda: not query("cgpause_headroom_bytes"), "old values to be shown no more")
     assert cpu_max(web) != ""
 
 

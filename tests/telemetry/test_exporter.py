@@ -26,7 +26,7 @@ from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_list
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 S = 1_000_000_000
 VALUES: Values = {
     "cgpause_headroom_bytes": [Figure((), 123456789012)],
@@ -262,7 +262,7 @@ class Server:
         return text
 
     def port(self) -> int:
-        wait_until(lambda: "serving" in self.log or self.process.poll() is not None, "the server", 60)
+        wait_until(lambda: "serving" in self.log or self.process.poll() is not None, "the server")
         found = re.search(r":(\d+)/metrics", self.log)
         assert found is not None, self.log
         return int(found[1])
@@ -337,7 +337,7 @@ def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server
 def test_a_request_ends_at_its_deadline_however_often_a_byte_of_it_comes(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port())) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-        wait_until(lambda: not drip(slow), "the server to end the connection", 120)
+        wait_until(lambda: not drip(slow), "the server to end the connection")
     assert server.get()[0] == 200
 
 
@@ -352,7 +352,7 @@ def test_a_client_that_does_not_read_its_answer_ends_too(path: str, publish: Pub
         slow.connect(("127.0.0.1", server.port()))
         slow.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert slow.recv(1) == b"H", "the answer has begun"
-        wait_until(lambda: len(os.listdir(threads)) == idle, "the server to give up", 120)
+        wait_until(lambda: len(os.listdir(threads)) == idle, "the server to give up")
 
 
 def test_a_port_that_is_taken_says_so(path: str) -> None:
@@ -375,9 +375,9 @@ def test_a_textfile_is_kept_until_it_is_told_to_end(path: str, tmp_path: Path, p
     publish(snapshot())
     server = Server(path, tmp_path / "log", "--textfile", str(target), "--interval", "1s")
     try:
-        wait_until(target.exists, "the file", 60)
+        wait_until(target.exists, "the file")
         first = target.stat().st_ino
-        wait_until(lambda: target.stat().st_ino != first, "the next", 60)
+        wait_until(lambda: target.stat().st_ino != first, "the next")
         assert parsed(target.read_bytes())["cgpause_up", ()] == 1
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0

@@ -27,7 +27,7 @@ from cgpause.offline.simulate.run import simulate
 from cgpause.offline.simulate.worker import OVERHEAD_BYTES, PAGE, Work, job_seeds, splitmix64, volatile
 from cgpause.policy.decide import Decision, State
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 SMALL = Load(
     "small",
     Machine(capacity_bytes=384 * MIB, cpus=1, page_s=50e-6, make_s=0.01, backoff_scale=0.2),
@@ -195,7 +195,7 @@ def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.
             return sum(child.cpu_times().user > 0 for child in began.children()) >= 2
 
         try:
-            wait_until(both_compute, "two processes that compute", timeout_s=120)
+            wait_until(both_compute, "two processes that compute")
             children = began.children()
             command.send_signal(how)
             assert command.wait(timeout=120) != 0

@@ -16,7 +16,7 @@ from lab.vm.payload import source_files
 
 from cgpause import __version__
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 SHARED = {
     "bash-completion/completions/cgpause": "scripts/completions/cgpause.bash",
     "cgpause/cgpause-metrics.service": "systemd/cgpause-metrics.service",

@@ -34,7 +34,7 @@ from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodSt
 from cgpause.core.model import Headroom, QosClass
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 
-FRAMES = Path(__file__).parents[1] / "fixtures" / "top"
+FRAMES = Path(__file__).parents[2] / "fixtures" / "top"
 FIRST_ROW = 7  # at 24 lines: title, three bars, sparklines, summary, the table's header
 
 

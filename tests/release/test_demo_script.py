@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 STUB = '#!/bin/sh\necho "$(basename "$0") $*" >>"{calls}"\n'
 
 

@@ -25,7 +25,7 @@ from cgpause.core.paths import (
 )
 from cgpause.pods.own import POD_UID
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 MANIFEST = REPO / "docs/deploy/base/daemonset.yaml"
 UNIT = (REPO / "systemd/cgpause.service").read_text()
 CONTAINERFILE = (REPO / "scripts/oci/Containerfile").read_text()

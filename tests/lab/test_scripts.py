@@ -12,7 +12,7 @@ import pytest
 from lab.measure.experiment_results import RESULTS, load
 from lab.pages.report import Report, find_report
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 PAGES = SCRIPTS / "lab/pages"
 TEXT = "".join(path.read_text() for path in sorted(SCRIPTS.iterdir()) if path.is_file())
 

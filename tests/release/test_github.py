@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 GITHUB = REPO / ".github"
 SCHEMAS = {
     "workflows/test.yml": "github-workflows",

@@ -16,7 +16,7 @@ from cgpause.config.load import load_config
 from cgpause.config.settings import PodRule
 from cgpause.core.model import QosClass
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 DEPLOY = REPO / "docs/deploy"
 FOLDERS = {str(path.parent.relative_to(DEPLOY)): path.parent for path in sorted(DEPLOY.rglob("kustomization.yaml"))}
 SUPPORTED = re.findall(r"\*\*Kubernetes (1\.\d+) or later\*\*", (REPO / "docs/deployment.md").read_text())

@@ -22,7 +22,7 @@ from cgpause.kernel.find_daemon import DaemonState, RunningDaemon
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
-DEPLOY = Path(__file__).parents[1] / "docs/deploy"
+DEPLOY = Path(__file__).parents[2] / "docs/deploy"
 CONFIG_MAP = yaml.safe_load((DEPLOY / "node-problem-detector.yaml").read_text())
 MONITOR: dict[str, Any] = json.loads(CONFIG_MAP["data"]["cgpause.json"])
 PATCH = yaml.safe_load((DEPLOY / "node-problem-detector-patch.yaml").read_text())["spec"]["template"]["spec"]

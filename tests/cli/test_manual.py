@@ -19,7 +19,7 @@ from cgpause.config.options import all_entries, header
 from cgpause.config.settings import Config
 from cgpause.core.exit_codes import Exit
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 MAN = REPO / "docs/man"
 PAGES = {"cgpause.1": manual.command_page, "cgpause.toml.5": manual.options_page}
 
@@ -33,7 +33,7 @@ def shown(page: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_pages_are_current(page: str) -> None:
-    assert current(MAN / page, PAGES[page]()), "run: CGPAUSE_REGENERATE=1 pytest tests/test_manual.py"
+    assert current(MAN / page, PAGES[page]()), "run: CGPAUSE_REGENERATE=1 pytest tests/cli/test_manual.py"
     assert sorted(PAGES) == sorted(path.name for path in (MAN).iterdir())
 
 

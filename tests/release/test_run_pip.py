@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-LIB = Path(__file__).parents[1] / "scripts/lib.sh"
+LIB = Path(__file__).parents[2] / "scripts/lib.sh"
 # Port 9 (discard) of this host: pip's own error for a host that does not answer, without a network.
 UNREACHABLE = f"{sys.executable} -m pip --isolated install --retries 1 --index-url http://127.0.0.1:9/simple nothing"
 

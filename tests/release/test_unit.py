@@ -26,7 +26,7 @@ from cgpause.core.paths import (
 )
 from cgpause.daemon import reload
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 UNIT = REPO / "systemd/cgpause.service"
 METRICS_UNIT = REPO / "systemd/cgpause-metrics.service"
 UNITS = (UNIT, METRICS_UNIT)

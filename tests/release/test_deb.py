@@ -21,7 +21,7 @@ from cgpause import __version__
 from cgpause.config.load import load_config
 from cgpause.config.settings import Config, ProtectConfig
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 CONTROL = (REPO / "scripts/debian/control").read_text()
 DEPENDS = dict(re.findall(r"(python3-[a-z-]+) \(>= ([\d.]+)\)", CONTROL))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+from helpers.monitoring import MONITORING, alerts, dashboard, expressions
+
 from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Kind
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 MANUAL = REPO / "docs/metrics.md"
-MONITORING = REPO / "docs/monitoring"
 NAME = re.compile(r"\bcgpause_[a-z0-9_]+")
 SUFFIXES = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
 
@@ -38,20 +38,6 @@ def table() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
-    return found
-
-
-def expressions() -> list[str]:
-    """Return all PromQL expressions of the dashboard."""
-    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
-
-
-def alerts() -> str:
-    return (MONITORING / "alerts.yml").read_text()
-
-
 def test_the_table_in_the_manual_is_current() -> None:
     text = MANUAL.read_text(encoding="utf-8")
     before, marker, rest = text.partition("<!-- metrics: ")
@@ -61,7 +47,9 @@ def test_the_table_in_the_manual_is_current() -> None:
     if os.environ.get("CGPAUSE_REGENERATE") == "1":
         MANUAL.write_text(expected, encoding="utf-8")
 
-    assert MANUAL.read_text(encoding="utf-8") == expected, "run: CGPAUSE_REGENERATE=1 pytest tests/test_monitoring.py"
+    assert MANUAL.read_text(encoding="utf-8") == expected, (
+        "run: CGPAUSE_REGENERATE=1 pytest tests/release/test_monitoring.py"
+    )
 
 
 def test_rules_tests_dashboard_and_manual_name_only_what_is_exported() -> None:

@@ -391,7 +391,7 @@ def test_an_error_ends_with_the_next_step(error: CgpauseError, step: str) -> Non
 
 
 def test_exit_codes_are_those_of_the_documentation() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
     codes = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
 
     assert [int(code) for code in codes if code.isdigit()] == [int(code) for code in Exit]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 PAGES = [*REPO.glob("*.md"), *REPO.glob("docs/*.md")]
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)")
 

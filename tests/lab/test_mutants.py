@@ -58,7 +58,7 @@ import sys
 from pathlib import Path
 from lab.measure.mutants import Bed
 from lab.vm.host import LabError
-bed, tests = Bed(Path(sys.argv[1])), ["tests/test_durations.py"]
+bed, tests = Bed(Path(sys.argv[1])), ["tests/core/test_durations.py"]
 copy = bed.folder / "cgpause/core" / "durations.py"
 print(bed.passes(tests, 60))
 copy.write_text("raise SystemExit")

@@ -15,7 +15,7 @@ from helpers.trees import FakeTree
 
 from cgpause.core.exit_codes import Exit
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[3]
 PAGES = (REPO / "README.md", *sorted((REPO / "docs").glob("*.md")))
 POD = "batch-7"
 # A recording and a dashboard go on until a signal comes.

@@ -35,7 +35,7 @@ from cgpause.config.settings import (
 )
 from cgpause.core.model import CpuMax, QosClass
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 EXAMPLE = REPO / "systemd" / "config.toml"
 MANUAL = REPO / "docs" / "configuration.md"
 
@@ -309,7 +309,7 @@ def test_a_written_file_names_and_explains_every_option() -> None:
 
 
 def test_the_example_file_is_current() -> None:
-    assert current(EXAMPLE, render_config(Config())), "run: CGPAUSE_REGENERATE=1 pytest tests/test_config.py"
+    assert current(EXAMPLE, render_config(Config())), "run: CGPAUSE_REGENERATE=1 pytest tests/config/test_config.py"
     assert Config() == load_config(str(EXAMPLE), must_exist=True)
 
 
@@ -319,7 +319,7 @@ def test_the_table_in_the_manual_is_current() -> None:
     _, end, after = rest.partition("<!-- end of options -->")
     expected = f"{before}{marker}{comment}\n\n{options_table()}\n{end}{after}"
 
-    assert current(MANUAL, expected), "run: CGPAUSE_REGENERATE=1 pytest tests/test_config.py"
+    assert current(MANUAL, expected), "run: CGPAUSE_REGENERATE=1 pytest tests/config/test_config.py"
 
 
 def test_the_examples_in_the_manual_are_valid() -> None:

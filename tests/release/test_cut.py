@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts/cut"
+SCRIPT = Path(__file__).parents[2] / "scripts/cut"
 CHANGELOG = "# Changelog\n\n## [1.2.3] - unreleased\n\n- A change.\n"
 
 

@@ -26,7 +26,7 @@ from typer.main import get_command
 from cgpause.cli.main import app
 from cgpause.core.model import Owner
 
-REPO = Path(__file__).parents[1]
+REPO = Path(__file__).parents[2]
 SCRIPTS = {"_cgpause": completions.zsh, "cgpause.bash": completions.bash, "cgpause.fish": completions.fish}
 PROMPT = "what now> "
 OPTIONS = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}
@@ -248,7 +248,7 @@ def offered(tree: FakeTree, *words: str) -> list[str]:
 def test_the_scripts_are_current(name: str) -> None:
     path = REPO / "scripts/completions" / name
 
-    assert current(path, SCRIPTS[name]()), "run: CGPAUSE_REGENERATE=1 pytest tests/test_completion.py"
+    assert current(path, SCRIPTS[name]()), "run: CGPAUSE_REGENERATE=1 pytest tests/cli/test_completion.py"
     assert sorted(SCRIPTS) == sorted(path.name for path in path.parent.iterdir())
 
 

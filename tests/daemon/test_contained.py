@@ -18,7 +18,7 @@ from helpers.trees import FakeTree, records_left, wait_until
 from cgpause import contained
 from cgpause.kernel.cgroupfs import Cgroup
 
-UNIT = (Path(__file__).parent.parent / "systemd/cgpause.service").read_text()
+UNIT = (Path(__file__).parents[2] / "systemd/cgpause.service").read_text()
 FULL = 1000 << 20
 CONFIG = """\
 policy = "watermark"
