@@ -18,7 +18,7 @@ def test_the_daemon_records_what_it_does(tree: FakeTree, start: Start) -> None:
     wait_until(path.exists, "the trace")
     tree.set_used(1000 * MIB)
     wait_until(lambda: cpu_max(web).startswith("1001 "), "the pause")
-    wait_until(lambda: path.stat().st_size > 0, "a block", timeout_s=30)
+    wait_until(lambda: path.stat().st_size > 0, "a block")
     assert daemon.stop() == 0
 
     moments = list(load_trace(str(path)).moments())

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from helpers import trees
 from lab.bed.kubepods import Kubepods, enable_controllers, remove_tree
 from vm.realnode import CGROUP_ROOT, LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, REPO, Daemon, Node, Start, sandbox
 
@@ -25,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def compiled() -> None:
     """Compile the package once; the sandbox forbids writing byte code, so each daemon would compile every module."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", "-j", "0", str(REPO / "cgpause")], check=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient() -> None:
+    """Wait long: four emulated machines on two busy CPUs take minutes for what a quiet one does in seconds."""
+    trees.patience_s = 900
 
 
 @pytest.fixture

@@ -94,10 +94,10 @@ class Node:
         return int(fields[7]) + int(fields[9])
 
     def wait_held(self, name: str, mib: int) -> None:
-        wait_until(lambda: self.held(name) == mib, f"{name} to hold {mib} MiB", 120)
+        wait_until(lambda: self.held(name) == mib, f"{name} to hold {mib} MiB")
 
     def wait_until_cpu_max(self, pod: Path, value: str) -> None:
-        wait_until(lambda: cpu_max(pod) == value, f"cpu.max to be {value}", 120)
+        wait_until(lambda: cpu_max(pod) == value, f"cpu.max to be {value}")
 
 
 def sandbox(unit: str = "cgpause.service") -> list[str]:
@@ -123,7 +123,7 @@ class Daemon:
         return text
 
     def wait_for_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log", 240)
+        wait_until(lambda: text in self.log or self.process.poll() is not None, f"{text!r} in the log")
         assert text in self.log, self.log
 
     def wait_for_pause(self, *names: str) -> None:
@@ -149,7 +149,7 @@ class Daemon:
         pid = self.pid
         if pid:
             os.kill(pid, number)
-        return self.process.wait(120)
+        return self.process.wait(600)
 
 
 Start = Callable[..., Daemon]

@@ -154,10 +154,10 @@ class Node:
         return all(pod.is_as_before() for pod in [*self.pods, self.filler])
 
     def wait_paused(self) -> None:
-        wait_until(self.all_paused, "all pods to be paused", 120)
+        wait_until(self.all_paused, "all pods to be paused")
 
     def wait_as_before(self) -> None:
-        wait_until(self.all_as_before, "all pods to be as they were", 120)
+        wait_until(self.all_as_before, "all pods to be as they were")
 
 
 def run(*argv: str | Path, status: int = 0) -> str:
@@ -213,7 +213,7 @@ class Journal:
         return run("journalctl", "-q", "-o", "cat", "--unit=cgpause", f"--after-cursor={self._cursor}")
 
     def wait_for(self, text: str) -> None:
-        wait_until(lambda: text in self.text(), f"{text!r} in the journal", 120)
+        wait_until(lambda: text in self.text(), f"{text!r} in the journal")
 
 
 def kill_and_wait_for_the_next(pid: int) -> None:
@@ -225,7 +225,7 @@ def wait_for_another(pid: int) -> None:
     def is_there() -> bool:
         return show("ActiveState") == "active" and main_pid() not in (0, pid)
 
-    wait_until(is_there, "systemd to start the daemon again", 180)
+    wait_until(is_there, "systemd to start the daemon again")
 
 
 @contextmanager

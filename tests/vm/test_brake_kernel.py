@@ -67,7 +67,7 @@ def calm(node: Node) -> Node:
 
 def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Node, start: Start) -> None:
     daemon = start(ASLEEP)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
     time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
 
     # Awake, the daemon would sample at least 20 times. A busy machine may wake it, but not all the time.
@@ -75,12 +75,12 @@ def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Nod
 
     # The kernel ends the sleep: the log has its event.
     calm.resize("filler", LIMIT_MIB - 80)
-    wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)
+    wait_until(lambda: is_at(calm, AIRBAG), "the airbag")
     daemon.wait_for_log(f"pressure path={calm.root}/kubepods.slice/memory.pressure")
 
     # With headroom the daemon goes back to sleep, and at its end it restores memory.high.
     calm.resize("filler", 10)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire again", 120)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire again")
     assert daemon.stop() == 0
     assert is_untouched(calm)
     assert "oom_kill 0" in (calm.kubepods.root / "memory.events").read_text()
@@ -90,7 +90,7 @@ def test_a_daemon_that_sleeps_is_woken_where_the_policy_starts_to_care(calm: Nod
 def test_a_pod_that_goes_back_and_forth_across_the_tripwire_meets_it_seldom(calm: Node, start: Start) -> None:
     """Each trip stalls every pod that takes memory."""
     daemon = start(ASLEEP)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
     began, stalled_us = time.monotonic(), stall_us(calm)
 
     for _ in range(20):
@@ -114,7 +114,7 @@ def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Star
     for number in range(10):
         calm.add(f"small-{number}", 1)
     daemon = start(ASLEEP)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
     time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
 
     # These are two or three samples; reading each pod and the node, with its files, would take more. A busy machine may
@@ -122,7 +122,7 @@ def test_asleep_it_looks_at_the_node_and_not_at_each_pod(calm: Node, start: Star
     assert any(rises_by(reads_of, daemon, 75) < 100 for _ in range(4))
 
     calm.resize("filler", LIMIT_MIB - 140)
-    wait_until(lambda: is_at(calm, AIRBAG), "the airbag", 120)
+    wait_until(lambda: is_at(calm, AIRBAG), "the airbag")
 
 
 def reads_of(daemon: Daemon) -> int:
@@ -144,7 +144,7 @@ def test_kill_9_leaves_a_record_that_a_successor_and_restore_understand(calm: No
 
 def test_a_foreign_write_is_answered_and_its_value_is_what_comes_back(calm: Node, start: Start) -> None:
     daemon = start(ASLEEP)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
 
     for times, foreign in enumerate(("max", str(LIMIT - MIB)), 1):
         (calm.kubepods.root / "memory.high").write_text(foreign)
@@ -157,7 +157,7 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_comes_back(calm: Node
 
 def test_an_operators_tighter_value_is_respected(calm: Node, start: Start) -> None:
     daemon = start(ASLEEP)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
 
     (calm.kubepods.root / "memory.high").write_text(str(200 * MIB))
     daemon.wait_for_log("memory.high left alone")
@@ -175,7 +175,7 @@ def test_a_nested_tree_is_braked_and_restored(calm: Node) -> None:
     command += ["--cgroup-root", str(CGROUP_ROOT), "--log-dir", str(calm.kubepods.log_dir)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire", 120)
+            wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
         finally:
             process.kill()
 

@@ -48,7 +48,7 @@ def test_a_headroom_crossing_pauses_in_ascending_order_and_recovery_restores_eac
     assert daemon.paused() == ["default/small", "default/middle", "default/large"]
     assert [cpu_max(pod) for pod in (small, middle, large)] == [PAUSED] * 3
     node.resize("filler", 10)
-    wait_until(lambda: not records_left(node.root), "all to be resumed", 120)
+    wait_until(lambda: not records_left(node.root), "all to be resumed")
     assert [cpu_max(pod) for pod in (small, middle, large)] == ["50000 100000", "200000 50000", "max 100000"]
     assert daemon.stop() == 0
 
@@ -88,13 +88,12 @@ def test_a_frozen_pod_does_not_grow_at_all_and_goes_on_afterwards(node: Node, st
     daemon = start('mechanism = "freeze"\n' + QUICK + NOT_HELD_LONG)
     node.resize("filler", FULL_MIB - 30)
     daemon.wait_for_pause("web")
-    wait_until(lambda: frozen(pod), "the freeze", 120)
+    wait_until(lambda: frozen(pod), "the freeze")
 
     before = node.page_faults("web")
     node.resize("web", 20)
-    with pytest.raises(AssertionError, match="waited"):
-        wait_until(lambda: node.held("web") == 20, "a frozen process", 3)
-
+    time.sleep(3)
+    assert node.held("web") != 20
     assert node.page_faults("web") == before
     assert cpu_max(pod) == "max 100000"
     node.resize("filler", 10)
@@ -129,7 +128,7 @@ def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) ->
     successor.wait_for_log("adopted pod=default/web")
     assert cpu_max(pod) == PAUSED
     node.resize("filler", 10)
-    wait_until(lambda: cpu_max(pod) == "50000 100000", "the restore", 120)
+    wait_until(lambda: cpu_max(pod) == "50000 100000", "the restore")
 
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
@@ -147,7 +146,7 @@ def test_a_pod_whose_record_is_lost_gets_its_original_back(node: Node, start: St
     assert 'cpu_max_to="50000 100000"' in resumed
     # Memory is still tight, so the pod may be paused again by now; that pause has its original, too.
     node.resize("filler", 10)
-    wait_until(lambda: os.listxattr(pod) == [], "it to be resumed for good", 120)
+    wait_until(lambda: os.listxattr(pod) == [], "it to be resumed for good")
     assert cpu_max(pod) == "50000 100000"
 
 
@@ -185,7 +184,7 @@ def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start:
     daemon.wait_for_log("sacrificed pod=default/web")
 
     container = node.containers["web"]
-    wait_until(lambda: not (container.scope / "cgroup.procs").read_text(), "the container to die", 120)
+    wait_until(lambda: not (container.scope / "cgroup.procs").read_text(), "the container to die")
     sandboxes = [path for path in pod.glob("*.scope") if path != container.scope]
     assert [bool((path / "cgroup.procs").read_text()) for path in sandboxes] == [True]
     assert cpu_max(pod) == "max 100000"
@@ -215,16 +214,14 @@ def test_a_pod_whose_memory_is_in_tmpfs_is_not_sacrificed_for_it(
     config = QUICK.replace("watermark", "reserve", 1).replace("[watermark]", "[reserve]\nsacrifice = true\n[watermark]")
     try:
         node.kubepods.start_container(ram, ["sh", "-c", script])
-        wait_until(lambda: read_keyed(path / "memory.stat")["shmem"] >= 100 * MIB, "the tmpfs to be filled", 120)
+        wait_until(lambda: read_keyed(path / "memory.stat")["shmem"] >= 100 * MIB, "the tmpfs to be filled")
         daemon = start(config + NOT_HELD_LONG + rules)
         node.resize("filler", FULL_MIB - 180)
         node.resize("plain", 80)  # a pod with a demand
 
         daemon.wait_for_log("sacrificed pod=default/plain")
 
-        wait_until(
-            lambda: not (node.containers["plain"].scope / "cgroup.procs").read_text(), "the container's end", 120
-        )
+        wait_until(lambda: not (node.containers["plain"].scope / "cgroup.procs").read_text(), "the container's end")
         assert "sacrificed pod=default/ram" not in daemon.log
         assert cpu_max(plain) == "max 100000"
         assert daemon.stop() == 0
@@ -248,7 +245,7 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
     (pod / "cpu.max").write_text(foreign)
 
     daemon.wait_for_log("asserted again pod=default/web")
-    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again", 120)
+    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again")
     assert daemon.stop() == 0
     assert cpu_max(pod) == foreign
 
@@ -274,7 +271,7 @@ def test_a_second_daemon_on_a_tree_is_turned_away_until_the_first_is_gone(node: 
     command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(node.root)]
     command += ["--log-dir", str(node.kubepods.log_dir), "--config", str(node.folder / "config.toml")]
 
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
     assert second.returncode == 1
     assert "another cgpause daemon is at work on" in second.stderr
@@ -372,7 +369,7 @@ def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Nod
     node.add("job-x7k2p", 10)
     node.add("filler", 230, namespace="kube-system")  # with much headroom the daemon reads pods once a minute
     first = start(config, options=options)
-    wait_until(lambda: _surged(node, "job-x7k2p", state), "a peak to be saved", 600)
+    wait_until(lambda: _surged(node, "job-x7k2p", state), "a peak to be saved")
     first.end(signal.SIGKILL)
 
     second = start(config, options=options)

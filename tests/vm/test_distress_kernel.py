@@ -38,7 +38,7 @@ def exit_code(pid: int) -> int:
         statuses.extend([status] if found else [])
         return bool(found)
 
-    wait_until(has_ended, "the process to end", 120)
+    wait_until(has_ended, "the process to end")
     return os.waitstatus_to_exitcode(statuses[0])
 
 
@@ -58,7 +58,7 @@ def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) ->
     (pod / "memory.max").write_text("1M")
 
     # The kill removes no cgroup, so only the event reports it.
-    wait_until(lambda: "oom_kill 0" not in (pod / "memory.events").read_text(), "the OOM kill", 120)
+    wait_until(lambda: "oom_kill 0" not in (pod / "memory.events").read_text(), "the OOM kill")
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
 
@@ -69,7 +69,7 @@ def test_a_pod_that_is_being_terminated_is_resumed(node: Node, start: Start) -> 
     os.kill(node.containers["web"].pid, signal.SIGTERM)
 
     daemon.wait_for_log('reason="it is being terminated"')
-    wait_until(lambda: not frozen(pod), "the thaw", 120)
+    wait_until(lambda: not frozen(pod), "the thaw")
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGWINCH, signal.SIGRTMIN + 3], ids=str)
@@ -87,7 +87,7 @@ def test_a_pod_whose_image_names_another_stop_signal_is_resumed(node: Node, star
 def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_seen(node: Node, start: Start) -> None:
     """A throttled pod would take the signal, leave the idle state, and need minutes for its last seconds of work."""
     pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + BATCH, cpu_max="50000 100000")
-    wait_until(lambda: frozen(pod), "the freeze", 120)
+    wait_until(lambda: frozen(pod), "the freeze")
 
     os.kill(node.containers["web"].pid, signal.SIGTERM)
 
@@ -103,9 +103,8 @@ def test_a_service_stays_throttled(node: Node, start: Start) -> None:
     rule = BATCH.replace('"batch"', '"service"')
     pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + rule)
 
-    with pytest.raises(AssertionError, match="waited"):
-        wait_until(lambda: frozen(pod), "a freeze", 5)
-
+    time.sleep(5)
+    assert not frozen(pod)
     assert cpu_max(pod) == PAUSED
     assert " resumed " not in daemon.log
 
@@ -152,16 +151,14 @@ def test_a_pod_that_makes_up_reasons_to_be_resumed_stays_paused(
     On a slow machine the pod may be frozen before its process has tried three times.
     """
     pod, daemon = escape(node, start, kind)
-    wait_until(lambda: stays_frozen(pod), "the pod to stay frozen", 600)
+    wait_until(lambda: stays_frozen(pod), "the pod to stay frozen")
 
     assert daemon.log.count(reason) <= 3
 
     # The daemon believes a real exec probe: no process in a frozen pod can have started it.
     visits = daemon.log.count('reason="a process was started in it from outside"')
     pid, pidfd = spawn_into(node.containers["web"].scope, ["/bin/sleep", "1"])
-    wait_until(
-        lambda: daemon.log.count('reason="a process was started in it from outside"') > visits, "the resume", 120
-    )
+    wait_until(lambda: daemon.log.count('reason="a process was started in it from outside"') > visits, "the resume")
     node.resize("filler", 10)  # or the pod is paused again, on a slow machine before the probe's program runs
     assert exit_code(pid) == 0
     os.close(pidfd)
@@ -174,11 +171,11 @@ def test_a_pod_that_loses_child_after_child_to_oom_kills_stays_paused(node: Node
     """
     reason = 'reason="a process in it was OOM-killed"'
     pod, daemon = escape(node, start, "victims", "throttle", "[throttle]\nquota_us = 20000\n")
-    wait_until(lambda: daemon.log.count(reason) == 3, "the pod to be believed three times", 600)
-    wait_until(lambda: daemon.log.count(" paused pod=default/web ") == 4, "the last pause", 120)
+    wait_until(lambda: daemon.log.count(reason) == 3, "the pod to be believed three times")
+    wait_until(lambda: daemon.log.count(" paused pod=default/web ") == 4, "the last pause")
 
     kills = read_keyed(pod / "memory.events")["oom_kill"]
-    wait_until(lambda: read_keyed(pod / "memory.events")["oom_kill"] >= kills + 2, "more kills", 600)
+    wait_until(lambda: read_keyed(pod / "memory.events")["oom_kill"] >= kills + 2, "more kills")
 
     assert daemon.log.count(reason) == 3
     assert cpu_max(pod) == "20000 100000"

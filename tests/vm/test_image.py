@@ -54,7 +54,7 @@ class Container:
         return run("podman", "logs", self.name)
 
     def wait_for_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log(), f"{text!r} in the log of {self.name}", 180)
+        wait_until(lambda: text in self.log(), f"{text!r} in the log of {self.name}")
 
     def first_pid(self) -> int:
         return int(run("podman", "inspect", "--format={{.State.Pid}}", self.name))
@@ -134,7 +134,7 @@ def test_it_needs_no_more_than_the_manifest_gives_and_knows_its_own_pod(containe
     assert inside.strip() == "0::/", "this is the namespace in which a path says nothing"
     assert "fail" not in run("podman", "exec", container.name, "cgpause", "check", "--json")
     probe = ["podman", "exec", container.name, *container.manifest["readinessProbe"]["exec"]["command"]]
-    wait_until(lambda: subprocess.run(probe, check=False).returncode == 0, "the readiness probe", 240)
+    wait_until(lambda: subprocess.run(probe, check=False).returncode == 0, "the readiness probe")
 
 
 def test_pressure_pauses_all_but_its_own_pod_and_recovery_resumes(node: Node, container: Container) -> None:
@@ -206,7 +206,7 @@ def test_the_sidecar_shows_what_the_daemon_publishes(container: Container, image
         said = run("sh", "-c", f'podman exec metrics /usr/bin/python3 -c "{ask}" 2>&1 || true')
         return "\ncgpause_up 1.0" in said
 
-    wait_until(is_up, "cgpause_up 1", 180)
+    wait_until(is_up, "cgpause_up 1")
     status = Path(f"/proc/{sidecar.first_pid()}/status").read_text()
     assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
     assert re.search(r"^Uid:\t65534\t", status, re.MULTILINE)

@@ -192,7 +192,7 @@ def test_metrics_are_switched_on_as_the_manual_says(calm: Node) -> None:
 
     run("sh", "-ec", "\n".join([block[1], "systemctl reload cgpause"]))
 
-    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures", 120)
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures")
     assert METRICS_WANTED.is_symlink()
     assert metrics()['cgpause_pods{state="running"}'] == "3.0"
     status = Path(f"/proc/{main_pid(METRICS)}/status").read_text()
@@ -232,11 +232,11 @@ def test_an_upgrade_with_pods_paused_keeps_configuration_and_manual_pauses(calm:
     assert CONFIG.read_text() == PUBLISHING
     assert calm.small.record == by_hand
     assert main_pid(METRICS) not in (0, metrics_pid)
-    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics", 120)
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics")
     calm.wait_paused()
     assert 'reason="cgpause stops"' in journal.text(), "the old daemon resumed what it held"
     calm.relax()
-    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume", 120)
+    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume")
     run("cgpause", "resume", "default/small")
 
 
@@ -332,7 +332,7 @@ def test_what_the_manual_says_about_pipx_works(node: Node, before: set[str]) -> 
         assert show("ActiveState") == "active"
         assert show("UnitFileState") == "enabled"
         assert os.readlink(f"/proc/{main_pid()}/exe").startswith("/usr/bin/python3.")
-        wait_until(lambda: "4 pods, 0 paused" in show("StatusText"), "the status line to say so", 240)
+        wait_until(lambda: "4 pods, 0 paused" in show("StatusText"), "the status line to say so")
         pages = re.findall(r"^Documentation=file:(.*)$", OTHER_UNIT.read_text(), re.MULTILINE)
         assert [Path(page).is_file() for page in pages] == [True]
         run("systemctl", "disable", "--now", "cgpause")

@@ -79,7 +79,7 @@ def last_pause(name: str, state: str) -> dict[str, object]:
         found = next((pause for pause in reversed(pauses()) if pause["pod"] == name), {})
         return found.get("state") == state
 
-    wait_until(is_noted, f"the history to have {name} {state}", 120)
+    wait_until(is_noted, f"the history to have {name} {state}")
     return found
 
 
@@ -289,7 +289,7 @@ def test_pressure_pauses_in_ascending_order_and_recovery_restores_what_differs(c
     ]
     paused = re.findall(r"^paused pod=default/(\w+) .*cpu_max_to=\"1001 100000\"", journal.text(), re.MULTILINE)
     assert paused == ["small", "medium", "large"]
-    wait_until(lambda: "4 pods, 3 paused" in show("StatusText"), "the status line to say so", 240)
+    wait_until(lambda: "4 pods, 3 paused" in show("StatusText"), "the status line to say so")
 
     calm.relax()
     calm.wait_as_before()
@@ -312,7 +312,7 @@ def test_upgrade_while_pods_are_held_keeps_originals_and_manual_pauses(calm: Nod
     assert calm.small.record is not None
     assert calm.small.record["owner"] == "manual"
     calm.relax()
-    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume them", 120)
+    wait_until(lambda: calm.medium.is_as_before() and calm.large.is_as_before(), "the new daemon to resume them")
     assert calm.small.is_paused()
     run(COMMAND, "resume", "default/small")
 
@@ -536,7 +536,7 @@ def kill_while_pods_are_held(node: Node) -> str:
     os.kill(pid, signal.SIGKILL)
     node.wait_as_before()
     # The lines come when all pods are resumed.
-    wait_until(lambda: journal.text().count(CLEANED_UP) >= len(node.pods), "ExecStopPost= to tell of each pod", 120)
+    wait_until(lambda: journal.text().count(CLEANED_UP) >= len(node.pods), "ExecStopPost= to tell of each pod")
     return journal.text()
 
 
@@ -557,7 +557,7 @@ def test_pods_are_resumed_although_the_python_of_the_environment_went_with_an_up
         said = kill_while_pods_are_held(calm)
 
     assert said.count(CLEANED_UP) == 3, said
-    wait_until(lambda: show("ActiveState") == "active", "systemd to start the daemon again", 180)
+    wait_until(lambda: show("ActiveState") == "active", "systemd to start the daemon again")
 
 
 def test_without_a_configuration_the_defaults_apply_but_one_that_is_named_has_to_be_there(calm: Node) -> None:
@@ -593,7 +593,7 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
 
         run("systemctl", "start", "cgpause", status=1)
         # Each try says it twice: in the daemon, and in ExecStopPost=.
-        wait_until(lambda: journal.text().count("stop it first (systemctl stop cgpause)") >= 4, "a second try", 240)
+        wait_until(lambda: journal.text().count("stop it first (systemctl stop cgpause)") >= 4, "a second try")
 
         assert state() == before
         assert CLEANED_UP not in journal.text()
@@ -601,7 +601,7 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
         # Stop the unit first: if the first daemon died during a try, ExecStopPost= of that try would clean up.
         run("systemctl", "stop", "cgpause")
         run("systemctl", "kill", "--signal=KILL", "cgpause-first")
-        wait_until(lambda: show("ActiveState", "cgpause-first") == "inactive", "the first daemon to be gone", 120)
+        wait_until(lambda: show("ActiveState", "cgpause-first") == "inactive", "the first daemon to be gone")
         run("systemctl", "start", "cgpause")
     # Nothing cleaned up after the first daemon: the unit takes over.
     assert calm.all_paused()
@@ -636,10 +636,10 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
 
     assert "publish = true" in said
     assert systemd_is_up_to_date("cgpause-metrics")
-    wait_until(lambda: serves("cgpause_up", "0.0"), "the metrics of a daemon that publishes nothing", 120)
+    wait_until(lambda: serves("cgpause_up", "0.0"), "the metrics of a daemon that publishes nothing")
     CONFIG.write_text(f"{CONFIG_TEXT}[metrics]\npublish = true\n")
     run("systemctl", "reload", "cgpause")
-    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures", 120)
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the daemon's figures")
     assert stat.filemode((RUN / "metrics.prom").stat().st_mode) == "-rw-r--r--"
     pid = run("systemctl", "show", "--value", "--property=MainPID", "cgpause-metrics").strip()
     status = Path(f"/proc/{pid}/status").read_text()
@@ -649,7 +649,7 @@ def test_metrics_are_added_when_asked_for_and_served_by_nobody(calm: Node) -> No
     calm.tighten()
     calm.wait_paused()
     paused = 'cgpause_pod_pauses_total{namespace="default",pod="small",mechanism="throttle"}'
-    wait_until(lambda: serves(paused, "1.0"), "the pause to be counted", 120)
+    wait_until(lambda: serves(paused, "1.0"), "the pause to be counted")
     run("systemctl", "stop", "cgpause")
     assert metrics()["cgpause_up"] == "0.0", "at once: the file is gone with the daemon"
     run("systemctl", "start", "cgpause")
@@ -665,12 +665,12 @@ def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
 
     assert "DynamicUser=yes" in METRICS_UNIT.read_text()
     assert systemd_is_up_to_date("cgpause-metrics")
-    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics", 120)
+    wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics")
 
 
 def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses() -> None:
     with drop_in(0):
-        wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback", 120)
+        wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback")
         with pytest.raises(OSError, match="timed out"):
             urllib.request.urlopen("http://10.0.2.15:10912/metrics", timeout=5)
 
@@ -679,14 +679,14 @@ def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_un
     file = Path("/var/lib/prometheus/node-exporter/cgpause.prom")
     file.parent.mkdir(parents=True, exist_ok=True)
     with drop_in(1):
-        wait_until(file.exists, "the file", 120)
+        wait_until(file.exists, "the file")
         assert "\ncgpause_up 1.0\n" in file.read_text()
         assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
         run("systemctl", "stop", "cgpause-metrics")
         assert not file.exists()
     CONFIG.write_text(CONFIG_TEXT)
     run("systemctl", "reload", "cgpause")
-    wait_until(lambda: not (RUN / "metrics.prom").exists(), "nothing to be published any more", 120)
+    wait_until(lambda: not (RUN / "metrics.prom").exists(), "nothing to be published any more")
 
 
 @pytest.mark.parametrize("python", [None, "gone", "another"])

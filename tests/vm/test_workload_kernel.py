@@ -54,7 +54,7 @@ class Pods:
             sandbox = self._start(self._scope(pod, "sandbox"), ["unshare", "--net", "sleep", "infinity"])
             namespace = Path(f"/proc/{sandbox}/ns/net")
             own = Path("/proc/self/ns/net").readlink()
-            wait_until(lambda: namespace.readlink() != own, f"the sandbox of {name}", 120)
+            wait_until(lambda: namespace.readlink() != own, f"the sandbox of {name}")
             enter = ["nsenter", f"--net={namespace}"]
         scope = self._scope(pod, "container")
         if crun:
@@ -62,7 +62,7 @@ class Pods:
             scope.mkdir()
         ready = self.node.folder / f"{name}.ready"
         self._start(scope, [*enter, sys.executable, "-S", str(SOCKETS), kind, str(ready)])
-        wait_until(ready.exists, f"the sockets of {name}", 120)
+        wait_until(ready.exists, f"the sockets of {name}")
         return pod
 
     def speak(self, name: str, word: str) -> Path:
@@ -75,7 +75,7 @@ class Pods:
         pid = self._start(
             self._scope(pod, "container"), ["env", f"CGPAUSE={word}", "SECRET=x", *user, "sleep", "infinity"]
         )
-        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", f"the program of {name}", 120)
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", f"the program of {name}")
         return pod
 
     def _scope(self, pod: Path, name: str) -> Path:
@@ -215,6 +215,6 @@ def test_a_pod_whose_program_runs_is_not_being_made(pods: Pods, tmp_path: Path) 
     runtime = tmp_path / "runc:[2:INIT]"  # runc has this name until it starts the container's program
     shutil.copy("/bin/sleep", runtime)
     pid = pods.start_in(pod, [str(runtime), "infinity"])
-    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime", 60)
+    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime")
     assert is_being_made(cgroup)
     cgroup.close()
