@@ -366,7 +366,7 @@ class SimDaemon:
 
         self._engine.at(now_s + _SCAN_S, notice)
 
-    def is_through(self, pod: SimPod) -> None:
+    def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod."""
         self._quiet = None
         if pod.workload is Workload.BATCH and pod.facts is not None:

@@ -22,22 +22,22 @@ from cgpause.offline.simulate.pods import SimPod
 
 START_S = 1000.0
 """Start of the virtual clock, so that events can lie before it."""
-RECLAIM_TRIES = 17
-"""Attempts of a process to reclaim memory at a full limit before it asks for an OOM kill: one, and MAX_RECLAIM_RETRIES
-more (try_charge_memcg(), mm/memcontrol.c)."""
+RECLAIM_TRIES = 18
+"""Attempts of a process to reclaim memory at a full limit before it asks for an OOM kill: one before and one after the
+kernel drains the CPUs' advance charges, and MAX_RECLAIM_RETRIES more (try_charge_memcg(), mm/memcontrol.c)."""
 _PAGE = 4096
 
 
 class Kernel(Protocol):
     """The kernel's reactions to the pods of an engine."""
 
-    def is_full(self) -> None:
+    def kill_one(self) -> None:
         """Kill a container: the memory is full."""
 
-    def is_at_limit(self, pod: SimPod) -> None:
+    def kill_at_limit(self, pod: SimPod) -> None:
         """Handle a pod that has reached its own limit."""
 
-    def is_through(self, pod: SimPod) -> None:
+    def finish(self, pod: SimPod) -> None:
         """Handle a pod that has ended."""
 
 
@@ -83,7 +83,7 @@ class Engine:
     ) -> None:
         """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod.
 
-        `reclaim_s`: CPU time of one attempt to reclaim memory, times the number of pods: the kernel looks into each.
+        `reclaim_s`: CPU time of one attempt to reclaim memory, per pod: the kernel looks into the cgroups of each.
         """
         self.now_s = START_S
         self.room_bytes = room_bytes
@@ -146,7 +146,7 @@ class Engine:
         pod.left_cpu_s -= got_s
         pod.cpu_s += got_s
         pod.held_bytes += pod.growth * got_s
-        if pod.step.cache_bytes and not pod.tries:
+        if pod.step.cache_bytes and not pod.tries_left:
             pod.cache_bytes += pod.step.cache_bytes / pod.step.cpu_s * got_s
 
     def settle_all(self) -> None:
@@ -159,7 +159,7 @@ class Engine:
         """Free a pod's memory and stop it."""
         self._stop(pod)
         pod.held_bytes = pod.cache_bytes = pod.left_cpu_s = 0.0
-        pod.tries = 0
+        pod.tries_left = 0
         # Summed up again at times, so that rounding errors do not add up.
         self._used = sum(map(self.held, self.pods))
         self._changes_s = None
@@ -198,7 +198,7 @@ class Engine:
             self._changes_s = None
             while self._slope > 0 and self.held_bytes > self.room_bytes - 1:
                 self._catch_up()
-                self._is_full()
+                self._begin_reclaim()
                 self._share()
             if self._free.size:
                 self._end_steps(self._free)
@@ -255,32 +255,32 @@ class Engine:
 
     # Full memory
 
-    def _is_full(self) -> None:
+    def _begin_reclaim(self) -> None:
         """Let all growing pods try to reclaim memory."""
         for pod in self.pods:
             if pod.group is not None and pod.growth > 0:
                 self._stop(pod)
-                pod.put_off = pod.left_cpu_s, pod.growth
-                pod.tries = RECLAIM_TRIES
-                self._reclaim(pod)
+                pod.interrupted = pod.left_cpu_s, pod.growth
+                pod.tries_left = RECLAIM_TRIES
+                self._try(pod)
 
-    def _reclaim(self, pod: SimPod) -> None:
+    def _try(self, pod: SimPod) -> None:
         pod.left_cpu_s, pod.growth = self._reclaim_s * len(self.pods), 0.0
         self._start(pod)
 
-    def _reclaimed(self, pod: SimPod) -> None:
-        """Handle the end of a pod's attempt: go on if another pod has freed memory, or kill after the last attempt."""
-        pod.tries -= 1
+    def _end_try(self, pod: SimPod) -> None:
+        """End an attempt: resume the step if a page is free; otherwise try again, or kill after the last attempt."""
+        pod.tries_left -= 1
         if self.held_bytes + _PAGE > self.room_bytes:
-            if pod.tries:
-                self._reclaim(pod)
+            if pod.tries_left:
+                self._try(pod)
                 return
             epoch = pod.epoch
-            self._kernel.is_full()
+            self._kernel.kill_one()
             if pod.epoch != epoch:
                 return
-        pod.tries = 0
-        pod.left_cpu_s, pod.growth = pod.put_off
+        pod.tries_left = 0
+        pod.left_cpu_s, pod.growth = pod.interrupted
         self._start(pod)
 
     # Computing pods
@@ -294,7 +294,7 @@ class Engine:
     def regroup(self, pod: SimPod) -> None:
         """Update a pod after a change of its pause."""
         self._stop(pod)
-        if pod.left_cpu_s > 0:
+        if pod.left_cpu_s > 0 or pod.tries_left:
             self._start(pod)
 
     def next_step(self, pod: SimPod) -> None:
@@ -302,7 +302,7 @@ class Engine:
         while pod.steps is not None:
             step = next(pod.steps, None)
             if step is None:
-                self._kernel.is_through(pod)
+                self._kernel.finish(pod)
                 return
             pod.step = step
             if step.free_bytes:
@@ -368,13 +368,13 @@ class Engine:
             to_limit = pod.to_limit
             self._stop(pod)
             if to_limit and pod.growth:
-                self._kernel.is_at_limit(pod)
+                self._kernel.kill_at_limit(pod)
                 continue
             # The remainder of rounding.
             pod.cpu_s += pod.left_cpu_s
             pod.left_cpu_s = 0.0
-            if pod.tries:
-                self._reclaimed(pod)
+            if pod.tries_left:
+                self._end_try(pod)
             elif pod.step.sleep_s == 0:
                 self.next_step(pod)
             else:

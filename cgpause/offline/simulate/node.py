@@ -3,9 +3,9 @@
 The model, with its sources (docs/architecture.md, kernel facts):
 
 - memory: anonymous memory of pods, and page cache, which disappears if pods need the room;
-- the OOM killer: a process that wants memory when there is none looks for some in all cgroups, 17 times in its own CPU
-  time; only if nobody has freed any meanwhile, the container with the highest badness dies (oom_badness(): size, plus
-  oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS class);
+- the OOM killer: a process that needs memory when none is free tries to reclaim some from all cgroups, 18 times, in its
+  own CPU time. If no memory becomes free meanwhile, the kernel kills the container with the highest badness
+  (oom_badness(): size, plus oom_score_adj thousandths of the capacity, which kubelet sets by request or QoS class);
 - kubelet: a killed container starts again from zero after 1, 10, 20, 40 … 300 s; three missed liveness probes (every
   10 s, 1 s each) kill;
 - a container does not listen before it has run for `starts_s`: the kernel refuses its probes, paused or not;
@@ -224,7 +224,7 @@ class SimNode:
         )
         self._engine.pods.append(pod)
         if pod.lasts_s is not None and pod.lasts_s < math.inf:
-            self._engine.at(self.now_s + pod.lasts_s, lambda: self.is_through(pod) if pod in self.admitted else None)
+            self._engine.at(self.now_s + pod.lasts_s, lambda: self.finish(pod) if pod in self.admitted else None)
         self._start(pod)
 
     def _start(self, pod: SimPod) -> None:
@@ -282,11 +282,11 @@ class SimNode:
         if not self.admitted:
             self._used_s += self.now_s - self._used_from_s
 
-    def is_through(self, pod: SimPod) -> None:
+    def finish(self, pod: SimPod) -> None:
         """Remove a finished pod."""
         pod.finished_s = self.now_s - START_S
         if self.daemon is not None:
-            self.daemon.is_through(pod)
+            self.daemon.finish(pod)
         self._leave(pod)
 
     def _probe_at(self, pod: SimPod, probe: Probe, at_s: float) -> None:
@@ -343,12 +343,12 @@ class SimNode:
 
     # The kernel
 
-    def is_at_limit(self, pod: SimPod) -> None:
+    def kill_at_limit(self, pod: SimPod) -> None:
         """Kill a process in a pod at its own limit."""
         pod.own_oom_kills += 1
         self.kill(pod, "a process in it was OOM-killed")
 
-    def is_full(self) -> None:
+    def kill_one(self) -> None:
         """Kill the container with the highest badness."""
         victim = max((pod for pod in self.pods if self._engine.held(pod) > 0), key=self._badness)
         victim.oom_kills += 1

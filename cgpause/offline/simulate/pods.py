@@ -16,8 +16,8 @@ MIB = 1 << 20
 FILL_BYTES_PER_S = 2246 * MIB
 """Speed at which a CPU touches new memory, in bytes per second (measured natively)."""
 RECLAIM_S = 10e-6
-"""CPU time of one attempt to reclaim memory at the limit, for each pod on the node: 37,000 instructions
-(docs/measurements/simulation.md), on a CPU that executes 3.7 in a nanosecond."""
+"""CPU time of one attempt to reclaim memory at the limit, per pod on the node: 37 µs at 10^9 instructions a second
+(docs/measurements/simulation.md), and this for a CPU that executes 3.7 times as many."""
 
 
 class Step(NamedTuple):
@@ -121,9 +121,9 @@ class SimPod:
     """Number of times that it joined or left a group."""
     to_limit: bool = False
     """Whether this step ends at the pod's own limit."""
-    tries: int = 0
+    tries_left: int = 0
     """Number of attempts left to reclaim memory; 0 while it does not reclaim."""
-    put_off: tuple[float, float] = (0.0, 0.0)
+    interrupted: tuple[float, float] = (0.0, 0.0)
     """`left_cpu_s` and `growth` of its step, while it reclaims."""
     epoch: int = 0
     """Number of containers so far, so that timers of a dead one do nothing."""

@@ -314,8 +314,8 @@ def remove_tree(path: Path) -> None:
         return
     deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
-        # In each round: since the last one, a daemon may have paused a pod again, and a container's shell may have
-        # joined its cgroup.
+        # Release and kill in each round: since the last one a daemon may have paused a pod again, or a container's
+        # shell may have joined its cgroup.
         _release(path)
         with contextlib.suppress(LabError):  # removed meanwhile; otherwise rmdir reports the error
             write(path / "cgroup.kill", "1")

@@ -1,4 +1,4 @@
-"""Fixtures of all tests of the command line."""
+"""Fixtures of the tests that run whole commands."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
     assert all(run["finished"] == 20 for run in runs.values())
     assert runs["none"]["restarts"] > runs["reserve"]["restarts"]
     assert runs["none"]["pauses"] == 0 < runs["reserve"]["pauses"]
-    # The jobs need the same CPU time under each policy, but for looking for memory to reclaim.
+    # The jobs need the same CPU time under each policy, except for some ms of attempts to reclaim.
     needed = [run["cpu_s"] - run["lost_cpu_s"] for run in runs.values()]
-    assert needed == [pytest.approx(needed[0], rel=0.01)] * 3
+    assert needed == [pytest.approx(needed[0], abs=0.1)] * 3
 
 
 def test_the_same_seed_gives_the_same_bytes(workload: str) -> None:
