@@ -337,7 +337,7 @@ def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server
 def test_a_request_ends_at_its_deadline_however_often_a_byte_of_it_comes(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port())) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-        wait_until(lambda: not drip(slow), "the server to end the connection")
+        wait_until(lambda: not drip(slow), "the server to end the connection", 120)
     assert server.get()[0] == 200
 
 
@@ -352,7 +352,7 @@ def test_a_client_that_does_not_read_its_answer_ends_too(path: str, publish: Pub
         slow.connect(("127.0.0.1", server.port()))
         slow.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert slow.recv(1) == b"H", "the answer has begun"
-        wait_until(lambda: len(os.listdir(threads)) == idle, "the server to give up")
+        wait_until(lambda: len(os.listdir(threads)) == idle, "the server to give up", 120)
 
 
 def test_a_port_that_is_taken_says_so(path: str) -> None:
@@ -375,9 +375,9 @@ def test_a_textfile_is_kept_until_it_is_told_to_end(path: str, tmp_path: Path, p
     publish(snapshot())
     server = Server(path, tmp_path / "log", "--textfile", str(target), "--interval", "1s")
     try:
-        wait_until(target.exists, "the file")
+        wait_until(target.exists, "the file", 60)
         first = target.stat().st_ino
-        wait_until(lambda: target.stat().st_ino != first, "the next")
+        wait_until(lambda: target.stat().st_ino != first, "the next", 60)
         assert parsed(target.read_bytes())["cgpause_up", ()] == 1
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(60) == 0

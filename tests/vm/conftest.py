@@ -31,7 +31,7 @@ def compiled() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def patient() -> None:
     """Wait long: four emulated machines on two busy CPUs take minutes for what a quiet one does in seconds."""
-    trees.patience_s = 900
+    trees.patience_s = 500  # less than the refresh that would make up for a lost event
 
 
 @pytest.fixture
