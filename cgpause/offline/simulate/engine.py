@@ -79,7 +79,7 @@ class Engine:
     """The virtual CPUs and the memory of one node."""
 
     def __init__(
-        self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float = 0.01, reclaim_s: float = 0.0
+        self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float, reclaim_s: float
     ) -> None:
         """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod.
 

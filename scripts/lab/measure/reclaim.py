@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from lab.bed.frame import own_bed, print_result, stay_alive
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError
@@ -55,7 +55,6 @@ def attempt_s(root: Path) -> float:
 def measure() -> dict[str, Any]:
     """Return the duration of an attempt with each number of pods, in seconds."""
     worker = ensure_program("worker")
-    stay_alive()
     attempts = {}
     for pods in PODS:
         with own_bed("reclaim") as (parent, folder):

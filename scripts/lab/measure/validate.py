@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -92,9 +92,16 @@ def work_of(share: int, seed: int) -> tuple[int, int]:
     return units, pages
 
 
-def reclaim_cost(attempts_s: Mapping[str, float]) -> float:
-    """Return the duration of an attempt for each pod, by least squares; `attempts_s`: that with a number of pods."""
-    pods = {int(number): took_s for number, took_s in attempts_s.items()}
+def read_reclaim_cost(path: Path) -> float:
+    """Return the duration of an attempt for each pod in s, by least squares over the trees of lab.measure.reclaim.
+
+    Raises:
+        LabError: the file is not a result of it.
+    """
+    try:
+        pods = {int(number): float(took_s) for number, took_s in json.loads(path.read_text())["attempt_s"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise LabError(f"{path} is no result of lab.measure.reclaim: {e!r}") from e
     return sum(number * took_s for number, took_s in pods.items()) / sum(number * number for number in pods)
 
 
@@ -179,8 +186,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only this one (again for more)")
     parser.add_argument("reclaim", type=Path, metavar="RECLAIM", help="JSON of lab.measure.reclaim")
     args = parser.parse_args(argv)
-    reclaim_s = reclaim_cost(json.loads(args.reclaim.read_text())["attempt_s"])
-    return print_result("validate", lambda: validate(load(RESULTS), reclaim_s, args.arms or ARMS))
+    arms = args.arms or ARMS
+    return print_result("validate", lambda: validate(load(RESULTS), read_reclaim_cost(args.reclaim), arms))
 
 
 if __name__ == "__main__":
