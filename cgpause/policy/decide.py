@@ -101,7 +101,7 @@ class _Sorted:
     unstoppable: list[tuple[PodUsage, float]]
     """Pods that run regardless of the decision, each with the seconds until it could be paused."""
     turn: CgroupId | None = None
-    """The batch pod with a turn that begins now; None if no turn begins."""
+    """The pod with a turn that begins now; None if no turn begins."""
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
@@ -145,7 +145,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
     if everyone or config.reserve.sacrifice:  # a sacrifice may choose a pod that stands still
         pods = sample.pods
     stretches = hold.follow(state.stretches, pods, at_ns, config.hold)
-    parts = _sort(pods, stretches, at_ns, config)
+    parts = _sort(pods, stretches, sample, config)
     if config.policy is Policy.RESERVE:
         step = reserve.step(
             learned,
@@ -252,17 +252,18 @@ def _concerned(state: State, learned: reserve.ReserveState, sample: Sample) -> t
     return tuple([usage for usage in sample.pods if usage.pod.cgroup in concerned])
 
 
-def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], at_ns: int, config: Config) -> _Sorted:
-    parts = _Sorted([], [], [], [])
+def _sort(
+    pods: tuple[PodUsage, ...], stretches: Mapping[CgroupId, hold.Stretch], sample: Sample, config: Config
+) -> _Sorted:
+    at_ns, parts = sample.at_ns, _Sorted([], [], [], [])
     due: list[PodUsage] = []
-    turn_taken = False
     for usage in rank(pods):
         pod = usage.pod
         stretch = stretches.get(pod.cgroup) if stretches else None
         if pod.paused is not None:
             end = hold.must_end(pod, at_ns)
             if end is None and hold.is_spent(pod, stretch, at_ns, config.hold):
-                if pod.workload is Workload.BATCH:
+                if pod.workload is not Workload.SERVICE:
                     due.append(usage)
                     continue
                 end = Result.TIME, hold.spent_text(pod, config.hold)
@@ -280,26 +281,51 @@ def _sort(pods: tuple[PodUsage, ...], stretches: dict[CgroupId, hold.Stretch], a
             parts.candidates.append(usage)
         else:
             parts.unstoppable.append((usage, running_s))
-            turn_taken |= stretch is not None and stretch.turn
-    # One turn at a time: several pods together would fill the node at once.
+    if due:
+        _take_turns(parts, due, stretches, _room_bytes(sample, config), config)
+    return parts
+
+
+def _take_turns(
+    parts: _Sorted, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], room: float, config: Config
+) -> None:
+    """Resume pods that were paused for the longest time allowed, one at a time: together they would fill the node.
+
+    A starting pod may be a service, and a service that starts too late is killed by its probe. So starting pods do not
+    wait for a turn if their claims fit into `room` bytes together.
+    """
+    left = room - sum(_claim_bytes(usage) for usage, _ in parts.unstoppable if usage.pod.workload is Workload.STARTING)
+    turns = (stretches.get(usage.pod.cgroup) for usage, _ in parts.unstoppable)
+    turn_taken = any(stretch is not None and stretch.turn for stretch in turns)
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
-        if turn_taken:
-            parts.paused.append(usage)
-            continue
-        turn_taken = True
-        parts.turn = usage.pod.cgroup
-        reason = f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"
+        claim, reason = _claim_bytes(usage), hold.spent_text(usage.pod, config.hold)
+        if usage.pod.workload is not Workload.STARTING or claim > left:
+            if turn_taken:
+                parts.paused.append(usage)
+                continue
+            turn_taken = True
+            parts.turn = usage.pod.cgroup
+            reason += ", and it is its turn"
+        left -= claim
         parts.ended.append(Resume(usage.pod, reason, Result.TIME))
         parts.unstoppable.append((usage, config.hold.min_run_s))
-    return parts
+
+
+def _claim_bytes(usage: PodUsage) -> int:
+    """Return what a pod may take up to its limit; without a limit as much again as it uses (policy.demand)."""
+    limit, current = usage.pod.memory_max_bytes, usage.memory_current_bytes
+    return current if limit is None else max(limit - current, 0)
+
+
+def _room_bytes(sample: Sample, config: Config) -> float:
+    """Return the bytes that the policy may grant."""
+    return reserve.room_bytes(sample) if config.policy is Policy.RESERVE else _room_below_mark(sample, config)
 
 
 def _care_bytes(sample: Sample, config: Config) -> int:
     headroom = sample.headroom
-    is_reserve = config.policy is Policy.RESERVE
-    room = reserve.room_bytes(sample) if is_reserve else _room_below_mark(sample, config)
-    return int(headroom.available_bytes - room + headroom.capacity_bytes * CARE_PCT / 100)
+    return int(headroom.available_bytes - _room_bytes(sample, config) + headroom.capacity_bytes * CARE_PCT / 100)
 
 
 def _room_below_mark(sample: Sample, config: Config) -> float:

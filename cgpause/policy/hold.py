@@ -20,7 +20,8 @@ from cgpause.core.model import CgroupId, Mechanism, Owner, Pod, PodUsage, Result
 
 STARTING_PAUSE_S = 18.0
 """Longest pause of a pod while its kind is unknown. A service may take as long to start as its probe's initial delay
-allows. It has 20 s more: with Kubernetes' defaults, two probes 10 s apart may fail before the third kills."""
+allows. It has 20 s more: with Kubernetes' defaults, two probes 10 s apart may fail before the third kills. Pods whose
+claims do not fit the headroom together wait longer, for their turn (`decide`)."""
 STARTING_RUN_S = 42.0
 """Shortest run after such a pause: 30 s to start, and 12 s to answer a probe. The answer resets kubelet's count of
 failures."""

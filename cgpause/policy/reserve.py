@@ -9,8 +9,9 @@ slack     A pod runs while the growth of all running pods within one reaction le
 start     A growing pod starts or goes on only if its expected demand fits beside most of the expected demands of the
           running pods served before it. Otherwise pods wait for each other halfway to their peaks.
 bounded   A pause costs time only if idle CPUs could run the pod. Once this cost is the cost of a restart, the pod that
-          is nearest to its peak runs even without headroom, until it gives back (the ski-rental rule, Karlin et al.
-          1988). Only its growth within one reaction is reserved.
+          is nearest to its peak runs until it gives back, if it fits beside the first pod and those let run before; at
+          twice the cost, even without headroom (the ski-rental rule, Karlin et al. 1988). Only its growth within one
+          reaction is reserved.
 
 If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
 """
@@ -51,7 +52,9 @@ BACKOFF_S = 10.0
 running time. After the first kill there is none, but one kill often leads to the next: in the simulation no container
 restarts in 66 of 72 cells of preset, CPUs and start time; with 5 s instead it is 59, in the same time."""
 PATIENCE = 2.0
-"""A pod whose expected demand does not fit is excused once pauses have cost this many restarts instead of one."""
+"""A pod whose expected demand does not fit is excused once pauses have cost this many restarts instead of one. The
+demands of the first pod and of those excused before count, too: in simulated presets on 2 to 32 CPUs (seeds 1 to 12), 4
+pods of 26,700 restart with this rule, 17 without it and 15,682 without control."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
@@ -189,7 +192,7 @@ def step(
     running = sum(one.active for one in demands) - len(waiting)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
     cost_s = state.cost_s + runnable * elapsed_s if waiting else 0.0
-    excused = _excuse(demands, waiting, growths, cost_s, room)
+    excused = _excuse(demands, waiting, growths, cost_s, room, served.nearest)
     if excused is not None:
         cost_s = 0.0
         places = [place for place in places if place.usage.pod.cgroup != excused.usage.pod.cgroup]
@@ -259,9 +262,18 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
 
 
 def _excuse(
-    demands: Sequence[Demand], waiting: Sequence[Demand], growths: Growths, cost_s: float, room: float
+    demands: Sequence[Demand],
+    waiting: Sequence[Demand],
+    growths: Growths,
+    cost_s: float,
+    room: float,
+    nearest: CgroupId | None,
 ) -> Demand | None:
-    """Return the pod that runs from now on even without headroom, or None (the ski-rental rule)."""
+    """Return the pod that runs from now on even without headroom, or None (the ski-rental rule).
+
+    Once its pause has cost a restart, it runs if its expected demand fits beside those of the pods that run whatever
+    happens: the first (`nearest`) and the pods excused before. After PATIENCE times that, it runs anyway.
+    """
     if not waiting or cost_s < BACKOFF_S:
         return None
     ran_s = [growths.pods[one.usage.pod.cgroup].ran_ns / NS_PER_S for one in demands if one.active]
@@ -269,7 +281,14 @@ def _excuse(
     if cost_s < saving_s:
         return None
     one = min(waiting, key=lambda one: (-one.usage.pod.priority, one.expected))
-    return one if one.expected <= room or cost_s >= PATIENCE * saving_s else None
+    if cost_s >= PATIENCE * saving_s:
+        return one
+    for other in demands:
+        if other.usage.pod.cgroup == nearest:
+            room -= other.worst
+        elif other.excused and other.active and not other.is_paused:
+            room -= other.expected
+    return one if one.expected <= room else None
 
 
 def _demand(usage: PodUsage, growths: Growths, terms: Terms) -> Demand:

@@ -123,10 +123,14 @@ class Node:
 
 
 def waiting(
-    cost_s: float, *, claim: float = 100, free: float = 109.9, ran_s: float = 0.0, idle_cpus: float = 1.0
+    cost_s: float, *, claim: float = 100, free: float = 115, ran_s: float = 0.0, idle_cpus: float = 1.0
 ) -> Node:
-    """Return a node with a first pod that runs, and a paused pod that waits for it; both ran `ran_s` on average."""
+    """Return a node with two running pods, and a paused pod that waits for them; all ran `ran_s` on average.
+
+    The first pod has 40 MiB reserved, and the second is expected to take 120 MiB.
+    """
     node = Node(free=free, idle_cpus=idle_cpus).add("a", 300, claim=40, rate=100, known={"ran_ns": int(2 * ran_s * S)})
     node.add("b", 200, claim=claim, paused_s=1, known={"ran_ns": 0})
+    node.add("z", 250, claim=200, rate=1, known={"ran_ns": int(ran_s * S)})
     node.memory = replace(node.memory, cost_s=cost_s)
     return node

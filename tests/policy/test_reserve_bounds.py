@@ -55,9 +55,15 @@ def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
         assert [place.excused for place in done.grants.places if place.usage.pod.uid == "b"] == [True]
 
 
-def test_a_pod_fits_if_its_expected_demand_is_all_the_room() -> None:
-    assert waiting(BACKOFF_S, free=70).does() == {"b": "resume"}
-    assert waiting(BACKOFF_S, free=69.9).does() == {}
+def test_a_pod_fits_if_the_first_and_the_excused_pods_leave_its_expected_demand() -> None:
+    assert waiting(BACKOFF_S, free=110).does() == {"b": "resume"}
+    assert waiting(BACKOFF_S, free=109.9).does() == {}
+    excused = {"excused": True, "ran_ns": 0}
+    assert waiting(BACKOFF_S, free=140).add("c", 100, claim=50, rate=10, known=excused).does() == {"b": "resume"}
+    assert waiting(BACKOFF_S, free=139.9).add("c", 100, claim=50, rate=10, known=excused).does() == {}
+    assert waiting(BACKOFF_S, free=110).add("c", 100, claim=0, known=excused).does() == {"b": "resume"}, (
+        "c is at its peak"
+    )
 
 
 def test_the_thresholds_of_the_excuse() -> None:
@@ -65,11 +71,10 @@ def test_the_thresholds_of_the_excuse() -> None:
 
 
 def test_the_pod_nearest_to_its_peak_is_excused_and_a_higher_priority_before_it() -> None:
-    node = waiting(PATIENCE * BACKOFF_S - 1, free=100)
+    node = waiting(PATIENCE * BACKOFF_S, free=70)
     node.add("c", 200, claim=90, paused_s=1)
     assert node.does() == {"c": "resume"}
     node.add("d", 200, claim=100, paused_s=1, priority=1)
-    node.free = 70
     assert node.does() == {"d": "resume"}
 
 
