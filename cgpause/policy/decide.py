@@ -100,8 +100,8 @@ class _Sorted:
     """Pods that the daemon has paused and that may stay paused."""
     unstoppable: list[tuple[PodUsage, float]]
     """Pods that run regardless of the decision, each with the seconds until it could be paused."""
-    turn: CgroupId | None = None
-    """The pod with a turn that begins now; None if no turn begins."""
+    turns: set[CgroupId] = field(default_factory=set)
+    """The pods whose turns begin now."""
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
@@ -182,7 +182,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         # then runs for min_run_s: through its termination, or until a killed process has freed its memory.
         let_go = isinstance(action, Pause | Freeze) or action.pod.distress is not None
         if not let_go and action.pod.cgroup in stretches:
-            turn = action.pod.cgroup == parts.turn
+            turn = action.pod.cgroup in parts.turns
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     after = State(stretches, watermark_state, learned, fill)
@@ -289,33 +289,38 @@ def _sort(
 def _take_turns(
     parts: _Sorted, due: list[PodUsage], stretches: Mapping[CgroupId, hold.Stretch], room: float, config: Config
 ) -> None:
-    """Resume pods that were paused for the longest time allowed, one at a time: together they would fill the node.
+    """Resume pods that were paused for the longest time allowed (`due`), the longest first.
 
-    A starting pod may be a service, and a service that starts too late is killed by its probe. So starting pods do not
-    wait for a turn if their claims fit into `room` bytes together.
+    Batch pods run in turns, one at a time: together they would fill the node. A starting pod may be a service, and a
+    service that starts too late is killed by its probe, so starting pods do not wait for a turn while the claims of all
+    that run for this reason fit into `room` bytes.
     """
-    left = room - sum(_claim_bytes(usage) for usage, _ in parts.unstoppable if usage.pod.workload is Workload.STARTING)
-    turns = (stretches.get(usage.pod.cgroup) for usage, _ in parts.unstoppable)
-    turn_taken = any(stretch is not None and stretch.turn for stretch in turns)
+    left, turn_taken = room, False
+    for usage, _ in parts.unstoppable:
+        stretch = stretches.get(usage.pod.cgroup)
+        if stretch is not None and stretch.turn:
+            turn_taken = True
+            left -= _claim_bytes(usage)
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
-        claim, reason = _claim_bytes(usage), hold.spent_text(usage.pod, config.hold)
-        if usage.pod.workload is not Workload.STARTING or claim > left:
-            if turn_taken:
-                parts.paused.append(usage)
-                continue
-            turn_taken = True
-            parts.turn = usage.pod.cgroup
-            reason += ", and it is its turn"
+        claim = _claim_bytes(usage)
+        fits = usage.pod.workload is Workload.STARTING and claim <= max(left, 0.0)
+        if turn_taken and not fits:
+            parts.paused.append(usage)
+            continue
+        turn_taken = turn_taken or not fits
         left -= claim
+        parts.turns.add(usage.pod.cgroup)
+        reason = f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"
         parts.ended.append(Resume(usage.pod, reason, Result.TIME))
         parts.unstoppable.append((usage, config.hold.min_run_s))
 
 
 def _claim_bytes(usage: PodUsage) -> int:
-    """Return what a pod may take up to its limit; without a limit as much again as it uses (policy.demand)."""
-    limit, current = usage.pod.memory_max_bytes, usage.memory_current_bytes
-    return current if limit is None else max(limit - current, 0)
+    """Return the bytes that a pod may take up to its limit; without a limit as much again as it uses."""
+    current, pod = usage
+    used = max(current - pod.reclaimable_bytes, 0)
+    return used if pod.memory_max_bytes is None else max(pod.memory_max_bytes - used, 0)
 
 
 def _room_bytes(sample: Sample, config: Config) -> float:

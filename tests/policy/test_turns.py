@@ -25,13 +25,21 @@ class Starting:
         self._stretches: dict[CgroupId, Stretch] = {}
 
     def add(
-        self, name: str, *, limit_mib: int | None, paused_s: int | None = None, ran_s: int = 0, turn: bool = False
+        self,
+        name: str,
+        *,
+        limit_mib: int | None,
+        paused_s: int | None = None,
+        ran_s: int = 0,
+        turn: bool = False,
+        cached_mib: int = 0,
     ) -> None:
         """Add a pod that was paused `paused_s` ago, or that runs since `ran_s` because its time was over."""
         paused = None if paused_s is None else record(START_NS - paused_s * S)
         made = replace(
             pod(name, paused=paused, workload=Workload.STARTING),
             memory_max_bytes=None if limit_mib is None else limit_mib * MIB,
+            reclaimable_bytes=cached_mib * MIB,
         )
         self._pods.append(PodUsage(100 * MIB, made))
         if paused is None:
@@ -71,10 +79,25 @@ def test_a_starting_pod_waits_while_another_has_its_turn_or_takes_the_memory() -
     assert node.resumed() == ["a"], "no pod has a turn"
     node.add("c", limit_mib=150, ran_s=1, turn=True)
     assert node.resumed() == [], "c has its turn"
-    node.add("d", limit_mib=149, paused_s=18)
-    assert node.resumed() == [], "b and c may take the memory"
-    node.free_mib = 149
-    assert node.resumed() == ["d"], "its claim fits beside theirs"
+    node.add("d", limit_mib=151, paused_s=18)
+    assert node.resumed() == [], "c may take 50 MiB, so d's claim does not fit"
+    node.add("e", limit_mib=150, paused_s=18)
+    assert node.resumed() == ["e"], "its claim fits beside that of c"
+
+
+def test_a_starting_pod_at_its_limit_does_not_wait() -> None:
+    node = Starting(free_mib=0)
+    node.add("a", limit_mib=150, ran_s=1, turn=True)
+    node.add("b", limit_mib=100, paused_s=18)
+    assert node.resumed() == ["b"]
+
+
+def test_page_cache_does_not_make_a_claim_smaller() -> None:
+    node = Starting(free_mib=149)
+    node.add("a", limit_mib=150, paused_s=20, cached_mib=100)
+    node.add("b", limit_mib=100, paused_s=19, cached_mib=100)
+    node.add("c", limit_mib=101, paused_s=18)
+    assert node.resumed() == ["a"], "its claim is 150 MiB"
 
 
 @pytest.mark.parametrize(("free_mib", "resumed"), [(200, ["a", "b", "c"]), (199, ["a", "b"]), (99, ["a"])])
