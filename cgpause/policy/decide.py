@@ -100,8 +100,8 @@ class _Sorted:
     """Pods that the daemon has paused and that may stay paused."""
     unstoppable: list[tuple[PodUsage, float]]
     """Pods that run regardless of the decision, each with the seconds until it could be paused."""
-    turns: set[CgroupId] = field(default_factory=set)
-    """The pods whose turns begin now."""
+    turn: CgroupId | None = None
+    """The pod with a turn that begins now; None if no turn begins."""
 
 
 def rank(pods: tuple[PodUsage, ...]) -> list[PodUsage]:
@@ -182,7 +182,7 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         # then runs for min_run_s: through its termination, or until a killed process has freed its memory.
         let_go = isinstance(action, Pause | Freeze) or action.pod.distress is not None
         if not let_go and action.pod.cgroup in stretches:
-            turn = action.pod.cgroup in parts.turns
+            turn = action.pod.cgroup == parts.turn
             stretches[action.pod.cgroup] = replace(stretches[action.pod.cgroup], released=True, turn=turn)
     next_ns = _next_ns(fill, sample, room, parts.paused, stretches, config)
     after = State(stretches, watermark_state, learned, fill)
@@ -298,8 +298,8 @@ def _take_turns(
     left, turn_taken = room, False
     for usage, _ in parts.unstoppable:
         stretch = stretches.get(usage.pod.cgroup)
-        if stretch is not None and stretch.turn:
-            turn_taken = True
+        if stretch is not None and (stretch.turn or stretch.starting):
+            turn_taken = turn_taken or stretch.turn
             left -= _claim_bytes(usage)
     due.sort(key=lambda usage: hold.end_ns(usage.pod, stretches[usage.pod.cgroup], config.hold))
     for usage in due:
@@ -308,10 +308,12 @@ def _take_turns(
         if turn_taken and not fits:
             parts.paused.append(usage)
             continue
-        turn_taken = turn_taken or not fits
+        reason = hold.spent_text(usage.pod, config.hold)
+        if not fits:
+            turn_taken = True
+            parts.turn = usage.pod.cgroup
+            reason += ", and it is its turn"
         left -= claim
-        parts.turns.add(usage.pod.cgroup)
-        reason = f"{hold.spent_text(usage.pod, config.hold)}, and it is its turn"
         parts.ended.append(Resume(usage.pod, reason, Result.TIME))
         parts.unstoppable.append((usage, config.hold.min_run_s))
 

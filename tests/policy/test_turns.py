@@ -80,9 +80,11 @@ def test_a_starting_pod_waits_while_another_has_its_turn_or_takes_the_memory() -
     node.add("c", limit_mib=150, ran_s=1, turn=True)
     assert node.resumed() == [], "c has its turn"
     node.add("d", limit_mib=151, paused_s=18)
-    assert node.resumed() == [], "c may take 50 MiB, so d's claim does not fit"
+    assert node.resumed() == [], "b and c may take 100 MiB, so d's claim does not fit"
+    node.free_mib = 150
+    assert node.resumed() == [], "51 MiB do not fit"
     node.add("e", limit_mib=150, paused_s=18)
-    assert node.resumed() == ["e"], "its claim fits beside that of c"
+    assert node.resumed() == ["e"], "50 MiB fit"
 
 
 def test_a_starting_pod_at_its_limit_does_not_wait() -> None:
