@@ -193,6 +193,11 @@ class PodUsage(NamedTuple):
     memory_current_bytes: int
     pod: Pod
 
+    @property
+    def used_bytes(self) -> int:
+        """The use without the memory that the kernel can reclaim."""
+        return max(self.memory_current_bytes - self.pod.reclaimable_bytes, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Headroom:

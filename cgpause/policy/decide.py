@@ -320,9 +320,8 @@ def _take_turns(
 
 def _claim_bytes(usage: PodUsage) -> int:
     """Return the bytes that a pod may take up to its limit; without a limit as much again as it uses."""
-    current, pod = usage
-    used = max(current - pod.reclaimable_bytes, 0)
-    return used if pod.memory_max_bytes is None else max(pod.memory_max_bytes - used, 0)
+    limit, used = usage.pod.memory_max_bytes, usage.used_bytes
+    return used if limit is None else max(limit - used, 0)
 
 
 def _room_bytes(sample: Sample, config: Config) -> float:

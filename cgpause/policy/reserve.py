@@ -8,10 +8,10 @@ slack     A pod runs while the growth of all running pods within one reaction le
           is not known yet (new, or before its first large drop) has its expected demand reserved instead.
 start     A growing pod starts or goes on only if its expected demand fits beside most of the expected demands of the
           running pods served before it. Otherwise pods wait for each other halfway to their peaks.
-bounded   A pause costs time only if idle CPUs could run the pod. Once this cost is the cost of a restart, the pod that
-          is nearest to its peak runs until it gives back, if it fits beside the first pod and those let run before; at
-          twice the cost, even without headroom (the ski-rental rule, Karlin et al. 1988). Only its growth within one
-          reaction is reserved.
+bounded   A pause costs time only if idle CPUs could run the pod. Once pauses have cost as much as a restart, one paused
+          pod runs until it gives back. Its expected demand must fit beside those of the first pod and of the pods that
+          this rule let run before. At twice the cost it need not fit (the ski-rental rule, Karlin et al. 1988). Only
+          its growth within one reaction is reserved.
 
 If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
 """
@@ -52,9 +52,9 @@ BACKOFF_S = 10.0
 running time. After the first kill there is none, but one kill often leads to the next: in the simulation no container
 restarts in 66 of 72 cells of preset, CPUs and start time; with 5 s instead it is 59, in the same time."""
 PATIENCE = 2.0
-"""A pod whose expected demand does not fit beside those of the first and the excused pods is excused once pauses have
-cost this many restarts instead of one. In simulated presets on 2 to 32 CPUs (seeds 1 to 12), 7 of 26,700 pods restart;
-17 if the demands of those pods are ignored, 15,682 without control."""
+"""The cost of pauses, in restarts, at which the policy excuses a pod that does not fit; one that fits, at one.
+In simulated presets on 2 to 32 CPUs (seeds 1 to 12), 7 of 26,700 pods restart; 17 if a pod fits regardless of the
+demands of the first and the excused pods; 15,682 without control."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0

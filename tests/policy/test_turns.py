@@ -95,11 +95,12 @@ def test_a_starting_pod_at_its_limit_does_not_wait() -> None:
 
 
 def test_page_cache_does_not_make_a_claim_smaller() -> None:
-    node = Starting(free_mib=149)
-    node.add("a", limit_mib=150, paused_s=20, cached_mib=100)
-    node.add("b", limit_mib=100, paused_s=19, cached_mib=100)
-    node.add("c", limit_mib=101, paused_s=18)
-    assert node.resumed() == ["a"], "its claim is 150 MiB"
+    node = Starting(free_mib=299)
+    node.add("a", limit_mib=150, ran_s=1, turn=True, cached_mib=100)
+    node.add("b", limit_mib=150, paused_s=18, cached_mib=100)
+    assert node.resumed() == [], "each has a claim of 150 MiB"
+    node.free_mib = 300
+    assert node.resumed() == ["b"]
 
 
 @pytest.mark.parametrize(("free_mib", "resumed"), [(200, ["a", "b", "c"]), (199, ["a", "b"]), (99, ["a"])])

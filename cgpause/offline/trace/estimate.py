@@ -76,7 +76,7 @@ class Track:
 
 def _fixed(usage: PodUsage | None) -> int:
     """Return the part of its memory that is not reclaimable."""
-    return 0 if usage is None else max(usage.memory_current_bytes - usage.pod.reclaimable_bytes, 0)
+    return 0 if usage is None else usage.used_bytes
 
 
 class _Tracks:
