@@ -15,8 +15,10 @@ from cgpause.core.kubepods import is_static_uid
 from cgpause.core.model import OwnWord, QosClass
 from cgpause.core.names import PodName
 
-OPT_OUT_XATTRS = ("user.oomd_omit", "user.oomd_avoid")
-"""Marks of systemd-oomd; as there, they count only if root owns the cgroup (systemd.resource-control(5))."""
+OPT_OUT_XATTRS = ("user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid")
+"""Our own mark and those of systemd-oomd; as there, they count only if root owns the cgroup
+(systemd.resource-control(5)). systemd removes its own two marks from a slice whenever it applies the unit again, unless
+the unit's ManagedOOMPreference= asks for them (cgroup_xattr_apply in systemd's src/core/cgroup.c)."""
 VARIABLE = "CGPAUSE"
 """The environment variable with a pod's own word."""
 

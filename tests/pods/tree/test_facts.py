@@ -39,8 +39,8 @@ def test_protection_follows_from_the_tree(
 
 
 @pytest.mark.parametrize(("value", "protects"), [(b"1", True), (b"", True), (b"0", False)])
-@pytest.mark.parametrize("xattr", ["user.oomd_omit", "user.oomd_avoid"])
-def test_the_marks_of_systemd_oomd_protect(
+@pytest.mark.parametrize("xattr", ["user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid"])
+def test_our_mark_and_those_of_systemd_oomd_protect(
     fake: FakeTree,
     tree: PodTree,
     monkeypatch: pytest.MonkeyPatch,
