@@ -75,7 +75,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
     hard: list[str] = []
 
     def undo(cgroup: Cgroup, *, patiently: bool) -> Resumed | None:
-        whose = None
+        whose, record = None, None
         if owner is not None:
             with suppress(DamagedRecordError):  # its owner is unknown: a needless resume is better than a lasting pause
                 record = read_record(cgroup)
@@ -84,10 +84,10 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
                 whose = record.owner
         try:
             if patiently:
-                return resume(cgroup, second_source=original_from_systemd, owner=whose)
-            return resume(cgroup, wait_s=0, owner=whose)
+                return resume(cgroup, second_source=original_from_systemd, known=record, owner=whose)
+            return resume(cgroup, wait_s=0, known=record, owner=whose)
         except PausedOtherwiseError:
-            return None  # an operator has taken the pause over meanwhile
+            return None  # an operator has taken the pause over meanwhile, or moved its end
 
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
     for _, cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):

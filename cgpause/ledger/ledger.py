@@ -261,7 +261,8 @@ def resume(
 ) -> Resumed | None:
     """Restore a pod's original values; return None if it is not paused. It can be called again after any failure.
 
-    With an `owner`, only a pause of that owner ends: another owner may have taken it over since the caller read it.
+    With an `owner`, only a pause of that owner ends: another owner may have taken it over since the caller read it. Nor
+    does a pause end whose end the owner has moved since the caller read `known`.
 
     `known` is the record as the caller remembers it. It is used if the record on the cgroup is damaged, or is missing
     while its values are still in force. Without it, `second_source` returns the original for the path of a cgroup with
@@ -269,7 +270,7 @@ def resume(
 
     Raises:
         RestoreError: an original could not be written; the record stays.
-        PausedOtherwiseError: the pause has another owner; nothing was changed.
+        PausedOtherwiseError: the pause has another owner or end; nothing was changed.
         BusyError, CgroupGoneError: as in `Cgroup`.
     """
     try:
@@ -280,7 +281,8 @@ def resume(
                 if known is None:
                     return _resume_damaged(cgroup, e, second_source)
                 record = known
-            if record is not None and owner is not None and record.owner is not owner:
+            extended = record is not None and known is not None and record.expires_ns != known.expires_ns
+            if record is not None and owner is not None and (record.owner is not owner or extended):
                 raise PausedOtherwiseError(
                     f"{printable(cgroup.path)} is paused {record.owner.by}: {printable(record.reason)}"
                 )

@@ -175,6 +175,21 @@ def test_a_remembered_record_stands_in_for_a_damaged_one(pausable_cgroup: Pausab
     assert pausable_cgroup.state() == before
 
 
+def test_a_pause_that_an_operator_has_just_extended_goes_on(pausable_cgroup: PausableCgroup) -> None:
+    """The daemon and the operator act at the same moment: the pause is about to end."""
+    pausable_cgroup.set("50000 100000")
+    hold(pausable_cgroup, "throttle")
+    with pausable_cgroup.open() as cgroup:
+        take_over(THROTTLED)(cgroup)
+        known = record_of(pausable_cgroup)
+        ledger.set_end(cgroup, Owner.MANUAL, 10**12)
+        with pytest.raises(PausedOtherwiseError, match="by hand"):
+            ledger.resume(cgroup, known=known, owner=Owner.MANUAL)
+        known = record_of(pausable_cgroup)
+        assert known.expires_ns == 10**12
+        assert ledger.resume(cgroup, known=known, owner=Owner.MANUAL) is not None
+
+
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
 def test_a_burst_that_no_longer_fits_is_dropped_and_another_error_is_not(
     pausable_cgroup: PausableCgroup, code: int

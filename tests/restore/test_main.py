@@ -19,7 +19,7 @@ from helpers.trees import FakeTree, records_left
 from cgpause import restore
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import AtWorkError
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
 from cgpause.core.paths import HISTORY_FILE
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.ledger import high
@@ -186,11 +186,12 @@ def test_those_that_take_long_come_last_and_their_time_is_bounded(
         cgroup: Cgroup,
         *,
         wait_s: float = LOCK_WAIT_S,
+        known: PauseRecord | None = None,
         second_source: Callable[[str], CpuMax | None] | None = None,
         owner: Owner | None = None,
     ) -> Resumed | None:
         waits.append(wait_s)
-        return resume(cgroup, wait_s=0, second_source=second_source, owner=owner)
+        return resume(cgroup, wait_s=0, known=known, second_source=second_source, owner=owner)
 
     clock = SimpleNamespace(monotonic=lambda: 10 * waits.count(LOCK_WAIT_S))
     monkeypatch.setattr(restore, "resume", waiting)
