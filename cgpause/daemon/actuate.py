@@ -32,10 +32,8 @@ from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.containers import kill_containers
-from cgpause.pods.names import read_names
-from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.policy.drifts import Drifts
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import Event, make_event, present, resumed_event
 from cgpause.telemetry.recorder import Recorder, tell
@@ -243,9 +241,7 @@ class Actuator:
     def _ended(self, tracked: TrackedPod) -> None:
         """Clear the tracked state of a pause that is over."""
         self._complaints.pop(tracked.pod.cgroup, None)
-        tracked.pod = replace(tracked.pod, paused=None, distress=None)
-        tracked.damaged = False
-        tracked.drifts = Drifts()
+        tracked.resumed(now_ns())
         self._unwatch(tracked)
 
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
@@ -363,7 +359,7 @@ class Actuator:
             return  # an operator has paused it or taken the pause over since the decision
         try:
             # Read the names again: a container restarted since the last refresh has a new id.
-            names = read_names(self._tree.log_dir)
+            names = self._tree.read_names()
             killed = [] if self._dry_run else kill_containers(tracked.cgroup, names)
         except CgroupGoneError:
             raise
@@ -421,6 +417,6 @@ class Actuator:
 
 def _oom_kills(tracked: TrackedPod) -> int:
     try:
-        return count_oom_kills(tracked.cgroup)
+        return tracked.count_oom_kills()
     except CgpauseError:
         return 0

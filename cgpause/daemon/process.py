@@ -41,11 +41,13 @@ from cgpause.kernel.psi import PsiTriggers
 from cgpause.ledger import ledger
 from cgpause.ledger.dryrun import DryLedger
 from cgpause.pods.follow import Follower
+from cgpause.pods.names import NamesThread
 from cgpause.pods.own import POD_UID, own_pod_uid
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 from cgpause.pods.words import WordsThread
 from cgpause.policy.decide import State
+from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.reserve import with_peaks
 from cgpause.restore import resume_elsewhere
@@ -75,7 +77,8 @@ class Daemon:
         if not dry_run:
             root_cgroup.lock_for_daemon()
         known = saver.load(options.learned_path)
-        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds), WordsThread(root))
+        names = NamesThread(options.log_dir)
+        self._tree = tree = PodTree(root, options.log_dir, config, Kinds(known.kinds), WordsThread(root), names)
         sampler = Sampler(tree)
         epoll = select.epoll()
         watch = Watch(epoll)
@@ -190,14 +193,16 @@ class Daemon:
         self._notifier.send("READY=1")
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
-        """Undo every pause of the daemon and restore memory.high; return how many could not be undone."""
+        """Undo every pause of the daemon and every expired one, and restore memory.high; return how many are left."""
         left = 0
         for tracked in list(self._tree.pods.values()):
-            if tracked.pod.paused is None or tracked.pod.paused.owner is not Owner.DAEMON:
+            pod = tracked.pod
+            why = (result, reason) if paused_by_daemon(pod) else must_end(pod, now_ns())
+            if why is None:
                 left += tracked.damaged
                 continue
             try:
-                left += not self._actuator.resume(tracked, reason, result, wait_s=wait_s)
+                left += not self._actuator.resume(tracked, why[1], why[0], wait_s=wait_s)
             except CgroupGoneError:
                 continue
             except BusyError as e:

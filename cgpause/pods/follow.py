@@ -28,6 +28,8 @@ class Follower:
         self._watch = watch
         self._tiers: tuple[CgroupId, ...] = ()
         """Watched directories: the cgroup root, the kubepods root and its tiers; empty to watch them again."""
+        self._told: set[str] = set()
+        """Warnings since the tree was last walked and watched."""
 
     @property
     def unwatched(self) -> bool:
@@ -42,7 +44,7 @@ class Follower:
         try:
             appeared, gone = self._tree.refresh(at_ns, facts=self.times.facts_due(at_ns))
         except CgpauseError as e:
-            log.warning("tree cannot be walked %s", fields(error=e))
+            self._warn(f"tree cannot be walked {fields(error=e)}")
             self.times.failed(at_ns)
             return [], []
         for pod in gone:
@@ -52,6 +54,9 @@ class Follower:
             self._watch.try_again()
             self._tiers = ()
         rewatched = self._watch_tiers()
+        if self._told and self._tiers:
+            self._told.clear()
+            log.info("tree is walked and watched again")
         for tracked in self._tree.pods.values() if again else appeared:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
         found = Refreshed(
@@ -63,6 +68,12 @@ class Follower:
         )
         self.times.walked(at_ns, found, tight=tight)
         return appeared, gone
+
+    def _warn(self, text: str) -> None:
+        """Log a warning once while it lasts: a refresh may follow each event in the tree."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
 
     def _watch_tiers(self) -> bool:
         """Watch the directories that the last refresh found; return whether any was not watched before."""
@@ -86,6 +97,6 @@ class Follower:
                     self._tiers = ()
                 except CgpauseError as e:
                     self._tiers = ()
-                    log.warning("not watched %s", fields(cgroup=name, error=e))
+                    self._warn(f"not watched {fields(cgroup=name, error=e)}")
                     watch.missed()
         return new

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import queue
+import threading
 
 from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 0.5
+"""Time for which the daemon's loop waits for the names; a disk that works answers within milliseconds."""
 
 
 def read_names(log_dir: str) -> Names:
@@ -20,6 +28,46 @@ def read_names(log_dir: str) -> Names:
         pods=pods,
         containers=dict(filter(None, map(parse_container_log, _entries(os.path.join(log_dir, "containers"))))),
     )
+
+
+class NamesThread:
+    """Reads the names in a thread: the folders are on a disk, and a disk can hang, which the daemon's loop must not."""
+
+    def __init__(self, log_dir: str) -> None:
+        """Read the names in `log_dir`; the thread starts with the first reading."""
+        self._log_dir = log_dir
+        self._names = Names({}, {})
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._read: queue.SimpleQueue[Names] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_reading = False
+
+    def __call__(self) -> Names:
+        """Return the names; after _PATIENCE_S those of the last reading, and the next call takes the present one."""
+        wait_s = 0.0 if self._is_reading else _PATIENCE_S
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="names", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread can be made now
+                return read_names(self._log_dir)
+            self._thread = thread
+        if not self._is_reading:
+            self._is_reading = True
+            self._asked.put(None)
+        try:
+            self._names = self._read.get(timeout=wait_s) if wait_s else self._read.get_nowait()
+        except queue.Empty:
+            if wait_s:
+                log.warning("names of pods not read yet: the disk of %s is slow or hangs", self._log_dir)
+        else:
+            self._is_reading = False
+        return self._names
+
+    def _run(self) -> None:
+        while True:
+            self._asked.get()
+            self._read.put(read_names(self._log_dir))
 
 
 def _entries(folder: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import HoldConfig
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import OwnWord, Pod, PodUsage
+from cgpause.core.model import Owner, OwnWord, Pod, PodUsage
 from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
@@ -54,6 +54,8 @@ class KindSigns:
     """Time of the refresh that discovered the pod."""
     started_ns: int = 0
     """Time of the last change of containers; 0 if that was before the first refresh."""
+    paused_ns: int = 0
+    """Length of the pauses that have ended since then."""
     listens: bool | None = None
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
@@ -77,8 +79,11 @@ class TrackedPod:
     """The last sample; None before the first sample, and after a failed one."""
     oom_kills: int = 0
     """Count in memory.events when the pod was paused, or at the last OOM kill after that."""
+    events_fd: int = -1
+    """Descriptor on memory.events during a pause. Without it the kernel may drop the file's inode, and then sends no
+    inotify event for a kill (kernfs_notify_workfn in fs/kernfs/file.c). -1 while the pod runs."""
     drifts: Drifts = field(default_factory=Drifts)
-    """Foreign writes to cpu.max answered in this hour of the pause."""
+    """Foreign writes to cpu.max answered in this hour."""
     failure: str | None = None
     """Reason why the pod is protected until `retry_at_ns`, such as the kernel's refusal to pause it."""
     retry_at_ns: int = 0
@@ -111,6 +116,36 @@ class TrackedPod:
             self.below = descendants(self.cgroup)
             self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
         return self.below
+
+    def ran_s(self, since_ns: int, at_ns: int) -> float:
+        """Return the seconds from `since_ns` until `at_ns` without pauses; `since_ns` is not before `kind.started_ns`.
+
+        A paused pod gets nowhere, so it is not older after a pause than before.
+        """
+        paused = self.pod.paused
+        paused_ns = self.kind.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
+        return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
+
+    def resumed(self, at_ns: int) -> None:
+        """Clear the state of a pause that is over, and note its length."""
+        paused = self.pod.paused
+        if paused is not None:
+            self.kind.paused_ns += max(at_ns - max(paused.since_ns, self.kind.seen_ns, self.kind.started_ns), 0)
+        self.pod = replace(self.pod, paused=None, distress=None)
+        self.damaged = False
+        if paused is not None and paused.owner is Owner.MANUAL:
+            self.drifts = Drifts()  # an operator who pauses the pod again has stopped the other writer
+        self._close_events()
+
+    def count_oom_kills(self) -> int:
+        """Return the number of OOM kills in a paused pod so far.
+
+        Raises:
+            CgroupGoneError, KernelReadError, MalformedError: memory.events cannot be read.
+        """
+        if self.events_fd < 0:
+            self.events_fd = self.cgroup.open("memory.events")
+        return count_oom_kills(self.cgroup)
 
     def seen_since(self, since_ns: int) -> SeenInPause:
         """Return the observations in the pause that began at `since_ns`; none of an earlier pause."""
@@ -168,7 +203,13 @@ class TrackedPod:
         """Close the pod's descriptors."""
         if self.current_fd >= 0:
             os.close(self.current_fd)
+        self._close_events()
         self.cgroup.close()
+
+    def _close_events(self) -> None:
+        if self.events_fd >= 0:
+            os.close(self.events_fd)
+            self.events_fd = -1
 
 
 def count_oom_kills(cgroup: Cgroup) -> int:

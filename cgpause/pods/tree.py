@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
 from cgpause.config.settings import Config, PodClass
 from cgpause.core.clock import NS_PER_S
@@ -53,11 +54,20 @@ class PodTree:
     """The pods below one cgroup root."""
 
     def __init__(
-        self, root: str, log_dir: str, config: Config, kinds: Kinds | None = None, words: Words | None = None
+        self,
+        root: str,
+        log_dir: str,
+        config: Config,
+        kinds: Kinds | None = None,
+        words: Words | None = None,
+        names: Callable[[], Names] | None = None,
     ) -> None:
-        """Begin without pods; `kinds` has the known kinds of workloads, `words` reads the pods' own words."""
+        """Begin without pods.
+
+        `kinds` has the known kinds of workloads; `words` reads the pods' own words, and `names` the names in `log_dir`.
+        """
         self.root = root
-        self.log_dir = log_dir
+        self.read_names = names or partial(read_names, log_dir)
         self.config = config
         self.kubepods: Cgroup | None = None
         self.driver: CgroupDriver | None = None
@@ -109,7 +119,7 @@ class PodTree:
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
-            self.names = read_names(self.log_dir)
+            self.names = self.read_names()
         appeared = list(filter(None, (self._track(pod) for pod in new)))
         for tracked in appeared:
             tracked.kind.seen_ns = at_ns
@@ -201,7 +211,7 @@ class PodTree:
 
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
-        tracked.kind.started_ns = at_ns
+        tracked.kind.started_ns, tracked.kind.paused_ns = at_ns, 0
         tracked.kind.word_asked = False
         self._ask_word(tracked)
         if tracked.kind.listens:
@@ -222,7 +232,7 @@ class PodTree:
         if tracked.kind.listens or tracked.kind.visited:
             self.kinds.listened(controller)
             return
-        silent_s = (at_ns - max(tracked.kind.seen_ns, tracked.kind.started_ns)) / NS_PER_S
+        silent_s = tracked.ran_s(max(tracked.kind.seen_ns, tracked.kind.started_ns), at_ns)
         if silent_s >= STARTING_S:
             self.kinds.was_silent(controller, silent_s)
             self._tell_siblings(controller, at_ns)
@@ -338,7 +348,7 @@ class PodTree:
             return Workload.STARTING
         if tracked.kind.listens is None:
             return Workload.SERVICE  # unknown: the careful guess, because services are paused least
-        age_s = (at_ns - tracked.kind.started_ns) / NS_PER_S if tracked.kind.started_ns else math.inf
+        age_s = tracked.ran_s(tracked.kind.started_ns, at_ns) if tracked.kind.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
     def _paused_elsewhere(self) -> list[PodCgroup]:

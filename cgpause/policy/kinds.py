@@ -56,7 +56,7 @@ class Kinds:
         return controller is not None and controller in self._known and not self._known[controller]
 
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
-        """Return STARTING or BATCH for a pod that does not listen, `age_s` after its containers changed.
+        """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
         STARTING is a pod younger than FIRM_S whose workload is not certainly batch, while another workload is. The
         caller knows whether the workload is a service.

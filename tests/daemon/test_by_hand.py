@@ -82,6 +82,20 @@ def test_a_manual_pause_ends_when_its_time_is_over(tree: FakeTree, start: Start)
     assert cpu_max(pod) == "50000 100000\n"
 
 
+def test_a_manual_pause_ends_in_time_although_memory_cannot_be_read(tree: FakeTree, start: Start) -> None:
+    pod, other = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("db")
+    daemon = start()
+    (tree.kubepods / "memory.stat").write_text("garbage\n")
+    daemon.wait_for_log("memory cannot be read")
+
+    hold(tree, other, Owner.MANUAL)
+    hold(tree, pod, Owner.MANUAL, expires_ns=now_ns() + 1_000_000_000)
+
+    wait_until(lambda: records_left(tree.root) == [other], "the pause to expire")
+    daemon.wait_for_log('reason="pause expired"')
+    assert cpu_max(pod) == "50000 100000\n"
+
+
 @pytest.mark.parametrize(
     ("foreign", "held_at"),
     [
@@ -143,7 +157,7 @@ def test_an_operators_mark_protects_a_pod_at_once(tree: FakeTree, start: Start) 
     daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
 
-    os.setxattr(pod, "user.oomd_omit", b"1")
+    os.setxattr(pod, "user.cgpause.protect", b"1")
 
-    daemon.wait_for_log('reason="now protected: xattr user.oomd_omit is set on its cgroup"')
+    daemon.wait_for_log('reason="now protected: xattr user.cgpause.protect is set on its cgroup"')
     assert cpu_max(pod) == "50000 100000\n"

@@ -12,8 +12,11 @@ from helpers.trees import FakeTree
 from inotify_simple import INotify
 
 from cgpause.config.settings import Config
+from cgpause.core.errors import KernelReadError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import PodChange, Watch
+from cgpause.pods import follow as follow_module
+from cgpause.pods import tree as tree_module
 from cgpause.pods.follow import Follower
 from cgpause.pods.refresh_times import REFRESH_NS
 from cgpause.pods.tree import PodTree
@@ -67,3 +70,43 @@ def test_what_could_not_be_watched_is_watched_later(
     assert watch.read().pods == {tracked.cgroup.id: PodChange.CONTAINERS}
     fake.add_pod("other")
     assert watch.read().tree
+
+
+def test_a_tree_that_cannot_be_walked_is_told_once(
+    fake: FakeTree, follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A refresh follows each event in the tree, so a log line for each would fill the journal."""
+
+    def refuse(*_: object) -> None:
+        raise KernelReadError("kubepods", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+
+    fake.add_pod("web")
+    follower.refresh(0, tight=False)
+    caplog.set_level("INFO")
+    for _ in range(2):
+        with monkeypatch.context() as scarce:
+            scarce.setattr(tree_module, "list_pods", refuse)
+            for second in range(3):
+                assert follower.refresh(second * S, tight=False) == ([], [])
+        follower.refresh(9 * S, tight=False)
+        told = [record.message.partition(" error=")[0] for record in caplog.records]
+        assert told == ["tree cannot be walked", "tree is walked and watched again"]
+        caplog.clear()
+
+
+def test_a_tier_that_cannot_be_watched_is_told_once(
+    fake: FakeTree, follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refusing(Cgroup):
+        def __init__(self, root: str, path: str) -> None:
+            raise KernelReadError(path, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+
+    fake.add_pod("web")
+    with monkeypatch.context() as scarce:
+        scarce.setattr(follow_module, "Cgroup", Refusing)
+        for second in range(3):
+            follower.refresh(second * S, tight=False)
+    told = [record.message for record in caplog.records]
+    assert told
+    assert len(set(told)) == len(told)
+    assert all(text.startswith("not watched cgroup=") for text in told)

@@ -312,8 +312,8 @@ class SimDaemon:
 
     def _ask(self, pod: SimPod) -> None:
         """Look for listening sockets in a pod; without one it counts as batch."""
-        facts, started_s = pod.facts, pod.started_s
-        if facts is None or started_s is None or pod in self._services:
+        facts = pod.facts
+        if facts is None or pod.started_s is None or pod in self._services:
             return
         is_service = pod.workload is Workload.SERVICE
         if is_service and pod.mechanism is not None:
@@ -322,7 +322,7 @@ class SimDaemon:
         if is_service and self._node.is_up(pod):
             self._find_service(pod, facts)
             return
-        silent_s = self._engine.now_s - started_s
+        silent_s = self._ran_s(pod)
         known = self._kinds.version
         self._kinds.was_silent(facts.controller, silent_s)
         self._classify_silent([pod] if self._kinds.version == known else self._engine.pods)
@@ -341,11 +341,19 @@ class SimDaemon:
             facts = pod.facts
             if facts is None or facts.workload is Workload.SERVICE or not self._kinds.is_silent(facts.controller):
                 continue
-            age_s = 0.0 if pod.started_s is None else self._engine.now_s - pod.started_s
-            workload = self._kinds.of_silent(facts.controller, age_s)
+            workload = self._kinds.of_silent(facts.controller, self._ran_s(pod))
             if workload is not facts.workload:
                 self._quiet = None
                 pod.facts = replace(facts, workload=workload)
+
+    def _ran_s(self, pod: SimPod) -> float:
+        """Return the seconds since a pod's start without its pauses (`TrackedPod.ran_s`)."""
+        if pod.started_s is None:
+            return 0.0
+        now_s, paused_s = self._engine.now_s, 0.0
+        for since_s, end_s in pod.holds:
+            paused_s += max((now_s if end_s is None else end_s) - max(since_s, pod.started_s), 0.0)
+        return now_s - pod.started_s - paused_s
 
     def probe_refused(self, pod: SimPod) -> None:
         """Take in a refused connection to a pod; a young paused pod is resumed soon."""

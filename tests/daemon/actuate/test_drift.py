@@ -52,23 +52,33 @@ def test_a_second_controller_is_answered_ten_times_and_then_left_alone(bench: Be
     assert records_left(bench.fake.root) == []
 
 
-def test_a_new_pause_has_ten_answers_of_its_own(bench: Bench) -> None:
+def test_an_hour_has_ten_answers_for_all_pauses_of_a_pod(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service is paused for 9 s at a time: with ten answers for each pause, two writers would fight for ever."""
     bench.pause("b")
-    drift(bench, 10)
+    drift(bench, 9)
     bench.resume("b")
     bench.pause("b")
-    drift(bench, 10)
-    assert bench.held() == ["b"]
-
-
-def test_a_pause_after_one_that_an_operator_ended_has_ten_answers_too(bench: Bench) -> None:
-    bench.pause("b")
-    drift(bench, 10)
-    ledger.resume(bench.tracked("b").cgroup)
+    drift(bench, 1)
+    ledger.resume(bench.tracked("b").cgroup)  # by an operator
     bench.actuator.read_record(bench.tracked("b"))
     bench.pause("b")
+    assert bench.held() == ["b"]
+    drift(bench, 1)
+    assert bench.held() == []
+
+    later_ns = now_ns() + 3601 * S
+    monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)
+    bench.pause("b")
     drift(bench, 10)
     assert bench.held() == ["b"]
+
+
+def test_a_new_pause_by_hand_has_ten_answers_of_its_own(bench: Bench) -> None:
+    for _ in range(2):
+        pause_by_hand(bench, "b")
+        drift(bench, 10)
+        assert bench.cpu_max()[1] == "1001 100000"
+        bench.resume("b")
 
 
 @pytest.mark.parametrize("answered", [0, 10], ids=["asserted-again", "given-up"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.nodes import record
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, PodClass, PodRule
@@ -133,6 +134,31 @@ def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree,
     (other,) = [tracked for tracked in tree.pods.values() if tracked.pod.name == "web-1"]
     tree.starts(other, 41 * S)
     assert workloads(tree) == {"web-0": Workload.SERVICE, "web-1": Workload.STARTING}
+
+
+def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """Otherwise a service that was paused while it started would be taken for batch, and be frozen."""
+    tree.kinds.ended("default/job")  # while another workload is certainly batch, a silent young pod is STARTING
+    slow = str(fake.add_pod("slow-0"))
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    tree.starts(tracked, S)
+    asked.answers = {slow: False}
+    tracked.pod = replace(tracked.pod, paused=record(6 * S))
+    tree.refresh(100 * S)
+    assert tracked.pod.workload is Workload.STARTING
+    assert tracked.ran_s(S, 100 * S) == 5.0
+    tracked.resumed(105 * S)
+    assert tracked.pod.paused is None
+    tree.refresh(159 * S)
+    assert workloads(tree) == {"slow-0": Workload.STARTING}
+    assert not tree.kinds.known().get("default/slow")
+    tree.refresh(169 * S)
+    assert workloads(tree) == {"slow-0": Workload.BATCH}
+    tracked.pod = replace(tracked.pod, paused=record(170 * S))
+    tree.starts(tracked, 180 * S)  # a new container, in the pause
+    tracked.resumed(190 * S)
+    assert tracked.ran_s(180 * S, 200 * S) == 10.0
 
 
 def workloads(tree: PodTree) -> dict[str | None, Workload]:
