@@ -114,7 +114,9 @@ class PsiTriggers:
             return
         self._told.add(path)
         number = getattr(error, "errno", None)
-        if number in (errno.EINVAL, errno.EPERM, errno.EACCES):
+        if number == errno.EACCES:
+            advice = "working from headroom alone; in a container AppArmor may deny it (docs/deployment.md)"
+        elif number in (errno.EINVAL, errno.EPERM):
             # Without CAP_SYS_RESOURCE the kernel accepts only windows of multiples of 2 s (6.1: EINVAL).
             advice = "working from headroom alone; grant CAP_SYS_RESOURCE"
         else:
