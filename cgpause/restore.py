@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -154,9 +154,11 @@ def _is_to_be_undone(record: PauseRecord, owner: Owner) -> bool:
     return record.owner is owner or (owner is Owner.DAEMON and expired)
 
 
-def events(outcomes: list[Restored], log_dir: str, reason: str, result: Result) -> Iterator[Event]:
-    """Yield an event for each resumed pod, for log and history; outcomes of memory.high and errors have none."""
-    names: dict[str, PodName] = read_names(log_dir).pods if outcomes else {}
+def events(outcomes: list[Restored], names: Mapping[str, PodName], reason: str, result: Result) -> Iterator[Event]:
+    """Yield an event for each resumed pod, for log and history; outcomes of memory.high and errors have none.
+
+    `names` has the pods' names by UID.
+    """
     for outcome in outcomes:
         resumed = outcome.resumed
         if not isinstance(resumed, Resumed):
@@ -192,7 +194,9 @@ def log_outcomes(outcomes: list[Restored]) -> int:
     return sum(outcome.error is not None for outcome in outcomes)
 
 
-def resume_elsewhere(root: str, log_dir: str, recorder: Recorder | None, followed: Container[CgroupId]) -> int:
+def resume_elsewhere(
+    root: str, names: Mapping[str, PodName], recorder: Recorder | None, followed: Container[CgroupId]
+) -> int:
     """Undo the daemon's pauses in trees that it does not follow, at its end; return how many could not be undone.
 
     `followed` are the cgroups that the daemon resumes itself.
@@ -204,7 +208,7 @@ def resume_elsewhere(root: str, log_dir: str, recorder: Recorder | None, followe
     except CgpauseError as e:
         log.error("cannot look for pauses in other trees %s", fields(error=e))
         return Exit.CHECK_FAILED
-    for event in events(outcomes, log_dir, "cgpause stops", Result.STOPPED):
+    for event in events(outcomes, names, "cgpause stops", Result.STOPPED):
         tell(event, recorder)
     return log_outcomes(outcomes)
 
@@ -264,11 +268,12 @@ def main(argv: list[str] | None = None) -> int:
     reason, result = "everything is resumed", Result.OPERATOR
     if daemon_only:
         reason, result = "cgpause had ended without", Result.CRASHED
-    undone = list(events(outcomes, options.log_dir, reason, result))
+    # Names and history come last: failures must be logged even if a disk hangs.
+    failed = log_outcomes(outcomes)
+    names = read_names(options.log_dir).pods if outcomes else {}
+    undone = list(events(outcomes, names, reason, result))
     for event in undone:
         tell(event, None)
-    failed = log_outcomes(outcomes)
-    # The history comes last: failures must be logged even if the history's disk hangs.
     if options.history_path is not None:
         keeper = HistoryWriter(options.history_path, max_mib(options.config_path))
         for event in undone:

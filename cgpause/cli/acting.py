@@ -121,7 +121,8 @@ def resume_all(given: Globals, *, dry_run: bool) -> Exit:
     if not outcomes:
         typer.echo("nothing is paused")
     # Last, as a write may wait for a disk.
-    for event in events(outcomes, given.log_dir, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
+    names = read_names(given.log_dir).pods if outcomes else {}
+    for event in events(outcomes, names, f"cgpause resume --all by {byhand.user()}", Result.OPERATOR):
         _note(given, event)
     return Exit.NOT_RESTORED if any(outcome.error is not None for outcome in outcomes) else Exit.DONE
 

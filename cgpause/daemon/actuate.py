@@ -197,6 +197,9 @@ class Actuator:
         if record is None and (tracked.pod.paused is not None or tracked.damaged):
             self._take_back(tracked, "its record was removed")
             return
+        before = tracked.pod.paused
+        if record is not None and before is not None and record.since_ns != before.since_ns:
+            tracked.resumed(now_ns())  # that pause is over, and another one has begun since the last reading
         if record is not None and tracked.pod.paused is None:
             tracked.oom_kills = _oom_kills(tracked)
             self._watch.add_pod(tracked.cgroup, paused=True)
@@ -247,7 +250,7 @@ class Actuator:
     def answer_drift(self, tracked: TrackedPod, config: Config) -> None:
         """Write a throttled pod's quota again after another program changed its cpu.max, at most ten times an hour.
 
-        After that, resume the pod and leave it alone for a minute; if an operator paused it, stop to watch it.
+        After that, resume the pod and leave it alone for the rest of the hour. If an operator paused it, stop watching.
         """
         paused = tracked.pod.paused
         if paused is None or paused.written is None:
@@ -263,6 +266,7 @@ class Actuator:
                     self._unwatch(tracked)  # each foreign write would wake the daemon
                 elif self.resume(tracked, str(trouble), Result.FOREIGN):
                     self._set_aside(tracked, "left alone", trouble)
+                    tracked.retry_at_ns = tracked.drifts.ends_ns
                 return
             self._watch.add_pod(tracked.cgroup, paused=True)  # if the pause had been given up, its watch was removed
             record = self._ledger.reassert(tracked.cgroup, config.throttle.cpu_max, wait_s=_BUSY_WAIT_S)
@@ -415,8 +419,8 @@ class Actuator:
             log.log(level, "%s %s", what, fields(pod=tracked.pod.label, uid=tracked.pod.uid, error=error))
 
 
-def _oom_kills(tracked: TrackedPod) -> int:
+def _oom_kills(tracked: TrackedPod) -> int | None:
     try:
         return tracked.count_oom_kills()
     except CgpauseError:
-        return 0
+        return None

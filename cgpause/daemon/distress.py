@@ -67,7 +67,8 @@ class Distress:
             kills = tracked.count_oom_kills()
         except CgpauseError:
             return False
-        is_new, tracked.oom_kills = kills > tracked.oom_kills, kills
+        before, tracked.oom_kills = tracked.oom_kills, kills
+        is_new = before is not None and kills > before
         if not is_new or not tracked.processes.believes_kill(at_ns):
             return False
         return self._mark(tracked, "a process in it was OOM-killed")

@@ -193,7 +193,7 @@ class Daemon:
         self._notifier.send("READY=1")
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
-        """Undo every pause of the daemon and every expired one, and restore memory.high; return how many are left."""
+        """Undo all pauses of the daemon and expired ones, and restore memory.high; return how many could not be undone."""
         left = 0
         for tracked in list(self._tree.pods.values()):
             pod = tracked.pod
@@ -219,7 +219,7 @@ class Daemon:
         if self._tree.kubepods is not None:
             followed.add(self._tree.kubepods.id)
         with self._actuator.spare.lent():
-            return resume_elsewhere(self._tree.root, self._options.log_dir, self._history, followed)
+            return resume_elsewhere(self._tree.root, self._tree.names.pods, self._history, followed)
 
     def _shut_down(self, *, failed: bool) -> int:
         log.info("stopping")

@@ -261,8 +261,8 @@ def resume(
 ) -> Resumed | None:
     """Restore a pod's original values; return None if it is not paused. It can be called again after any failure.
 
-    With an `owner`, only a pause of that owner ends: another owner may have taken it over since the caller read it. Nor
-    does a pause end whose end the owner has moved since the caller read `known`.
+    With an `owner`, only a pause of that owner ends: another owner may have taken it over since the caller read it.
+    With `known` as well, only a pause that still has the same end: the owner may have extended it.
 
     `known` is the record as the caller remembers it. It is used if the record on the cgroup is damaged, or is missing
     while its values are still in force. Without it, `second_source` returns the original for the path of a cgroup with

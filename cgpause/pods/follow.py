@@ -54,7 +54,7 @@ class Follower:
             self._watch.try_again()
             self._tiers = ()
         rewatched = self._watch_tiers()
-        if self._told and self._tiers:
+        if self._told and self._tiers and not self.unwatched:
             self._told.clear()
             log.info("tree is walked and watched again")
         for tracked in self._tree.pods.values() if again else appeared:

@@ -38,13 +38,21 @@ class NamesThread:
         self._log_dir = log_dir
         self._names = Names({}, {})
         self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._read: queue.SimpleQueue[Names] = queue.SimpleQueue()
+        self._read: queue.SimpleQueue[Names | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_reading = False
+        self._is_slow = False
+        """Whether the last reading took longer than _PATIENCE_S."""
 
     def __call__(self) -> Names:
-        """Return the names; after _PATIENCE_S those of the last reading, and the next call takes the present one."""
-        wait_s = 0.0 if self._is_reading else _PATIENCE_S
+        """Return the names; wait for a new reading for up to _PATIENCE_S, and not at all while an earlier one hangs.
+
+        Without a new reading these are the names of the last one.
+        """
+        if self._is_reading:
+            self._take(0)  # an earlier reading that took long
+        if self._is_reading:
+            return self._names
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="names", daemon=True)
             try:
@@ -52,22 +60,31 @@ class NamesThread:
             except RuntimeError:  # no thread can be made now
                 return read_names(self._log_dir)
             self._thread = thread
-        if not self._is_reading:
-            self._is_reading = True
-            self._asked.put(None)
-        try:
-            self._names = self._read.get(timeout=wait_s) if wait_s else self._read.get_nowait()
-        except queue.Empty:
-            if wait_s:
-                log.warning("names of pods not read yet: the disk of %s is slow or hangs", self._log_dir)
-        else:
-            self._is_reading = False
+        self._is_reading = True
+        self._asked.put(None)
+        self._take(_PATIENCE_S)
+        if self._is_reading and not self._is_slow:
+            log.warning("names of pods not read yet: the disk of %s is slow or hangs", self._log_dir)
+        self._is_slow = self._is_reading
         return self._names
+
+    def _take(self, wait_s: float) -> None:
+        """Take the result of the reading, if it comes within `wait_s`."""
+        try:
+            names = self._read.get(timeout=wait_s) if wait_s else self._read.get_nowait()
+        except queue.Empty:
+            return
+        self._is_reading, self._names = False, names or self._names
 
     def _run(self) -> None:
         while True:
             self._asked.get()
-            self._read.put(read_names(self._log_dir))
+            names = None
+            try:
+                names = read_names(self._log_dir)
+            except Exception:  # a bug: it must cost only names
+                log.exception("names of pods not read")
+            self._read.put(names)
 
 
 def _entries(folder: str) -> list[str]:

@@ -77,8 +77,8 @@ class TrackedPod:
     """Descriptor on memory.current; -1 while the file cannot be opened."""
     usage: PodUsage | None = None
     """The last sample; None before the first sample, and after a failed one."""
-    oom_kills: int = 0
-    """Count in memory.events when the pod was paused, or at the last OOM kill after that."""
+    oom_kills: int | None = None
+    """Count in memory.events when the pod was paused, or at the last OOM kill after that; None if it is unknown."""
     events_fd: int = -1
     """Descriptor on memory.events during a pause. Without it the kernel may drop the file's inode, and then sends no
     inotify event for a kill (kernfs_notify_workfn in fs/kernfs/file.c). -1 while the pod runs."""
@@ -117,12 +117,12 @@ class TrackedPod:
             self.list_at_ns = at_ns + _LIST_INTERVAL_S * NS_PER_S
         return self.below
 
-    def ran_s(self, since_ns: int, at_ns: int) -> float:
-        """Return the seconds from `since_ns` until `at_ns` without pauses; `since_ns` is not before `kind.started_ns`.
+    def ran_s(self, at_ns: int) -> float:
+        """Return the seconds that the pod's present containers have run until `at_ns`, as far as the daemon has seen.
 
-        A paused pod gets nowhere, so it is not older after a pause than before.
+        Pauses do not count: a paused pod hardly gets on with its start.
         """
-        paused = self.pod.paused
+        since_ns, paused = max(self.kind.seen_ns, self.kind.started_ns), self.pod.paused
         paused_ns = self.kind.paused_ns + (0 if paused is None else at_ns - max(paused.since_ns, since_ns))
         return max(at_ns - since_ns - paused_ns, 0) / NS_PER_S
 
@@ -139,6 +139,8 @@ class TrackedPod:
 
     def count_oom_kills(self) -> int:
         """Return the number of OOM kills in a paused pod so far.
+
+        It opens `events_fd`, too.
 
         Raises:
             CgroupGoneError, KernelReadError, MalformedError: memory.events cannot be read.

@@ -232,7 +232,7 @@ class PodTree:
         if tracked.kind.listens or tracked.kind.visited:
             self.kinds.listened(controller)
             return
-        silent_s = tracked.ran_s(max(tracked.kind.seen_ns, tracked.kind.started_ns), at_ns)
+        silent_s = tracked.ran_s(at_ns)
         if silent_s >= STARTING_S:
             self.kinds.was_silent(controller, silent_s)
             self._tell_siblings(controller, at_ns)
@@ -318,12 +318,16 @@ class PodTree:
     def _ask_who_listens(self, pods: Collection[TrackedPod], at_ns: int, at_once: int = _ASKED_AT_ONCE) -> None:
         """Check which of the due pods listen, to tell services from batch; at most `at_once`, the longest due first.
 
-        Pods that listen already, or have a class from a rule, are never due.
+        Pods that listen already, or have a class from a rule, are never due. A pod that was paused while it started is
+        not due before it has run for STARTING_S.
         """
         due = [
             tracked
             for tracked in pods
-            if not tracked.kind.listens and at_ns >= tracked.kind.ask_at_ns and self._class(tracked) is PodClass.AUTO
+            if not tracked.kind.listens
+            and at_ns >= tracked.kind.ask_at_ns
+            and self._class(tracked) is PodClass.AUTO
+            and not (tracked.kind.starting and tracked.ran_s(at_ns) < STARTING_S)
         ]
         due.sort(key=lambda tracked: tracked.kind.ask_at_ns)
         for tracked in due[:at_once]:
@@ -348,7 +352,7 @@ class PodTree:
             return Workload.STARTING
         if tracked.kind.listens is None:
             return Workload.SERVICE  # unknown: the careful guess, because services are paused least
-        age_s = tracked.ran_s(tracked.kind.started_ns, at_ns) if tracked.kind.started_ns else math.inf
+        age_s = tracked.ran_s(at_ns) if tracked.kind.started_ns else math.inf
         return self.kinds.of_silent(tracked.pod.controller, age_s)
 
     def _paused_elsewhere(self) -> list[PodCgroup]:

@@ -22,6 +22,11 @@ class Drifts:
             self.count, self._since_ns = 0, at_ns
         self.count += 1
 
+    @property
+    def ends_ns(self) -> int:
+        """The end of the current hour."""
+        return self._since_ns + _WINDOW_NS
+
     def is_enough(self, at_ns: int) -> bool:
         """Whether the answers of this hour are used up, so that the other writer gets the file."""
-        return self.count >= _MOST and at_ns - self._since_ns <= _WINDOW_NS
+        return self.count >= _MOST and at_ns <= self.ends_ns

@@ -6,16 +6,18 @@ import threading
 from pathlib import Path
 
 import pytest
+from helpers.trees import wait_until
 
 from cgpause.core.names import Names, PodName
 from cgpause.pods import names as names_module
 from cgpause.pods.names import NamesThread, read_names
 
 UID = "0f0e0d0c-0b0a-4908-8706-050403020100"
+OTHER = "1f0e0d0c-0b0a-4908-8706-050403020100"
 
 
-def log_folder(folder: Path, name: str) -> None:
-    (folder / "pods" / f"default_{name}_{UID}").mkdir(parents=True)
+def log_folder(folder: Path, name: str, uid: str = UID) -> None:
+    (folder / "pods" / f"default_{name}_{uid}").mkdir(parents=True)
 
 
 def test_names_are_read_at_once_while_the_disk_works(tmp_path: Path) -> None:
@@ -41,19 +43,60 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(
     monkeypatch.setattr(names_module, "read_names", hang)
     monkeypatch.setattr(names_module, "_PATIENCE_S", 0.01)
     assert names() == before
-    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)  # the next calls do not wait at all
     assert names() == before
     assert len(readings) == 1, "one reading at a time"
     assert [record.message for record in caplog.records] == [
         f"names of pods not read yet: the disk of {tmp_path} is slow or hangs"
     ]
-    log_folder(tmp_path / "other", "db")
-    answers.set()
-    while names._is_reading:  # the answer comes with one of the next calls
-        names()
-    assert names().pods == before.pods
-    assert len(readings) == 2
     assert threading.current_thread() not in readings
+
+    log_folder(tmp_path, "db", OTHER)
+    answers.set()
+    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(names_module, "read_names", read_names)
+    while names._is_reading:  # the first reading answers at any time
+        names()
+    assert set(names().pods) == {UID, OTHER}
+
+
+def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reading that took long, hours may pass until the next call."""
+    answers, done = threading.Event(), threading.Event()
+
+    def slow(log_dir: str) -> Names:
+        found = read_names(log_dir)
+        answers.wait(60)
+        done.set()
+        return found
+
+    names = NamesThread(str(tmp_path))
+    monkeypatch.setattr(names_module, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(names_module, "read_names", slow)
+    assert names() == Names({}, {})
+    log_folder(tmp_path, "web", UID)
+    answers.set()
+    assert done.wait(60)
+    wait_until(lambda: names._read.qsize() == 1, "the old answer")
+    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
+    assert set(names().pods) == {UID}
+
+
+def test_a_bug_in_the_reading_costs_only_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: str) -> Names:
+        raise ValueError("a bug")
+
+    log_folder(tmp_path, "web", UID)
+    names = NamesThread(str(tmp_path))
+    monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
+    before = names()
+    with monkeypatch.context() as patch:
+        patch.setattr(names_module, "read_names", fail)
+        assert names() == before
+    assert [record.message for record in caplog.records] == ["names of pods not read"]
+    log_folder(tmp_path, "db", OTHER)
+    assert set(names().pods) == {UID, OTHER}
 
 
 def test_names_are_read_by_the_caller_while_no_thread_can_be_made(

@@ -20,6 +20,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.discover import paused_cgroups
+from cgpause.pods.names import read_names
 from cgpause.restore import Restored, braked_roots, events, resume_all
 from cgpause.telemetry.events import Event
 
@@ -224,7 +225,7 @@ def test_what_memory_high_is_now_is_said(tree: FakeTree, capsys: Capture, foreig
 
 
 def named(outcomes: list[Restored], tree: FakeTree, result: Result) -> list[Event]:
-    return list(events(outcomes, str(tree.log_dir), "the reason", result))
+    return list(events(outcomes, read_names(str(tree.log_dir)).pods, "the reason", result))
 
 
 @pytest.mark.parametrize(
@@ -251,5 +252,5 @@ def test_a_pod_without_a_name_is_known_by_its_uid_and_failures_are_no_events(tre
         pause_pod(tree.root, paused)
     damage(bad)
     outcomes = resume_all(str(tree.root))
-    (event,) = events(outcomes, str(tree.folder / "absent"), "x", Result.OPERATOR)
+    (event,) = events(outcomes, {}, "x", Result.OPERATOR)
     assert event.pod == tree.uids["web"]

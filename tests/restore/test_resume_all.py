@@ -19,6 +19,7 @@ from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
 from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import list_pods
+from cgpause.pods.names import read_names
 from cgpause.restore import resume_all
 from cgpause.telemetry.events import Event
 
@@ -246,7 +247,7 @@ def test_each_resume_is_an_event_and_an_error_hides_none(tree: FakeTree, no_syst
     outcomes = sorted(resume_all(str(tree.root)), key=lambda outcome: outcome.error is None)
     assert [outcome.error is None for outcome in outcomes] == [False, True]
 
-    told = list(restore.events(outcomes, str(tree.log_dir), "a test", Result.STOPPED))
+    told = list(restore.events(outcomes, read_names(str(tree.log_dir)).pods, "a test", Result.STOPPED))
 
     assert [(event.what, event.reason) for event in told] == [("resumed", "a test")]
 
@@ -264,7 +265,7 @@ def test_what_is_resumed_at_the_daemons_end_in_other_trees_is_told_and_counted(
         def keep(self, event: Event, /) -> None:
             told.append((event.what, event.pod, event.result))
 
-    left = restore.resume_elsewhere(str(tree.root), str(tree.log_dir), Notes(), ())
+    left = restore.resume_elsewhere(str(tree.root), read_names(str(tree.log_dir)).pods, Notes(), ())
 
     assert left == 1, "the damaged one"
     assert told == [("resumed", "default/good", Result.STOPPED)]

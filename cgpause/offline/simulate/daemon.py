@@ -323,6 +323,9 @@ class SimDaemon:
             self._find_service(pod, facts)
             return
         silent_s = self._ran_s(pod)
+        if silent_s < STARTING_S:
+            self._ask_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
+            return
         known = self._kinds.version
         self._kinds.was_silent(facts.controller, silent_s)
         self._classify_silent([pod] if self._kinds.version == known else self._engine.pods)

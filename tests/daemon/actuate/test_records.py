@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from dataclasses import replace
 
 import pytest
-from helpers.actuating import ORIGINALS, THROTTLE, Bench, lines, locked
+from helpers.actuating import BY_HAND, ORIGINALS, THROTTLE, Bench, lines, locked
 from helpers.trees import records_left
 
 from cgpause.core.model import Mechanism, Owner
@@ -23,6 +24,20 @@ def test_records_of_others_are_taken_in(bench: Bench) -> None:
     ledger.resume(tracked.cgroup)
     bench.actuator.read_record(tracked)
     assert bench.held() == []
+
+
+def test_a_pause_that_replaced_another_between_two_readings_is_a_new_one(bench: Bench) -> None:
+    """An operator ends a pause that was given up, and pauses the pod again, as operations.md says."""
+    tracked = bench.tracked("b")
+    ledger.pause(tracked.cgroup, BY_HAND)
+    bench.actuator.read_record(tracked)
+    tracked.drifts.count = 10
+    (bench.folders["b"] / "memory.events").write_text("oom_kill 7\n")
+    ledger.resume(tracked.cgroup)
+    ledger.pause(tracked.cgroup, replace(BY_HAND, since_ns=BY_HAND.since_ns + 1))
+    bench.actuator.read_record(tracked)
+    assert tracked.pod.paused is not None
+    assert (tracked.pod.paused.since_ns, tracked.drifts.count, tracked.oom_kills) == (BY_HAND.since_ns + 1, 0, 7)
 
 
 def test_a_damaged_record_sets_the_pod_aside_and_is_told_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

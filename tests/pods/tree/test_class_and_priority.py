@@ -143,11 +143,12 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     tree.refresh(0)
     (tracked,) = tree.pods.values()
     tree.starts(tracked, S)
-    asked.answers = {slow: False}
+    asked.answers, asked.pods = {slow: False}, []
     tracked.pod = replace(tracked.pod, paused=record(6 * S))
     tree.refresh(100 * S)
     assert tracked.pod.workload is Workload.STARTING
-    assert tracked.ran_s(S, 100 * S) == 5.0
+    assert tracked.ran_s(100 * S) == 5.0
+    assert asked.pods == [], "it has not run long enough to be asked"
     tracked.resumed(105 * S)
     assert tracked.pod.paused is None
     tree.refresh(159 * S)
@@ -158,7 +159,25 @@ def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: A
     tracked.pod = replace(tracked.pod, paused=record(170 * S))
     tree.starts(tracked, 180 * S)  # a new container, in the pause
     tracked.resumed(190 * S)
-    assert tracked.ran_s(180 * S, 200 * S) == 10.0
+    assert tracked.ran_s(200 * S) == 10.0
+
+
+def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
+    fake: FakeTree, tree: PodTree, asked: Asked
+) -> None:
+    """No workload is certainly batch here, so a pod that was asked and does not listen counts as batch."""
+    slow = str(fake.add_pod("slow-0"))
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
+    tree.starts(tracked, S)
+    asked.answers, asked.pods = {slow: False}, []
+    tracked.pod = replace(tracked.pod, paused=record(3 * S))
+    tree.refresh(20 * S)
+    tracked.resumed(21 * S)
+    tree.refresh(28 * S)
+    assert (asked.pods, tracked.pod.workload) == ([], Workload.STARTING)
+    tree.refresh(29 * S)
+    assert (asked.pods, tracked.pod.workload) == ([slow], Workload.BATCH)
 
 
 def workloads(tree: PodTree) -> dict[str | None, Workload]:
