@@ -193,7 +193,7 @@ class Daemon:
         self._notifier.send("READY=1")
 
     def _resume_all(self, reason: str, result: Result, *, wait_s: float = 0.05) -> int:
-        """Undo all pauses of the daemon and expired ones, and restore memory.high; return how many could not be undone."""
+        """Undo all pauses of the daemon and expired ones, and restore memory.high; return how many steps failed."""
         left = 0
         for tracked in list(self._tree.pods.values()):
             pod = tracked.pod
