@@ -16,7 +16,7 @@ from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
 from cgpause.kernel.processes import Call, Processes
-from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
 
@@ -64,7 +64,7 @@ class Distress:
         if not paused_by_daemon(tracked.pod) or tracked.pod.distress is not None:
             return False
         try:
-            kills = tracked.count_oom_kills()
+            kills = count_oom_kills(tracked.cgroup)
         except CgpauseError:
             return False
         before, tracked.oom_kills = tracked.oom_kills, kills

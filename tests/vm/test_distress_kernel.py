@@ -53,7 +53,7 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, star
 
 def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
     pod, daemon = hold_web(node, start)
-    # The kernel sends no inotify event for a file whose inode it has dropped.
+    # The event also comes after the kernel was told to drop what it need not keep of memory.events.
     Path("/proc/sys/vm/drop_caches").write_text("2")
 
     # The limit is below the pod's use: at its next page the kernel kills, and counts that in memory.events.
