@@ -199,7 +199,9 @@ class Actuator:
             return
         before = tracked.pod.paused
         if record is not None and before is not None and record.since_ns != before.since_ns:
-            tracked.resumed(now_ns())  # that pause is over, and another one has begun since the last reading
+            # That pause is over, and another one has begun since the last reading.
+            self._ended(tracked)
+            self.counts.ended_elsewhere(tracked.pod.uid)
         if record is not None and tracked.pod.paused is None:
             tracked.oom_kills = _oom_kills(tracked)
             self._watch.add_pod(tracked.cgroup, paused=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import threading
 
 from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir
@@ -31,16 +30,13 @@ def read_names(log_dir: str) -> Names:
 
 
 class NamesThread:
-    """Reads the names in a thread: the folders are on a disk, and a disk can hang, which the daemon's loop must not."""
+    """Reads the names in threads: the folders are on a disk, and a disk can hang, which the daemon's loop must not."""
 
     def __init__(self, log_dir: str) -> None:
-        """Read the names in `log_dir`; the thread starts with the first reading."""
+        """Read the names in `log_dir`, at each call."""
         self._log_dir = log_dir
         self._names = Names({}, {})
-        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._read: queue.SimpleQueue[Names | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._is_reading = False
+        self._reading: threading.Thread | None = None
         self._is_slow = False
         """Whether the last reading took longer than _PATIENCE_S."""
 
@@ -49,42 +45,25 @@ class NamesThread:
 
         Without a new reading these are the names of the last one.
         """
-        if self._is_reading:
-            self._take(0)  # an earlier reading that took long
-        if self._is_reading:
+        if self._reading is not None and self._reading.is_alive():
             return self._names
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="names", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # no thread can be made now
-                return read_names(self._log_dir)
-            self._thread = thread
-        self._is_reading = True
-        self._asked.put(None)
-        self._take(_PATIENCE_S)
-        if self._is_reading and not self._is_slow:
+        self._reading = threading.Thread(target=self._read, name="names", daemon=True)
+        try:
+            self._reading.start()
+        except RuntimeError:  # no thread can be made now
+            self._reading = None
+            return read_names(self._log_dir)
+        self._reading.join(_PATIENCE_S)
+        was_slow, self._is_slow = self._is_slow, self._reading.is_alive()
+        if self._is_slow and not was_slow:
             log.warning("names of pods not read yet: the disk of %s is slow or hangs", self._log_dir)
-        self._is_slow = self._is_reading
         return self._names
 
-    def _take(self, wait_s: float) -> None:
-        """Take the result of the reading, if it comes within `wait_s`."""
+    def _read(self) -> None:
         try:
-            names = self._read.get(timeout=wait_s) if wait_s else self._read.get_nowait()
-        except queue.Empty:
-            return
-        self._is_reading, self._names = False, names or self._names
-
-    def _run(self) -> None:
-        while True:
-            self._asked.get()
-            names = None
-            try:
-                names = read_names(self._log_dir)
-            except Exception:  # a bug: it must cost only names
-                log.exception("names of pods not read")
-            self._read.put(names)
+            self._names = read_names(self._log_dir)
+        except Exception:  # a bug: it must cost only names
+            log.exception("names of pods not read")
 
 
 def _entries(folder: str) -> list[str]:

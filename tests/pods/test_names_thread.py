@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers.trees import wait_until
 
 from cgpause.core.names import Names, PodName
 from cgpause.pods import names as names_module
@@ -18,6 +17,12 @@ OTHER = "1f0e0d0c-0b0a-4908-8706-050403020100"
 
 def log_folder(folder: Path, name: str, uid: str = UID) -> None:
     (folder / "pods" / f"default_{name}_{uid}").mkdir(parents=True)
+
+
+def join_reading(names: NamesThread) -> None:
+    assert names._reading is not None
+    names._reading.join(60)
+    assert not names._reading.is_alive()
 
 
 def test_names_are_read_at_once_while_the_disk_works(tmp_path: Path) -> None:
@@ -54,29 +59,27 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(
     answers.set()
     monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
     monkeypatch.setattr(names_module, "read_names", read_names)
-    while names._is_reading:  # the first reading answers at any time
-        names()
+    join_reading(names)
     assert set(names().pods) == {UID, OTHER}
 
 
 def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a reading that took long, hours may pass until the next call."""
-    answers, done = threading.Event(), threading.Event()
+    answers = threading.Event()
 
     def slow(log_dir: str) -> Names:
         found = read_names(log_dir)
         answers.wait(60)
-        done.set()
         return found
 
     names = NamesThread(str(tmp_path))
-    monkeypatch.setattr(names_module, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(names_module, "read_names", slow)
-    assert names() == Names({}, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(names_module, "_PATIENCE_S", 0.0)
+        patch.setattr(names_module, "read_names", slow)
+        assert names() == Names({}, {})
     log_folder(tmp_path, "web", UID)
     answers.set()
-    assert done.wait(60)
-    wait_until(lambda: names._read.qsize() == 1, "the old answer")
+    join_reading(names)
     monkeypatch.setattr(names_module, "_PATIENCE_S", 60.0)
     assert set(names().pods) == {UID}
 

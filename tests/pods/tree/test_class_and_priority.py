@@ -12,6 +12,7 @@ from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods import tree as tree_module
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
@@ -136,15 +137,21 @@ def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree,
     assert workloads(tree) == {"web-0": Workload.SERVICE, "web-1": Workload.STARTING}
 
 
-def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
-    """Otherwise a service that was paused while it started would be taken for batch, and be frozen."""
-    tree.kinds.ended("default/job")  # while another workload is certainly batch, a silent young pod is STARTING
-    slow = str(fake.add_pod("slow-0"))
+def paused_while_it_starts(fake: FakeTree, tree: PodTree, asked: Asked, since_ns: int) -> tuple[str, TrackedPod]:
+    """Add a pod that does not listen, start it after 1 s and pause it; return its path and the pod."""
+    path = str(fake.add_pod("slow-0"))
     tree.refresh(0)
     (tracked,) = tree.pods.values()
     tree.starts(tracked, S)
-    asked.answers, asked.pods = {slow: False}, []
-    tracked.pod = replace(tracked.pod, paused=record(6 * S))
+    asked.answers, asked.pods = {path: False}, []
+    tracked.pod = replace(tracked.pod, paused=record(since_ns))
+    return path, tracked
+
+
+def test_a_pod_is_no_older_after_a_pause(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """Otherwise a service that was paused while it started would be taken for batch, and be frozen."""
+    tree.kinds.ended("default/job")  # while another workload is certainly batch, a silent young pod is STARTING
+    _, tracked = paused_while_it_starts(fake, tree, asked, 6 * S)
     tree.refresh(100 * S)
     assert tracked.pod.workload is Workload.STARTING
     assert tracked.ran_s(100 * S) == 5.0
@@ -166,12 +173,7 @@ def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
     fake: FakeTree, tree: PodTree, asked: Asked
 ) -> None:
     """No workload is certainly batch here, so a pod that was asked and does not listen counts as batch."""
-    slow = str(fake.add_pod("slow-0"))
-    tree.refresh(0)
-    (tracked,) = tree.pods.values()
-    tree.starts(tracked, S)
-    asked.answers, asked.pods = {slow: False}, []
-    tracked.pod = replace(tracked.pod, paused=record(3 * S))
+    slow, tracked = paused_while_it_starts(fake, tree, asked, 3 * S)
     tree.refresh(20 * S)
     tracked.resumed(21 * S)
     tree.refresh(28 * S)
