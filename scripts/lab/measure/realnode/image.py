@@ -60,7 +60,7 @@ def _build_kubelet(work: Path) -> None:
         hook = Path(scratch) / "hook"
         hook.write_bytes(_HOOK.read_bytes())
         hook.chmod(0o755)
-        # A root of ours has the host's /proc, /sys and /dev mounted in it. In a mount namespace of its own they are gone
+        # The host's /proc, /sys and /dev are mounted below the new root. In a mount namespace of its own they are gone
         # with the process, also if it is killed; so nobody who removes the folder reaches the host's files.
         as_root = ("unshare", "--mount", "mmdebstrap", "--mode=root")
         run_tool(
