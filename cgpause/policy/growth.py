@@ -83,6 +83,10 @@ class Growth(NamedTuple):
     """`flow` at the last reading of its page cache."""
     read_squares: float
     """`squares` at the last reading of its page cache."""
+    settled_at_ns: int
+    """The pod's `settled_at_ns` in the last sample; a later one means that its containers have changed."""
+    recorded: bool
+    """Whether its highest use so far was recorded as a peak, unless it has grown since `low`."""
 
     def is_young(self) -> bool:
         """Return True if its containers have run for less than YOUNG_NS: they may yet take their first memory."""
@@ -150,7 +154,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     moving: list[PodUsage] = []
     still: list[PodUsage | None] = []
     peaks: list[tuple[str, int]] = []
-    controllers: dict[CgroupId, str] | None = None
+    named: list[tuple[CgroupId, str]] = []
     for usage, before in zip_longest(pods, growths.still[: len(pods)]):
         still.append(usage)
         if usage == before:  # most pods of a node
@@ -187,19 +191,24 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 squares=0.0,
                 read_flow=0.0,
                 read_squares=0.0,
+                settled_at_ns=pod.settled_at_ns,
+                recorded=False,
             )
             moving.append(usage)
             if pod.controller is not None:
-                controllers = dict(growths.controllers) if controllers is None else controllers
-                controllers[key] = pod.controller
+                named.append((key, pod.controller))
             continue
+        if pod.controller is not None and key not in growths.controllers:  # kubelet made its log folder late
+            named.append((key, pod.controller))
         if not can_learn:
             if old.rate or pod.paused is not None or not old.admitted or old.excused or old.is_young():
                 moving.append(usage)
             continue
         (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
-         read_rate, admitted, _, excused, flow, squares, read_flow, read_squares) = old  # fmt: skip
+         read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, settled_at_ns,
+         recorded) = old  # fmt: skip
         is_paused = pod.paused is not None
+        has_new_containers = pod.settled_at_ns > settled_at_ns and pod.settled_at_ns > at_ns
         # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
         if (
             not rate
@@ -211,6 +220,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             and used <= top
             and used + noise > top
             and not (is_read and reclaimable != old_reclaimable)
+            and not has_new_containers
         ):
             still[-1] = usage
             continue
@@ -246,14 +256,11 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             top = used
         elif used < top - large:
             restarted = pod.settled_at_ns > at_ns and pod.settled_at_ns > then_ns
-            if pod.controller is not None:
+            # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
+            if pod.controller is not None and (not recorded or top > low + large):
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
-            if restarted and used < was - large:
-                base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
-            else:
-                base = used
-            top = low = used
-            low_ran_ns, excused = ran_ns, False
+            base, top, low, low_ran_ns, excused, recorded = used, used, used, ran_ns, False, True
+            has_new_containers = restarted
         else:
             if used < low:
                 low, low_ran_ns = used, ran_ns
@@ -274,20 +281,30 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 if rate < FORGOTTEN_RATE:
                     rate = 0.0
             top = used if used > top else top
+        # New containers begin anew, unless others of the pod have grown.
+        if has_new_containers and used <= low + large_bytes(top, capacity, noise):
+            base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
+            top = low = used
+            low_ran_ns, excused = 0, False
         held = (used if held is None else held) if is_paused else None
         if is_read:
             read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
         learned[key] = new(Growth, (
             used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-            admitted, grew, excused, flow, squares, read_flow, read_squares,
+            admitted, grew, excused, flow, squares, read_flow, read_squares, pod.settled_at_ns, recorded,
         ))  # fmt: skip
         is_young = bool(started_ns) and ran_ns < YOUNG_NS
         if rate or is_paused or not admitted or excused or is_young:
             moving.append(usage)
-    known = growths.controllers if controllers is None else controllers
+    known = {**growths.controllers, **dict(named)} if named else growths.controllers
     if len(learned) > len(pods):
         there = {pod.cgroup for _, pod in pods}
-        peaks += [(known[key], one.top) for key, one in learned.items() if key not in there and key in known]
+        gone = [(known[key], one) for key, one in learned.items() if key not in there and key in known]
+        peaks += [
+            (name, one.top)
+            for name, one in gone
+            if not one.recorded or one.top > one.low + large_bytes(one.top, capacity, noise)
+        ]
         learned = {key: one for key, one in learned.items() if key in there}
         known = {key: name for key, name in known.items() if key in there}
     return Growths(

@@ -343,19 +343,39 @@ NEW_CONTAINER = replace(JOB, settled_at_ns=START_NS + 5 * S)
 def test_a_restarted_pod_begins_again() -> None:
     known = growth(100, low=50 * MIB, ran_ns=9 * S, rate=MIB, base=50 * MIB, excused=True)
     found = after(known, 1000, 5, NEW_CONTAINER)
-    expected = growth(5, admitted=False, started_ns=START_NS + S, at_ns=START_NS + S)
-    assert found == expected._replace(read_used=known.read_used)
+    expected = growth(5, admitted=False, started_ns=START_NS + S, at_ns=START_NS + S, recorded=True)
+    assert found == expected._replace(read_used=known.read_used, settled_at_ns=NEW_CONTAINER.settled_at_ns)
 
 
-def test_a_restart_that_was_counted_before_is_a_drop() -> None:
-    """An earlier sample saw the memory go, so this sample changed little."""
-    found = after(growth(4, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
-    assert found.base == 4 * MIB
-    assert found.admitted
-    at = after(growth(5, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
-    assert at.admitted
-    below = after(growth(5 + 2**-20, top=100 * MIB, low=4 * MIB), 1000, 4, NEW_CONTAINER)
-    assert not below.admitted
+@pytest.mark.parametrize(
+    ("used", "begins"),
+    [
+        pytest.param(4 * MIB, True, id="as-before"),
+        pytest.param(4 * MIB + LARGE // 2, True, id="at-a-large-drop-above"),
+        pytest.param(4 * MIB + LARGE // 2 + 1, False, id="above"),
+    ],
+)
+def test_new_containers_begin_again_if_the_pod_has_not_grown(used: int, begins: bool) -> None:  # noqa: FBT001 - a table
+    """The memory of a killed container goes before the runtime removes its cgroup."""
+    known = growth(4, base=4 * MIB, ran_ns=9 * S, rate=MIB, recorded=True)
+    growths = Growths({POD.cgroup: known}, START_NS)
+    found = learn(growths, look(1000, PodUsage(used, NEW_CONTAINER))).pods[POD.cgroup]
+    assert found.admitted is not begins
+    assert found.is_young() is begins
+    assert found.base == (None if begins else 4 * MIB)
+
+
+def test_containers_are_new_once() -> None:
+    known = growth(4, settled_at_ns=NEW_CONTAINER.settled_at_ns)
+    assert after(known, 1000, 4, NEW_CONTAINER).admitted
+    again = after(known, 1000, 4, replace(NEW_CONTAINER, settled_at_ns=NEW_CONTAINER.settled_at_ns + 1))
+    assert not again.admitted, "a second container"
+
+
+def test_a_pod_that_stands_still_begins_again_with_its_containers() -> None:
+    found = learned((0, 4, JOB), (1000, 4, JOB), (2000, 4, NEW_CONTAINER))
+    assert not found.pods[JOB.cgroup].admitted
+    assert [usage.pod for usage in found.moving] == [NEW_CONTAINER]
 
 
 @pytest.mark.parametrize(("settled_ms", "admitted"), [(1000, True), (1000 + 1e-6, False)], ids=["settled", "new"])
@@ -377,6 +397,16 @@ def test_the_top_before_a_large_drop_is_a_peak_of_the_workload() -> None:
     assert peaks((0, 10, POD), (1000, 100, POD), (2000, 10, POD)) == {}, "a pod without a workload"
 
 
+def test_an_exit_over_several_samples_is_one_peak() -> None:
+    exit_ = [(2000, 400, JOB), (2050, 280, JOB), (2100, 160, JOB), (2150, 10, JOB)]
+    one = (0, 10, JOB), (1000, 510, JOB)
+    assert peaks(*one, *exit_) == {"default/job": (510 * MIB,)}
+    assert peaks(*one, *exit_, (3000, 10.5, JOB), (4000, 2, JOB)) == {"default/job": (510 * MIB,)}
+    again = peaks(*one, *exit_, (3000, 300, JOB), (4000, 10, JOB))
+    assert again == {"default/job": (510 * MIB, 300 * MIB)}
+    assert peaks((0, 510, JOB), *exit_) == {"default/job": (510 * MIB,)}, "the pod was there before the daemon"
+
+
 def test_a_killed_pod_wanted_more_than_it_had() -> None:
     assert peaks((0, 10, JOB), (1000, 100, JOB), (2000, 10, NEW_CONTAINER)) == {"default/job": (int(100 * MIB * 1.1),)}
 
@@ -392,6 +422,16 @@ def test_the_top_of_a_pod_that_is_gone_is_a_peak() -> None:
     growths = learn(growths, look(4000))
     assert growths.peaks == {"default/job": (100 * MIB,)}, "a pod without a workload leaves none"
     assert growths.pods == {}
+
+
+def test_the_memory_left_after_an_exit_is_no_peak_when_the_pod_is_gone() -> None:
+    growths = learned((0, 10, JOB), (1000, 100, JOB), (2000, 10, JOB), (3000, 10, NEW_CONTAINER))
+    assert learn(growths, look(4000)).peaks == {"default/job": (100 * MIB,)}
+
+
+def test_a_pod_whose_name_came_late_leaves_its_peak() -> None:
+    growths = learned((0, 10, POD), (1000, 100, JOB))
+    assert learn(growths, look(2000)).peaks == {"default/job": (100 * MIB,)}
 
 
 def test_the_controllers_of_pods_that_stay_are_kept() -> None:
