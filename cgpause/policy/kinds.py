@@ -2,9 +2,9 @@
 
 A pod without a listening TCP port is batch, or a service that has not started yet. Its workload tells them apart. Once
 a pod of it has listened, the workload is a service. Once a pod of it has ended by itself without listening, or was
-silent for FIRM_S, the workload is certainly batch. Until then a silent pod counts as batch, with one exception: while
-other workloads are certainly batch, the daemon pauses a young pod with care (`Workload.STARTING`), for it can pause
-pods of these instead.
+silent for FIRM_S, the workload is certainly batch. Until then a silent pod counts as batch, with two exceptions, which
+the daemon pauses with care (`Workload.STARTING`): a pod of a known service, and a young pod while other workloads are
+certainly batch, for the daemon can pause pods of these instead.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ class Kinds:
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
-        STARTING is a pod younger than FIRM_S whose workload is not certainly batch, while another workload is. The
-        caller knows whether the workload is a service.
+        STARTING is a pod of a known service, or a pod younger than FIRM_S whose workload is not certainly batch, while
+        another workload is.
         """
-        is_certain = controller is not None and self._known.get(controller) is False
-        if is_certain or age_s >= FIRM_S or not self._batch:
+        known = None if controller is None else self._known.get(controller)
+        if known:
+            return Workload.STARTING
+        if known is False or age_s >= FIRM_S or not self._batch:
             return Workload.BATCH
         return Workload.STARTING
 

@@ -31,6 +31,14 @@ def test_a_pod_that_was_silent_for_long_enough_makes_its_workload_certain() -> N
     assert kinds.of_silent("default/job", 0.0) is Workload.BATCH
 
 
+def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent() -> None:
+    kinds = Kinds()
+    kinds.listened("default/web")
+    assert kinds.of_silent("default/web", 0.0) is Workload.STARTING
+    assert kinds.of_silent("default/web", 10 * FIRM_S) is Workload.STARTING
+    assert kinds.of_silent("default/other", 0.0) is Workload.BATCH
+
+
 def test_a_workload_that_listened_once_stays_a_service() -> None:
     kinds = Kinds()
     kinds.ended("default/web")
