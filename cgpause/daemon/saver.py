@@ -61,6 +61,7 @@ class Saver:
         The caller never changes `peaks` in place: a new object means a change.
         """
         if not self._has_changed(peaks, kinds):
+            self.due_ns = NEVER_NS  # also if a second attempt has just succeeded
             return
         self.due_ns = self._next_ns
         if at_ns < self._next_ns:

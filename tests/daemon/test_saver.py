@@ -96,6 +96,22 @@ def test_nothing_more_is_handed_over_while_the_disk_hangs(path: str, hand: Hand)
     assert learned.read(path) == Learned(WEB)
 
 
+def test_nothing_is_due_after_a_second_attempt_has_succeeded(tmp_path: Path, hand: Hand) -> None:
+    """The loop waits for what is due, so a time in the past would make it turn without a rest."""
+    folder = tmp_path / "absent"
+    one = saver_at(str(folder / LEARNED_FILE), hand)
+    one.turn(0, JOB, Kinds())
+    hand.work()
+    one.turn(MINUTE_NS, JOB, Kinds())
+    one.turn(MINUTE_NS + 1, JOB, Kinds())
+    folder.mkdir()
+    hand.work()
+
+    one.turn(2 * MINUTE_NS, JOB, Kinds())
+
+    assert (hand.jobs, one.due_ns) == ([], NEVER_NS)
+
+
 def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -> None:
     known, kinds = Learned(JOB), Kinds()
     saver_at(path, hand, known).close(known.peaks, kinds)
