@@ -1,7 +1,7 @@
 """Distress, which ends a pause early: the pod's containers change, or a process in it is killed, started or terminated.
 
-inotify reports container changes and OOM kills. The daemon checks the rest once a second, and everything if inotify
-does not work.
+inotify reports container changes and most OOM kills. The daemon checks the rest and all OOM kills once a second, and
+everything if inotify does not work.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ class Distress:
                 continue
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
-                self.check_oom(tracked, at_ns)
+            # The kernel drops an event on memory.events if it has dropped the file's inode before, as under pressure
+            # (kernfs_notify_workfn(), fs/kernfs/file.c).
+            self.check_oom(tracked, at_ns)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""
@@ -130,6 +132,7 @@ class Distress:
             return
         if call is Call.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
+            self._tree.ends(tracked, at_ns)
         else:
             self._tree.was_visited(tracked, at_ns)
         self._mark(tracked, call)

@@ -49,6 +49,7 @@ class Intake:
             started_ns = time.thread_time_ns()
             schedule = self.refresh(schedule, headroom, at_ns)
             times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
+        self.tree.take_words(at_ns)
         urgent = changes.high and self.brake.answer_drift(at_ns)
         for key, change in changes.pods.items():
             tracked = self.tree.pods.get(key)
@@ -76,6 +77,8 @@ class Intake:
         if PodChange.CONTAINERS in change:
             urgent = self.distress.on_containers(tracked, at_ns) or urgent
             schedule = _expect_newcomer(schedule, at_ns)
+            if tracked.pod.name is None:
+                self.follower.times.is_named(at_ns)
         return schedule, urgent
 
     def refresh(self, schedule: Schedule, headroom: Headroom | None, at_ns: int) -> Schedule:

@@ -114,8 +114,9 @@ class PodTree:
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
             if not left.kind.listens and not left.kind.visited:
+                known = self.kinds.version
                 self.kinds.ended(pod.controller)
-                self._tell_siblings(pod.controller, at_ns)
+                self._tell_siblings(pod.controller, at_ns, known)
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
@@ -128,12 +129,12 @@ class PodTree:
                 tracked.failure, tracked.retry_at_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
                 tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or _LEFT_BEHIND)
             if facts or tracked.pod.name is None:
-                self.update_facts(tracked, at_ns)
+                self._name(tracked, at_ns)
         if self._refreshed:
             for tracked in appeared:
                 tracked.settle(at_ns, self.config.hold)
                 self.starts(tracked, at_ns)
-        self._take_words(at_ns)
+        self.take_words(at_ns)
         self._ask_who_listens(appeared, at_ns, at_once=len(appeared))
         self._ask_who_listens(self.pods.values(), at_ns)
         self._refreshed = True
@@ -187,6 +188,14 @@ class PodTree:
             controller=None if name is None else controller(name.namespace, name.name),
         )
 
+    def _name(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Read a pod's facts again; with a name comes what is known of its workload."""
+        had_name = tracked.pod.name is not None
+        self.update_facts(tracked, at_ns)
+        if not had_name and tracked.kind.starting and self.kinds.is_silent(tracked.pod.controller):
+            tracked.kind.starting = tracked.kind.listens = False
+            self._classify(tracked, at_ns)
+
     def _ask_word(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, once for its present containers, unless the operator heeds none."""
         name = self.names.pods.get(tracked.pod.uid)
@@ -194,7 +203,8 @@ class PodTree:
             tracked.kind.word_asked = True
             self._words.ask(tracked.cgroup)
 
-    def _take_words(self, at_ns: int) -> None:
+    def take_words(self, at_ns: int) -> None:
+        """Take in the pods' own words that were read since the last call."""
         for key, word in self._words.take().items():
             tracked = self.pods.get(key)
             if tracked is not None:
@@ -212,7 +222,7 @@ class PodTree:
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.kind.started_ns, tracked.kind.paused_ns = at_ns, 0
-        tracked.kind.word_asked = False
+        tracked.kind.word_asked = tracked.kind.ends = False
         self._ask_word(tracked)
         if tracked.kind.listens:
             return
@@ -234,11 +244,17 @@ class PodTree:
             return
         silent_s = tracked.ran_s(at_ns)
         if silent_s >= STARTING_S:
+            known = self.kinds.version
             self.kinds.was_silent(controller, silent_s)
-            self._tell_siblings(controller, at_ns)
+            self._tell_siblings(controller, at_ns, known)
 
-    def _tell_siblings(self, controller: str | None, at_ns: int) -> None:
-        """Classify the pods again after a workload turned out to be silent: its pods no longer count as starting."""
+    def _tell_siblings(self, controller: str | None, at_ns: int, known: int) -> None:
+        """Classify the pods again after a workload turned out to be silent: its pods no longer count as starting.
+
+        `known` is the version of `kinds` before; without a change nothing is done, for each pod meets all rules.
+        """
+        if self.kinds.version == known:
+            return
         for tracked in self.pods.values():
             if tracked.kind.starting and self.kinds.is_silent(controller) and tracked.pod.controller == controller:
                 tracked.kind.starting, tracked.kind.listens = False, False
@@ -259,6 +275,11 @@ class PodTree:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
         tracked.kind.visited = True
         self.kinds.listened(tracked.pod.controller)
+        self._classify(tracked, at_ns)
+
+    def ends(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Treat a pod that was told to end as a service: its grace period may be longer than it is spared."""
+        tracked.kind.ends = True
         self._classify(tracked, at_ns)
 
     def was_not_visited(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -283,12 +304,11 @@ class PodTree:
     def read_details(self, at_ns: int) -> None:
         """Read the facts that a decision needs while memory is tight.
 
-        They are reclaimable memory, tmpfs, own words, which of the running pods listen and, if sacrifices are
+        They are reclaimable memory, tmpfs, which of the running pods listen and, if sacrifices are
         configured, CPU time. The loop calls it once a second; `TrackedPod.is_stat_due` avoids most readings of
         memory.stat, the slowest of them. A pod that cannot be read keeps its last values.
         """
         self.read_at_ns = at_ns
-        self._take_words(at_ns)
         wants_cpu = self.config.reserve.sacrifice  # only sacrifices use the CPU time
         for tracked in self.pods.values():
             is_due = tracked.is_stat_due(at_ns)
@@ -346,7 +366,7 @@ class PodTree:
         ruled = self._class(tracked)
         if ruled is not PodClass.AUTO:
             return Workload(ruled)
-        if tracked.kind.visited or tracked.kind.listens:
+        if tracked.kind.visited or tracked.kind.listens or tracked.kind.ends:
             return Workload.SERVICE
         if tracked.kind.starting:
             return Workload.STARTING

@@ -311,17 +311,17 @@ def test_a_pod_is_asked_once_until_its_containers_change(fake: FakeTree, tree: P
     assert len(asked.pods) == 2
 
 
-def test_a_word_that_comes_later_counts_with_the_next_details(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_a_word_that_comes_later_counts_as_soon_as_it_is_taken(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     fake.add_pod("web")
     (tracked,) = tree.refresh(0)[0]
     asked._keep(tracked.pod.cgroup, OwnWord.BATCH)
-    tree.read_details(1)
+    tree.take_words(1)
     assert tracked.pod.workload is Workload.BATCH
     asked._keep(tracked.pod.cgroup, OwnWord.PROTECT)
-    tree.read_details(2)
+    tree.take_words(2)
     assert tracked.pod.protected == OWN
     asked._keep(tracked.pod.cgroup, OwnWord.BATCH)
-    tree.read_details(3)
+    tree.take_words(3)
     assert tracked.pod.protected == OWN, "a manifest never changes, so a container that says less changes nothing"
 
 

@@ -52,15 +52,19 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, star
 
 
 def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start)
-    # The event also comes after the kernel was told to drop what it need not keep of memory.events.
+    pod = node.add("web", 10)
+    (pod / "memory.max").write_text("40M")  # before the pause: the daemon looks for kills when a limit changes
+    node.add("filler", 10, namespace="kube-system")
+    service = BATCH.replace('"batch"', '"service"')  # throttled all the time, so that it can grow
+    daemon = start(QUICK + NOT_HELD_LONG + service + "[throttle]\nquota_us = 20000\n")
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+    # Without an inode of memory.events in its cache, the kernel reports no change of that file.
     Path("/proc/sys/vm/drop_caches").write_text("2")
 
-    # The limit is below the pod's use: at its next page the kernel kills, and counts that in memory.events.
-    (pod / "memory.max").write_text("1M")
+    node.resize("web", 80)
 
-    # The kill removes no cgroup, so only the event reports it. Nothing here reads memory.events: that would make its
-    # inode again.
+    # The kill removes no cgroup.
     daemon.wait_for_log('reason="a process in it was OOM-killed"')
 
 

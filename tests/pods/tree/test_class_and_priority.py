@@ -125,6 +125,36 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     assert workloads(tree)["job-1"] is Workload.BATCH
 
 
+def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+    """kubelet makes a pod's log folder after its cgroup."""
+    asked.answers = {str(fake.add_pod("job-0")): False}
+    tree.refresh(0)
+    tree.refresh(int(tree_module.STARTING_S * S))
+    fake.add_pod("job-1", log=False)
+    tree.refresh(20 * S)
+    (late,) = (tracked for tracked in tree.pods.values() if tracked.pod.name is None)
+    assert late.pod.workload is Workload.STARTING
+
+    (fake.log_dir / "pods" / f"default_job-1_{late.pod.uid}").mkdir()
+    tree.refresh(21 * S, facts=False)
+
+    assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
+
+
+def test_who_listens_does_not_make_every_pod_meet_all_rules(
+    fake: FakeTree, tree: PodTree, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked.answers = {str(fake.add_pod(f"job-{number}")): False for number in range(10)}
+    tree.refresh(0)
+    tree.refresh(60 * S)
+    classified: list[str | None] = []
+    monkeypatch.setattr(tree, "_classify", lambda tracked, _: classified.append(tracked.pod.name))
+
+    tree.refresh(120 * S, facts=False)
+
+    assert sorted(map(str, classified)) == [f"job-{number}" for number in range(10)], "each for its own answer"
+
+
 def test_a_workload_that_listens_after_all_is_not_known_as_batch(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     slow, later = str(fake.add_pod("web-0")), str(fake.add_pod("web-1"))
     asked.answers = {slow: False, later: False}
@@ -184,6 +214,23 @@ def test_a_pod_that_was_paused_while_it_started_is_not_taken_for_batch(
 
 def workloads(tree: PodTree) -> dict[str | None, Workload]:
     return {tracked.pod.name: tracked.pod.workload for tracked in tree.pods.values()}
+
+
+def test_a_pod_that_was_told_to_end_counts_as_a_service_until_its_containers_change(
+    fake: FakeTree, tree: PodTree, asked: Asked
+) -> None:
+    asked.answers = {str(fake.add_pod("job-0")): False}
+    tree.refresh(0)
+    (job,) = tree.pods.values()
+
+    tree.ends(job, S)
+    assert job.pod.workload is Workload.SERVICE
+    tree.refresh(600 * S)
+    assert job.pod.workload is Workload.SERVICE
+    assert not tree.kinds.known().get("default/job"), "its workload is no service"
+
+    tree.starts(job, 601 * S)
+    assert job.pod.workload is Workload.BATCH
 
 
 def test_a_pod_that_had_no_process_yet_is_asked_again_after_1_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:

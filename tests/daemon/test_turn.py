@@ -1,0 +1,114 @@
+"""One turn of the loop and of its intake, with parts that the test replaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from helpers.actuating import Bench
+from helpers.nodes import pod, sample
+
+from cgpause.config.settings import Config
+from cgpause.core.model import PodUsage, Sample
+from cgpause.daemon import loop as loop_module
+from cgpause.daemon.distress import Distress
+from cgpause.daemon.intake import Intake
+from cgpause.daemon.loop import Loop, Woken
+from cgpause.kernel.inotify import Changes, PodChange, Watch
+from cgpause.pods.refresh_times import RefreshTimes
+from cgpause.pods.tracked import TrackedPod
+from cgpause.policy.decide import State
+from cgpause.policy.schedule import Schedule
+
+S = 1_000_000_000
+
+
+class Clock:
+    """The loop's clock, which only the test moves."""
+
+    def __init__(self) -> None:
+        self.ns = 1000 * S
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def quiet(*_: object, **__: object) -> None:
+    """Do nothing, in place of a part of the loop."""
+
+
+def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh before it may wait half a second for a disk; in that time pods grow."""
+    clock, taken = Clock(), []
+    monkeypatch.setattr(loop_module, "now_ns", clock)
+
+    def take_in(_: Changes, schedule: Schedule, *__: object) -> tuple[Schedule, bool]:
+        clock.ns += S // 2
+        return schedule, True
+
+    def scan(*_: object, **__: object) -> None:
+        clock.ns += S // 4
+
+    def read(at_ns: int, **__: object) -> Sample:
+        taken.append(at_ns)
+        return sample(at_ns, 10, [PodUsage(1, pod("a"))])
+
+    times: list[int] = []
+    traced = SimpleNamespace(turn=lambda at_ns, _: times.append(at_ns))
+    part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
+    intake = SimpleNamespace(
+        tree=SimpleNamespace(config=Config(), kinds=None, spare_unmade=quiet),
+        take_in=take_in,
+        distress=SimpleNamespace(scan=scan),
+        follower=SimpleNamespace(unwatched=False),
+        actuator=SimpleNamespace(apply=quiet, counts=SimpleNamespace(ticks=SimpleNamespace(observe=quiet))),
+        publisher=part,
+        brake=part,
+        sleep_ns=quiet,
+    )
+    sampler = SimpleNamespace(sample=read, kubepods_current_bytes=0)
+    parts = {name: cast(Any, part) for name in ("epoll", "status", "saver")}
+    parts["tracer"] = traced
+    loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
+
+    loop.turn(Woken(Changes(), urgent=False), stopping=False)
+
+    assert taken == [1000 * S + 3 * S // 4]
+    assert times == taken, "the trace has this sample"
+
+
+def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -> None:
+    """Take in that the containers of a pod have changed; the next refresh was due in a quarter of an hour."""
+    part: Any = SimpleNamespace(answer_drift=quiet)
+    follower: Any = SimpleNamespace(times=times)
+    distress = Distress(bench.tree, bench.actuator, quiet)
+    intake = Intake(bench.tree, follower, part, part, bench.actuator, part, distress, part)
+    times.due_ns = 900 * S
+    changes = Changes(pods={tracked.cgroup.id: PodChange.CONTAINERS})
+    intake.take_in(changes, Schedule(), None, 5 * S)
+
+
+def test_a_pod_without_a_name_is_looked_up_again_when_it_gets_a_container(tmp_path: Path, watch: Watch) -> None:
+    """kubelet makes its log folder after its cgroup and before its sandbox."""
+    bench, times = Bench(tmp_path, watch), RefreshTimes()
+    tracked = bench.tracked("b")
+    take_in_containers(bench, tracked, times)
+    assert times.due_ns == 900 * S, "its name is known"
+
+    tracked.pod = replace(tracked.pod, name=None)
+    take_in_containers(bench, tracked, times)
+    assert times.due_ns == 5 * S
+
+
+def test_an_oom_kill_without_an_event_is_found_by_the_next_scan(tmp_path: Path, watch: Watch) -> None:
+    bench = Bench(tmp_path, watch)
+    bench.pause("b")
+    (bench.folders["b"] / "memory.events").write_text("oom 1\noom_kill 1\n")
+    distress = Distress(bench.tree, bench.actuator, quiet)
+
+    distress.scan(S, unwatched=False)
+
+    assert bench.tracked("b").pod.distress == "a process in it was OOM-killed"
