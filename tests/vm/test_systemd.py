@@ -249,6 +249,22 @@ def test_install_over_a_bad_configuration_changes_nothing(calm: Node) -> None:
     assert (main_pid(), os.readlink(PREFIX / "current")) == before
 
 
+def test_install_checks_the_configuration_that_a_drop_in_names(calm: Node) -> None:
+    before = (main_pid(), os.readlink(PREFIX / "current"))
+    pool = CONFIG.with_name("pool-a.toml")
+    pool.write_text(f"{CONFIG_TEXT}[watermark]\n")
+    try:
+        with unit_options(f"--verbose --config {pool}"):
+            said = install("--wheels", WHEELS, status=2)
+            after = (main_pid(), os.readlink(PREFIX / "current"))
+    finally:
+        pool.unlink()
+
+    assert f"{pool}:" in said
+    assert f"CGPAUSE_OPTIONS=--verbose --config {pool} " in said
+    assert after == before
+
+
 def test_reload_takes_a_good_configuration_and_keeps_the_old_one_over_a_bad_one(calm: Node) -> None:
     before = main_pid()
     journal = Journal()

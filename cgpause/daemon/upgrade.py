@@ -1,0 +1,74 @@
+"""Checks the configuration before an upgrade, for scripts/install and the Debian package.
+
+    python -m cgpause.daemon.upgrade
+
+The new version checks it with the options that the installed unit gives to the daemon: a drop-in may name another file.
+With a bad configuration the new daemon would exit with 2, and systemd would not start it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import subprocess
+import sys
+
+from cgpause.core.errors import printable
+from cgpause.core.exit_codes import Exit
+from cgpause.daemon import reload
+from cgpause.kernel import logfmt
+from cgpause.kernel.journal import UNIT
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = "CGPAUSE_OPTIONS="
+_SHOW = ("systemctl", "show", "--property=Environment", UNIT)
+_SHOW_S = 30
+
+
+def main() -> int:
+    """Return 0 if the daemon would accept options and configuration, else log the problems and return their status."""
+    logfmt.set_up(verbose=False)
+    try:
+        options = unit_options()
+    except subprocess.TimeoutExpired:
+        log.error("systemd does not answer within %d s: %s", _SHOW_S, " ".join(_SHOW))
+        return Exit.CHECK_FAILED
+    try:
+        status = reload.main(shlex.split(options))
+    except ValueError as e:  # a quote without its end
+        log.error("the options cannot be read: %s", e)
+        status = Exit.USAGE
+    except SystemExit as e:  # the new version does not know an option
+        status = Exit.USAGE if e.code else Exit.DONE
+    if status:
+        log.error("the new version was to use %s%s (systemctl cat cgpause)", _OPTIONS, printable(options))
+    return status
+
+
+def unit_options() -> str:
+    """Return CGPAUSE_OPTIONS as systemd has loaded it; empty without systemd (a chroot) or without the unit.
+
+    Raises:
+        subprocess.TimeoutExpired: systemd hangs.
+    """
+    try:
+        shown = subprocess.run(_SHOW, capture_output=True, text=True, errors="replace", timeout=_SHOW_S, check=False)
+    except OSError:
+        return ""
+    found = [word for word in _words(shown.stdout.partition("=")[2]) if word.startswith(_OPTIONS)]
+    return found[-1].removeprefix(_OPTIONS) if found else ""
+
+
+def _words(text: str) -> list[str]:
+    r"""Return the words that systemctl shows: those with special characters in double quotes, with \ before some.
+
+    It is shell_maybe_quote() in systemd's src/basic/escape.c, since 247. shlex would leave the \ before $.
+    """
+    found = re.findall(r'"((?:[^"\\]|\\.)*)"|(\S+)', text)
+    return [plain or re.sub(r"\\(.)", r"\1", quoted) for quoted, plain in found]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
