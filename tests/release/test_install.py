@@ -150,6 +150,22 @@ def test_the_first_install_has_no_unit_and_no_configuration(tmp_path: Path, comm
     assert (tmp_path / "etc/cgpause/config.toml").read_text() == (REPO / "systemd/config.toml").read_text()
 
 
+@pytest.mark.parametrize("failing", ["mktemp", "sed", "chmod", "mv"])
+def test_a_unit_is_written_as_a_whole_or_the_install_ends(failing: str, tmp_path: Path, commands: Path) -> None:
+    """As on a full disk: sed has written a part of the file."""
+    unit = tmp_path / "etc/systemd/system/cgpause.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("old\n")
+    executable(commands / failing, "echo '[Unit]'; exit 1")
+    write = f"prefix=/opt; if write_unit {unit}; then echo changed; fi; echo went on"
+
+    said = run("bash", installer(tmp_path, write), commands, 1)
+
+    assert f"{unit} cannot be written" in said
+    assert "went on" not in said
+    assert [path.read_text() for path in unit.parent.iterdir()] == ["old\n"]
+
+
 # --- the Debian package's postinst -----------------------------------------------------------------------------------
 
 
