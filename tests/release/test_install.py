@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +150,24 @@ def test_the_first_install_has_no_unit_and_no_configuration(tmp_path: Path, comm
 
     assert "every option at its default" in said
     assert (tmp_path / "etc/cgpause/config.toml").read_text() == (REPO / "systemd/config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    "changed", ["pyproject.toml", "cgpause/core/clock.py", "systemd/restore.sh", "docs/cli.md", "docs/man/cgpause.1"]
+)
+def test_a_change_of_any_installed_file_makes_another_version(changed: str, tmp_path: Path, commands: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for name in ("cgpause", "docs", "scripts/completions", "systemd"):
+        shutil.copytree(REPO / name, checkout / name)
+    shutil.copy(REPO / "pyproject.toml", checkout)
+    fingerprint = f"REPO={checkout} wheels= prefix=/opt python={sys.executable}; fingerprint"
+
+    before = run("bash", installer(tmp_path, fingerprint), commands, 0)
+    (checkout / changed).write_text((checkout / changed).read_text() + "\n")
+    after = run("bash", installer(tmp_path, fingerprint), commands, 0)
+
+    assert re.fullmatch(r"[0-9a-f]{64}  -\n", before), "and no error of a command"
+    assert after != before
 
 
 @pytest.mark.parametrize("failing", ["mktemp", "sed", "chmod", "mv"])
