@@ -392,7 +392,10 @@ def config(
 def metrics(
     context: typer.Context,
     listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS:PORT", help=f"Serve them there (default: {DEFAULT_LISTEN}).")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS:PORT", help=f"Serve them there (default: {DEFAULT_LISTEN}; :PORT: on all addresses)."
+        ),
     ] = None,
     textfile: Annotated[
         str | None,

@@ -6,6 +6,7 @@ daemon publishes; while that is old or missing, only the metric that shows that 
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
@@ -41,7 +42,7 @@ _GRACE_S = 0.05
 
 
 class Listen(NamedTuple):
-    """An address to listen on."""
+    """An address to listen on; without a host it stands for all addresses of the node, IPv6 and IPv4."""
 
     host: str
     port: int
@@ -49,27 +50,29 @@ class Listen(NamedTuple):
     @property
     def url(self) -> str:
         """Return the URL of the address."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = f"[{self.host}]" if ":" in self.host else self.host or "*"
         return f"http://{host}:{self.port}/metrics"
 
 
 def parse_listen(text: str) -> Listen:
-    """Return the address in text such as `127.0.0.1:10912` or `[::1]:10912`.
+    """Return the address in text such as `127.0.0.1:10912`, `[::1]:10912` or `:10912`.
 
     Raises:
         UsageError: the text is no address; the message names the allowed forms.
     """
-    host, _, port = text.rpartition(":")
+    host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         address = ipaddress.ip_address(bare)
     except ValueError:
         address = None
     is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
+    if colon and not host and is_number:
+        return Listen("", int(port))
     if address is None or (address.version == 6) != (bare != host) or not is_number:
         raise UsageError(
             f"--listen {printable(text)}: give an IP address and a port, like {DEFAULT_LISTEN} or [::1]:10912 "
-            "(0.0.0.0 for all addresses; then everyone who reaches the node can read the names of its pods)"
+            "(:10912 for all addresses; then everyone who reaches the node can read the names of its pods)"
         )
     return Listen(str(address), int(port))
 
@@ -193,7 +196,9 @@ class _Server(ThreadingMixIn, WSGIServer):
             client.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Bind without a DNS request for this host's name, which HTTPServer makes."""
+        """Bind without a DNS request for this host's name, which HTTPServer makes; `::` takes IPv4 too."""
+        if self.server_address[0] == "::":
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
         host, port = self.socket.getsockname()[:2]
         self.server_name, self.server_port = host, port
@@ -241,12 +246,22 @@ def serve(source: Source, listen: Listen) -> None:
         HostError: the address cannot be used.
     """
     try:
-        server = _Server(listen, application(source))
+        server = _bound(listen, application(source))
     except OSError as e:
         raise HostError(f"cannot listen on {listen.url}: {e.strerror}; --listen names another address") from e
     with server:
-        log.info("serving %s", fields(url=Listen(listen.host, server.server_port).url))
+        log.info("serving %s", fields(url=Listen(server.server_name, server.server_port).url))
         _until_told(server.serve_forever)
+
+
+def _bound(listen: Listen, app: WSGIApplication) -> _Server:
+    """Return a server on the address; without a host on `::`, or on 0.0.0.0 if the kernel has no IPv6."""
+    try:
+        return _Server(Listen(listen.host or "::", listen.port), app)
+    except OSError as e:
+        if listen.host or e.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        return _Server(Listen("0.0.0.0", listen.port), app)  # noqa: S104 - the operator asked for all addresses
 
 
 # --- as a file -------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_the_sidecar_can_read_figures_and_nothing_else(pod: dict[str, Any]) -> N
     assert sidecar["volumeMounts"] == [{"name": "run", "mountPath": DEFAULT_RUN_DIR, "readOnly": True}]
     port = int(DEFAULT_LISTEN.rpartition(":")[2])
     assert [known["containerPort"] for known in sidecar["ports"]] == [port]
-    assert sidecar["command"][-1] == f"0.0.0.0:{port}"
+    assert sidecar["command"][-1] == f":{port}"
     assert sidecar["livenessProbe"] == sidecar["readinessProbe"]
     assert sidecar["readinessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
 

@@ -131,6 +131,7 @@ def test_what_is_wrong_is_said_once_and_so_is_that_it_is_over(
         ("[::1]:80", Listen("::1", 80)),
         ("0.0.0.0:65535", Listen("0.0.0.0", 65535)),
         ("[::]:0", Listen("::", 0)),
+        (":10912", Listen("", 10912)),
     ],
 )
 def test_an_address_is_read(text: str, expected: Listen) -> None:
@@ -139,7 +140,8 @@ def test_an_address_is_read(text: str, expected: Listen) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "10912", ":10912", "localhost:80", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80",
+    ["", ":", "10912", ":x", ":65536", "[]:80", "::80", "localhost:80",
+     "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80",
      "[127.0.0.1]:80", "[::1]", "127.0.0.1:٣", "127.0.0.1:1\n", "1.2.3:80", "[::1%lo]:x"],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
@@ -250,8 +252,8 @@ def test_a_file_that_cannot_be_written_exits_5(path: str) -> None:
 class Server:
     """`cgpause metrics` on a free port of the loopback."""
 
-    def __init__(self, path: str, log: Path, *args: str) -> None:
-        command = [sys.executable, "-m", "cgpause", *metrics(path, *args)]
+    def __init__(self, path: str, log: Path, *args: str, python: tuple[str, ...] = ("-m", "cgpause")) -> None:
+        command = [sys.executable, *python, *metrics(path, *args)]
         self.log_path = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(command, stderr=out, stdout=out, stdin=subprocess.DEVNULL)
@@ -267,8 +269,10 @@ class Server:
         assert found is not None, self.log
         return int(found[1])
 
-    def get(self, target: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, str, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port(), timeout=60)
+    def get(
+        self, target: str = "/metrics", method: str = "GET", host: str = "127.0.0.1", **headers: str
+    ) -> tuple[int, str, bytes]:
+        connection = http.client.HTTPConnection(host, self.port(), timeout=60)
         connection.request(method, target, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.headers.get("Content-Type", ""), answer.read()
@@ -305,6 +309,42 @@ def test_it_serves_scrapes_and_ends_when_told(server: Server, publish: Publish) 
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(60) == 0
     assert server.log.count("\n") <= 3, "scrapes are no news"
+
+
+NO_IPV6 = """
+import errno, runpy, socket
+
+class Socket(socket.socket):
+    def __init__(self, family=-1, *rest, **more):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        super().__init__(family, *rest, **more)
+
+socket.socket = Socket
+runpy.run_module("cgpause", run_name="__main__")
+"""
+
+
+def test_all_addresses_are_those_of_ipv6_and_ipv4(path: str, tmp_path: Path) -> None:
+    """As a pod of an IPv6-only cluster and one of an IPv4 cluster get the probes of kubelet."""
+    server = Server(path, tmp_path / "log", "--listen", ":0")
+    try:
+        assert server.get(host="::1")[0] == 200
+        assert server.get(host="127.0.0.1")[0] == 200
+        assert f"http://[::]:{server.port()}/metrics" in server.log
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def test_without_ipv6_all_addresses_are_those_of_ipv4(path: str, tmp_path: Path) -> None:
+    server = Server(path, tmp_path / "log", "--listen", ":0", python=("-c", NO_IPV6))
+    try:
+        assert server.get()[0] == 200
+        assert f"http://0.0.0.0:{server.port()}/metrics" in server.log
+    finally:
+        server.process.kill()
+        server.process.wait()
 
 
 def drip(slow: socket.socket) -> bool:
