@@ -225,7 +225,8 @@ def application(source: Source) -> WSGIApplication:
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path, kind = environ.get("PATH_INFO", ""), "text/plain; charset=utf-8"
-        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+        method = environ.get("REQUEST_METHOD")
+        if method not in ("GET", "HEAD"):
             status, body = "405 Method Not Allowed", b"only GET\n"
         elif path == "/metrics":
             status, body, kind = "200 OK", source.text(), "text/plain; version=0.0.4; charset=utf-8"
@@ -234,7 +235,7 @@ def application(source: Source) -> WSGIApplication:
         else:
             status, body = "404 Not Found", b"there is only /metrics\n"
         start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body)))])
-        return [body]
+        return [] if method == "HEAD" else [body]
 
     return answer
 

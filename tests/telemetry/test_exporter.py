@@ -347,6 +347,17 @@ def test_without_ipv6_all_addresses_are_those_of_ipv4(path: str, tmp_path: Path)
         server.process.wait()
 
 
+def test_the_answer_to_head_has_the_length_and_no_body(server: Server, publish: Publish) -> None:
+    publish(snapshot())
+    length = len(server.get()[2])
+    with socket.create_connection(("127.0.0.1", server.port())) as client:
+        client.sendall(b"HEAD /metrics HTTP/1.0\r\n\r\n")
+        head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+
+    assert b"Content-Length: %d" % length in head
+    assert body == b""
+
+
 def drip(slow: socket.socket) -> bool:
     """Send one more byte of a request; return False once the server has closed the connection."""
     try:
