@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -49,6 +49,8 @@ _BOOT_OPTIONS = re.compile(
     r"(?:psi|cgroup[\w.]*|swapaccount|systemd\.(?:unified|legacy)[\w.]*|init_on_\w+|transparent_hugepage|lockdown|"
     r"mitigations|nohz\w*|isolcpus|maxcpus|mem|numa\w*|hugepages\w*)(?:=.*)?"
 )
+_SECRET = re.compile(r"[#;\s]*(?:Environment|SetCredential\w*|PassEnvironment)\s*=")
+_OPTIONS_ALONE = re.compile(r"""CGPAUSE_OPTIONS=[^\s"']*|"CGPAUSE_OPTIONS=[^"]*\"""")
 _PACKAGES = ("typer", "click", "rich", "psutil", "inotify-simple")
 _KUBEPODS_FILES = (
     "cgroup.controllers",
@@ -245,13 +247,27 @@ def _unit(unit: str) -> str:
 
 
 def without_secrets(unit: str) -> str:
-    """Return a unit's text without the values of its environment and credentials, such as a proxy's password."""
-    return re.sub(
-        r"^(\s*(?:Environment|SetCredential\w*|PassEnvironment)\s*=)(?!CGPAUSE_OPTIONS=[^\s\"']*$|\"CGPAUSE_OPTIONS=[^\"]*\"$)(?:.*\\\n)*.*",
-        r"\1(left out)",
-        unit,
-        flags=re.MULTILINE,
-    )
+    """Return a unit's text without the values of its environment and credentials, such as a proxy's password.
+
+    Assignments that are comments are left out too. CGPAUSE_OPTIONS stays where nothing else is assigned with it.
+    """
+    kept: list[str] = []
+    lines = iter(unit.split("\n"))
+    for line in lines:
+        if not (found := _SECRET.match(line)):
+            kept.append(line)
+            continue
+        value = _logical_line(line[found.end() :], lines)
+        kept.append(found[0] + (value if _OPTIONS_ALONE.fullmatch(value.strip()) else "(left out)"))
+    return "\n".join(kept)
+
+
+def _logical_line(line: str, following: Iterator[str]) -> str:
+    """Return a line with those that continue it, as systemd joins them: it skips comments in between."""
+    while (len(line) - len(line.rstrip("\\"))) % 2:
+        more = next((each for each in following if not each.lstrip().startswith(("#", ";"))), "")
+        line = f"{line[:-1]} {more}"
+    return line
 
 
 def _journal(unit: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from helpers.commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
 from helpers.trees import FakeTree
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cgpause import __version__
 from cgpause.cli import bugreport, evidence
@@ -319,7 +321,28 @@ def test_names_in_the_reason_for_a_missing_part_are_hidden_too() -> None:
         ("Environment=CGPAUSE_OPTIONS= TOKEN=pw", "Environment=(left out)"),
         ('Environment="CGPAUSE_OPTIONS=--log-dir /data"', 'Environment="CGPAUSE_OPTIONS=--log-dir /data"'),
         ('Environment=CGPAUSE_OPTIONS= "TOKEN=pw"', "Environment=(left out)"),
+        ("Environment=CGPAUSE_OPTIONS=--dry-run\\\n HTTPS_PROXY=http://u:pw@p", "Environment=(left out)"),
+        ('Environment="A=x" \\\n# comment\n  ; another\n"B=pw2"\nUser=root', "Environment=(left out)\nUser=root"),
+        ("Environment=A=x\\\\\nUser=root", "Environment=(left out)\nUser=root"),
+        ("# Environment=TOKEN=pw", "# Environment=(left out)"),
+        ('Environment="CGPAUSE_OPTIONS=--a \\\n#\n--b"', 'Environment="CGPAUSE_OPTIONS=--a  --b"'),
+        ("ExecStartPre=/bin/true \\\n# comment\nUser=root", "ExecStartPre=/bin/true \\\n# comment\nUser=root"),
     ],
 )
 def test_what_a_drop_in_puts_into_the_environment_is_left_out(line: str, shown: str) -> None:
     assert without_secrets(f"[Service]\n{line}\n") == f"[Service]\n{shown}\n"
+
+
+WORDS = st.sampled_from(["CGPAUSE_OPTIONS=--dry-run", '"CGPAUSE_OPTIONS=-a b"', "A=", '"B=\\"x"', "'C=d e'"])
+BLANKS = st.sampled_from([" ", " \\\n", "\\\n ", " \\\n# c\n", "\\\n  ; c \\\n ", "\\\n#\n#\n\t"])
+
+
+@given(before=st.lists(st.tuples(WORDS, BLANKS)), after=st.lists(st.tuples(BLANKS, WORDS)))
+def test_no_way_to_write_an_assignment_beside_the_options_keeps_a_secret(
+    before: list[tuple[str, str]], after: list[tuple[str, str]]
+) -> None:
+    line = "".join(map("".join, before)) + "TOKEN=pw" + "".join(map("".join, after))
+
+    shown = without_secrets(f"[Service]\nEnvironment={line}\nUser=root\n")
+
+    assert shown == "[Service]\nEnvironment=(left out)\nUser=root\n"
