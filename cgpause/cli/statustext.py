@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import select
+import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 
 from cgpause.cli import output
@@ -34,24 +36,51 @@ def print_each(read: Callable[[], dict[str, Any]], form: Format | None, *, watch
     """
     to = output.console()
     wide = form is Format.WIDE
-    live = None
     if watch_s is not None and form is not Format.JSON and to.is_terminal:
-        from rich.live import Live  # noqa: PLC0415 - a single status is shown sooner without
-
-        live = Live(console=to, screen=True, auto_refresh=False)
-    with suppress(KeyboardInterrupt), live or nullcontext():
+        _watch(lambda: text(read(), to.width, wide=wide), to, watch_s)
+        return
+    with suppress(KeyboardInterrupt):
         while True:
             status = read()
             if form is Format.JSON:
                 output.print_json(status, indent=None if watch_s else 2)
-            elif live is not None:
-                live.update(text(status, to.width, wide=wide), refresh=True)
             else:
                 to.print(text(status, to.width, wide=wide))
             sys.stdout.flush()
-            if watch_s is None or getattr(sys.stdout, "failure", None) is not None:
+            if watch_s is None or _failed():
                 return
             time.sleep(watch_s)
+
+
+def _failed() -> bool:
+    return getattr(sys.stdout, "failure", None) is not None
+
+
+def _watch(read: Callable[[], Group], to: Console, watch_s: float) -> None:
+    """Show a text in place until a signal comes; then restore the terminal, and end as that signal does."""
+    # A single status is shown sooner without these.
+    from rich.live import Live  # noqa: PLC0415
+
+    from cgpause.cli.top.terminal import Signals  # noqa: PLC0415
+
+    with Signals().caught() as signals, Live(console=to, screen=True, auto_refresh=False) as live:
+        poll = select.poll()
+        poll.register(signals.fd, select.POLLIN)
+        while True:
+            live.update(read(), refresh=True)
+            if _failed():
+                return
+            poll.poll(int(watch_s * 1000))
+            came = signals.take()
+            if ending := came & Signals.QUIT:
+                break
+            if came & {signal.SIGTSTP, signal.SIGCONT}:  # SIGCONT: also after SIGSTOP, which no process can catch
+                live.stop()
+                if signal.SIGTSTP in came:
+                    signals.suspend()
+                live.start()
+    if signal.SIGINT not in ending:
+        signal.raise_signal(ending.pop())
 
 
 def text(status: dict[str, Any], width: int, *, wide: bool) -> Group:

@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from helpers.commandline import MIB, pause_as, place, run
-from helpers.trees import FakeTree
+from helpers.terminals import TerminalProgram
+from helpers.trees import FakeTree, wait_until
 
 from cgpause.core.model import Owner
 
@@ -90,6 +92,57 @@ def test_watch_shows_the_status_again_until_it_is_interrupted(tree: FakeTree) ->
         shown.until("\x1b[?1049l")  # the screen from before comes back
 
         assert shown.child.wait(60) == 0
+
+
+def watched(tree: FakeTree, *, as_job: bool = False) -> TerminalProgram:
+    return TerminalProgram([sys.executable, "-m", "cgpause", *place(tree), "status", "--watch"], as_job=as_job)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_ends_watch_and_leaves_the_terminal_as_it_was(number: signal.Signals, tree: FakeTree) -> None:
+    tree.add_pod("web")
+    with watched(tree) as program:
+        program.wait_for("default/web")
+        assert "?25" not in program.screen.modes, "no cursor"
+        program.signal(number)
+
+        assert program.end() == (0 if number == signal.SIGINT else -number)
+        assert program.is_as_before()
+        assert "?25" in program.screen.modes
+        assert "Traceback" not in program.text
+
+
+def test_watch_ends_with_its_terminal(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    with watched(tree) as program:
+        program.wait_for("default/web")
+        program.hang_up()
+
+        assert program.process.wait(60) == -signal.SIGHUP
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_watch_suspended_by_ctrl_z_leaves_the_terminal_and_comes_back(tree: FakeTree) -> None:
+    tree.add_pod("web")
+    with watched(tree, as_job=True) as program:
+        program.wait_for("default/web")
+        pid = program.pid
+        program.type("\x1a")
+        wait_until(lambda: stopped(pid), "the stop")
+        program.read()
+        assert program.is_as_before()
+        assert "?25" in program.screen.modes
+        program.screen.clear()
+        os.kill(pid, signal.SIGCONT)
+
+        program.wait_for("default/web")
+        assert "?1049" in program.screen.modes
+        program.type("\x03")
+        assert program.end() == 0
+        assert program.is_as_before()
 
 
 def test_watch_goes_on_while_no_pod_matches(tree: FakeTree) -> None:
