@@ -15,11 +15,13 @@ class Drifts:
 
     count: int = 0
     _since_ns: int = 0
+    given_up: bool = False
+    """Whether the other writer got the file in this hour."""
 
     def add(self, at_ns: int) -> None:
         """Count one more answer; begin a new hour if the last one is over."""
         if not self.count or at_ns - self._since_ns > _WINDOW_NS:
-            self.count, self._since_ns = 0, at_ns
+            self.count, self._since_ns, self.given_up = 0, at_ns, False
         self.count += 1
 
     @property

@@ -124,6 +124,8 @@ class Counts:
         self.sacrifices = 0
         self.drifts = 0
         """Number of foreign writes to cpu.max; `Brake` counts the writes to memory.high."""
+        self.given_up = 0
+        """Number of times that a pause by hand was left to another writer of cpu.max."""
         self.ticks = Histogram("cgpause_tick_duration_seconds")
         self.reactions = Histogram("cgpause_reaction_latency_seconds")
         self._durations = Histogram("cgpause_pause_duration_seconds")
@@ -204,8 +206,8 @@ class Counts:
 
     @property
     def surrenders(self) -> int:
-        """Number of pauses that the daemon ended because another writer kept changing cpu.max."""
-        return self.causes[Result.FOREIGN]
+        """Number of pauses that the daemon ended or gave up because another writer kept changing cpu.max."""
+        return self.causes[Result.FOREIGN] + self.given_up
 
     def _begin(self, event: Event) -> None:
         if event.owner != Owner.DAEMON or event.mechanism is None or event.since_ns is None:

@@ -148,11 +148,13 @@ def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     pause_by_hand(bench, "b")
     drift(bench, 12)
     assert bench.cpu_max()[1] == "30011 100000"
-    assert len(lines(caplog, "pause given up")) == 1
+    assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (1, 1)
     later_ns = now_ns() + 3601 * S
     monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)
     bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
     assert bench.cpu_max()[1] == "1001 100000"
     assert bench.held() == ["b"]
+    drift(bench, 12)
+    assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (2, 2)
     bench.resume("b")
     assert bench.cpu_max()[1] == "30011 100000"
