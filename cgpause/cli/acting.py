@@ -76,8 +76,8 @@ def _who_ends(daemon: DaemonState) -> str:
     return "a running daemon ends the pause when its time is over; whether one runs here cannot be told"
 
 
-def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
-    """Resume every pod in `refs`, and return the worst exit code.
+def resume_each(given: Globals, refs: Sequence[str] | None, *, dry_run: bool) -> Exit:
+    """Resume every pod in `refs`, or every paused pod of the namespace, and return the worst exit code.
 
     Raises:
         CgpauseError: the tree cannot be read.
@@ -86,6 +86,11 @@ def resume_each(given: Globals, refs: Sequence[str], *, dry_run: bool) -> Exit:
     # process that holds its lock must not delay one.
     config = Config(protect=ProtectConfig(own_word=False))
     with given.tree(config) as tree, _noted_at_the_end(given) as note:
+        if refs is None:
+            refs = ["*"]
+            if all(tracked.pod.namespace != given.namespace for tracked in tree.pods.values()):
+                typer.echo("nothing is paused")  # no mistake: a loop over many nodes comes to nodes without such pods
+                return Exit.DONE
 
         def resume_one(tracked: TrackedPod) -> str:
             return byhand.resume(tracked, note, command="cgpause resume", dry_run=dry_run)

@@ -342,7 +342,7 @@ def resume(
         if everything and given.namespace is None:
             code = acting.resume_all(given, dry_run=dry_run)
         else:
-            code = acting.resume_each(given, refs or ["*"], dry_run=dry_run)
+            code = acting.resume_each(given, refs or None, dry_run=dry_run)
     raise typer.Exit(code)
 
 

@@ -63,6 +63,16 @@ def test_resume_all_of_a_namespace_leaves_the_others_paused(tree: FakeTree) -> N
     assert run(tree, "resume", "--all", "-n", "default").stdout == "nothing is paused of the 2 pods that match '*'\n"
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_resume_all_of_a_namespace_without_pods_here_is_done(tree: FakeTree, options: tuple[str, ...]) -> None:
+    pause_as(tree, tree.add_pod("web"), Owner.MANUAL)
+
+    result = run(tree, "resume", "--all", "-n", "batch", *options)
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing is paused\n", "")
+    assert run(tree, "resume", "*", "-n", "batch", *options).exit_code == 3, "a glob may be a typing error"
+
+
 def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
     (tree.kubepods / "memory.high").write_text("max\n")
     with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:
