@@ -286,7 +286,8 @@ def show_history(
     elif chosen:
         historytext.print_history(chosen, boot, wide=output is Format.WIDE)
     if not chosen:
-        typer.echo(historytext.why_nothing(path, there=there, among=len(found)), err=as_json)
+        chosen_by = {"--since": since, "--pod": pod, "--namespace": given.namespace}
+        typer.echo(historytext.why_nothing(path, there=there, among=len(found), chosen_by=chosen_by), err=as_json)
 
 
 @_command(_ACT, "cgpause pause 'batch/*' --for 10m")

@@ -193,8 +193,11 @@ def test_where_there_is_nothing_it_says_why(tmp_path: Path, state: Path) -> None
     assert show(state) == [f"{state}/history.jsonl has no pause in it"]
     assert show(state, "--pod", "web") == [f"{state}/history.jsonl has no pause in it"]
     note(state, paused(7200, 1), resumed(7191, 1, 9))
-    assert show(state, "--since", "1h") == [
-        f"nothing was paused in that time; of other times {state}/history.jsonl has pauses (1)"
+    has = f"{state}/history.jsonl has pauses (1)"
+    assert show(state, "--since", "1h") == [f"no pause fits --since 1h; without it {has}"]
+    assert show(state, "-n", "batch") == [f"no pause fits --namespace batch; without it {has}"]
+    assert show(state, "--since", "1h", "--pod", "web", "-n", "default") == [
+        f"no pause fits --since 1h --pod web --namespace default; without them {has}"
     ]
 
 
