@@ -224,13 +224,13 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_until_its_containers_cha
     (job,) = tree.pods.values()
 
     tree.ends(job, S)
-    assert job.pod.workload is Workload.SERVICE
+    assert workloads(tree) == {"job-0": Workload.SERVICE}
     tree.refresh(600 * S)
-    assert job.pod.workload is Workload.SERVICE
+    assert workloads(tree) == {"job-0": Workload.SERVICE}
     assert not tree.kinds.known().get("default/job"), "its workload is no service"
 
     tree.starts(job, 601 * S)
-    assert job.pod.workload is Workload.BATCH
+    assert workloads(tree) == {"job-0": Workload.BATCH}
 
 
 def test_a_pod_that_had_no_process_yet_is_asked_again_after_1_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
