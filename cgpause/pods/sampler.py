@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _IDLE_NS = 200_000_000
 """Shortest interval between readings of idle time, which the kernel gives in hundredths of a second."""
+_WAITING_NS = 1_000_000_000
+"""Shortest interval between readings of /proc/stat."""
 _ALL_NS = 1_000_000_000
 """Longest interval between readings of all pods: one pod may grow by the bytes that another one frees."""
 _LITTLE_SHIFT = 10
@@ -67,6 +69,35 @@ class _KubepodsFiles:
         return limit, current, reclaimable
 
 
+class _CpuTime:
+    """CPUs in one state, by a kernel file whose first line has the time of all CPUs in that state since the boot."""
+
+    def __init__(self, path: str, word: int, unit_s: float, every_ns: int) -> None:
+        """`word` is the number's place in the line, from 0; the file is read at most each `every_ns`."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._word = word
+        self._unit_s = unit_s
+        self._every_ns = every_ns
+        self._then_ns = 0
+        self._then_s = self._cpus = 0.0
+
+    def cpus(self, at_ns: int) -> float:
+        """Return the average number of CPUs between the last two readings; 0 before the second one, and if unknown."""
+        if at_ns - self._then_ns < self._every_ns:
+            return self._cpus
+        try:
+            now_s = float(os.pread(self._fd, 256, 0).split(None, self._word + 1)[self._word]) * self._unit_s
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        # The kernel's sum of waiting time can fall (proc_stat(5)).
+        self._cpus = max((now_s - self._then_s) * 1e9 / (at_ns - self._then_ns), 0.0) if self._then_ns else 0.0
+        self._then_ns, self._then_s = at_ns, now_s
+        return self._cpus
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 class Sampler:
     """Samples the memory of one tree; call `close` or use it as a context manager."""
 
@@ -75,9 +106,10 @@ class Sampler:
             self._meminfo_fd = os.open("/proc/meminfo", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
             raise HostError(f"cannot read /proc/meminfo: {e.strerror}; is /proc mounted here?") from e
-        self._uptime_fd = os.open("/proc/uptime", os.O_RDONLY | os.O_CLOEXEC)
-        self._idle = (0, 0.0, 0.0)
-        """The last reading of idle time: its time in ns, the kernel's sum in s, idle CPUs since the reading before."""
+        # A CPU whose only tasks wait for a disk is idle too. /proc/uptime leaves that time out (proc_uptime(5)), and
+        # /proc/stat is slow, because the kernel walks over all interrupts to fill it.
+        self._idle = _CpuTime("/proc/uptime", 1, 1.0, _IDLE_NS)
+        self._waiting = _CpuTime("/proc/stat", 5, 1 / os.sysconf("SC_CLK_TCK"), _WAITING_NS)
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
         self.kubepods_current_bytes: int | None = None
@@ -96,7 +128,8 @@ class Sampler:
     def close(self) -> None:
         """Close all descriptors."""
         os.close(self._meminfo_fd)
-        os.close(self._uptime_fd)
+        self._idle.close()
+        self._waiting.close()
         self._drop_kubepods()
 
     def __enter__(self) -> Self:
@@ -208,21 +241,7 @@ class Sampler:
         return pods if abs(beside_bytes - self._beside_bytes) <= capacity_bytes >> _LITTLE_SHIFT else None
 
     def _idle_cpus(self, at_ns: int, cpus: int) -> float:
-        """Return the average number of idle CPUs since the last reading; 0 for the first one, and if it is unknown.
-
-        /proc/uptime has the idle time of all CPUs in hundredths of a second (proc_uptime(5)). /proc/stat is finer, but
-        the kernel walks over all interrupts to fill it.
-        """
-        try:
-            idle_s = float(os.pread(self._uptime_fd, 64, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0.0
-        then_ns, then_s, then_idle = self._idle
-        if at_ns - then_ns < _IDLE_NS:
-            return then_idle
-        idle = 0.0 if not then_ns else min(max((idle_s - then_s) * 1e9 / (at_ns - then_ns), 0.0), float(cpus))
-        self._idle = (at_ns, idle_s, idle)
-        return idle
+        return min(self._idle.cpus(at_ns) + self._waiting.cpus(at_ns), float(cpus))
 
     def _read_kubepods(self) -> tuple[int | None, int]:
         cgroup = self._tree.kubepods
