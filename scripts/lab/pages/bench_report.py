@@ -1,4 +1,4 @@
-"""Writes performance.json and .md from the JSON of `lab.measure.bench`, `command_cost`, `start` and `slowdown`.
+"""Writes performance.json and .md from the JSON of `lab.measure.bench`, `command_cost` and `slowdown`.
 
 No figure in them is typed by hand. A measurement without results has no section.
 """
@@ -17,7 +17,7 @@ from lab.vm.host import REPO, LabError, commit_of
 
 RESULTS = REPO / "docs/measurements" / "performance.json"
 REPORT = REPO / "docs/measurements" / "performance.md"
-_KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown", "trace": "trace", "start": "start"}
+_KEYS = {"bench": "runs", "top": "tops", "slowdown": "slowdown", "trace": "trace"}
 """Key in performance.json of each kind of result."""
 _CPU = {"CPU % of one core": "cpu_pct"}
 _MEMORY = {"resident MiB": "rss_mib", "seconds": "seconds"}
@@ -27,12 +27,11 @@ _WHERE = {"plain": "native, ordinary tree", "real": "VM, real cgroups"}
 def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of performance.json."""
     runs, tops = results["runs"], results.get("tops", [])
-    slowdown, trace, start = results.get("slowdown"), results.get("trace"), results.get("start")
+    slowdown, trace = results.get("slowdown"), results.get("trace")
     named = [(_WHERE[run["tree"]], run) for run in runs]
     named += [("VM, under a quota", slowdown)] if slowdown else []
     named += [(f"{_WHERE[top['tree']]}, the dashboard", top) for top in tops]
     named += [(f"{_WHERE[trace['tree']]}, a recording", trace)] if trace else []
-    named += [(f"{_WHERE[start['tree']]}, the start of a command", start)] if start else []
     ticks = [
         (where, tick | {f"{key}_pod": f"{tick[key] / tick['pods']:.2f}" for key in ("python_us", "near_us")})
         for where, run in named[: len(runs)]
@@ -108,7 +107,6 @@ def render(results: dict[str, Any]) -> str:
         ),
     ]
     lines += _tops(tops) if tops else []
-    lines += _start(start) if start else []
     lines += _trace(trace) if trace else []
     lines += _slowdown(slowdown) if slowdown else []
     return "\n".join([*lines, ""])
@@ -135,20 +133,6 @@ def _tops(tops: list[dict[str, Any]]) -> list[str]:
                 for size in top["sizes"]
             ),
         ),
-    ]
-
-
-def _start(start: dict[str, Any]) -> list[str]:
-    keys = ("median_ms", "shortest_ms", "cpu_ms")
-    rows = ((f"`{one['command']}`", *(one[key] for key in keys)) for one in start["commands"])
-    return [
-        "",
-        "## The start of a command",
-        "",
-        f"From start to end, with {start['pods']} pods, in ms; {start['rounds']} alternating rounds.",
-        f"The host's load average was {start['load_average']}.",
-        "",
-        *table(("command", "median", "shortest", "CPU time"), rows),
     ]
 
 

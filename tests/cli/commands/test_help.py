@@ -178,7 +178,7 @@ OF_STATUS = {"pydantic", "psutil", "prometheus_client", "matplotlib", "cgpause.d
 def test_what_is_asked_for_often_does_not_load_what_it_does_not_need(
     words: list[str], env: dict[str, str], heavy: set[str], tmp_path: Path
 ) -> None:
-    """Modules, not milliseconds: the bench measures the time (docs/measurements/performance.md)."""
+    """Modules, not milliseconds, which depend on the machine."""
     tree = FakeTree(tmp_path)
     tree.add_pod("web")
     if env:
