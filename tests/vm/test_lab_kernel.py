@@ -32,13 +32,14 @@ from lab.bed.kubepods import (
 from lab.bed.services import InNamespaces, Namespaces
 from lab.bed.stage import calibrate, own_slice
 from lab.bed.trial import FOLDER as TRIAL_FOLDER
-from lab.demo.main import FOLDER, SLICE
 from lab.vm.build import ensure_program
 
 from cgpause.config.settings import Config
 from cgpause.pods.tree import PodTree
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+SLICE = "cgpause-demo.slice"
+FOLDER = Path("/run/cgpause-demo")
 
 
 @pytest.fixture(scope="module")

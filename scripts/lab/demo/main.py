@@ -18,27 +18,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 from cgpause.cli.top.app import why_not_live
 from cgpause.core.errors import CgpauseError
-from cgpause.kernel.cgroupfs import find_cgroup_root
 from cgpause.ledger.record import XATTR
 from lab.bed.daemon_process import DaemonLog, DaemonProcess
+from lab.bed.frame import own_bed
 from lab.bed.kubelet import Event, EventKind, Kubelet, Outcome, Policy, Progress
 from lab.bed.kubepods import MIB, Kubepods, PodSpec
 from lab.bed.services import InNamespaces, Namespaces
-from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes, own_folder, own_slice
+from lab.bed.stage import Load, calibrate, make_jobs, meminfo_bytes
 from lab.demo.live import Look, for_picture, in_terminal
 from lab.demo.progress import Reporter
 from lab.demo.report import Arm, Daemon, Machine, Plan, Restored, Result, broken_claims, render, to_json
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, end_by_signal
-
-SLICE = "cgpause-demo.slice"
-FOLDER = Path("/run/cgpause-demo")
 
 # The stock configuration: an empty file means the defaults, like the shipped one.
 CONFIG = ""
@@ -60,16 +56,6 @@ def is_original(tree: Kubepods, pod: PodSpec) -> bool:
         and (path / "cgroup.freeze").read_text().strip() == "0"
         and XATTR not in os.listxattr(path)
     )
-
-
-def demo_slice(mount: Path) -> AbstractContextManager[Path]:
-    """Make the demo's own slice."""
-    return own_slice(mount, SLICE)
-
-
-def demo_folder(path: Path = FOLDER) -> AbstractContextManager[Path]:
-    """Make the demo's own folder."""
-    return own_folder(path)
 
 
 class Demo:
@@ -237,11 +223,8 @@ def machine() -> Machine:
 @contextlib.contextmanager
 def prepared(plan: Plan, reporter: Reporter) -> Iterator[Demo]:
     """Yield a demo in its own slice and folder, and remove both at the end."""
-    if os.geteuid() != 0:
-        raise LabError("the demo makes cgroups, so it needs root")
-    worker = ensure_program("worker")
-    with demo_slice(Path(find_cgroup_root())) as parent, demo_folder() as folder:
-        yield Demo(plan, parent, folder, worker, reporter)
+    with own_bed("demo") as (parent, folder):
+        yield Demo(plan, parent, folder, ensure_program("worker"), reporter)
 
 
 def main(argv: Sequence[str] | None = None, plan: Plan | None = None) -> int:

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cgpause.kernel.cgroupfs import find_cgroup_root
-from lab.bed.frame import need_root, print_result
-from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, write
+from lab.bed.frame import own_bed, print_result
+from lab.bed.kubepods import enable_controllers, write
 from lab.vm.host import say
 
 TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and the file has no name
@@ -122,17 +121,11 @@ def measure(cgroup: Path, count: int) -> list[Waits]:
 
 def run(count: int) -> list[Waits]:
     """Make the cgroups, measure, and remove the cgroups."""
-    need_root()
-    root = Path(find_cgroup_root())
-    pod = root / "cgpause-locks.slice"
-    try:
-        enable_controllers(root)
-        make_cgroup(pod)
+    with own_bed("locks") as (pod, _):
+        enable_controllers(pod)
         container = pod / "container.scope"
         container.mkdir()
         return measure(container, count)
-    finally:
-        remove_tree(pod)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import platform
 import signal
@@ -23,16 +22,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cgpause.kernel.cgroupfs import find_cgroup_root
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, write
-from lab.bed.stage import own_folder, own_slice
 from lab.vm.build import ensure_program
-from lab.vm.host import LabError, end_by_signal, say
+from lab.vm.host import LabError, say
 
-SLICE: Final = "cgpause-effects.slice"
-FOLDER: Final = Path("/run/cgpause-effects")
 HOST: Final = "127.0.0.1"
 LEASE_S: Final = 15.0
 """Duration of a lease in seconds. This and RENEW_S, the time between renewals, are the defaults of Kubernetes' own
@@ -315,25 +311,25 @@ def _await_transaction(folder: Path) -> None:
             time.sleep(0.02)
 
 
-def run(arms: Sequence[Arm] = ARMS) -> list[Effects]:
-    """Run these arms.
+def run() -> dict[str, Any]:
+    """Run every arm and return the result for JSON.
 
     Raises:
         LabError: this process is not root, or an arm failed.
     """
-    if os.geteuid() != 0:
-        raise LabError("it makes cgroups, so it needs root")
+    about = {"kernel": platform.release(), "lease_s": LEASE_S, "renew_s": RENEW_S, "client_timeout_s": CLIENT_TIMEOUT_S}
+    about |= {"ping_s": PING_S, "ping_timeout_s": PING_TIMEOUT_S}
     found = []
     sandbox = (str(ensure_program("worker")), "pause")
     with (
-        own_slice(Path(find_cgroup_root()), SLICE) as parent,
-        own_folder(FOLDER) as folder,
+        own_bed("effects") as (parent, folder),
         Kubepods(parent, folder / "log", 256 * MIB, sandbox) as tree,
     ):
-        for number, arm in enumerate(arms):
-            found.append(measure(tree, folder / str(number), arm))
-            say(f"{found[-1]}")
-    return found
+        for number, arm in enumerate(ARMS):
+            effects = measure(tree, folder / str(number), arm)
+            say(f"{effects}")
+            found.append({**asdict(effects), "lease_lost": effects.lease_lost})
+    return {**about, "effects": found}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -344,17 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.inside is not None:
         inside(Path(args.inside[0]), int(args.inside[1]), busy=args.busy)
-    end_by_signal()
-    try:
-        effects = run()
-    except LabError as e:
-        print(f"pause_effects: {e}", file=sys.stderr)
-        return 1
-    about = {"kernel": platform.release(), "lease_s": LEASE_S, "renew_s": RENEW_S, "client_timeout_s": CLIENT_TIMEOUT_S}
-    about |= {"ping_s": PING_S, "ping_timeout_s": PING_TIMEOUT_S}
-    rows = [{**asdict(one), "lease_lost": one.lease_lost} for one in effects]
-    print(json.dumps({**about, "effects": rows}))
-    return 0
+    return print_result("pause_effects", run)
 
 
 if __name__ == "__main__":

@@ -20,15 +20,12 @@ from typing import Any, Final
 
 from inotify_simple import INotify, flags
 
-from cgpause.kernel.cgroupfs import find_cgroup_root
-from lab.bed.frame import need_root, print_result
+from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import enable_controllers, make_cgroup, scope_name
-from lab.bed.stage import own_slice
 from lab.vm.host import LabError, say
 
 RUNTIMES: Final = ("crun", "runc")
 STARTS: Final = 20
-SLICE: Final = "cgpause-runtimes.slice"
 _PROGRAM: Final = "date +%s%N; exec sleep 1000"
 _WAIT_S: Final = 60
 
@@ -74,7 +71,7 @@ def start_once(runtime: str, bundle: Path, pod: Path) -> float:
     return (int(out.read_text()) - made_ns) / 1e6
 
 
-def measure(runtime: str, parent: Path, mount: Path) -> dict[str, Any]:
+def measure(runtime: str, parent: Path) -> dict[str, Any]:
     """Return a runtime's version and its times in ms, in the order of the starts.
 
     Raises:
@@ -84,9 +81,10 @@ def measure(runtime: str, parent: Path, mount: Path) -> dict[str, Any]:
         raise LabError(f"there is no {runtime} on this machine")
     pod = parent / f"{runtime}.slice"
     make_cgroup(pod)
+    # Not in the folder of the bed: the next run removes its remains, and a bind mount of / would be among them.
     with tempfile.TemporaryDirectory(prefix="cgpause-runtimes.") as name:
         bundle = Path(name)
-        make_bundle(runtime, bundle, f"/{pod.relative_to(mount)}/{scope_name('0' * 64)}")
+        make_bundle(runtime, bundle, f"/{pod.relative_to(parent.parent)}/{scope_name('0' * 64)}")
         try:
             times = [start_once(runtime, bundle, pod) for _ in range(STARTS)]
         finally:
@@ -106,11 +104,9 @@ def _do(*command: str) -> None:
 
 def measure_all() -> dict[str, Any]:
     """Measure every runtime."""
-    need_root()
-    mount = Path(find_cgroup_root())
-    with own_slice(mount, SLICE) as parent:
+    with own_bed("runtimes") as (parent, _):
         enable_controllers(parent)
-        found = [measure(runtime, parent, mount) for runtime in RUNTIMES]
+        found = [measure(runtime, parent) for runtime in RUNTIMES]
     return {"kernel": platform.release(), "runtimes": found}
 
 

@@ -10,16 +10,15 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.bed.frame import print_result
-from lab.bed.kubepods import enable_controllers, make_cgroup, remove_tree, spawn_into, write
+from lab.bed.frame import own_bed, print_result
+from lab.bed.kubepods import enable_controllers, spawn_into, write
 from lab.bed.stage import calibrate
-from lab.measure.bench import CGROUP_ROOT, environment
+from lab.measure.bench import environment
 from lab.vm.build import ensure_program
 from lab.vm.host import LabError, say
 
@@ -79,23 +78,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(work_s: float, rounds: int) -> dict[str, Any]:
     """Measure every quota in each round."""
     worker = ensure_program("worker")
-    slice_ = CGROUP_ROOT / "cgpause-slowdown.slice"
-    with tempfile.NamedTemporaryFile(prefix="cgpause-slowdown.") as file:
-        out = Path(file.name)
-        try:
-            enable_controllers(CGROUP_ROOT)
-            make_cgroup(slice_)
-            container = slice_ / "container.scope"
-            container.mkdir()
-            iterations = calibrate(worker, work_s * 1000)
-            times_s: dict[int | None, list[float]] = {quota: [] for quota in QUOTAS_M}
-            for number in range(rounds):
-                for quota, times in times_s.items():
-                    say(f"round {number + 1} of {rounds}: cpu.max {cpu_max(quota)}")
-                    write(container / "cpu.max", cpu_max(quota))
-                    times.append(run_once(container, [str(worker), "measure", str(iterations)], out))
-        finally:
-            remove_tree(slice_)
+    with own_bed("slowdown") as (slice_, folder):
+        enable_controllers(slice_)
+        container = slice_ / "container.scope"
+        container.mkdir()
+        out = folder / "out"
+        out.touch()
+        iterations = calibrate(worker, work_s * 1000)
+        times_s: dict[int | None, list[float]] = {quota: [] for quota in QUOTAS_M}
+        for number in range(rounds):
+            for quota, times in times_s.items():
+                say(f"round {number + 1} of {rounds}: cpu.max {cpu_max(quota)}")
+                write(container / "cpu.max", cpu_max(quota))
+                times.append(run_once(container, [str(worker), "measure", str(iterations)], out))
     return {"kind": "slowdown", **environment(), "work_s": work_s, "quotas": summarize(times_s)}
 
 
