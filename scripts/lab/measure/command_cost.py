@@ -88,7 +88,7 @@ def _run_for(seconds: float, tree: BenchTree, *, grow: bool, fd: int | None = No
     return sent
 
 
-def measure_top(tree: BenchTree, columns: int, lines: int, seconds: float) -> dict[str, Any]:
+def measure_top(tree: BenchTree, columns: int, lines: int) -> dict[str, Any]:
     """Return the cost of the dashboard at one size of the terminal."""
     fd, child = pty.openpty()
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -104,7 +104,7 @@ def measure_top(tree: BenchTree, columns: int, lines: int, seconds: float) -> di
     try:
         _run_for(SETTLE_S, tree, grow=not tree.real, fd=fd)
         usage = _Usage(process.pid)
-        sent = _run_for(seconds, tree, grow=not tree.real, fd=fd)
+        sent = _run_for(SECONDS, tree, grow=not tree.real, fd=fd)
         used_ns, took_s, rss_mib = usage.figures()
         os.write(fd, b"q")
         _run_for(2.0, tree, grow=not tree.real, fd=fd)
@@ -122,7 +122,7 @@ def measure_top(tree: BenchTree, columns: int, lines: int, seconds: float) -> di
     }
 
 
-def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]:
+def measure_record(tree: BenchTree, load: str) -> dict[str, Any]:
     """Return the cost of a recording under one load: CPU time, samples, bytes and memory."""
     path = tree.root.parent / "node.trace.gz"
     load_average = os.getloadavg()[0]
@@ -131,7 +131,7 @@ def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]
         try:
             _run_for(SETTLE_S, tree, grow=load != LOADS[0])
             usage, before_bytes = _Usage(process.pid), path.stat().st_size
-            _run_for(seconds, tree, grow=load != LOADS[0])
+            _run_for(SECONDS, tree, grow=load != LOADS[0])
             used_ns, took_s, rss_mib = usage.figures()
             grown = path.stat().st_size - before_bytes
             process.send_signal(signal.SIGTERM)
@@ -155,19 +155,19 @@ def measure_record(tree: BenchTree, load: str, seconds: float) -> dict[str, Any]
     }
 
 
-def measure(tree: BenchTree, command: str, seconds: float) -> dict[str, Any]:
+def measure(tree: BenchTree, command: str) -> dict[str, Any]:
     """Return the result of a command: `top` at each size of the terminal, or `record` under each load."""
     about = {"tree": "real" if tree.real else "plain", **environment(), "pods": USUAL_PODS}
     tree.build(USUAL_PODS)
     if not tree.real:
         tree.set_limit(_LIMIT)
     if command == "record":
-        return {"kind": "trace", **about, "loads": [measure_record(tree, load, seconds) for load in LOADS]}
+        return {"kind": "trace", **about, "loads": [measure_record(tree, load) for load in LOADS]}
     if not tree.real:
         _fill(tree, 98)
         for pod in (tree.kubepods / "kubepods-burstable.slice").glob("*.slice"):
             (pod / "memory.max").write_text(f"{64 * MIB}\n")
-    return {"kind": "top", **about, "sizes": [measure_top(tree, *size, seconds) for size in SIZES]}
+    return {"kind": "top", **about, "sizes": [measure_top(tree, *size) for size in SIZES]}
 
 
 def main() -> int:
@@ -175,15 +175,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what a command costs here.")
     parser.add_argument("command", choices=("top", "record"), help="record: on a tree of ordinary files only")
     parser.add_argument("--tree", choices=("real", "plain"), default="plain")
-    parser.add_argument("--seconds", type=float, default=SECONDS)
     options = parser.parse_args()
     if options.command == "record" and options.tree == "real":
         parser.error("record runs on --tree plain only: pods of real cgroups do not grow here")
-    say(f"cgpause {options.command}, {options.tree} tree, {options.seconds:g} s each")
+    say(f"cgpause {options.command}, {options.tree} tree, {SECONDS:g} s each")
     with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as folder:
         tree = BenchTree(Path(folder), real=options.tree == "real")
         try:
-            print(json.dumps(measure(tree, options.command, options.seconds)))
+            print(json.dumps(measure(tree, options.command)))
         finally:
             tree.remove()
     return 0

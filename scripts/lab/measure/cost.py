@@ -30,7 +30,7 @@ from lab.bed.frame import print_result
 from lab.bed.kubelet import count_oom_kills
 from lab.bed.kubepods import MIB, Kubepods, PodSpec, make_uid, read_keyed
 from lab.bed.stage import own_slice
-from lab.measure.bench import CGROUP_ROOT, environment
+from lab.measure.bench import CGROUP_ROOT, USUAL_PODS, environment
 from lab.vm.build import ensure_program
 from lab.vm.host import REPO, LabError, say
 
@@ -375,7 +375,6 @@ def measure_all(arms: Sequence[Arm], node: Node, idle_s: float, pressure_s: floa
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure what daemons that watch memory cost this node.")
-    parser.add_argument("--pods", type=int, default=110, help="sleeping pods (%(default)s)")
     parser.add_argument("--idle-s", type=float, default=60, metavar="S", help="0: not idle (%(default)s)")
     parser.add_argument("--pressure-s", type=float, default=60, metavar="S", help="0: not under pressure (%(default)s)")
     parser.add_argument("--only", action="append", metavar="NAME", help="this daemon; may be repeated (default: all)")
@@ -397,14 +396,14 @@ def measure_node(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cgpause-cost.") as name:
         folder = Path(name)
         sandbox = [str(ensure_program("worker")), "pause"]
-        say(f"starting {options.pods} pods")
+        say(f"starting {USUAL_PODS} pods")
         with (
             own_slice(CGROUP_ROOT, SLICE) as parent,
             Kubepods(parent, folder / "log", total_bytes * 8 // 10, sandbox) as tree,
         ):
-            phases = measure_all(arms, Node(tree, options.pods), options.idle_s, options.pressure_s)
+            phases = measure_all(arms, Node(tree, USUAL_PODS), options.idle_s, options.pressure_s)
     memory_mib = round(total_bytes / MIB)
-    return {"kind": "cost", **environment(), "memory_mib": memory_mib, "pods": options.pods, "phases": phases}
+    return {"kind": "cost", **environment(), "memory_mib": memory_mib, "pods": USUAL_PODS, "phases": phases}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ results are effects of the kernel's two mechanisms alone.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import select
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import MIB, Container, Kubepods, PodSpec, make_uid, spawn_into, write
@@ -31,6 +30,8 @@ TIMEOUT_MS: Final = 1000
 """Kubernetes' default timeoutSeconds."""
 PERIOD_MS: Final = 1300
 """Time between probes. It is not a multiple of the quota's period, or every probe would meet the same moment of it."""
+PROBES: Final = 20
+"""Number of probes of each kind in each state."""
 NETWORK: Final = ("http", "tcp")
 EXEC: Final = "exec"
 _HOLD_BYTES = 8 * MIB
@@ -196,14 +197,11 @@ def run(count: int, states: Sequence[State] = STATES) -> list[Asked]:
         return measure(Stage(tree, namespaces, program, pod), count, states)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description="What a held pod answers to kubelet's probes.")
-    parser.add_argument("--probes", type=int, default=20, metavar="N", help="of each kind in each state (%(default)s)")
-    count = parser.parse_args(argv).probes
+def measure_all() -> dict[str, Any]:
+    """Return the result for JSON."""
     about = {"timeout_ms": TIMEOUT_MS, "kernel": platform.release(), "cpus": os.cpu_count()}
-    return print_result("liveness", lambda: {**about, "asked": run(count)})
+    return {**about, "asked": run(PROBES)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result("liveness", measure_all))

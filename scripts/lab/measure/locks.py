@@ -8,7 +8,6 @@ JSON. Kernels differ: from 6.18 on, a task is throttled only on its way back to 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import platform
@@ -20,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lab.bed.frame import own_bed, print_result
 from lab.bed.kubepods import enable_controllers, write
@@ -29,6 +28,8 @@ from lab.vm.host import say
 TMPFS: Final = "/dev/shm"  # noqa: S108 - a tmpfs everywhere, and the file has no name
 CALL_MS: Final = 20
 """Approximate CPU time of one system call of the holder, in ms."""
+WAITS: Final = 20
+"""Number of waits in each state."""
 PERIOD_S: Final = 0.13
 """Time in seconds from the end of one wait to the start of the next: not a multiple of a quota's period."""
 UNHELD: Final = "max 100000"
@@ -98,7 +99,7 @@ def holder(cgroup: Path, fd: int, data: bytes) -> Iterator[None]:
         os.waitpid(pid, 0)
 
 
-def measure(cgroup: Path, count: int) -> list[Waits]:
+def measure(cgroup: Path) -> list[Waits]:
     """Return `count` waits for the lock in every state, summed up."""
     found = []
     with tempfile.TemporaryFile(dir=TMPFS) as file:
@@ -108,7 +109,7 @@ def measure(cgroup: Path, count: int) -> list[Waits]:
             with holder(cgroup, file.fileno(), data):
                 time.sleep(PERIOD_S)
                 write(cgroup / state.file, state.value)
-                for _ in range(count):
+                for _ in range(WAITS):
                     time.sleep(PERIOD_S)
                     started_ns = time.monotonic_ns()
                     os.pwrite(file.fileno(), b"x", 0)
@@ -119,23 +120,14 @@ def measure(cgroup: Path, count: int) -> list[Waits]:
     return found
 
 
-def run(count: int) -> list[Waits]:
-    """Make the cgroups, measure, and remove the cgroups."""
+def run() -> dict[str, Any]:
+    """Make the cgroups, measure, and remove the cgroups; return the result for JSON."""
     with own_bed("locks") as (pod, _):
         enable_controllers(pod)
         container = pod / "container.scope"
         container.mkdir()
-        return measure(container, count)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description="How long a held pod keeps others waiting for a lock that it holds.")
-    parser.add_argument("--waits", type=int, default=20, metavar="N", help="in each state (%(default)s)")
-    count = parser.parse_args(argv).waits
-    about = {"kernel": platform.release(), "call_ms": CALL_MS}
-    return print_result("locks", lambda: {**about, "waits": run(count)})
+        return {"kernel": platform.release(), "call_ms": CALL_MS, "waits": measure(container)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result("locks", run))

@@ -6,7 +6,6 @@ exit. Kang & Yu 2024 saw 45 times the time at 10m (1 % of a CPU) and 18 times at
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -27,6 +26,7 @@ QUOTAS_M = (None, 100, 50, 25, 10)
 PERIOD_US = 100_000
 WORK_S = 0.4
 """Approximate CPU time of the work, in seconds; at 10m it takes a hundred times as long."""
+ROUNDS = 3
 
 
 def cpu_max(quota_m: int | None) -> str:
@@ -66,17 +66,8 @@ def run_once(cgroup: Path, argv: Sequence[str], out: Path) -> float:
     return time.monotonic() - start
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print JSON."""
-    parser = argparse.ArgumentParser(description="Measure how much slower a container is under a small CPU quota.")
-    parser.add_argument("--work-s", type=float, default=WORK_S, metavar="S", help="CPU time of the work (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (%(default)s)")
-    options = parser.parse_args(argv)
-    return print_result("slowdown", lambda: measure(options.work_s, options.rounds))
-
-
-def measure(work_s: float, rounds: int) -> dict[str, Any]:
-    """Measure every quota in each round."""
+def measure() -> dict[str, Any]:
+    """Measure every quota in each round; return the result for JSON."""
     worker = ensure_program("worker")
     with own_bed("slowdown") as (slice_, folder):
         enable_controllers(slice_)
@@ -84,15 +75,15 @@ def measure(work_s: float, rounds: int) -> dict[str, Any]:
         container.mkdir()
         out = folder / "out"
         out.touch()
-        iterations = calibrate(worker, work_s * 1000)
+        iterations = calibrate(worker, WORK_S * 1000)
         times_s: dict[int | None, list[float]] = {quota: [] for quota in QUOTAS_M}
-        for number in range(rounds):
+        for number in range(ROUNDS):
             for quota, times in times_s.items():
-                say(f"round {number + 1} of {rounds}: cpu.max {cpu_max(quota)}")
+                say(f"round {number + 1} of {ROUNDS}: cpu.max {cpu_max(quota)}")
                 write(container / "cpu.max", cpu_max(quota))
                 times.append(run_once(container, [str(worker), "measure", str(iterations)], out))
-    return {"kind": "slowdown", **environment(), "work_s": work_s, "quotas": summarize(times_s)}
+    return {"kind": "slowdown", **environment(), "work_s": WORK_S, "quotas": summarize(times_s)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result("slowdown", measure))

@@ -6,10 +6,8 @@ job started, was killed and finished. `lab.pages.timeline_plot` draws timeline.p
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,8 @@ ARMS = ("none", STOCK)
 SHARE = 8
 OVERSUBSCRIPTION = 1.5
 SEED = 1
+UNIT_CPU_MS = 200
+"""CPU time of the work after each unit."""
 
 
 @dataclass
@@ -78,22 +78,14 @@ def record(arm: str, work: int, worker: Path) -> dict[str, Any]:
     return {**result, "used": recorder.used, "timeline": recorder.jobs}
 
 
-def record_all(unit_cpu_ms: float) -> dict[str, Any]:
+def record_all() -> dict[str, Any]:
     """Measure the speed of this machine, then run both arms."""
     need_root()
     worker = ensure_program("worker")
     Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-    work = calibrate(worker, unit_cpu_ms)
+    work = calibrate(worker, UNIT_CPU_MS)
     return {"kernel": platform.release(), "arms": [record(arm, work, worker) for arm in ARMS]}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Record and print JSON."""
-    parser = argparse.ArgumentParser(description="Record one load, without cgpause and with it.")
-    parser.add_argument("--unit-cpu-ms", type=float, default=200, metavar="MS", help="work for a unit (%(default)s)")
-    unit_cpu_ms = parser.parse_args(argv).unit_cpu_ms
-    return print_result("timeline", lambda: record_all(unit_cpu_ms))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result("timeline", record_all))

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cgpause.core.parse import parse_pressure
 from lab.bed.daemon_process import DaemonProcess
@@ -34,6 +34,8 @@ HIGH_S: Final = 3.0
 """Time in seconds for which swing keeps its memory in each cycle."""
 LOW_S: Final = 5.0
 """Time in seconds for which swing has no memory. The daemon samples every 2 s and arms the tripwire again meanwhile."""
+CYCLES: Final = 15
+"""Number of cycles in each arm."""
 EVERY_S: Final = 0.01
 NEIGHBOUR_BYTES: Final = 64 << 10
 SHIPPED: Final = REPO / "systemd" / "config.toml"
@@ -75,9 +77,9 @@ def add_up(arm: str, waits_ns: Sequence[int], *, stalled_us: int, trips: int) ->
     )
 
 
-def swing(cycles: int) -> None:
-    """Take SWING_MIB and free it, `cycles` times."""
-    for _ in range(cycles):
+def swing() -> None:
+    """Take SWING_MIB and free it, CYCLES times."""
+    for _ in range(CYCLES):
         with mmap.mmap(-1, SWING_MIB * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             _touch(memory)
             time.sleep(HIGH_S)
@@ -103,7 +105,7 @@ def _touch(memory: mmap.mmap) -> None:
         memory[at] = 1
 
 
-def measure(parent: Path, folder: Path, arm: str, cycles: int) -> Waits:
+def measure(parent: Path, folder: Path, arm: str) -> Waits:
     """Run one arm and return its waits.
 
     Raises:
@@ -129,8 +131,8 @@ def measure(parent: Path, folder: Path, arm: str, cycles: int) -> Waits:
         tree.start_container(specs["neighbour"], [*own, "--neighbour", str(result), str(stop)])
         stalled_us = _stalled_us(tree)
         trips = _trips(tree)
-        swings = tree.start_container(specs["swing"], [*own, "--swing", str(cycles)])
-        if not select.select([swings.pidfd], [], [], cycles * (HIGH_S + LOW_S) + _GRACE_S)[0]:
+        swings = tree.start_container(specs["swing"], [*own, "--swing"])
+        if not select.select([swings.pidfd], [], [], CYCLES * (HIGH_S + LOW_S) + _GRACE_S)[0]:
             raise LabError("swing did not end")
         if "oom_kill 0" not in (tree.root / "memory.events").read_text():
             raise LabError("a pod was OOM-killed: the bed is too small")
@@ -152,8 +154,8 @@ def _trips(tree: Kubepods) -> int:
     return read_keyed(tree.root / "memory.events.local")["high"]
 
 
-def run(cycles: int) -> list[Waits]:
-    """Run every arm.
+def run() -> dict[str, Any]:
+    """Run every arm; return the result for JSON.
 
     Raises:
         LabError: this process is not root, an arm failed, or swing never reached the tripwire.
@@ -161,28 +163,27 @@ def run(cycles: int) -> list[Waits]:
     found = []
     with own_bed("tripwire") as (parent, folder):
         for number, arm in enumerate(ARMS):
-            found.append(measure(parent, folder / str(number), arm, cycles))
+            found.append(measure(parent, folder / str(number), arm))
             say(f"{found[-1]}")
     if not any(waits.trips for waits in found):
         raise LabError("swing never met the tripwire, so nothing was measured")
-    return found
+    about = {"kernel": platform.release(), "cycles": CYCLES, "cycle_s": HIGH_S + LOW_S, "every_ms": EVERY_S * 1000}
+    return {**about, "waits": found}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     parser = argparse.ArgumentParser(description="How long a pod waits while another one crosses the tripwire.")
-    parser.add_argument("--cycles", type=int, default=15, metavar="N", help="of swing in each arm (%(default)s)")
-    parser.add_argument("--swing", type=int, metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--swing", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--neighbour", type=Path, nargs=2, metavar="FILE", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.swing is not None:
-        swing(args.swing)
+    if args.swing:
+        swing()
         return 0
     if args.neighbour is not None:
         neighbour(*args.neighbour)
         return 0
-    about = {"kernel": platform.release(), "cycles": args.cycles, "cycle_s": HIGH_S + LOW_S, "every_ms": EVERY_S * 1000}
-    return print_result("tripwire", lambda: {**about, "waits": run(args.cycles)})
+    return print_result("tripwire", run)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Simulate the loads of experiment.json, and compare the results with those of the kernel.
 
-    python -m lab.measure.validate [--arm ARM]... RECLAIM
+    python -m lab.measure.validate RECLAIM
 
 Prints one JSON object. The arm `unlimited`, in which no pod is killed or paused, gives the costs of work, of a page, of
 a container and of the kernel's own memory. RECLAIM is the result of lab.measure.reclaim on the same machine. The other
@@ -158,7 +158,7 @@ def compare(results: Iterable[Result], costs: Costs) -> list[dict[str, Any]]:
     return cells
 
 
-def validate(results: Results, reclaim_s: float, arms: Sequence[str] = ARMS) -> dict[str, Any]:
+def validate(results: Results, reclaim_s: float) -> dict[str, Any]:
     """Return the whole comparison, as it is printed.
 
     Raises:
@@ -167,7 +167,7 @@ def validate(results: Results, reclaim_s: float, arms: Sequence[str] = ARMS) -> 
     measured = [one for one in results.measured() if one.trial.cell.setting == SETTING]
     costs = measure_costs([one for one in measured if one.trial.arm == UNLIMITED], reclaim_s)
     cells = []
-    for arm in arms:
+    for arm in ARMS:
         mine = [one for one in measured if one.trial.arm == arm]
         say(f"{arm}: {len(mine)} trials")
         cells += compare(mine, costs)
@@ -183,11 +183,9 @@ def validate(results: Results, reclaim_s: float, arms: Sequence[str] = ARMS) -> 
 def main(argv: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab.measure.validate", description="The simulation beside the experiment.")
-    parser.add_argument("--arm", dest="arms", action="append", choices=ARMS, help="only this one (again for more)")
     parser.add_argument("reclaim", type=Path, metavar="RECLAIM", help="JSON of lab.measure.reclaim")
     args = parser.parse_args(argv)
-    arms = args.arms or ARMS
-    return print_result("validate", lambda: validate(load(RESULTS), read_reclaim_cost(args.reclaim), arms))
+    return print_result("validate", lambda: validate(load(RESULTS), read_reclaim_cost(args.reclaim)))
 
 
 if __name__ == "__main__":
