@@ -155,7 +155,7 @@ def test_pods_are_made_anew_for_each_run() -> None:
     assert [pod.name for pod in first] == [pod.name for pod in second]
 
 
-def test_in_back_off_there_is_nothing_to_sacrifice() -> None:
+def test_in_back_off_there_is_nothing_to_sacrifice(monkeypatch: pytest.MonkeyPatch) -> None:
     def later(sample: Sample) -> bool:
         return sample.at_ns > (START_S + 0.5) * 1e9
 
@@ -164,7 +164,8 @@ def test_in_back_off_there_is_nothing_to_sacrifice() -> None:
         return Decision(state, killed, 1_000_000_000, tight=False, care_bytes=0)
 
     pod = SimPod("greedy", lambda: iter([fill(20 * MIB)]), limit_bytes=10 * MIB)
-    node = SimNode([pod], config=Config(), decide=kill_who_holds_nothing)
+    monkeypatch.setattr("cgpause.offline.simulate.daemon.decide", kill_who_holds_nothing)
+    node = SimNode([pod], config=Config())
     node.run(9)
     assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
 

@@ -65,7 +65,7 @@ class Cluster:
         """Let time pass until all jobs have finished, or until `until_s`; lasting pods stay."""
         self._run(until_s)
         for node in self._nodes:
-            node.settle()
+            node.engine.settle_all()
 
     def _run(self, until_s: float) -> None:
         for number, node in enumerate(self._nodes):
@@ -77,7 +77,7 @@ class Cluster:
                 is_late = self._coming or self._queue or self._heap
                 end_s = until_s if is_late else max(node.now_s for node in self._nodes)
                 for node in self._nodes:
-                    node.pass_until(end_s)
+                    node.engine.pass_until(end_s)
                 return
             if coming_s <= changing_s:
                 while self._coming and START_S + self._coming[0].start_s <= coming_s:
@@ -104,7 +104,7 @@ class Cluster:
         if self._queue:
             limit_s = min(limit_s, self._next_change_s())
         while True:
-            node.pass_before(limit_s)
+            node.engine.pass_before(limit_s)
             gone = node.gone
             if len(gone) > self._gone[number]:
                 for pod in gone[self._gone[number] :]:
@@ -115,13 +115,13 @@ class Cluster:
                 self._on_gone(self._jobs_gone)
                 if self._queue or not self._is_awaited(number):
                     break
-            if node.next_s() > limit_s:
+            if node.engine.next_s() > limit_s:
                 break
         self._plan(number, node)
 
     def _plan(self, number: int, node: SimNode) -> None:
         is_awaited = self._is_awaited(number)
-        due_s = node.next_s() if is_awaited else math.inf
+        due_s = node.engine.next_s() if is_awaited else math.inf
         self._due[number] = due_s
         if is_awaited:
             heapq.heappush(self._heap, (due_s, number))
@@ -143,7 +143,7 @@ class Cluster:
                             self._plan(idle, self._nodes[idle])
                 return
             node = self._nodes[number]
-            node.pass_until(now_s)
+            node.engine.pass_until(now_s)
             pod = self._queue.popleft()
             node.add(pod)
             self._jobs[number] += pod.lasts_s is None

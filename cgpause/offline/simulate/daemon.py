@@ -10,14 +10,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from cgpause.config.settings import Config
 from cgpause.core.model import (
     Action,
     CpuMax,
     Freeze,
-    Headroom,
     Mechanism,
     Owner,
     Pause,
@@ -30,15 +29,16 @@ from cgpause.core.model import (
     Workload,
 )
 from cgpause.kernel.processes import Call
-from cgpause.offline.simulate.engine import Engine
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.pods.tracked import SPARED_S
 from cgpause.pods.tree import STARTING_S
-from cgpause.policy import decide as policy
-from cgpause.policy.decide import Decision, State
+from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import FIRM_S, Kinds
 from cgpause.policy.schedule import Quiet
+
+if TYPE_CHECKING:
+    from cgpause.offline.simulate.node import SimNode
 
 _NS = 1_000_000_000
 _DETAILS_S = 1.0
@@ -61,25 +61,7 @@ _NOISE_PER_S = 1.0
 _NOISE_MOST = 0.5
 """Largest share of samples with such a change."""
 
-Decide = Callable[[State, Sample, Config], Decision]
 Observer = Callable[[Sample, State, Decision], None]
-
-
-class Node(Protocol):
-    """The parts of a node that the daemon needs besides the engine."""
-
-    @property
-    def headroom(self) -> Headroom:
-        """Return the present memory of the node."""
-
-    def kill(self, pod: SimPod, why: str) -> None:
-        """Kill a pod's container."""
-
-    def answer(self, pod: SimPod) -> None:
-        """Let a pod answer its probe."""
-
-    def is_up(self, pod: SimPod) -> bool:
-        """Return True if a pod's container has run for as long as it needs to start."""
 
 
 class SimDaemon:
@@ -87,12 +69,10 @@ class SimDaemon:
 
     def __init__(
         self,
-        node: Node,
-        engine: Engine,
+        node: SimNode,
         config: Config,
         chance: Random,
         *,
-        decide: Decide = policy.decide,
         observe: Observer | None = None,
         noise: bool = False,
     ) -> None:
@@ -103,9 +83,8 @@ class SimDaemon:
         self.pauses = 0
         self.freezes = 0
         self._node = node
-        self._engine = engine
+        self._engine = engine = node.engine
         self._random = chance
-        self._decide = decide
         self._quiet: Quiet | None = None
         self._used_cpu_s = 0.0
         self._used_cpu_at_s = engine.now_s
@@ -215,10 +194,10 @@ class SimDaemon:
         if self._tight:
             self._read_details()
         sample = self.sample()
-        decision = self._decide(self._state, sample, self.config)
+        decision = decide(self._state, sample, self.config)
         if decision.tight and not self._tight and self._read_details():
             sample = self.sample()
-            decision = self._decide(self._state, sample, self.config)
+            decision = decide(self._state, sample, self.config)
         self._tight = decision.tight
         if self.observe is not None:
             self.observe(sample, self._state, decision)

@@ -15,10 +15,13 @@ import heapq
 import math
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from cgpause.core.model import Mechanism
 from cgpause.offline.simulate.pods import SimPod
+
+if TYPE_CHECKING:
+    from cgpause.offline.simulate.node import SimNode
 
 START_S = 1000.0
 """Start of the virtual clock, so that events can lie before it."""
@@ -26,19 +29,6 @@ RECLAIM_TRIES = 18
 """Attempts of a process to reclaim memory at a full limit before it asks for an OOM kill: one before and one after the
 kernel drains the CPUs' advance charges, and MAX_RECLAIM_RETRIES more (try_charge_memcg(), mm/memcontrol.c)."""
 _PAGE = 4096
-
-
-class Kernel(Protocol):
-    """The kernel's reactions to the pods of an engine."""
-
-    def kill_one(self) -> None:
-        """Kill a container: the memory is full."""
-
-    def kill_at_limit(self, pod: SimPod) -> None:
-        """Handle a pod that has reached its own limit."""
-
-    def finish(self, pod: SimPod) -> None:
-        """Handle a pod that has ended."""
 
 
 class Group:
@@ -79,7 +69,7 @@ class Engine:
     """The virtual CPUs and the memory of one node."""
 
     def __init__(
-        self, kernel: Kernel, *, cpus: float, room_bytes: float, throttled_cpus: float, reclaim_s: float
+        self, node: SimNode, *, cpus: float, room_bytes: float, throttled_cpus: float, reclaim_s: float
     ) -> None:
         """`room_bytes`: memory for all pods; `throttled_cpus`: the CPU share of a throttled pod.
 
@@ -94,7 +84,7 @@ class Engine:
         self.has_cache = False
         """Whether any pod has ever had page cache."""
         self._departures = 0
-        self._kernel = kernel
+        self._node = node
         self.cpus = cpus
         self._throttled_cpus = throttled_cpus
         self._reclaim_s = reclaim_s
@@ -276,7 +266,7 @@ class Engine:
                 self._try(pod)
                 return
             epoch = pod.epoch
-            self._kernel.kill_one()
+            self._node.kill_one()
             if pod.epoch != epoch:
                 return
         pod.tries_left = 0
@@ -302,7 +292,7 @@ class Engine:
         while pod.steps is not None:
             step = next(pod.steps, None)
             if step is None:
-                self._kernel.finish(pod)
+                self._node.finish(pod)
                 return
             pod.step = step
             if step.free_bytes:
@@ -368,7 +358,7 @@ class Engine:
             to_limit = pod.to_limit
             self._stop(pod)
             if to_limit and pod.growth:
-                self._kernel.kill_at_limit(pod)
+                self._node.kill_at_limit(pod)
                 continue
             # The remainder of rounding.
             pod.cpu_s += pod.left_cpu_s

@@ -23,11 +23,10 @@ from random import Random
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Pod, QosClass
 from cgpause.core.names import controller
-from cgpause.offline.simulate.daemon import Decide, Observer, SimDaemon
+from cgpause.offline.simulate.daemon import Observer, SimDaemon
 from cgpause.offline.simulate.engine import START_S, Engine
 from cgpause.offline.simulate.kubelet import oom_score_adj
 from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
-from cgpause.policy.decide import decide
 
 _NODE_BYTES = 1 << 40
 """Memory of a node without a limit on kubepods: more than any pods take."""
@@ -49,7 +48,6 @@ class SimNode:
         make_s: float = 0.0,
         reclaim_s: float = RECLAIM_S,
         seed: int = 0,
-        decide: Decide = decide,
         observe: Observer | None = None,
         noise: bool = False,
     ) -> None:
@@ -67,7 +65,7 @@ class SimNode:
         self._used_from_s = START_S
         room_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
         throttle = (config or Config()).throttle
-        self._engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus, reclaim_s=reclaim_s)
+        self.engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus, reclaim_s=reclaim_s)
         self._random = Random(seed)  # noqa: S311 - repeatable, not secret
         self._make_s = make_s
         self._made_at_s = START_S
@@ -75,27 +73,19 @@ class SimNode:
             self._come(pod, START_S + pod.start_s)
         self.daemon: SimDaemon | None = None
         if config is not None:
-            self.daemon = SimDaemon(
-                self,
-                self._engine,
-                config,
-                self._random,
-                decide=decide,
-                observe=observe,
-                noise=noise,
-            )
+            self.daemon = SimDaemon(self, config, self._random, observe=observe, noise=noise)
 
     # Results
 
     @property
     def now_s(self) -> float:
         """The virtual time."""
-        return self._engine.now_s
+        return self.engine.now_s
 
     @property
     def pods(self) -> list[SimPod]:
         """Pods with a cgroup."""
-        return self._engine.pods
+        return self.engine.pods
 
     @property
     def all_pods(self) -> list[SimPod]:
@@ -123,17 +113,12 @@ class SimNode:
         return 0 if self.daemon is None else self.daemon.freezes
 
     @property
-    def byte_seconds(self) -> float:
-        """Memory of the pods times seconds."""
-        return self._engine.byte_seconds
-
-    @property
     def headroom(self) -> Headroom:
         """The present headroom."""
-        used = self._engine.held_bytes
+        used = self.engine.held_bytes
         if self.daemon is not None and self.daemon.noise:
             # The kernel returns advance charges before it reclaims or kills.
-            used = min(used + sum(pod.charged_bytes for pod in self.pods), self._engine.room_bytes)
+            used = min(used + sum(pod.charged_bytes for pod in self.pods), self.engine.room_bytes)
         return Headroom(
             node_total_bytes=_NODE_BYTES,
             node_available_bytes=int(_NODE_BYTES - used),
@@ -145,42 +130,22 @@ class SimNode:
         """Return start and end of each pause of a pod; a present pause ends now."""
         return [(since_s, self.now_s if end_s is None else end_s) for since_s, end_s in pod.holds]
 
-    # The engine
+    # Time
 
     def run(self, seconds: float) -> None:
         """Let a time pass, or run until every pod has finished."""
         end_s = self.now_s + seconds
         while self.now_s < end_s and self.admitted:
-            self.step(end_s)
-        self.settle()
+            self.engine.step(end_s)
+        self.engine.settle_all()
 
-    def settle(self) -> None:
-        """Update all pods."""
-        self._engine.settle_all()
-
-    def step(self, until_s: float) -> None:
-        """Let time pass until the next change, at most until `until_s`."""
-        self._engine.step(until_s)
-
-    def pass_before(self, limit_s: float) -> None:
-        """Process all events up to a time, but stop after a pod has ended; time stops at the last event."""
-        self._engine.pass_before(limit_s)
-
-    def pass_until(self, at_s: float) -> None:
-        """Let time pass until a given time."""
-        self._engine.pass_until(at_s)
-
-    def next_s(self) -> float:
-        """Return the time of the next change, if no event comes before."""
-        return self._engine.next_s()
+    # kubelet
 
     def add(self, pod: SimPod) -> None:
         """Admit a pod now."""
         pod.waiting_s += self.now_s - START_S - pod.start_s
         self._admit(pod)
         self._make(lambda: self._appear(pod))
-
-    # kubelet
 
     def _admit(self, pod: SimPod) -> None:
         if not self.admitted:
@@ -189,23 +154,23 @@ class SimNode:
 
     def _come(self, pod: SimPod, at_s: float) -> None:
         self._admit(pod)
-        self._engine.at(at_s, lambda: self._appear(pod))
+        self.engine.at(at_s, lambda: self._appear(pod))
 
     def _make(self, then: Callable[[], None]) -> None:
         """Let kubelet start a container after the earlier ones; this needs one CPU."""
         if not self._make_s:
-            self._engine.at(self.now_s, then)
+            self.engine.at(self.now_s, then)
             return
         begins_s = max(self._made_at_s, self.now_s)
         self._made_at_s = begins_s + self._make_s
-        self._engine.at(begins_s, self._make_begins)
-        self._engine.at(self._made_at_s, lambda: self._make_ends(then))
+        self.engine.at(begins_s, self._make_begins)
+        self.engine.at(self._made_at_s, lambda: self._make_ends(then))
 
     def _make_begins(self) -> None:
-        self._engine.make(busy=True)
+        self.engine.make(busy=True)
 
     def _make_ends(self, then: Callable[[], None]) -> None:
-        self._engine.make(busy=False)
+        self.engine.make(busy=False)
         then()
 
     def _appear(self, pod: SimPod) -> None:
@@ -222,9 +187,9 @@ class SimNode:
             priority=pod.priority,
             controller=controller("default", pod.name),
         )
-        self._engine.pods.append(pod)
+        self.engine.pods.append(pod)
         if pod.lasts_s is not None and pod.lasts_s < math.inf:
-            self._engine.at(self.now_s + pod.lasts_s, lambda: self.finish(pod) if pod in self.admitted else None)
+            self.engine.at(self.now_s + pod.lasts_s, lambda: self.finish(pod) if pod in self.admitted else None)
         self._start(pod)
 
     def _start(self, pod: SimPod) -> None:
@@ -237,13 +202,13 @@ class SimNode:
         if pod.probe is not None:
             first_s = pod.probe.initial_delay_s + pod.probe.period_s * self._random.random()
             self._probe_at(pod, pod.probe, self.now_s + first_s)
-        self._engine.next_step(pod)
+        self.engine.next_step(pod)
 
     def kill(self, pod: SimPod, why: str) -> None:
         """Kill a container; it restarts after the back-off."""
         pod.steps = None
         pod.epoch += 1
-        self._engine.drop(pod)
+        self.engine.drop(pod)
         pod.lost_cpu_s += pod.cpu_s
         pod.cpu_s = 0.0
         pod.probe_open = False
@@ -257,7 +222,7 @@ class SimNode:
             if pod.epoch == epoch:
                 self._make(lambda: self._start(pod) if pod.epoch == epoch else None)
 
-        self._engine.at(self.now_s + backoff_s, make)
+        self.engine.at(self.now_s + backoff_s, make)
 
     def _stop(self, pod: SimPod) -> float:
         """Count the run of a container that ends now; return its length."""
@@ -272,7 +237,7 @@ class SimNode:
     def _leave(self, pod: SimPod) -> None:
         pod.steps = None
         pod.epoch += 1
-        self._engine.remove(pod)
+        self.engine.remove(pod)
         if pod.mechanism is not None and self.daemon is not None:
             self.daemon.end_hold(pod)
         pod.facts = None
@@ -304,9 +269,9 @@ class SimNode:
                 self.answer(pod)
             else:
                 pod.probe_open = True
-                self._engine.at(self.now_s + probe.timeout_s, lambda: self._time_out(pod, probe, epoch))
+                self.engine.at(self.now_s + probe.timeout_s, lambda: self._time_out(pod, probe, epoch))
 
-        self._engine.at(at_s, ask)
+        self.engine.at(at_s, ask)
 
     def is_up(self, pod: SimPod) -> bool:
         """Return True if a pod's container has run, without pauses, for as long as it needs to start."""
@@ -350,7 +315,7 @@ class SimNode:
 
     def kill_one(self) -> None:
         """Kill the container with the highest badness."""
-        victim = max((pod for pod in self.pods if self._engine.held(pod) > 0), key=self._badness)
+        victim = max((pod for pod in self.pods if self.engine.held(pod) > 0), key=self._badness)
         victim.oom_kills += 1
         self.kill(victim, "a process in it was OOM-killed")
 
@@ -358,8 +323,8 @@ class SimNode:
         """Return oom_badness() in bytes."""
         adj = _OOM_SCORE_ADJ[pod.qos]
         if pod.request_bytes is not None:
-            adj = oom_score_adj(pod.request_bytes, int(self._engine.room_bytes))
-        return self._engine.held(pod) + adj * self._engine.room_bytes / 1000
+            adj = oom_score_adj(pod.request_bytes, int(self.engine.room_bytes))
+        return self.engine.held(pod) + adj * self.engine.room_bytes / 1000
 
     def _containers_changed(self, pod: SimPod, why: str) -> None:
         if self.daemon is not None and pod.facts is not None:

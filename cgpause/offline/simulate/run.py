@@ -135,7 +135,9 @@ def simulate(
         longest_pause_s=max(holds, default=0.0),
         freezes=sum(node.freezes for node in nodes),
         sacrifices=sum(pod.sacrifices for _, pod in all_pods),
-        used_mean_pct=100 * sum(node.byte_seconds for node in nodes) / (machine.capacity_bytes * load.nodes * total_s),
+        used_mean_pct=100
+        * sum(node.engine.byte_seconds for node in nodes)
+        / (machine.capacity_bytes * load.nodes * total_s),
         nodes_used=sum(node.in_use_s for node in nodes) / total_s,
         groups=tuple(
             _group(kind, [(node, pod) for node, pod in all_pods if pod.kind == kind.name]) for kind in load.kinds

@@ -82,8 +82,8 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
         Cluster([NodeSlot(sim, node.capacity_bytes)], node.pods, seed=seed).run(end_s)
     else:
         while sim.now_s < end_s and any(pod.lasts_s is None for pod in sim.admitted):
-            sim.step(end_s)
-        sim.settle()
+            sim.engine.step(end_s)
+        sim.engine.settle_all()
     jobs = [pod for pod in node.pods if pod.lasts_s is None]
     finished = [pod for pod in jobs if pod.finished_s is not None]
     services = [pod for pod in node.pods if pod.probe is not None]
