@@ -102,8 +102,6 @@ def test_other_code_is_measured_anew_in_place_of_the_old(path: Path) -> None:
     results = load(path)
     assert len(results.measured()) == 4
     assert {results.boots[result.boot].code for result in results.measured()} == {"other"}
-    assert {trial.arm for trial in results.earlier} == {"none"}  # the arm without cgpause
-    assert {results.boots[result.boot].code for result in results.earlier.values()} == {"c0de"}
 
 
 def test_what_nobody_has_measured_comes_first(path: Path) -> None:

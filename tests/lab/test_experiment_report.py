@@ -34,22 +34,6 @@ def test_tables_of_one_place_name_it_below() -> None:
     assert text.count("*Measured on Linux 6.1.0-test, a CPU; bed 1; 2024-01-02; commit abc1234.*") > 3
 
 
-def test_the_bed_is_the_same_as_none_shows_that_was_run_again() -> None:
-    results = make_results([Trial(CELL, seed, "none") for seed in (1, 2)], lambda _: {"restarts": 4, "total_s": 100.0})
-    assert "was run again" not in render(results)
-    newer = make_results([Trial(CELL, 1, "none")], lambda _: {"restarts": 3, "total_s": 102.0})
-    results.boots[2] = replace(newer.boots[1], number=2, commit="def5678")
-    results.add(replace(newer.measured()[0], boot=2))
-
-    assert (
-        "`none` was run again on 1 trials, with the code of numbers 2 after that of 1: 4 restarts before, 3 after; "
-        "total times differ by at most 2.0 %."
-    ) in render(results)
-    results.boots[3] = replace(results.boots[2], number=3, bed=2)
-    results.add(replace(newer.measured()[0], boot=3))
-    assert "was run again" not in render(results), "figures of two beds are not to be compared"
-
-
 def test_rows_of_several_places_name_theirs() -> None:
     results = make_results([Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")])
     later = make_results([Trial(CELL, 1, "stock")])

@@ -41,14 +41,12 @@ def test_boots_without_a_trial_are_not_kept(path: Path) -> None:
     [
         pytest.param("", id="empty"),
         pytest.param("[]", id="another shape"),
-        pytest.param('{"schema": 2, "boots": [], "trials": [], "earlier": []}', id="another schema"),
+        pytest.param('{"schema": 2, "boots": [], "trials": []}', id="another schema"),
         pytest.param(
-            json.dumps(
-                {"schema": 3, "boots": [], "trials": [{**answer(Trial(CELL, 1, "none")), "boot": 1}], "earlier": []}
-            ),
+            json.dumps({"schema": 3, "boots": [], "trials": [{**answer(Trial(CELL, 1, "none")), "boot": 1}]}),
             id="a boot that is not listed",
         ),
-        pytest.param('{"schema": 3, "boots": [], "trials": [{"setting": "node"}], "earlier": []}', id="a cut row"),
+        pytest.param('{"schema": 3, "boots": [], "trials": [{"setting": "node"}]}', id="a cut row"),
     ],
 )
 def test_a_file_that_is_no_results_file_is_refused(path: Path, text: str) -> None:

@@ -155,29 +155,14 @@ class Result:
 
 
 class Results:
-    """All results so far; a trial's newest result replaces its older one.
+    """All results so far; a trial's newest result replaces its older one."""
 
-    For the arm `none`, which runs no part of cgpause, `earlier` keeps the replaced result if the two can be compared.
-    """
-
-    def __init__(
-        self,
-        boots: Mapping[int, Boot] | None = None,
-        results: Mapping[Trial, Result] | None = None,
-        earlier: Mapping[Trial, Result] | None = None,
-    ) -> None:
+    def __init__(self, boots: Mapping[int, Boot] | None = None, results: Mapping[Trial, Result] | None = None) -> None:
         self.boots = dict(boots or {})
-        self.earlier = dict(earlier or {})
         self._results = dict(results or {})
 
     def add(self, result: Result) -> None:
         """Add a trial's result, in place of an older one."""
-        before = self._results.get(result.trial)
-        if result.trial.arm == NONE and before is not None and not (before.error or result.error):
-            if self.boots[before.boot].ground == self.boots[result.boot].ground:
-                self.earlier[result.trial] = before
-            else:
-                self.earlier.pop(result.trial, None)
         self._results[result.trial] = result
 
     def has(self, trial: Trial, code: str | None = None) -> bool:
@@ -209,10 +194,9 @@ class Results:
 
     def dumps(self) -> str:
         """Return the file's text, with a line for each boot and each trial."""
-        used = {result.boot for result in [*self._results.values(), *self.earlier.values()]}
+        used = {result.boot for result in self._results.values()}
         boots = [asdict(boot) for number, boot in sorted(self.boots.items()) if number in used]
-        trials, earlier = ([_to_json(one) for _, one in sorted(some.items())] for some in (self._results, self.earlier))
-        lists = {"boots": boots, "trials": trials, "earlier": earlier}
+        lists = {"boots": boots, "trials": [_to_json(one) for _, one in sorted(self._results.items())]}
         text = ",\n".join(f'"{name}": [{_lines(rows)}]' for name, rows in lists.items())
         return f'{{\n"schema": {SCHEMA},\n{text}\n}}\n'
 
@@ -245,12 +229,12 @@ def load(path: Path) -> Results:
         if data["schema"] != SCHEMA:
             raise LabError(f"{path}: schema {data['schema']}, not {SCHEMA}")
         boots = {row["number"]: Boot(**row) for row in data["boots"]}
-        results, earlier = ([_from_json(row) for row in data[name]] for name in ("trials", "earlier"))
+        results = [_from_json(row) for row in data["trials"]]
     except (ValueError, KeyError, TypeError) as e:
         raise LabError(f"{path} is not a results file: {e!r}") from e
-    if unknown := {result.boot for result in [*results, *earlier]} - set(boots):
+    if unknown := {result.boot for result in results} - set(boots):
         raise LabError(f"{path}: trials of boots it does not list: {sorted(unknown)}")
-    return Results(boots, *({result.trial: result for result in some} for some in (results, earlier)))
+    return Results(boots, {result.trial: result for result in results})
 
 
 @contextlib.contextmanager

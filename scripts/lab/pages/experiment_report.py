@@ -97,7 +97,7 @@ class Report:
         self._measured = results.measured()
         self._evidence = Evidence(results)
         self._label = label
-        used = sorted({result.boot for result in [*self._measured, *results.errors(), *results.earlier.values()]})
+        used = sorted({result.boot for result in [*self._measured, *results.errors()]})
         self._places = list(dict.fromkeys(results.boots[number].where for number in used))
 
     def text(self) -> str:
@@ -124,23 +124,8 @@ class Report:
             "Trials measured, of those that make the whole experiment:",
             _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
             "Where nothing restarts without control, no other arm can prevent a restart: such arms can be missing.",
-            self._again(),
             _table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
         ]
-
-    def _again(self) -> str:
-        """Return a sentence that compares `none`, which runs no code of cgpause, with its earlier run by older code."""
-        newer = {result.trial: result for result in self._measured}
-        both = [(its, newer[trial]) for trial, its in self._results.earlier.items() if trial in newer]
-        if not both:
-            return ""
-        before, after = (sum(pair[number].number("restarts") for pair in both) for number in (0, 1))
-        worst = max(abs(mine.number("total_s") / its.number("total_s") - 1) for its, mine in both)
-        return (
-            f"`none` was run again on {len(both)} trials, with the code of numbers "
-            f"{self._where(mine for _, mine in both)} after that of {self._where(its for its, _ in both)}: "
-            f"{before:.0f} restarts before, {after:.0f} after; total times differ by at most {percent(worst, 1)}."
-        )
 
     def _count(self, cell: Cell) -> str:
         found = sum(len(self._evidence.seeds(cell, arm)) for arm in cell.arms)
