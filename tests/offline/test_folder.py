@@ -1,4 +1,4 @@
-"""Result folders: claimed first, filled completely or not at all; other users' files stay unchanged."""
+"""Result folders: made first, filled at the end; files that are there stay unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from cgpause.core.errors import CgpauseError
 from cgpause.offline import folder
-from cgpause.offline.folder import UNFINISHED, filled
+from cgpause.offline.folder import filled
 
 FILES = {"a.json": b"{}\n", "b.png": b"\x89PNG"}
 
@@ -31,9 +31,7 @@ def test_all_files_are_there_once_the_body_has_ended_and_none_before(there: bool
     path = tmp_path / "new/out"
     if there:
         path.mkdir(parents=True)
-    with filled(str(path)) as files:
-        files.update(FILES)
-        assert [file.name for file in path.iterdir()] == [UNFINISHED]
+    fill(path, lambda: found(path) == {} or pytest.fail("a file is there already"))
     assert found(path) == FILES
 
 
@@ -65,8 +63,17 @@ def test_in_a_current_folder_that_was_removed_there_is_none(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
 
 
+def test_a_folder_without_the_right_to_write_is_told_before_the_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere, so the kernel's answer is replaced."""
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (str(tmp_path), os.W_OK | os.X_OK))
+    with pytest.raises(CgpauseError, match="it cannot be written to; name another folder"), filled(str(tmp_path)):
+        pytest.fail("it cannot be written to")
+
+
 @pytest.mark.parametrize("how", [KeyboardInterrupt, CgpauseError, OSError])
-def test_a_body_that_fails_leaves_what_was_there_before(how: type[BaseException], tmp_path: Path) -> None:
+def test_a_body_that_fails_writes_nothing(how: type[BaseException], tmp_path: Path) -> None:
 
     def fail() -> None:
         raise how
@@ -75,60 +82,27 @@ def test_a_body_that_fails_leaves_what_was_there_before(how: type[BaseException]
     for path in (tmp_path / "some/where", tmp_path / "mine"):
         with pytest.raises(how):
             fill(path, fail)
-    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_two_at_once_do_not_take_the_same_folder(tmp_path: Path) -> None:
-    with filled(str(tmp_path)) as files:
-        with (
-            pytest.raises(CgpauseError, match=r"another cgpause is at work in it, or was killed"),
-            filled(str(tmp_path)),
-        ):
-            pytest.fail("it was taken")
-        files.update(FILES)
-    assert found(tmp_path) == FILES
-
-
-@pytest.mark.parametrize("name", ["a.json", "theirs"])
+@pytest.mark.parametrize("name", FILES)
 def test_what_somebody_put_there_meanwhile_is_left_alone(name: str, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with pytest.raises(CgpauseError, match=f"it is not empty, {name} is in it"):
+    with pytest.raises(CgpauseError, match="out: File exists; name another folder"):
         fill(path, lambda: (path / name).write_bytes(b"theirs"))
-    assert found(path) == {name: b"theirs"}
+    assert found(path)[name] == b"theirs"
 
 
-@pytest.mark.parametrize("after", range(2 * len(FILES)))
-def test_a_disk_that_refuses_leaves_no_part_of_it(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step fails in its turn: two files are written, then moved."""
-    steps = iter(range(2 * len(FILES)))
-    rename = os.rename
-
-    def refusing(source: str, target: str) -> None:
-        if next(steps) == after:
-            raise OSError(28, "No space left on device", target)
-        rename(source, target)
-
+def test_a_disk_that_refuses_is_an_error_that_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def writing(path: str, mode: str) -> object:
-        if next(steps) == after:
+        if path.endswith("b.png"):
             raise OSError(28, "No space left on device", path)
         return open(path, mode)
 
-    monkeypatch.setattr(os, "rename", refusing)
     monkeypatch.setattr(folder, "open", writing, raising=False)
     with pytest.raises(CgpauseError, match=r"out: No space left on device; name another folder"):
-        fill(tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_who_is_killed_leaves_a_sign_that_it_is_not_all(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    child = os.fork()
-    if not child:
-        with filled(str(path)):
-            os._exit(9)
-    os.waitpid(child, 0)
-    with pytest.raises(CgpauseError, match="was killed there; name another folder"):
-        fill(path)
+        fill(tmp_path / "out", lambda: (tmp_path / "out/theirs").write_bytes(b""))
+    assert found(tmp_path / "out") == {"a.json": FILES["a.json"], "theirs": b""}
 
 
 def test_a_picture_is_there_where_matplotlib_is() -> None:
