@@ -12,23 +12,18 @@ from cgpause.offline.simulate.cluster import Cluster, NodeSlot
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, SimPod, Step
-from cgpause.offline.simulate.scheduler import CPU, MEMORY, Request, Scheduler, Scoring
-from cgpause.offline.simulate.scoring import Point, Strategy
-
-RATIO = Scoring(Strategy.REQUESTED_TO_CAPACITY_RATIO, ((MEMORY, 1),), (Point(0, 0), Point(100, 10)))
-SCORINGS = (Scoring(), Scoring(Strategy.MOST_ALLOCATED), RATIO)
+from cgpause.offline.simulate.scheduler import MAX_SCORE, Request, Scheduler
 
 
 @given(
     st.lists(st.tuples(st.integers(1, 1000), st.sampled_from([0, 4000])), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2000)), min_size=1, max_size=3),
-    st.sampled_from(SCORINGS),
     st.randoms(use_true_random=False),
 )
 def test_the_best_node_is_the_one_that_scores_best_where_it_fits(
-    nodes: list[tuple[int, int]], kinds: list[tuple[int, int]], scoring: Scoring, chance: Random
+    nodes: list[tuple[int, int]], kinds: list[tuple[int, int]], chance: Random
 ) -> None:
-    scheduler = Scheduler([Request(mib * MIB, cpus) for mib, cpus in nodes], scoring, chance)
+    scheduler = Scheduler([Request(mib * MIB, cpus) for mib, cpus in nodes], chance)
     requests = [Request(mib * MIB, cpus) for mib, cpus in kinds]
     placed: list[tuple[int, Request]] = []
     for _ in range(60):
@@ -50,18 +45,31 @@ def test_the_best_node_is_the_one_that_scores_best_where_it_fits(
 
 
 def test_a_container_without_requests_is_scored_as_upstream_does() -> None:
-    scheduler = Scheduler([Request(1000 * MIB, 1000)], Scoring(), Random(1))
+    scheduler = Scheduler([Request(1000 * MIB, 1000)], Random(1))
     assert scheduler.score(0, Request(0, 0)) == (90 + 80) // 2
     scheduler.add(0, Request(0, 0))
     assert scheduler.score(0, Request(300 * MIB, 400)) == (50 + 50) // 2
     assert scheduler.fits(0, Request(1000 * MIB, 1000))
-    assert dict(Scoring().weights) == {CPU: 1, MEMORY: 1}
 
 
-def run(scoring: Scoring, pods: list[SimPod], nodes: int) -> list[SimNode]:
+@pytest.mark.parametrize(("asked", "score"), [(1, 99), (250, 75), (500, 50), (999, 0), (1000, 0), (1001, 0)])
+def test_an_emptier_node_scores_higher(asked: int, score: int) -> None:
+    assert Scheduler([Request(1000, 0)], Random(1)).score(0, Request(asked, 0)) == score
+    assert Scheduler([Request(0, 1000)], Random(1)).score(0, Request(0, asked)) == score
+    assert Scheduler([Request(0, 0)], Random(1)).score(0, Request(asked, asked)) == 0
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 1 << 40), st.integers(0, 1 << 40))
+def test_scores_stay_in_their_range_and_fuller_is_never_emptier(asked: int, capacity: int, more: int) -> None:
+    scheduler = Scheduler([Request(capacity, capacity)], Random(1))
+    scores = [scheduler.score(0, Request(amount, amount)) for amount in (asked + more, asked)]
+    assert 0 <= scores[0] <= scores[1] <= MAX_SCORE
+
+
+def run(pods: list[SimPod], nodes: int) -> list[SimNode]:
     """Run the pods on nodes of 100 MiB each; return the nodes."""
     made = [SimNode([], config=None, cpus=8) for _ in range(nodes)]
-    Cluster([NodeSlot(node, 100 * MIB, 8000) for node in made], pods, scoring=scoring).run(START_S + 3600)
+    Cluster([NodeSlot(node, 100 * MIB, 8000) for node in made], pods).run(START_S + 3600)
     return made
 
 
@@ -75,28 +83,20 @@ def job(name: str, request_mib: int, *, millicpu: int = 0, cpu_s: float = 5, sta
     )
 
 
-@pytest.mark.parametrize(
-    ("scoring", "used"),
-    [
-        pytest.param(Scoring(), 8, id="LeastAllocated"),
-        pytest.param(Scoring(Strategy.MOST_ALLOCATED), 2, id="MostAllocated"),
-        pytest.param(RATIO, 2, id="RequestedToCapacityRatio"),
-    ],
-)
-def test_bin_packing_uses_fewer_nodes(scoring: Scoring, used: int) -> None:
-    nodes = run(scoring, [job(str(number), 25) for number in range(8)], 8)
-    assert sum(bool(node.gone) for node in nodes) == used
+def test_pods_that_come_at_once_are_spread_over_the_nodes() -> None:
+    nodes = run([job(str(number), 25) for number in range(8)], 8)
+    assert [len(node.gone) for node in nodes] == [1] * 8
 
 
 def test_cpu_requests_are_admitted_only_as_far_as_they_fit() -> None:
     pods = [job(str(number), 1, millicpu=5000) for number in range(3)]
-    run(Scoring(), pods, 1)
+    run(pods, 1)
     assert [pod.waiting_s for pod in pods] == [0, pytest.approx(5), pytest.approx(10)]
 
 
 def test_jobs_wait_from_when_they_come() -> None:
     early, late = job("early", 60, start_s=2), job("late", 60, start_s=4)
-    run(Scoring(), [late, early], 1)
+    run([late, early], 1)
     assert early.waiting_s == pytest.approx(0)
     assert late.waiting_s == pytest.approx(3)
     assert early.finished_s == pytest.approx(7)

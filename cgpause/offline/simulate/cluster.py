@@ -12,7 +12,7 @@ from random import Random
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
-from cgpause.offline.simulate.scheduler import Request, Scheduler, Scoring
+from cgpause.offline.simulate.scheduler import Request, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class Cluster:
         pods: Iterable[SimPod],
         on_gone: Callable[[int], None] = lambda _: None,
         *,
-        scoring: Scoring | None = None,
         seed: int = 0,
     ) -> None:
         """Pods come at their `start_s`; `on_gone` is called with the number of finished jobs."""
@@ -47,7 +46,7 @@ class Cluster:
         self._coming = deque(sorted(pods, key=lambda pod: pod.start_s))
         self._queue: deque[SimPod] = deque()
         allocatable = [Request(place.capacity_bytes, place.millicpu) for place in places]
-        self._scheduler = Scheduler(allocatable, scoring or Scoring(), Random(seed))  # noqa: S311 - repeatable, not secret
+        self._scheduler = Scheduler(allocatable, Random(seed))  # noqa: S311 - repeatable, not secret
         for number, node in enumerate(self._nodes):
             for pod in node.admitted:
                 self._scheduler.add(number, _request(pod))

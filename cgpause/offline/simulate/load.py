@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
 from cgpause.core.model import Workload
 from cgpause.offline.simulate.kubelet import Backoff, request_bytes
 from cgpause.offline.simulate.pods import RECLAIM_S, Probe, SimPod
-from cgpause.offline.simulate.scheduler import Scoring
 from cgpause.offline.simulate.service import Surge, surging
 from cgpause.offline.simulate.worker import Work, job_seeds, volatile
 
@@ -89,8 +88,7 @@ class Load:
     """Largest sum of the limits of a node's jobs, in capacities."""
     jobs: tuple[Jobs, ...]
     nodes: int = 1
-    timeout_s: float = field(default=7 * 86400.0)
-    scoring: Scoring = field(default_factory=Scoring)
+    timeout_s: float = 7 * 86400.0
     lasting: tuple[Lasting, ...] = ()
     shuffled: bool = False
     """Whether the seed decides the order of the jobs, instead of their kinds."""

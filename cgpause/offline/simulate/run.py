@@ -107,7 +107,7 @@ def simulate(
             node.add(pod)
     places = [NodeSlot(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
     queue = [*make_services(load, seed), *make_pods(load, seed)]
-    cluster = Cluster(places, queue, on_finish, scoring=load.scoring, seed=seed)
+    cluster = Cluster(places, queue, on_finish, seed=seed)
     cluster.run(START_S + load.timeout_s)
     all_pods = [(node, pod) for node in nodes for pod in (*node.gone, *node.admitted)]
     pods = [pod for _, pod in all_pods if pod.lasts_s is None]

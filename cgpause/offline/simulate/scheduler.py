@@ -1,4 +1,6 @@
-"""kube-scheduler's NodeResourcesFit: the nodes on which a pod fits, and the best of them.
+"""kube-scheduler's NodeResourcesFit with its default strategy, LeastAllocated: where a pod fits, and the best node.
+
+The integer arithmetic is the plugin's (pkg/scheduler/framework/plugins/noderesources). CPU and memory count alike.
 
 Each node keeps a score for each kind of request until its requests change. So the best node is at the top of a heap,
 and 1000 nodes need no new score for each pod. Of several best nodes one is chosen at random, as upstream does.
@@ -8,65 +10,38 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
-from cgpause.offline.simulate.scoring import (
-    Amounts,
-    Point,
-    Strategy,
-    least_allocated,
-    most_allocated,
-    requested_to_capacity_ratio,
-    scaled,
-)
-
-MEMORY: Final = "memory"
-CPU: Final = "cpu"
-UNREQUESTED: Final = {CPU: 100, MEMORY: 200 << 20}
-"""Assumed request of a container without one (pkg/scheduler/util): millicores and bytes."""
+MAX_SCORE: Final = 100
+"""Highest score of a node."""
 _STALE = 4
 
 
 class Request(NamedTuple):
-    """The requests of a pod."""
+    """The requests of a pod, of all pods of a node, or a node's capacity."""
 
     memory_bytes: int
     millicpu: int
 
+    def plus(self, other: Request, sign: int = 1) -> Request:
+        """Return the sum, or the difference if `sign` is -1."""
+        return Request(self.memory_bytes + sign * other.memory_bytes, self.millicpu + sign * other.millicpu)
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """`scoringStrategy` of NodeResourcesFitArgs; the defaults are those of Kubernetes."""
 
-    strategy: Strategy = Strategy.LEAST_ALLOCATED
-    weights: tuple[tuple[str, int], ...] = ((CPU, 1), (MEMORY, 1))
-    shape: tuple[Point, ...] = ()
-    """Shape for RequestedToCapacityRatio."""
-
-    def score(self, requested: Amounts, allocatable: Amounts) -> int:
-        """The score, from 0 to 100."""
-        weights = dict(self.weights)
-        match self.strategy:
-            case Strategy.LEAST_ALLOCATED:
-                return least_allocated(requested, allocatable, weights)
-            case Strategy.MOST_ALLOCATED:
-                return most_allocated(requested, allocatable, weights)
-            case Strategy.REQUESTED_TO_CAPACITY_RATIO:
-                return requested_to_capacity_ratio(requested, allocatable, weights, scaled(self.shape))
+UNREQUESTED: Final = Request(200 << 20, 100)
+"""Assumed request of a container without one (pkg/scheduler/util)."""
 
 
 class Scheduler:
     """The requests on each node; nodes are numbers."""
 
-    def __init__(self, allocatable: Sequence[Request], scoring: Scoring, chance: Random) -> None:
+    def __init__(self, allocatable: Sequence[Request], chance: Random) -> None:
         """`allocatable` of each node; one without millicores does not count its CPUs."""
         self._allocatable = allocatable
-        self._scoring = scoring
         self._chance = chance
         self._requested = [Request(0, 0)] * len(allocatable)
-        self._scored = [{CPU: 0, MEMORY: 0} for _ in allocatable]
+        self._scored = [Request(0, 0)] * len(allocatable)
         self._changes = [0] * len(allocatable)
         self._heaps: dict[Request, list[tuple[int, float, int, int]]] = {}
 
@@ -100,22 +75,18 @@ class Scheduler:
         )
 
     def score(self, node: int, request: Request) -> int:
-        """Return the score of a node with the pod on it."""
-        scored, allocatable = self._scored[node], self._allocatable[node]
-        memory, cpu = _scored(request)
-        return self._scoring.score(
-            {MEMORY: scored[MEMORY] + memory, CPU: scored[CPU] + cpu},
-            {MEMORY: allocatable.memory_bytes, CPU: allocatable.millicpu},
-        )
+        """Return the score of a node with the pod on it, from 0 to MAX_SCORE: higher for an emptier node."""
+        asked = self._scored[node].plus(_scored(request))
+        scores = [
+            0 if want > capacity else (capacity - want) * MAX_SCORE // capacity
+            for want, capacity in zip(asked, self._allocatable[node], strict=True)
+            if capacity
+        ]
+        return sum(scores) // len(scores) if scores else 0
 
     def _change(self, node: int, request: Request, sign: int) -> None:
-        was = self._requested[node]
-        self._requested[node] = Request(
-            was.memory_bytes + sign * request.memory_bytes, was.millicpu + sign * request.millicpu
-        )
-        memory, cpu = _scored(request)
-        self._scored[node][MEMORY] += sign * memory
-        self._scored[node][CPU] += sign * cpu
+        self._requested[node] = self._requested[node].plus(request, sign)
+        self._scored[node] = self._scored[node].plus(_scored(request), sign)
         self._changes[node] += 1
         for kind, heap in self._heaps.items():
             self._push(heap, node, kind)
@@ -127,4 +98,4 @@ class Scheduler:
 
 
 def _scored(request: Request) -> Request:
-    return Request(request.memory_bytes or UNREQUESTED[MEMORY], request.millicpu or UNREQUESTED[CPU])
+    return Request(request.memory_bytes or UNREQUESTED.memory_bytes, request.millicpu or UNREQUESTED.millicpu)

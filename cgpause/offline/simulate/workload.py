@@ -5,16 +5,15 @@ This module has no postponed annotations: `options` needs the types themselves.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from cgpause.config.load import load_options
 from cgpause.config.options import Conflict, Option, option
 from cgpause.offline.simulate.kubelet import request_bytes
 from cgpause.offline.simulate.load import Jobs, Lasting, Load, Machine
 from cgpause.offline.simulate.pods import MIB, Probe
-from cgpause.offline.simulate.scheduler import CPU, MEMORY, Scoring
-from cgpause.offline.simulate.scoring import MAX_SHAPE_SCORE, Point, Strategy, check_shape
 from cgpause.offline.simulate.service import Surge
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -71,42 +70,6 @@ class NodesOptions:
     give_up_s: float = field(
         default=21600.0, metadata=option("When to end, whatever has not finished.", unit="s", above=0, high=1e9)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class PointOptions:
-    """A point of the shape."""
-
-    utilization: int = field(metadata=option("What is requested.", unit="%", low=0, high=100))
-    score: int = field(metadata=option("What that is worth.", low=0, high=MAX_SHAPE_SCORE))
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOptions:
-    """The choice of a node: `scoringStrategy` of kube-scheduler's NodeResourcesFit."""
-
-    strategy: Strategy = field(default=Strategy.LEAST_ALLOCATED, metadata=option("Its type."))
-    cpu_weight: int = field(default=1, metadata=option("How much CPU requests count.", low=0, high=100))
-    memory_weight: int = field(default=1, metadata=option("How much memory requests count.", low=0, high=100))
-    shape: tuple[PointOptions, ...] = field(default=(), metadata=option("For RequestedToCapacityRatio."))
-
-    def conflicts(self) -> Iterator[Conflict]:
-        """Yield a conflict if kube-scheduler would not accept the shape, or if it is missing."""
-        if not self.cpu_weight and not self.memory_weight:
-            yield Conflict(("cpu_weight", "memory_weight"), "both are 0; allowed: at least one above 0")
-        if (self.strategy is Strategy.REQUESTED_TO_CAPACITY_RATIO) != bool(self.shape):
-            yield Conflict(
-                ("shape", "strategy"), f"allowed: with, and only with, strategy {Strategy.REQUESTED_TO_CAPACITY_RATIO}"
-            )
-        elif self.shape:
-            try:
-                check_shape(_points(self.shape))
-            except ValueError as e:
-                yield Conflict(("shape",), str(e))
-
-
-def _points(shape: tuple[PointOptions, ...]) -> tuple[Point, ...]:
-    return tuple(Point(point.utilization, point.score) for point in shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +214,15 @@ class DaemonSetsOptions(_LastingOptions):
 class WorkloadOptions:
     """A whole workload file."""
 
+    GONE: ClassVar[Mapping[str, str]] = {
+        "scheduler": "removed, pods go to the least allocated node, kube-scheduler's default: delete this section"
+    }
+    """Sections of earlier versions, each with the message for a file that still has it."""
+
     shuffled: bool = field(
         default=False, metadata=option("Whether the jobs queue in an order that the seed decides, not in the file's.")
     )
     nodes: NodesOptions = field(default=NodesOptions(), metadata=option("The nodes."))
-    scheduler: SchedulerOptions = field(default=SchedulerOptions(), metadata=option("How a node is chosen."))
     jobs: tuple[JobsOptions, ...] = field(default=(), metadata=option("The jobs, in the order of their queue."))
     services: tuple[ServicesOptions, ...] = field(default=(), metadata=option("The services beside them."))
     daemonsets: tuple[DaemonSetsOptions, ...] = field(default=(), metadata=option("The DaemonSets beside them."))
@@ -348,10 +315,6 @@ def make_load(name: str, workload: WorkloadOptions) -> Load:
         )
         for one in workload.jobs
     )
-    chosen = workload.scheduler
-    weights = tuple(
-        (name, weight) for name, weight in ((CPU, chosen.cpu_weight), (MEMORY, chosen.memory_weight)) if weight
-    )
     return Load(
         name,
         machine,
@@ -359,7 +322,6 @@ def make_load(name: str, workload: WorkloadOptions) -> Load:
         jobs,
         nodes.count,
         nodes.give_up_s,
-        Scoring(chosen.strategy, weights, _points(chosen.shape)),
         lasting=tuple(_lasting(one, machine) for one in (*workload.services, *workload.daemonsets)),
         shuffled=workload.shuffled,
     )

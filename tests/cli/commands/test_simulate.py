@@ -331,26 +331,10 @@ def test_wrong_usage_says_what_to_do(args: list[str], said: str) -> None:
         pytest.param("count = 16", "count = 999999", "found 1000003 jobs in all; allowed: 1 to 1000000", id="too-many"),
         pytest.param(WORKLOAD, "", "found 0 jobs in all; allowed: 1 to 1000000, in [[jobs]] sections", id="empty"),
         pytest.param(
-            "[nodes]", '[scheduler]\nstrategy = "mostallocated"\n[nodes]', 'mean "MostAllocated"?', id="strategy"
-        ),
-        pytest.param(
             "[nodes]",
-            '[scheduler]\nstrategy = "RequestedToCapacityRatio"\n[nodes]',
-            "scheduler.strategy: allowed: with, and only with, strategy RequestedToCapacityRatio; shape is not set",
-            id="no-shape",
-        ),
-        pytest.param(
-            "[nodes]",
-            '[scheduler]\nstrategy = "RequestedToCapacityRatio"\nshape = [{utilization = 9, score = 1}, '
-            "{utilization = 9, score = 2}]\n[nodes]",
-            "scheduler.shape: utilization 9 after 9: must rise",
-            id="flat-shape",
-        ),
-        pytest.param(
-            "[nodes]",
-            "[scheduler]\ncpu_weight = 0\nmemory_weight = 0\n[nodes]",
-            "both are 0; allowed: at least one above 0",
-            id="no-weights",
+            '[scheduler]\nstrategy = "LeastAllocated"\n[nodes]',
+            ": scheduler: removed, pods go to the least allocated node, kube-scheduler's default: delete this section",
+            id="scheduler",
         ),
         pytest.param(
             "count = 4\n", "count = 4\nrequest_millicpu = 1001\n", '"large" requests 1001 millicores', id="no-cpus"
