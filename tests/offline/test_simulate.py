@@ -89,15 +89,14 @@ def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
 )
 def test_no_more_is_ever_admitted_than_fits_and_all_jobs_finish(jobs: list[tuple[int, float]], count: int) -> None:
     pods = [short(str(number), request, cpu_s) for number, (request, cpu_s) in enumerate(jobs)]
-    nodes = [SimNode([], config=None) for _ in range(count)]
-    places = [NodeSlot(node, 100 * MIB) for node in nodes]
 
-    def check(_: int) -> None:
-        for place in places:
-            assert sum(pod.request_bytes or 0 for pod in place.node.admitted) <= place.capacity_bytes
+    class Node(SimNode):
+        def add(self, pod: SimPod) -> None:
+            super().add(pod)
+            assert sum(pod.request_bytes or 0 for pod in self.admitted) <= 100 * MIB
 
-    Cluster(places, pods, check).run(START_S + 3600)
-    check(0)
+    nodes = [Node([], config=None) for _ in range(count)]
+    Cluster([NodeSlot(node, 100 * MIB) for node in nodes], pods).run(START_S + 3600)
     assert all(pod.finished_s is not None for pod in pods)
     assert sum(len(node.gone) for node in nodes) == len(pods)
     assert sum(cpu_s for _, cpu_s in jobs) == pytest.approx(sum(pod.cpu_s for pod in pods), rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -36,13 +36,11 @@ class Cluster:
         self,
         places: Sequence[NodeSlot],
         pods: Iterable[SimPod],
-        on_gone: Callable[[int], None] = lambda _: None,
         *,
         seed: int = 0,
     ) -> None:
-        """Pods come at their `start_s`; `on_gone` is called with the number of finished jobs."""
+        """Pods come at their `start_s`."""
         self._nodes = [place.node for place in places]
-        self._on_gone = on_gone
         self._coming = deque(sorted(pods, key=lambda pod: pod.start_s))
         self._queue: deque[SimPod] = deque()
         allocatable = [Request(place.capacity_bytes, place.millicpu) for place in places]
@@ -53,7 +51,6 @@ class Cluster:
         self._gone = [0] * len(places)
         self._jobs = [0] * len(places)
         """Number of jobs admitted to each node."""
-        self._jobs_gone = 0
         self._leaving = any(pod.lasts_s is not None and pod.lasts_s < math.inf for pod in self._coming)
         """Whether a lasting pod can also give room back."""
         self._due: list[float] = [math.inf] * len(places)
@@ -109,9 +106,7 @@ class Cluster:
                 for pod in gone[self._gone[number] :]:
                     self._scheduler.remove(number, _request(pod))
                     self._jobs[number] -= pod.lasts_s is None
-                    self._jobs_gone += pod.lasts_s is None
                 self._gone[number] = len(gone)
-                self._on_gone(self._jobs_gone)
                 if self._queue or not self._is_awaited(number):
                     break
             if node.engine.next_s() > limit_s:

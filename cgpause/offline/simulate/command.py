@@ -65,7 +65,8 @@ def compare(
     """
     runs = [Simulation(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
     with bars() as begin:
-        outcomes = run_all(runs, processes, counted(begin, "jobs", sum(run.load.count for run in runs)))
+        more = counted(begin, "jobs", sum(run.load.count for run in runs))
+        outcomes = run_all(runs, processes, lambda run: more(run.load.count))
     found = iter(outcomes)
     return {
         "schema": 1,

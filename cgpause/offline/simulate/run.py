@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -79,16 +79,8 @@ class Outcome:
     """The groups in the order of the workload: jobs, services, DaemonSets."""
 
 
-def simulate(
-    load: Load,
-    config: Config | None,
-    seed: int,
-    on_finish: Callable[[int], None] = lambda _: None,
-) -> Outcome:
-    """Run a load until its last job has finished; `config` None: without a daemon.
-
-    `on_finish` is called with the number of finished jobs.
-    """
+def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
+    """Run a load until its last job has finished; `config` None: without a daemon."""
     machine = load.machine
     nodes = [
         SimNode(
@@ -107,7 +99,7 @@ def simulate(
             node.add(pod)
     places = [NodeSlot(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
     queue = [*make_services(load, seed), *make_pods(load, seed)]
-    cluster = Cluster(places, queue, on_finish, seed=seed)
+    cluster = Cluster(places, queue, seed=seed)
     cluster.run(START_S + load.timeout_s)
     all_pods = [(node, pod) for node in nodes for pod in (*node.gone, *node.admitted)]
     pods = [pod for _, pod in all_pods if pod.lasts_s is None]

@@ -23,34 +23,16 @@ class Simulation:
     seed: int
 
 
-def run_all(
-    runs: Sequence[Simulation], processes: int, on_finish: Callable[[int], None] = lambda _: None
-) -> list[Outcome]:
-    """Return the results in order; `on_finish` is called with the number of newly finished jobs.
+def run_all(runs: Sequence[Simulation], processes: int, on_done: Callable[[Simulation], None]) -> list[Outcome]:
+    """Return the results in order; `on_done` is called for each finished run, in any order.
 
     Raises:
         HostError: a process was killed.
     """
-    processes = min(processes, len(runs))
-    if processes <= 1:
-        return [_here(run, on_finish) for run in runs]
-    with parallel.workers(_outcome, processes, lambda run: on_finish(run.load.count)) as do_all:
+    with parallel.workers(_outcome, min(processes, len(runs)), on_done) as do_all:
         return do_all(runs)
 
 
-def _here(run: Simulation, on_finish: Callable[[int], None]) -> Outcome:
-    told = 0
-
-    def tell(finished: int) -> None:
-        nonlocal told
-        on_finish(finished - told)
-        told = finished
-
-    outcome = _outcome(run, tell)
-    tell(run.load.count)
-    return outcome
-
-
-def _outcome(run: Simulation, on_finish: Callable[[int], None] = lambda _: None) -> Outcome:
+def _outcome(run: Simulation) -> Outcome:
     config = None if run.arm is Arm.NONE else replace(run.config, policy=Policy(run.arm))
-    return simulate(run.load, config, run.seed, on_finish)
+    return simulate(run.load, config, run.seed)
