@@ -19,7 +19,7 @@ from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import Decoder
 from cgpause.telemetry.trace.encode import Encoder, hasher
 from cgpause.telemetry.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
-from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, Stall, TracedSample, TraceError, pause_seen
+from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, TracedSample, TraceError, pause_seen
 from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
 S = 1_000_000_000
@@ -113,7 +113,6 @@ def histories(draw: st.DrawFn) -> list[TracedSample]:
         headroom = Headroom(
             draw(st.integers(1, 1 << 50)), draw(amounts), draw(st.none() | amounts), draw(amounts), draw(amounts)
         )
-        stalls = st.none() | st.builds(Stall, st.floats(0, 100), st.floats(0, 100))
         counted = {pod.cgroup: draw(st.integers(1, 99)) for pod in there if draw(st.booleans())}
         found.append(
             TracedSample(
@@ -128,8 +127,6 @@ def histories(draw: st.DrawFn) -> list[TracedSample]:
                 ),
                 oom_kills=counted,
                 own_ooms=counted,
-                node=draw(stalls),
-                kubepods=draw(stalls),
             )
         )
     return found
@@ -369,7 +366,6 @@ def changed(line: str, **changes: object) -> str:
         pytest.param([HEAD, POD, changed(FIRST, m=[0, True])], "m: found True", id="bool"),
         pytest.param([HEAD, POD, changed(FIRST, m=[0, 1 << 62])], "m: found", id="huge"),
         pytest.param([HEAD, POD, changed(FIRST, m={"0": 1})], "m: found", id="object"),
-        pytest.param([HEAD, POD, changed(FIRST, s=[101, 0])], "s: found 101", id="pressure"),
         pytest.param([HEAD, POD, changed(FIRST, i=[0, 0])], "i: found 0; allowed: a whole number from 1", id="no-cpu"),
         pytest.param([HEAD, POD, changed(FIRST, i=[2, 201])], "i: found 201", id="more-idle-than-cpus"),
         pytest.param([HEAD, POD, changed(FIRST, i=[2])], "i: found .*allowed: .CPUs, hundredths", id="half-cpus"),
@@ -383,6 +379,12 @@ def test_what_is_wrong_is_said_with_its_line(lines: list[str], said: str, tmp_pa
     # The line that follows shows that the trace was not only cut off.
     with pytest.raises(TraceError, match=said):
         load(tmp_path, [*lines, *([FIRST] if lines and lines != [HEAD] else [])])
+
+
+def test_the_pressure_in_an_older_trace_is_passed_over(tmp_path: Path) -> None:
+    older = load(tmp_path, [HEAD, POD, changed(FIRST, s=[0.5, 0.25], k=None), changed(SECOND, k=[1.0, 0.0])])
+
+    assert list(older.moments()) == decoded(LINES)
 
 
 def test_control_characters_of_names_reach_no_terminal(tmp_path: Path) -> None:

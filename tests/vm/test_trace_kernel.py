@@ -82,8 +82,6 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     last = list(trace.moments())[-1]
     assert last.sample.headroom.kubepods_max_bytes == LIMIT_MIB * MIB
     assert {pod.name for _, pod in last.sample.pods} >= {"small", "one", "two"}
-    assert last.node is not None, "PSI is there"
-    assert last.kubepods is not None
     done = subprocess.run(
         cgpause(node, "lab", "replay", str(path), "--to", str(node.folder / "out"), "--json"),
         capture_output=True,

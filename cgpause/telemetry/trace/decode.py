@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from cgpause.core.errors import printable
 from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
-from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample, pause_seen
+from cgpause.telemetry.trace.values import SCHEMA, Header, TracedSample, pause_seen
 
 E = TypeVar("E", QosClass, Workload, Mechanism, Owner)
 
@@ -50,7 +50,6 @@ class Decoder:
         self._headroom: Headroom | None = None
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
-        self._stalls: dict[str, Stall | None] = {"s": None, "k": None}
         self._at_ns: int | None = None
         self._begins = True
 
@@ -106,7 +105,6 @@ class Decoder:
         self._headroom = None
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
-        self._stalls = {"s": None, "k": None}
 
     def _pod(self, values: dict[str, Any]) -> None:
         number = _whole(values, "pod")
@@ -170,9 +168,6 @@ class Decoder:
             raise BadLineError("t: found a time before that of the sample before it")
         quantum = header.quantum_bytes
         headroom = self._headroom = self._new_headroom(values, quantum)
-        for key in ("s", "k"):
-            if key in values:
-                self._stalls[key] = _stall(values[key], key)
         if "i" in values:
             self._cpus = _cpus(values["i"])
         if "d" in values:
@@ -198,8 +193,6 @@ class Decoder:
             Sample(at_ns, headroom, tuple(self._usages.values()), self._read_at_ns, late_ns, *self._cpus),
             oom_kills={self._pods[number].cgroup: count for number, count in self._kills.items()},
             own_ooms={self._pods[number].cgroup: count for number, count in self._own.items()},
-            node=self._stalls["s"],
-            kubepods=self._stalls["k"],
             time_s=round(header.time_s + since_ns / 1e9, 6),
             begins=begins,
         )
@@ -296,23 +289,11 @@ def _one_of(kind: type[E], value: object, key: str) -> E:
     raise BadLineError(f"{key}: found {_shown(value)}; allowed: {', '.join(kind)}")
 
 
-def _stall(value: object, key: str) -> Stall | None:
-    if value is None:
-        return None
-    if isinstance(value, list) and len(value) == 2:
-        return Stall(_percent(value[0], key), _percent(value[1], key))
-    raise BadLineError(f"{key}: found {_shown(value)}; allowed: two numbers from 0 to 100, or null")
-
-
 def _cpus(value: object) -> tuple[int, float]:
     if not isinstance(value, list) or len(value) != 2:
         raise BadLineError(f"i: found {_shown(value)}; allowed: [CPUs, hundredths of idle CPUs]")
     cpus = _checked(value[0], "i", _MAX_CPUS, least=1)
     return cpus, _checked(value[1], "i", 100 * cpus) / 100
-
-
-def _percent(value: object, key: str) -> float:
-    return _number({key: value}, key, 100.0)
 
 
 def _pairs(values: dict[str, Any], key: str) -> Iterator[tuple[int, int]]:

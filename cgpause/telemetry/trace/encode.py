@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Headroom, Pod, Workload
-from cgpause.telemetry.trace.values import SCHEMA, Header, Stall, TracedSample
+from cgpause.telemetry.trace.values import SCHEMA, Header, TracedSample
 
 _CPU_QUANTUM_USEC = 1000
 _IDLE_QUANTUM = 10
@@ -78,7 +78,6 @@ class Encoder:
         self._host: tuple[object, ...] | None = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
-        self._stalls: tuple[Stall | None, Stall | None] = (None, None)
 
     def begin(self, at_ns: int, time_s: float) -> str:
         """Return a header: the lines after it need none of the lines before it."""
@@ -88,7 +87,6 @@ class Encoder:
         self._host = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
-        self._stalls = (None, None)
         header = self._header
         boot = header.boot if self._hide is None or not header.boot else self._hide(header.boot)
         return _line(
@@ -120,11 +118,6 @@ class Encoder:
         if sample.read_at_ns != self._read_ns:
             self._read_ns = sample.read_at_ns
             values["d"] = sample.read_at_ns // 1000
-        stalls = (moment.node, moment.kubepods)
-        for key, now, before in zip("sk", stalls, self._stalls, strict=True):
-            if now != before:
-                values[key] = None if now is None else list(now)
-        self._stalls = stalls
         self._add_pods(moment, values, lines)
         lines.append(_line(values))
         return lines

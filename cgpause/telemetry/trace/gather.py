@@ -1,4 +1,4 @@
-"""Reader of the values that a trace adds to a sample: pressure, OOM kills, CPU time. It writes nothing.
+"""Reader of the values that a trace adds to a sample: OOM kills and CPU time. It writes nothing.
 
 The memory.events of kubepods counts the OOM kills of all pods; the pods' own files are read only after a new kill, and
 once for a new pod. The CPU time of each pod is read every 10 s, of some pods in each sample.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import CgroupId, Headroom, Pressure, Sample
+from cgpause.core.model import CgroupId, Headroom, Sample
 from cgpause.core.parse import parse_cpu_usage, parse_flat_keyed
-from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.telemetry.trace.values import Stall, TracedSample
+from cgpause.telemetry.trace.values import TracedSample
 
 CLOSE_PCT = 25
 """Memory is tight below this headroom in percent of the capacity; the daemon is awake at about the same headroom."""
@@ -61,16 +60,7 @@ class Gatherer:
                 self._read_kills(key, tracked)
                 self._known.add(key)
         self._read_some(sample.at_ns)
-        kubepods = self._tree.kubepods
-        return TracedSample(
-            sample,
-            oom_kills=self._kills,
-            own_ooms=self._own,
-            cpu_usec=self._cpu,
-            node=_stall(read_node_pressure()),
-            kubepods=None if kubepods is None else _stall(read_pressure(kubepods)),
-            time_s=time_s,
-        )
+        return TracedSample(sample, self._kills, self._own, self._cpu, time_s)
 
     def _killed(self) -> bool:
         """Return True if a process of any pod may have been OOM-killed since the last call."""
@@ -107,7 +97,3 @@ class Gatherer:
         for name, counts in (("oom_kill", self._kills), ("oom", self._own)):
             if events.get(name):
                 counts[key] = events[name]
-
-
-def _stall(pressure: Pressure | None) -> Stall | None:
-    return None if pressure is None else Stall(pressure.some_avg10, pressure.full_avg10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from cgpause.core.errors import CgpauseError
 from cgpause.core.model import CgroupId, CpuMax, Mechanism, Owner, PauseRecord, Sample
@@ -17,13 +16,6 @@ QUANTUM_BYTES = 64 * 1024
 
 class TraceError(CgpauseError):
     """A file cannot be read or is no trace; the message names the file and, if known, the line."""
-
-
-class Stall(NamedTuple):
-    """The averages of a `memory.pressure` over 10 s, in percent (0 to 100)."""
-
-    some_avg10: float
-    full_avg10: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +49,6 @@ class TracedSample:
     """Number of times so far that a pod, or a container of it, reached its own limit (`oom` of the same file)."""
     cpu_usec: Mapping[CgroupId, int] = field(default_factory=dict)
     """CPU time in µs, of pods that the recorder read; that of the others is in their facts."""
-    node: Stall | None = None
-    kubepods: Stall | None = None
     time_s: float = 0.0
     """Time of the sample in Unix seconds."""
     begins: bool = False
