@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import mmap
 import threading
 from pathlib import Path
 
+import pytest
+from lab.measure import tripwire
 from lab.measure.tripwire import OPTION, SHIPPED, Waits, add_up, neighbour
 
 
@@ -19,10 +22,20 @@ def test_the_shipped_configuration_has_the_option_that_an_arm_changes_once() -> 
     assert SHIPPED.read_text().count(OPTION) == 1
 
 
-def test_a_neighbour_writes_its_waits_when_it_is_told_to_stop(tmp_path: Path) -> None:
-    result, stop = tmp_path / "waits.json", tmp_path / "stop"
+def test_a_neighbour_writes_its_waits_when_it_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, stop, touched = tmp_path / "waits.json", tmp_path / "stop", threading.Event()
+    touch = tripwire._touch
+
+    def touching(memory: mmap.mmap) -> None:
+        touch(memory)
+        touched.set()
+
+    monkeypatch.setattr(tripwire, "_touch", touching)
     thread = threading.Thread(target=neighbour, args=(result, stop))
     thread.start()
+    assert touched.wait(60)
     stop.touch()
     thread.join()
-    assert all(wait > 0 for wait in json.loads(result.read_text()))
+    waits = json.loads(result.read_text())
+    assert waits
+    assert all(wait > 0 for wait in waits)
