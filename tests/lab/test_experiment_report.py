@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,45 +25,6 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_report_on_nothing_says_so() -> None:
     assert "Nothing is measured yet" in render(Results())
-
-
-def test_tables_of_one_place_name_it_below() -> None:
-    text = render(make_results(EVERYTHING[:4]))
-
-    assert text.count("*Measured on Linux 6.1.0-test, a CPU; bed 1; 2024-01-02; commit abc1234.*") > 3
-
-
-def test_rows_of_several_places_name_theirs() -> None:
-    results = make_results([Trial(CELL, 1, "none"), Trial(CELL, 1, "watermark")])
-    later = make_results([Trial(CELL, 1, "stock")])
-    results.boots[2] = replace(later.boots[1], number=2, date="2024-02-03")
-    results.add(replace(later.measured()[0], boot=2))
-    text = render(results)
-
-    assert "| 2 | Linux 6.1.0-test, a CPU; bed 1; 2024-02-03; commit abc1234 |" in text
-    loads = text.partition("## All loads together")[2]
-    rows = [line.split(" | ") for line in loads.splitlines() if "kubepods" in line]
-    assert [(row[1], row[-1]) for row in rows] == [("none", "1 |"), ("watermark", "1 |"), ("stock", "2 |")]
-
-
-def test_all_loads_of_an_arm_add_up() -> None:
-    trials = [Trial(CELL, seed, arm) for seed in (1, 2) for arm in ("none", "watermark")]
-
-    def change(trial: Trial) -> dict[str, Any]:
-        ours = trial.arm == "watermark"
-        return {"restarts": 20 * (trial.seed - 1), "total_s": 80.0 if ours else 100.0, "timed_out": ours}
-
-    text = render(make_results(trials, change))
-
-    assert "| kubepods | none | 2 | 0 | 80 | 20 | 0.250 | 1.00 | - |" in text
-    assert "| kubepods | watermark | 2 | 2 | 80 | 20 | 0.250 | 0.80 | - |" in text
-
-
-def test_what_the_trials_say_about_an_arm_is_in_the_report() -> None:
-    trials = [Trial(CELL, seed, "oomd") for seed in (1, 2)]
-    text = render(make_results(trials, lambda _: {"arm_notes": ["as packaged", "a|b"]}))
-
-    assert "| oomd | oomd; as packaged; a\\|b |" in text
 
 
 def test_what_watching_costs_is_told_apart_from_what_holding_costs() -> None:

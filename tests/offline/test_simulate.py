@@ -169,12 +169,6 @@ def test_in_back_off_there_is_nothing_to_sacrifice(monkeypatch: pytest.MonkeyPat
     assert (pod.own_oom_kills, pod.sacrifices, pod.waiting_s) == (2, 0, 11)
 
 
-def test_the_daemon_does_not_import_the_simulation() -> None:
-    code = "import sys, cgpause.daemon; print(*[name for name in sys.modules if 'simulate' in name])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPO)
-    assert result.stdout == "\n"
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
 def test_nothing_is_simulated_any_longer_once_the_command_has_ended(how: signal.Signals, tmp_path: Path) -> None:
     """The command leaves no process that would compute for minutes, however it ends."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -111,19 +110,6 @@ def test_the_same_trace_gives_the_same_bytes(trace: str, tmp_path: Path) -> None
     page = (tmp_path / "a/replay.md").read_text()
     assert "](replay.png)" in page
     assert r"default/a\\x1b\[31m\\n" in page, "in Markdown, a name is only a name"
-
-
-def test_without_matplotlib_there_is_all_but_the_picture(
-    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "cgpause.offline.trace.plot", raising=False)
-    result = invoke("lab", "replay", trace, "--to", str(tmp_path / "out"))
-
-    assert result.exit_code == 0
-    assert "no picture, for matplotlib is not installed here: pip install 'cgpause[plots]'" in result.stderr
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["replay.json", "replay.md"]
-    assert "replay.png" not in (tmp_path / "out/replay.md").read_text()
 
 
 @pytest.mark.parametrize(
