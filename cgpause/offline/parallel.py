@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from typing import Any, TypeVar
 
@@ -26,45 +25,37 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-@contextmanager
-def workers(
-    work: Callable[[Task], Found], processes: int, on_done: Callable[[Task], None] = lambda _: None
-) -> Iterator[Callable[[Sequence[Task]], list[Found]]]:
-    """Yield a function that runs tasks in several processes, or in this one, and returns the results in their order.
+def do_all(
+    work: Callable[[Task], Found],
+    tasks: Sequence[Task],
+    processes: int,
+    on_done: Callable[[Task], None] = lambda _: None,
+) -> list[Found]:
+    """Do all tasks in several processes, or in this one; return the results in the order of the tasks.
 
     `work` is sent to each process once. `on_done` is called for each finished task, in any order.
 
     Raises:
-        HostError: in the body, if a process was killed.
+        HostError: a process was killed.
     """
     if processes <= 1:
-
-        def alone(tasks: Sequence[Task]) -> list[Found]:
-            found = []
-            for task in tasks:
-                found.append(work(task))
-                on_done(task)
-            return found
-
-        yield alone
-        return
+        found = []
+        for task in tasks:
+            found.append(work(task))
+            on_done(task)
+        return found
     # A fork would copy the locks of other threads, and the progress bar is a thread.
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin, initargs=(work,))
-
-    def spread(tasks: Sequence[Task]) -> list[Found]:
-        try:
-            begun = {pool.submit(_do, task): task for task in tasks}
-            for done in as_completed(begun):
-                done.result()
-                on_done(begun[done])
-            return [done.result() for done in begun]
-        except BrokenProcessPool as e:
-            raise HostError(
-                f"one of {processes} processes was killed, as for want of memory; try again with fewer --jobs"
-            ) from e
-
     try:
-        yield spread
+        begun = {pool.submit(_do, task): task for task in tasks}
+        for done in as_completed(begun):
+            done.result()
+            on_done(begun[done])
+        return [done.result() for done in begun]
+    except BrokenProcessPool as e:
+        raise HostError(
+            f"one of {processes} processes was killed, as for want of memory; try again with fewer --jobs"
+        ) from e
     except BaseException:  # Ctrl-C: waiting tasks do not start, and running ones are not awaited
         for child in active_children():
             child.terminate()

@@ -29,8 +29,7 @@ def run_all(runs: Sequence[Simulation], processes: int, on_done: Callable[[Simul
     Raises:
         HostError: a process was killed.
     """
-    with parallel.workers(_outcome, min(processes, len(runs)), on_done) as do_all:
-        return do_all(runs)
+    return parallel.do_all(_outcome, runs, min(processes, len(runs)), on_done)
 
 
 def _outcome(run: Simulation) -> Outcome:

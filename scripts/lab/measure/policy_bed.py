@@ -9,19 +9,18 @@ which is the best that any policy could reach. The presets have 2 to 32 CPUs. No
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from cgpause.config.settings import Config
-from cgpause.core.errors import CgpauseError
-from cgpause.offline.parallel import cpus, workers
+from cgpause.offline.parallel import cpus, do_all
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import GroupOutcome, Outcome, simulate
 from cgpause.offline.simulate.workload import make_load
+from lab.bed.frame import print_result
 from lab.measure.policy_hour import hour
 from lab.measure.policy_loads import ADVERSARIES, STARTING_CPUS, run, starting
 from lab.measure.policy_noise import NOISE_CPUS, noise
@@ -157,8 +156,7 @@ def simulate_all(seeds: Sequence[int], processes: int) -> dict[str, Any]:
     say(f"{len(planned)} runs")
     # The long runs first, so that no process begins one at the end.
     planned.sort(key=lambda task: task.part != "noise")
-    with workers(do, processes) as do_all:
-        done = do_all(planned)
+    done = do_all(do, planned, processes)
     results: dict[str, Any] = {"seeds": list(seeds), "load_seeds": load_seeds(seeds)}
     for part in ("presets", "adversaries", "starting", "noise"):
         results[part] = [one for task, one in zip(planned, done, strict=True) if task.part == part]
@@ -171,13 +169,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="default: the held-out ones")
     parser.add_argument("--jobs", type=int, default=cpus(), help="simulations at a time (default: one for each CPU)")
     options = parser.parse_args(argv)
-    try:
-        results = {"hour": hour(), **simulate_all(options.seeds, options.jobs)}  # first, while nothing else runs
-    except CgpauseError as e:
-        print(f"policy_bed: {e}", file=sys.stderr)
-        return 1
-    print(json.dumps(results))
-    return 0
+    # The hour comes first, while nothing else runs.
+    return print_result("policy_bed", lambda: {"hour": hour(), **simulate_all(options.seeds, options.jobs)})
 
 
 if __name__ == "__main__":
