@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.offline.simulate.cluster import Cluster, NodeSlot
+from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, SimPod, Step
@@ -69,7 +69,7 @@ def test_scores_stay_in_their_range_and_fuller_is_never_emptier(asked: int, capa
 def run(pods: list[SimPod], nodes: int) -> list[SimNode]:
     """Run the pods on nodes of 100 MiB each; return the nodes."""
     made = [SimNode([], config=None, cpus=8) for _ in range(nodes)]
-    Cluster([NodeSlot(node, 100 * MIB, 8000) for node in made], pods).run(START_S + 3600)
+    Cluster(made, pods, 100 * MIB, 8000).run(START_S + 3600)
     return made
 
 

@@ -18,7 +18,7 @@ from lab.bed import stage
 
 from cgpause.config.settings import Config, HowPaused, ThrottleConfig
 from cgpause.core.model import Sacrifice, Sample
-from cgpause.offline.simulate.cluster import Cluster, NodeSlot
+from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import Jobs, Load, Machine, make_pods
 from cgpause.offline.simulate.node import SimNode
@@ -78,7 +78,7 @@ def short(name: str, request_mib: int, cpu_s: float) -> SimPod:
 def test_a_job_that_fits_nowhere_waits_and_so_do_those_behind_it() -> None:
     large, larger, small = short("large", 60, 5), short("larger", 70, 1), short("small", 10, 1)
     node = SimNode([], config=None, cpus=4)
-    Cluster([NodeSlot(node, 100 * MIB)], [large, larger, small]).run(START_S + 100)
+    Cluster([node], [large, larger, small], 100 * MIB).run(START_S + 100)
     assert [pod.waiting_s for pod in (large, larger, small)] == [0, pytest.approx(5, abs=0.01), larger.waiting_s]
 
 
@@ -96,7 +96,7 @@ def test_no_more_is_ever_admitted_than_fits_and_all_jobs_finish(jobs: list[tuple
             assert sum(pod.request_bytes or 0 for pod in self.admitted) <= 100 * MIB
 
     nodes = [Node([], config=None) for _ in range(count)]
-    Cluster([NodeSlot(node, 100 * MIB) for node in nodes], pods).run(START_S + 3600)
+    Cluster(nodes, pods, 100 * MIB).run(START_S + 3600)
     assert all(pod.finished_s is not None for pod in pods)
     assert sum(len(node.gone) for node in nodes) == len(pods)
     assert sum(cpu_s for _, cpu_s in jobs) == pytest.approx(sum(pod.cpu_s for pod in pods), rel=0.01)

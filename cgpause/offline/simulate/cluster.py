@@ -6,23 +6,12 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.simulate.scheduler import Request, Scheduler
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSlot:
-    """A node as the scheduler sees it."""
-
-    node: SimNode
-    capacity_bytes: int
-    millicpu: int = 0
-    """CPU capacity in millicores; 0: CPUs are not counted."""
 
 
 class Cluster:
@@ -33,27 +22,22 @@ class Cluster:
     """
 
     def __init__(
-        self,
-        places: Sequence[NodeSlot],
-        pods: Iterable[SimPod],
-        *,
-        seed: int = 0,
+        self, nodes: Sequence[SimNode], pods: Iterable[SimPod], capacity_bytes: int, millicpu: int = 0, *, seed: int = 0
     ) -> None:
-        """Pods come at their `start_s`."""
-        self._nodes = [place.node for place in places]
+        """Pods come at their `start_s`. Each node has this capacity; `millicpu` 0: CPUs are not counted."""
+        self._nodes = nodes
         self._coming = deque(sorted(pods, key=lambda pod: pod.start_s))
         self._queue: deque[SimPod] = deque()
-        allocatable = [Request(place.capacity_bytes, place.millicpu) for place in places]
-        self._scheduler = Scheduler(allocatable, Random(seed))  # noqa: S311 - repeatable, not secret
+        self._scheduler = Scheduler([Request(capacity_bytes, millicpu)] * len(nodes), Random(seed))  # noqa: S311 - repeatable, not secret
         for number, node in enumerate(self._nodes):
             for pod in node.admitted:
                 self._scheduler.add(number, _request(pod))
-        self._gone = [0] * len(places)
-        self._jobs = [0] * len(places)
+        self._gone = [0] * len(nodes)
+        self._jobs = [0] * len(nodes)
         """Number of jobs admitted to each node."""
         self._leaving = any(pod.lasts_s is not None and pod.lasts_s < math.inf for pod in self._coming)
         """Whether a lasting pod can also give room back."""
-        self._due: list[float] = [math.inf] * len(places)
+        self._due: list[float] = [math.inf] * len(nodes)
         """Time of the next change on each node; `_heap` has it, with outdated times."""
         self._heap: list[tuple[float, int]] = []
 

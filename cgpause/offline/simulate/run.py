@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from cgpause.config.settings import Config
-from cgpause.offline.simulate.cluster import Cluster, NodeSlot
+from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import Jobs, Lasting, Load, make_daemons, make_pods, make_services
 from cgpause.offline.simulate.node import SimNode
@@ -97,9 +97,8 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
     for number, node in enumerate(nodes):
         for pod in make_daemons(load, seed, number):
             node.add(pod)
-    places = [NodeSlot(node, machine.capacity_bytes, int(1000 * machine.cpus)) for node in nodes]
     queue = [*make_services(load, seed), *make_pods(load, seed)]
-    cluster = Cluster(places, queue, seed=seed)
+    cluster = Cluster(nodes, queue, machine.capacity_bytes, int(1000 * machine.cpus), seed=seed)
     cluster.run(START_S + load.timeout_s)
     all_pods = [(node, pod) for node in nodes for pod in (*node.gone, *node.admitted)]
     pods = [pod for _, pod in all_pods if pod.lasts_s is None]

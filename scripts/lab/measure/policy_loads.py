@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cgpause.config.settings import Config
 from cgpause.core.model import Workload
-from cgpause.offline.simulate.cluster import Cluster, NodeSlot
+from cgpause.offline.simulate.cluster import Cluster
 from cgpause.offline.simulate.engine import START_S
 from cgpause.offline.simulate.load import make_pods
 from cgpause.offline.simulate.node import SimNode
@@ -79,7 +79,7 @@ def run(node: Node, config: Config | None, seed: int = 0) -> Outcome:
     )
     end_s = START_S + node.horizon_s
     if node.queued:
-        Cluster([NodeSlot(sim, node.capacity_bytes)], node.pods, seed=seed).run(end_s)
+        Cluster([sim], node.pods, node.capacity_bytes, seed=seed).run(end_s)
     else:
         while sim.now_s < end_s and any(pod.lasts_s is None for pod in sim.admitted):
             sim.engine.step(end_s)
