@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.trees import FakeTree
 from hypothesis import HealthCheck, settings
 
 from cgpause.kernel.inotify import Watch
@@ -36,6 +37,11 @@ def watch() -> Iterator[Watch]:
         made = Watch(epoll)
         yield made
         made.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    return FakeTree(tmp_path)
 
 
 @pytest.fixture

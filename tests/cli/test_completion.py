@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from helpers.commandline import all_commands, pause_as, place, process
+from helpers.commandline import all_commands, place, process
 from helpers.generated import current
-from helpers.trees import FakeTree
+from helpers.trees import FakeTree, pause_pod
 from release import completions
 from typer.main import get_command
 
@@ -47,7 +47,7 @@ def lay_out(folder: Path) -> FakeTree:
     tree = FakeTree(folder)
     tree.add_pod("web")
     tree.add_pod("stranger", log=False)
-    pause_as(tree, tree.add_pod("batch-7"), Owner.MANUAL)
+    pause_pod(tree.root, tree.add_pod("batch-7"), Owner.MANUAL)
     return tree
 
 
@@ -266,7 +266,7 @@ def test_no_pod_is_offered_twice(tree: FakeTree) -> None:
 
 
 def test_what_the_daemon_holds_can_be_resumed_and_taken_over(tree: FakeTree) -> None:
-    pause_as(tree, tree.add_pod("held"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("held"), Owner.DAEMON)
 
     assert "default/held" in offered(tree, "pause", "")
     assert offered(tree, "resume", "") == ["default/batch-7", "default/held"]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from helpers.commandline import damage, pause_as, run
-from helpers.trees import FakeTree
+from helpers.commandline import run
+from helpers.trees import FakeTree, damage, pause_pod
 
 from cgpause.cli import condition
 from cgpause.core.clock import now_ns
@@ -34,11 +34,6 @@ RUNS = "the daemon runs"
 class Said(NamedTuple):
     code: int
     text: str
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 @pytest.fixture
@@ -94,22 +89,22 @@ def test_without_a_pause_the_node_has_no_problem(tree: FakeTree) -> None:
 
 
 def test_paused_pods_are_named_with_their_time_whoever_paused_them(tree: FakeTree) -> None:
-    pause_as(tree, tree.add_pod("web"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("web"), Owner.DAEMON)
     assert ask(tree, "paused") == (PROBLEM, "1 pod paused: default/web (0s)")
-    pause_as(tree, tree.add_pod("db", namespace="shop"), Owner.MANUAL)
+    pause_pod(tree.root, tree.add_pod("db", namespace="shop"), Owner.MANUAL)
     assert ask(tree, "paused") == (PROBLEM, "2 pods paused: default/web (0s), shop/db (0s)")
 
 
 def test_a_pod_with_a_damaged_record_counts_as_paused(tree: FakeTree) -> None:
     pod = tree.add_pod("web")
-    pause_as(tree, pod, Owner.DAEMON)
+    pause_pod(tree.root, pod, Owner.DAEMON)
     damage(pod)
     assert ask(tree, "paused") == (PROBLEM, "1 pod paused: default/web (damaged record)")
 
 
 def test_a_message_fits_into_what_node_problem_detector_keeps(tree: FakeTree) -> None:
     for number in range(20):
-        pause_as(tree, tree.add_pod(f"a-pod-with-a-long-name-{number}"), Owner.DAEMON)
+        pause_pod(tree.root, tree.add_pod(f"a-pod-with-a-long-name-{number}"), Owner.DAEMON)
     code, text = ask(tree, "paused")
     assert code == PROBLEM
     assert text.startswith("20 pods paused: default/a-pod-with-a-long-name-0 (0s), ")
@@ -129,7 +124,7 @@ def test_a_tree_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("running")
 def test_a_running_daemon_is_safe_with_figures_and_without(tree: FakeTree, tmp_path: Path) -> None:
-    pause_as(tree, tree.add_pod("web"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("web"), Owner.DAEMON)
     assert ask(tree, "unsafe") == (OK, RUNS)
     assert ask(tree, "unsafe", tmp_path / "missing") == (OK, RUNS)
     assert ask(tree, "unsafe", publish(tmp_path, figures(paused=1))) == (OK, RUNS)
@@ -147,8 +142,8 @@ def test_without_a_daemon_the_pods_that_it_left_paused_are_counted(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch, state: DaemonState, said: tuple[int, str]
 ) -> None:
     monkeypatch.setattr(condition, "find_daemon", lambda _root: RunningDaemon(state))
-    pause_as(tree, tree.add_pod("web"), Owner.DAEMON)
-    pause_as(tree, tree.add_pod("db"), Owner.MANUAL)
+    pause_pod(tree.root, tree.add_pod("web"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("db"), Owner.MANUAL)
     assert ask(tree, "unsafe") == said
 
 
@@ -172,7 +167,7 @@ def test_a_figure_that_is_no_number_is_unknown(tree: FakeTree, tmp_path: Path) -
 @pytest.mark.usefixtures("running")
 def test_a_damaged_record_is_unsafe(tree: FakeTree) -> None:
     pod = tree.add_pod("web")
-    pause_as(tree, pod, Owner.DAEMON)
+    pause_pod(tree.root, pod, Owner.DAEMON)
     damage(pod)
     assert ask(tree, "unsafe") == (PROBLEM, "1 pod with a damaged record: default/web")
 
@@ -300,7 +295,7 @@ def test_the_command_follows_the_protocol_too(tree: FakeTree) -> None:
     tree.add_pod("web")
     result = run(tree, "condition", "paused")
     assert (result.exit_code, result.stdout) == (OK, f"{NO_PAUSE}\n")
-    pause_as(tree, tree.add_pod("db"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("db"), Owner.DAEMON)
     result = run(tree, "condition", "paused")
     assert (result.exit_code, result.stdout) == (PROBLEM, "1 pod paused: default/db (0s)\n")
     result = run(tree, "condition", "everything")

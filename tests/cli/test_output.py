@@ -411,37 +411,6 @@ def test_a_decision_of_the_reserve_policy_shows_its_numbers(capsys: Capture) -> 
     ]
 
 
-def test_the_json_of_a_decision() -> None:
-    assert explaintext.explain_values(SAMPLE, VERDICTS, WATERMARK) == {
-        "schema": 1,
-        "policy": "watermark",
-        "used_pct": 92.77,
-        "headroom_bytes": 77594624,
-        "pods": [
-            {
-                "rank": 1,
-                "uid": "uid-of-small",
-                "namespace": "default",
-                "name": "small",
-                "qos": "Burstable",
-                "memory_current_bytes": 10485760,
-                "verdict": "would pause (throttle): why",
-                "reserve": None,
-            },
-            {
-                "rank": None,
-                "uid": "uid-of-safe",
-                "namespace": "default",
-                "name": "safe",
-                "qos": "Burstable",
-                "memory_current_bytes": 20971520,
-                "verdict": "runs: protected: a rule",
-                "reserve": None,
-            },
-        ],
-    }
-
-
 def test_each_verdict_is_one_whole_line_in_a_pipe(capsys: Capture) -> None:
     record = PauseRecord(Mechanism.THROTTLE, Owner.MANUAL, HOSTILE, 0, None, CpuMax(None, 100_000), 0, None)
     text = f"stays paused by hand: {HOSTILE} {'because ' * 100}end"

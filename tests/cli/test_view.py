@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid
+from helpers.trees import CAPTURES, FakeTree, lay_out_capture, load_capture, make_uid, pause_pod
 from typer.testing import CliRunner
 
 from cgpause.cli.main import app
 from cgpause.cli.view import read_status
 from cgpause.config.settings import Config, PodClass, PodRule
-from cgpause.core.clock import now_ns
 from cgpause.core.errors import MalformedError
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import Mechanism, Owner
 from cgpause.core.parse import MemInfo, parse_meminfo
-from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.ledger.ledger import PauseRequest, pause
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
@@ -82,11 +79,6 @@ def set_pressure(monkeypatch: Patch, text: bytes | None) -> None:
     monkeypatch.setattr("cgpause.kernel.psi.open", fake_open, raising=False)
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
-
-
 @contextmanager
 def refreshed(root: Path, log_dir: Path, config: Config | None = None) -> Iterator[tuple[PodTree, Sampler]]:
     tree = PodTree(str(root), str(log_dir), config or Config())
@@ -106,19 +98,6 @@ def status(root: Path, log_dir: Path, config: Config | None = None) -> dict[str,
 
 def pods_of(tree: FakeTree) -> dict[str, dict[str, Any]]:
     return {pod["name"]: pod for pod in status(tree.root, tree.log_dir)["pods"]}
-
-
-def pause_pod(tree: FakeTree, pod: Path, mechanism: Mechanism, expires_ns: int | None = None, **changes: Any) -> None:  # noqa: ANN401
-    request = PauseRequest(
-        mechanism=mechanism,
-        throttle=CpuMax(1000, 100_000),
-        owner=changes.get("owner", Owner.MANUAL),
-        reason=changes.get("reason", "test"),
-        since_ns=changes.get("since_ns", now_ns()),
-        expires_ns=expires_ns,
-    )
-    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-        pause(cgroup, request)
 
 
 def test_the_contract_of_the_json(tree: FakeTree, monkeypatch: Patch) -> None:
@@ -296,10 +275,10 @@ def test_captured_nodes_show_what_was_captured(driver: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("mechanism", "expires_in_s", "cpu_max"),
     [
-        pytest.param(Mechanism.THROTTLE, None, "1000 100000", id="throttle"),
+        pytest.param(Mechanism.THROTTLE, None, "1001 100000", id="throttle"),
         pytest.param(Mechanism.FREEZE, None, "50000 100000", id="freeze"),
-        pytest.param(Mechanism.THROTTLE, 600, "1000 100000", id="with-an-end"),
-        pytest.param(Mechanism.THROTTLE, -60, "1000 100000", id="overdue"),
+        pytest.param(Mechanism.THROTTLE, 600, "1001 100000", id="with-an-end"),
+        pytest.param(Mechanism.THROTTLE, -60, "1001 100000", id="overdue"),
     ],
 )
 def test_a_paused_pod_shows_who_holds_it_and_its_original(
@@ -309,7 +288,8 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
     monkeypatch.setattr("cgpause.cli.view.now_ns", lambda: at_ns)
     web = tree.add_pod("web", cpu_max="50000 100000")
     expires_ns = None if expires_in_s is None else at_ns + expires_in_s * S
-    pause_pod(tree, web, mechanism, expires_ns, since_ns=at_ns - 12_345_678_901, owner=Owner.DAEMON, reason="why")
+    since_ns = at_ns - 12_345_678_901
+    pause_pod(tree.root, web, mechanism=mechanism, reason="why", since_ns=since_ns, expires_ns=expires_ns)
 
     pod = pods_of(tree)["web"]
 
@@ -321,7 +301,7 @@ def test_a_paused_pod_shows_who_holds_it_and_its_original(
         "since_s": 12.346,
         "expires_in_s": None if expires_in_s is None else float(expires_in_s),
         "original_cpu_max": "50000 100000",
-        "written_cpu_max": "1000 100000" if mechanism is Mechanism.THROTTLE else None,
+        "written_cpu_max": "1001 100000" if mechanism is Mechanism.THROTTLE else None,
         "in_force": True,
     }
     assert pod["cpu_max"] == cpu_max
@@ -336,7 +316,7 @@ def test_pause_that_another_writer_undid_is_not_in_force(
     mechanism: Mechanism, file: str, text: str, tree: FakeTree
 ) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_pod(tree, web, mechanism)
+    pause_pod(tree.root, web, Owner.MANUAL, mechanism)
     (web / file).write_text(f"{text}\n")
 
     pod = pods_of(tree)["web"]

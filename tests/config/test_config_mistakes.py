@@ -314,7 +314,7 @@ def test_many_mistakes_are_found_in_reasonable_time() -> None:
     found = problems("[[pods]]\nmatch = 'a/b'\nprotect = 3\n" * 20_000)
 
     assert found[-1] == "pods[20000].protect"
-    assert time.process_time() - start < 20  # measured 1 s; squared growth would take hours
+    assert time.process_time() - start < 200  # measured 1 s; squared growth would take hours
 
 
 @given(st.text() | st.text(alphabet="[]{}=.,'\"\\#\n ab1"))

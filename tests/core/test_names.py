@@ -5,42 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURES, lay_out_capture
 
 from cgpause.core.names import Names, PodName, parse_container_log, parse_pod_log_dir
 from cgpause.pods.names import read_names
 
 UID = "0f9d1a2b-3c4d-4e5f-8a6b-7c8d9e0f1a2b"
 ID = "1c0a36e959628a1f1a0513b9aeb4e7d5a85e194611df932b2e07ba525e5f4438"
-
-PODS = {
-    "513812ea7a43113e0918949487eacb9f": PodName("default", "beff-knode"),
-    "c467c713f7198867c11de53e93050336": PodName("default", "burst-knode"),
-    "a5a88e9ec0e5dcf3aef7a5646a67fddd": PodName("default", "burst-nolim-knode"),
-    "4f3a77dd183a09ee693bcd2e11795b5f": PodName("default", "probed-knode"),
-    "b34aec46c433bacf9596b73dc9987f3a": PodName("default", "webprobed-knode"),
-    "b1f4499cb83e8ce3e7de136e9e81cb0d": PodName("prod", "guar-knode"),
-    "d700ec1819f0109cb1dc603711ceec3d": PodName("prod", "guar2-knode"),
-}
-SOME_CONTAINERS = {
-    "systemd": {
-        "9b3087ad7a94782edb76cf58e45988009682b96820ca076a5784fac07e335997": "side",
-        "a92fe8313d086bbc44d86281b7f4178ce494afe2b7f876f5c3c80b5cbe47bc83": "main",
-    },
-    "cgroupfs": {
-        "bd074b92a067048409927b6f644109df17641fa940262f1b6721877280b192ce": "side",
-        "7d8d41e5f74698e85e9a8eb519415b4cbed230f3f70f8649dd46c662d0a3624b": "main",
-    },
-}
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-def test_captured_log_folders_name_pods_and_containers_but_no_sandbox(tmp_path: Path, driver: str) -> None:
-    _, log_dir = lay_out_capture(driver, tmp_path)
-    names = read_names(str(log_dir))
-    assert names.pods == PODS
-    assert SOME_CONTAINERS[driver].items() <= names.containers.items()
-    assert len(names.containers) == 8
 
 
 @pytest.mark.parametrize(

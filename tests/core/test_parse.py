@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from helpers.trees import load_capture
+from helpers.trees import CAPTURES, load_capture
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +11,6 @@ from cgpause.core.errors import MalformedError
 from cgpause.core.model import CpuMax, Pressure
 from cgpause.core.parse import (
     CpuStat,
-    MemInfo,
     ProcessStatus,
     parse_cgroup2_mounts,
     parse_cpu_max,
@@ -34,52 +31,21 @@ from cgpause.core.parse import (
 )
 
 BURST_POD = {
-    "systemd": (
-        "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
-        16236544,
-    ),
-    "cgroupfs": ("kubepods/burstable/podc467c713f7198867c11de53e93050336", 16941056),
+    "systemd": "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podc467c713f7198867c11de53e93050336.slice",
+    "cgroupfs": "kubepods/burstable/podc467c713f7198867c11de53e93050336",
 }
-# MemTotal 3049668 kB on both; MemAvailable 2622652 kB and 2617568 kB.
-MEMINFO = {"systemd": MemInfo(3122860032, 2685595648), "cgroupfs": MemInfo(3122860032, 2680389632)}
-# inactive_file + active_file + slab_reclaimable of the kubepods root.
-RECLAIMABLE = {"systemd": ("kubepods.slice", 5264048), "cgroupfs": ("kubepods", 5274960)}
-DRIVERS = pytest.mark.parametrize("driver", ["systemd", "cgroupfs"])
 
 
-def captured(driver: str, path: str, file: str) -> bytes:
-    text: str = load_capture(driver)["cgroups"][path][file]
-    return text.encode()
-
-
-@DRIVERS
-def test_values_of_a_captured_pod_are_read(driver: str) -> None:
-    path, current = BURST_POD[driver]
-    assert parse_cpu_max(captured(driver, path, "cpu.max")) == CpuMax(75000, 100000)
-    assert parse_limit(captured(driver, path, "memory.max"), "memory.max") == 402653184
-    assert parse_number(captured(driver, path, "memory.current"), "memory.current") == current
-    assert parse_number(captured(driver, path, "cpu.max.burst"), "cpu.max.burst") == 0
-    assert parse_number(captured(driver, path, "cgroup.freeze"), "cgroup.freeze") == 0
-    events = parse_flat_keyed(captured(driver, path, "memory.events"), "memory.events")
+@pytest.mark.parametrize("driver", CAPTURES)
+def test_files_of_a_captured_pod_are_read_and_the_mounts_of_its_node(driver: str) -> None:
+    """tests/cli/test_view.py has the values of the other captured files."""
+    capture = load_capture(driver)
+    files = {name: text.encode() for name, text in capture["cgroups"][BURST_POD[driver]].items() if "." in name}
+    assert parse_number(files["cpu.max.burst"], "cpu.max.burst") == 0
+    assert parse_number(files["cgroup.freeze"], "cgroup.freeze") == 0
+    events = parse_flat_keyed(files["memory.events"], "memory.events")
     assert events == {"low": 0, "high": 0, "max": 0, "oom": 0, "oom_kill": 0, "oom_group_kill": 0}
-    assert parse_flat_keyed(captured(driver, path, "cgroup.events"), "cgroup.events") == {"populated": 1, "frozen": 0}
-
-
-@DRIVERS
-def test_values_of_the_captured_kubepods_root_are_read(driver: str) -> None:
-    path, reclaimable = RECLAIMABLE[driver]
-    assert parse_cpu_max(captured(driver, path, "cpu.max")) == CpuMax(None, 100000)
-    assert parse_limit(captured(driver, path, "memory.max"), "memory.max") == 2598572032
-    assert parse_reclaimable(captured(driver, path, "memory.stat")) == reclaimable
-    assert parse_pressure(captured(driver, path, "memory.pressure")) == Pressure(0.0, 0, 0.0, 0)
-
-
-@DRIVERS
-def test_values_of_the_captured_node_are_read(driver: str) -> None:
-    capture: dict[str, Any] = load_capture(driver)
-    total_us = {"systemd": 62, "cgroupfs": 67}[driver]
-    assert parse_meminfo(capture["meminfo"].encode()) == MEMINFO[driver]
-    assert parse_pressure(capture["pressure"].encode()) == Pressure(0.0, total_us, 0.0, total_us)
+    assert parse_flat_keyed(files["cgroup.events"], "cgroup.events") == {"populated": 1, "frozen": 0}
     assert parse_cgroup2_mounts("".join(capture["mountinfo"]).encode()) == ("/sys/fs/cgroup",)
 
 

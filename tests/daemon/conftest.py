@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from helpers.daemons import NO_SACRIFICE, Running
 from helpers.trees import FakeTree
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 @pytest.fixture

@@ -7,25 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
-from helpers.trees import FakeTree, records_left, wait_until
+from helpers.daemons import HIGH, NO_SACRIFICE, PAUSED, S, Start, cpu_max
+from helpers.trees import FakeTree, pause_pod, records_left, wait_until
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger.ledger import PauseRequest, resume, take_over
-
-
-def test_a_manual_pause_outlives_the_daemon(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    hold(tree, pod, Owner.MANUAL)
-    daemon = start()
-
-    assert daemon.stop() == 0
-
-    assert cpu_max(pod) == PAUSED
-    assert records_left(tree.root) == [pod]
-    assert daemon.log.endswith("stopped not_resumed=0 paused_by_hand=1\n")
 
 
 def test_the_daemons_pause_is_taken_over_by_hand_and_outlives_its_reason_and_the_daemon(
@@ -72,24 +60,14 @@ def test_what_is_taken_over_for_a_time_ends_with_it(tree: FakeTree, start: Start
     assert cpu_max(pod) == "50000 100000\n"
 
 
-def test_a_manual_pause_ends_when_its_time_is_over(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    start()
-
-    hold(tree, pod, Owner.MANUAL, expires_ns=now_ns() + 1_000_000_000)
-
-    wait_until(lambda: not records_left(tree.root), "the pause to expire")
-    assert cpu_max(pod) == "50000 100000\n"
-
-
 def test_a_manual_pause_ends_in_time_although_memory_cannot_be_read(tree: FakeTree, start: Start) -> None:
     pod, other = tree.add_pod("web", cpu_max="50000 100000"), tree.add_pod("db")
     daemon = start()
     (tree.kubepods / "memory.stat").write_text("garbage\n")
     daemon.wait_for_log("memory cannot be read")
 
-    hold(tree, other, Owner.MANUAL)
-    hold(tree, pod, Owner.MANUAL, expires_ns=now_ns() + 1_000_000_000)
+    pause_pod(tree.root, other, Owner.MANUAL)
+    pause_pod(tree.root, pod, Owner.MANUAL, expires_ns=now_ns() + 1_000_000_000)
 
     wait_until(lambda: records_left(tree.root) == [other], "the pause to expire")
     daemon.wait_for_log('reason="pause expired"')
@@ -109,7 +87,7 @@ def test_a_foreign_write_is_answered_and_its_value_restored(
 ) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon = start()
     daemon.wait_for_log("paused pod=default/web")
 
     (pod / "cpu.max").write_text(foreign)
@@ -123,7 +101,7 @@ def test_a_foreign_write_is_answered_and_its_value_restored(
 def test_a_second_controller_that_never_stops_gets_the_pod(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon = start()
     daemon.wait_for_log("paused pod=default/web")
 
     def write_again() -> bool:
@@ -138,7 +116,7 @@ def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> N
     pod = tree.add_pod("web")
     other = tree.add_pod("other", 2 << 20)
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmin_run_s = 3600\n")
+    daemon = start(NO_SACRIFICE + "min_run_s = 3600\n")
     wait_until(lambda: cpu_max(other) == PAUSED and cpu_max(pod) == PAUSED, "both pauses")
 
     command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
@@ -154,7 +132,7 @@ def test_an_operators_resume_lets_the_pod_run(tree: FakeTree, start: Start) -> N
 def test_an_operators_mark_protects_a_pod_at_once(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon = start()
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
 
     os.setxattr(pod, "user.cgpause.protect", b"1")

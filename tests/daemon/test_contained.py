@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from helpers.daemons import Running
 from helpers.trees import FakeTree, records_left, wait_until
 
 from cgpause import contained
@@ -260,36 +261,17 @@ def tree(tmp_path: Path) -> FakeTree:
     return tree
 
 
-class Contained:
-    """The supervisor and its daemon on a fake tree."""
-
-    def __init__(self, tree: FakeTree, *options: str) -> None:
-        config = tree.folder / "config.toml"
-        if not config.exists():
-            config.write_text(CONFIG)
-        self.log_path = tree.folder / "log.txt"
-        command = [sys.executable, "-m", "cgpause.contained", "--config", str(config), *options]
-        command += ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir)]
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
-
-    @property
-    def log(self) -> str:
-        return self.log_path.read_text()
-
-    def wait_for_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log, f"{text!r} in the log")
-
-    def daemon_pid(self) -> int:
-        [pid] = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(pid)
+def daemon_pid(it: Running) -> int:
+    """Return the process id of the supervisor's daemon."""
+    [pid] = Path(f"/proc/{it.process.pid}/task/{it.process.pid}/children").read_text().split()
+    return int(pid)
 
 
 @pytest.fixture
-def paused(tree: FakeTree) -> Iterator[Contained]:
+def paused(tree: FakeTree) -> Iterator[Running]:
     """Start both and wait until the daemon has paused default/web."""
     pod = tree.add_pod("web", 100 << 20)
-    it = Contained(tree)
+    it = Running(tree, CONFIG, module="cgpause.contained")
     it.wait_for_log("started ")
     tree.set_used(FULL)
     it.wait_for_log(" paused pod=default/web")
@@ -299,15 +281,15 @@ def paused(tree: FakeTree) -> Iterator[Contained]:
     it.process.wait()
 
 
-def test_what_a_killed_daemon_held_is_resumed_at_once(tree: FakeTree, paused: Contained) -> None:
-    os.kill(paused.daemon_pid(), signal.SIGKILL)
+def test_what_a_killed_daemon_held_is_resumed_at_once(tree: FakeTree, paused: Running) -> None:
+    os.kill(daemon_pid(paused), signal.SIGKILL)
 
     assert paused.process.wait(60) == 137
     assert records_left(tree.root) == []
     assert "cgpause had ended without" in paused.log
 
 
-def test_a_stop_resumes_all(tree: FakeTree, paused: Contained) -> None:
+def test_a_stop_resumes_all(tree: FakeTree, paused: Running) -> None:
     paused.process.send_signal(signal.SIGTERM)
 
     assert paused.process.wait(60) == 0
@@ -317,7 +299,7 @@ def test_a_stop_resumes_all(tree: FakeTree, paused: Contained) -> None:
 
 @pytest.mark.parametrize("option", ["--dry-run", None], ids=["that-looks-on", "turned-away"])
 def test_one_beside_another_leaves_its_pods_as_they_are(
-    tree: FakeTree, paused: Contained, option: str | None, tmp_path: Path
+    tree: FakeTree, paused: Running, option: str | None, tmp_path: Path
 ) -> None:
     held = records_left(tree.root)
     # Check the log too: a first daemon that resumes and pauses again would leave the same records.
@@ -342,17 +324,16 @@ def test_one_beside_another_leaves_its_pods_as_they_are(
     assert "resumed" not in paused.log.removeprefix(paused_log)
 
 
-def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, paused: Contained) -> None:
+def test_a_configuration_that_is_refused_leaves_nobody_paused(tree: FakeTree, paused: Running) -> None:
     """The next container has a broken ConfigMap, and every process of the one before was killed."""
-    pid = paused.daemon_pid()
+    pid = daemon_pid(paused)
     os.kill(pid, signal.SIGSTOP)  # or it would resume them after its supervisor's end
     paused.process.kill()
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon to be gone")
     assert len(records_left(tree.root)) == 1
-    (tree.folder / "config.toml").write_text('policy = "nonsense"\n')
 
-    assert Contained(tree).process.wait(60) == 2
+    assert Running(tree, 'policy = "nonsense"\n', module="cgpause.contained").process.wait(60) == 2
 
     assert records_left(tree.root) == []
 

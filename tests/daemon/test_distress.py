@@ -18,22 +18,11 @@ def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(tree: FakeTree, 
     assert cpu_max(pod) == "max 100000\n"
 
 
-def test_an_oom_kill_in_a_paused_pod_ends_the_pause(tree: FakeTree, start: Start) -> None:
-    pod = tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start()
-    daemon.wait_for_log("paused pod=default/web")
-
-    (pod / "memory.events").write_text("oom 1\noom_kill 1\n")
-
-    daemon.wait_for_log('reason="a process in it was OOM-killed"')
-
-
 def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(tree: FakeTree, start: Start) -> None:
     """A throttled pod can make such children to get itself resumed again and again."""
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\nmin_run_s = 1\n")
+    daemon = start(NO_SACRIFICE + "min_run_s = 1\n")
     for kills in range(1, 4):
         wait_until(lambda: daemon.log.count(" paused pod=default/web") == kills, "the pause")  # noqa: B023
         (pod / "memory.events").write_text(f"oom {kills}\noom_kill {kills}\n")
@@ -51,7 +40,7 @@ def test_a_pod_that_loses_child_after_child_to_oom_kills_is_resumed_three_times(
 def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n")
+    daemon = start()
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
 
     (pod / "memory.current").write_text("garbage\n")
@@ -63,7 +52,7 @@ def test_a_paused_pod_whose_memory_cannot_be_read_is_resumed(tree: FakeTree, sta
 def test_a_pod_resumed_in_distress_is_not_paused_again_at_once(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\nmin_run_s = 3600\n")
+    daemon = start(NO_SACRIFICE + "min_run_s = 3600\n")
     daemon.wait_for_log("paused pod=default/web")
 
     (pod / "memory.events").write_text("oom 1\noom_kill 1\n")

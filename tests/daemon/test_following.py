@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from pathlib import Path
 
-from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max, hold
-from helpers.trees import FakeTree, records_left, rewrite, wait_until
+from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max
+from helpers.trees import FakeTree, other_tree, pause_pod, records_left, rewrite, wait_until
 
 from cgpause.core.model import Owner
 
@@ -61,7 +60,7 @@ def test_of_two_trees_the_one_that_comes_into_use_is_found(tree: FakeTree, start
 
 def test_new_pods_are_left_alone_until_they_have_settled(tree: FakeTree, start: Start) -> None:
     old = tree.add_pod("old", 2)
-    daemon = start(NO_SACRIFICE + "[hold]\nsettle_s = 3600\n")
+    daemon = start(NO_SACRIFICE + "settle_s = 3600\n")
     new = tree.add_pod("new", 1)
     daemon.wait_for_log("pod appeared pod=default/new")
 
@@ -86,15 +85,6 @@ def test_facts_are_read_again_as_soon_as_memory_is_close(tree: FakeTree, start: 
         return cpu_max(pod) == PAUSED
 
     wait_until(grown_and_paused, "a pause of what may grow now")
-
-
-def other_tree(tree: FakeTree, *, populated: bool) -> Path:
-    """Make the tree of the other cgroup driver, without pods; return its root."""
-    other = tree.root / "kubepods"
-    shutil.copytree(tree.kubepods, other, ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()])
-    (other / "burstable").mkdir()
-    (other / "cgroup.events").write_text(f"populated {int(populated)}\n")
-    return other
 
 
 def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: FakeTree, start: Start) -> None:
@@ -123,7 +113,7 @@ def test_what_is_paused_in_another_tree_is_resumed_at_the_end(tree: FakeTree, st
     paths = [other / "burstable" / f"pod{elsewhere.uids[name]}" for name in ("held", "by-hand")]
     for pod, path, owner in zip((held, by_hand), paths, (Owner.DAEMON, Owner.MANUAL), strict=True):
         pod.rename(path)
-        hold(tree, path, owner)
+        pause_pod(tree.root, path, owner)
 
     assert daemon.stop() == 0
 
@@ -137,7 +127,7 @@ def test_dry_run_resumes_nobody_in_another_tree(tree: FakeTree, start: Start) ->
     path = other / "burstable" / f"pod{'0' * 32}"
     tree.add_pod("web").rename(path)
     daemon = start(NO_SACRIFICE, "--dry-run")
-    hold(tree, path, Owner.DAEMON)
+    pause_pod(tree.root, path, Owner.DAEMON)
 
     assert daemon.stop() == 0
 
@@ -154,8 +144,10 @@ def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, st
     daemon.wait_for_log("armed memory.high cgroup=kubepods ")
 
     rewrite(other / "cgroup.events", "populated 0\nfrozen 0\n")
-    (tree.root / "kubepods" / "burstable" / "x").mkdir()  # triggers a refresh
-    time.sleep(2)
+    elsewhere = FakeTree(tree.folder / "elsewhere")
+    for name in ("first", "second"):  # the second refresh comes after all that the first one leads to
+        elsewhere.add_pod(name).rename(other / "burstable" / f"pod{elsewhere.uids[name]}")
+        daemon.wait_for_log(f"pod appeared pod={elsewhere.uids[name]}")
 
     assert (tree.kubepods / "memory.high").read_text() == "max\n"
     assert "released memory.high" not in daemon.log

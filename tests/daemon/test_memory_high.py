@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from helpers.daemons import HIGH, NO_SACRIFICE, Start
+from helpers.daemons import HIGH, Start
 from helpers.trees import FakeTree, wait_until
 
 
@@ -91,15 +91,6 @@ def test_a_damaged_record_of_memory_high_does_not_keep_it_in_force(tree: FakeTre
     daemon = start()
     daemon.wait_for_log("armed memory.high")
     os.setxattr(tree.kubepods, "user.cgpause.high", b"rubbish")
-
-    assert daemon.stop() == 0
-    assert is_released(braked)
-
-
-def test_dry_run_leaves_memory_high_alone(tree: FakeTree, braked: Path, start: Start) -> None:
-    daemon = start(NO_SACRIFICE, "--dry-run")
-
-    daemon.wait_for_log("would have set memory.high cgroup=kubepods.slice")
 
     assert daemon.stop() == 0
     assert is_released(braked)

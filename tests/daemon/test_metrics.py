@@ -37,7 +37,7 @@ def figures(run_dir: Path) -> dict[tuple[str, ...], float]:
 
 def test_what_it_does_is_published_and_taken_away_at_the_end(tree: FakeTree, start: Start, run_dir: Path) -> None:
     tree.add_pod("web")
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 3600\n" + METRICS, "--run-dir", str(run_dir))
+    daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
     wait_until(lambda: figures(run_dir).get(("cgpause_pods", "running")) == 1, "the first figures")
     tree.set_used(HIGH)
 
@@ -69,17 +69,6 @@ def test_nothing_is_published_unless_asked_for_and_a_reload_can_ask(
     daemon.config.write_text(NO_SACRIFICE)
     daemon.process.send_signal(signal.SIGHUP)
     wait_until(lambda: list(run_dir.iterdir()) == [], "nothing to be published any more")
-
-
-def test_a_dry_run_publishes_nothing(tree: FakeTree, start: Start, run_dir: Path) -> None:
-    """A dry run may run beside a daemon that publishes."""
-    tree.add_pod("web")
-    tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir), "--dry-run")
-    daemon.wait_for_log("would have paused pod=default/web")
-
-    assert daemon.stop() == 0
-    assert list(run_dir.iterdir()) == []
 
 
 @pytest.mark.parametrize("trouble", ["absent", "file", "fifo", "folder"])

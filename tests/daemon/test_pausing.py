@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
-from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max, hold
-from helpers.trees import FakeTree, records_left, wait_until
+from helpers.daemons import GIB, HIGH, NO_SACRIFICE, PAUSED, QUICK, Running, Start, cpu_max
+from helpers.trees import FakeTree, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Owner
 
@@ -60,7 +60,7 @@ def test_stopping_resumes_what_the_daemon_paused_and_exits_0(
 
 def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    hold(tree, pod, Owner.DAEMON)
+    pause_pod(tree.root, pod, Owner.DAEMON)
 
     daemon = start()
 
@@ -72,7 +72,7 @@ def test_what_a_predecessor_left_paused_is_resumed_when_memory_allows(tree: Fake
 def test_nobody_is_held_longer_than_allowed_however_full_the_node_stays(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE + "[hold]\nmax_pause_s = 1.5\nmin_run_s = 3600\n")
+    daemon = start(NO_SACRIFICE.replace("max_pause_s = 3600", "max_pause_s = 1.5") + "min_run_s = 3600\n")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
 
     daemon.wait_for_log("paused for the longest time allowed (1.5 s)")
@@ -127,17 +127,29 @@ def test_memory_that_cannot_be_read_ends_all_pauses(tree: FakeTree, start: Start
 
 
 def test_dry_run_decides_and_writes_nothing(tree: FakeTree, start: Start) -> None:
+    """A dry run may run beside a daemon that pauses, keeps a history and publishes."""
     pod = tree.add_pod("web")
+    (tree.kubepods / "memory.high").write_text("max\n")
+    state, run = tree.folder / "state", tree.folder / "run"
+    for folder in (state, run):
+        folder.mkdir()
+    options = ["--state-dir", str(state), "--run-dir", str(run), "--dry-run"]
+
+    daemon = start(NO_SACRIFICE + "[metrics]\npublish = true\n", *options)
+
+    daemon.wait_for_log("would have set memory.high cgroup=kubepods.slice")
     tree.set_used(HIGH)
-
-    daemon = start(NO_SACRIFICE, "--dry-run")
-
     daemon.wait_for_log("would have paused pod=default/web")
     assert cpu_max(pod) == "max 100000\n"
     assert records_left(tree.root) == []
     tree.set_used(0)
     daemon.wait_for_log("would have resumed pod=default/web")
+    assert list(run.iterdir()) == []  # the end of the daemon would remove its figures
+    assert daemon.stop() == 0
     assert daemon.log.count("would have paused") == 1
+    assert (tree.kubepods / "memory.high").read_text() == "max\n"
+    assert os.listxattr(tree.kubepods) == []
+    assert [*state.iterdir(), *run.iterdir()] == []
 
 
 def test_everything_paused_and_no_better_sacrifices_the_last_paused_but_not_its_sandbox(
@@ -157,7 +169,7 @@ def test_everything_paused_and_no_better_sacrifices_the_last_paused_but_not_its_
 def test_running_out_of_descriptors_leaves_nobody_paused(tree: FakeTree) -> None:
     pods = [tree.add_pod(f"web-{number}") for number in range(4)]
     tree.set_used(HIGH)
-    daemon = Running(tree, NO_SACRIFICE + "batch = 10\n", descriptors=60)
+    daemon = Running(tree, NO_SACRIFICE.replace("patience", "batch = 10\npatience"), descriptors=60)
     daemon.wait_for_log("paused pod=default/web-3")
 
     for number in range(60):

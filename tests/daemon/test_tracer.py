@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from helpers.trees import FakeTree, rewrite, wait_until
@@ -27,11 +26,6 @@ from cgpause.telemetry.trace.write import TraceFiles
 S = 1_000_000_000
 MIB = 1 << 20
 ON = TraceConfig(record=True)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 class Bench:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import run
-from helpers.daemons import PAUSED, Start, cpu_max, hold
-from helpers.trees import FakeTree, wait_until
+from helpers.daemons import PAUSED, Start, cpu_max
+from helpers.trees import FakeTree, pause_pod, wait_until
 
 from cgpause import restore
 from cgpause.core.model import Owner
@@ -30,7 +30,7 @@ def test_pause_of_a_newer_version_stays_is_reported_and_ends_once_that_version_i
     tree: FakeTree, start: Start, owner: Owner
 ) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    hold(tree, pod, owner)
+    pause_pod(tree.root, pod, owner)
     before = make_newer(pod, XATTR)
     newer = os.getxattr(pod, XATTR)
 
@@ -50,7 +50,7 @@ def test_pause_of_a_newer_version_stays_is_reported_and_ends_once_that_version_i
 
 def test_pause_whose_record_this_version_cannot_read_ends_as_soon_as_it_can(tree: FakeTree, start: Start) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    hold(tree, pod, Owner.DAEMON)
+    pause_pod(tree.root, pod, Owner.DAEMON)
     before = make_newer(pod, XATTR)
     daemon = start()
     daemon.wait_for_log("could not resume pod=default/web")

@@ -16,12 +16,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cgpause.cli.main import app
-from cgpause.core.clock import now_ns
 from cgpause.core.exit_codes import Exit
-from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
+from cgpause.core.model import PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
 from helpers.trees import FakeTree
 
 GIB = 1 << 30
@@ -69,10 +67,6 @@ def with_config(tree: FakeTree, text: str) -> list[str]:
     return ["--config", str(file)]
 
 
-def cpu_max(pod: Path) -> str:
-    return (pod / "cpu.max").read_text().rstrip("\n")
-
-
 def frozen(pod: Path) -> bool:
     return (pod / "cgroup.freeze").read_text() == "1\n"
 
@@ -82,23 +76,6 @@ def record_of(tree: FakeTree, pod: Path) -> PauseRecord:
         record = ledger.read_record(cgroup)
     assert record is not None
     return record
-
-
-def pause_as(
-    tree: FakeTree,
-    pod: Path,
-    owner: Owner,
-    reason: str = "test",
-    expires_ns: int | None = None,
-    mechanism: Mechanism = Mechanism.THROTTLE,
-) -> None:
-    request = PauseRequest(mechanism, CpuMax(1001, 100_000), owner, reason, now_ns(), expires_ns)
-    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-        ledger.pause(cgroup, request)
-
-
-def damage(pod: Path) -> None:
-    os.setxattr(pod, "user.cgpause", b"rubbish")
 
 
 Snapshot = dict[str, tuple[object, ...]]

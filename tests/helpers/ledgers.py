@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from helpers.crashing import HOLDS, PausableCgroup
@@ -18,6 +19,11 @@ def make_cgroup(root: Path, path: str = "pod") -> PausableCgroup:
 def hold(cgroup: PausableCgroup, how: str) -> None:
     with cgroup.open() as opened:
         HOLDS[how](opened)
+
+
+def high_state(folder: Path) -> tuple[str, list[str]]:
+    """Return memory.high of a kubepods root and the names of its xattrs."""
+    return (folder / "memory.high").read_text().strip(), os.listxattr(folder)
 
 
 CHANGES = ("write", "set_xattr", "remove_xattr")

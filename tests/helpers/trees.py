@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cgpause.core.model import QosClass
+from cgpause.core.clock import now_ns
+from cgpause.core.model import CpuMax, Mechanism, Owner, QosClass
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.ledger import ledger
+from cgpause.ledger.ledger import PauseRequest
+from cgpause.ledger.record import XATTR
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CAPTURES = ("systemd", "cgroupfs")
@@ -143,6 +149,41 @@ class FakeTree:
             (self.log_dir / "pods" / f"{namespace}_{name}_{uid}").mkdir(parents=True)
         staging.rename(path)
         return path
+
+
+def pause_pod(
+    root: Path,
+    pod: Path,
+    owner: Owner = Owner.DAEMON,
+    mechanism: Mechanism = Mechanism.THROTTLE,
+    *,
+    reason: str = "test",
+    since_ns: int | None = None,
+    expires_ns: int | None = None,
+) -> None:
+    """Pause a pod below a cgroup root, as an earlier daemon or an operator would; it must run."""
+    request = PauseRequest(mechanism, CpuMax(1001, 100_000), owner, reason, since_ns or now_ns(), expires_ns)
+    with Cgroup(str(root), str(pod.relative_to(root))) as cgroup:
+        _, changed = ledger.pause(cgroup, request)
+    assert changed
+
+
+def damage(pod: Path) -> None:
+    """Damage the pause record of a pod."""
+    os.setxattr(pod, XATTR, b"rubbish")
+
+
+def cpu_max(pod: Path) -> str:
+    return (pod / "cpu.max").read_text().rstrip("\n")
+
+
+def other_tree(tree: FakeTree, *, populated: bool) -> Path:
+    """Make the tree of the other cgroup driver, without pods; return its root."""
+    other = tree.root / "kubepods"
+    shutil.copytree(tree.kubepods, other, ignore=lambda at, names: [n for n in names if Path(at, n).is_dir()])
+    (other / "burstable").mkdir()
+    (other / "cgroup.events").write_text(f"populated {int(populated)}\n")
+    return other
 
 
 def rewrite(path: Path, text: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pytest
+from helpers.trees import open_descriptors
 
 from cgpause.core.errors import (
     BusyError,
@@ -25,23 +27,9 @@ from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root, read_controllers
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "pod"
-    made.mkdir()
-    (made / "cpu.max").write_text("max 100000\n")
-    (made / "cgroup.kill").write_text("")
-    (made / "container").mkdir()
-    return made
-
-
-@pytest.fixture
-def cgroup(tmp_path: Path, folder: Path) -> Iterator[Cgroup]:
-    with Cgroup(str(tmp_path), "pod") as opened:
-        yield opened
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def folder(folder: Path) -> Path:
+    (folder / "container").mkdir()
+    return folder
 
 
 def test_a_cgroup_is_known_by_path_and_inode(cgroup: Cgroup, folder: Path) -> None:
@@ -70,7 +58,6 @@ def test_a_file_is_no_cgroup(tmp_path: Path) -> None:
 
 
 def test_a_tree_has_one_daemon_for_as_long_as_it_lives(cgroup: Cgroup, folder: Path) -> None:
-    (folder / "memory.reclaim").touch()
     other = os.open(folder / "memory.reclaim", os.O_WRONLY)
     fcntl.flock(other, fcntl.LOCK_EX)
     before = open_descriptors()
@@ -86,7 +73,6 @@ def test_a_tree_has_one_daemon_for_as_long_as_it_lives(cgroup: Cgroup, folder: P
 
 
 def test_a_daemon_can_give_its_tree_back_while_a_child_still_has_the_descriptor(cgroup: Cgroup, folder: Path) -> None:
-    (folder / "memory.reclaim").touch()
     before = open_descriptors()
     assert cgroup.lock_for_daemon()
     lock = str((folder / "memory.reclaim").resolve())
@@ -104,16 +90,14 @@ def test_a_daemon_can_give_its_tree_back_while_a_child_still_has_the_descriptor(
 
 
 def test_where_a_daemon_cannot_lock_its_tree_it_does_without(cgroup: Cgroup, folder: Path) -> None:
+    (folder / "memory.reclaim").unlink()
     assert not cgroup.lock_for_daemon()
     (folder / "memory.reclaim").mkdir()
     assert not cgroup.lock_for_daemon()
 
 
 def test_a_removed_cgroup_is_gone_although_it_is_still_held(cgroup: Cgroup, folder: Path) -> None:
-    for file in ("cpu.max", "cgroup.kill"):
-        (folder / file).unlink()
-    (folder / "container").rmdir()
-    folder.rmdir()
+    shutil.rmtree(folder)
     assert not cgroup.exists()
     for use in (
         lambda: cgroup.read("cpu.max"),

@@ -7,11 +7,12 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.trees import open_descriptors
 
 from cgpause.core.errors import (
     BusyError,
@@ -25,26 +26,6 @@ from cgpause.core.model import CgroupId
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 
 Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "pod"
-    made.mkdir()
-    (made / "cpu.max").write_text("max 100000\n")
-    (made / "cgroup.kill").touch()
-    (made / "memory.reclaim").touch()
-    return made
-
-
-@pytest.fixture
-def cgroup(tmp_path: Path, folder: Path) -> Iterator[Cgroup]:
-    with Cgroup(str(tmp_path), "pod") as opened:
-        yield opened
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def refusing(code: int) -> Callable[..., None]:

@@ -7,7 +7,6 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -16,15 +15,6 @@ from hypothesis import strategies as st
 
 from cgpause.core.model import CpuMax, Mechanism
 from cgpause.kernel.logfmt import fields, set_up
-
-
-@pytest.fixture
-def root_logger() -> Iterator[logging.Logger]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield root
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +88,6 @@ def test_a_raw_surrogate_in_a_message_does_not_stop_the_daemon() -> None:
     assert b"--- Logging error ---" not in done.stderr
 
 
-@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize(
     ("level", "prefix"),
     [(logging.DEBUG, "<7>"), (logging.INFO, "<6>"), (logging.WARNING, "<4>"), (logging.ERROR, "<3>")],
@@ -112,7 +101,6 @@ def test_journald_is_told_the_priority_of_every_line(
     assert capsys.readouterr().err.splitlines() == [f"{prefix}one", f"{prefix}two"]
 
 
-@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("journal", [False, True], ids=["terminal", "journal"])
 def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
     monkeypatch: pytest.MonkeyPatch,
@@ -129,7 +117,6 @@ def test_a_bug_in_a_log_call_reaches_nobody_who_logs(
     assert "--- Logging error ---" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize(("verbose", "shown"), [(False, ["info: b"]), (True, ["debug: a", "info: b"])])
 def test_debug_lines_appear_only_when_asked_for(
     monkeypatch: pytest.MonkeyPatch,

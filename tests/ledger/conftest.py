@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the pause protocol: one pod's cgroup."""
+"""Fixtures for the tests of the ledger: one pod's cgroup, and a kubepods root with a memory.high."""
 
 from __future__ import annotations
 
@@ -20,4 +20,19 @@ def pausable_cgroup(tmp_path: Path) -> PausableCgroup:
 @pytest.fixture
 def cgroup(pausable_cgroup: PausableCgroup) -> Iterator[Cgroup]:
     with pausable_cgroup.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "kubepods.slice"
+    made.mkdir()
+    (made / "memory.high").write_text("max\n")
+    (made / "cgroup.kill").touch()
+    return made
+
+
+@pytest.fixture
+def kubepods(folder: Path) -> Iterator[Cgroup]:
+    with Cgroup(str(folder.parent), folder.name) as opened:
         yield opened

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, request, take_over
+from helpers.crashing import THROTTLE, CgroupState, PausableCgroup, SteppedCgroup, freeze, take_over
 from helpers.ledgers import hold
 
 from cgpause.core.errors import (
-    BusyError,
     CgpauseError,
     CgroupGoneError,
     KernelWriteError,
@@ -20,7 +19,6 @@ from cgpause.core.errors import (
     RestoreError,
 )
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
-from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.record import XATTR
 
@@ -121,17 +119,6 @@ def test_a_failed_take_over_of_a_frozen_pod_leaves_it_frozen(pausable_cgroup: Pa
     assert (record_of(pausable_cgroup).owner, record_of(pausable_cgroup).mechanism) == (Owner.DAEMON, FREEZE)
 
 
-def test_a_frozen_pod_is_taken_over_but_not_to_be_throttled(pausable_cgroup: PausableCgroup) -> None:
-    pausable_cgroup.set("50000 100000")
-    hold(pausable_cgroup, "freeze")
-    with pausable_cgroup.open() as cgroup:
-        with pytest.raises(PausedOtherwiseError, match="cgpause resume it first"):
-            take_over(THROTTLED)(cgroup)
-        assert record_of(pausable_cgroup).owner is Owner.DAEMON
-        take_over(FREEZE)(cgroup)
-    assert record_of(pausable_cgroup).owner is Owner.MANUAL
-
-
 # --- resume --------------------------------------------------------------------------------------------------------
 
 
@@ -218,30 +205,6 @@ def test_a_torn_quota_of_a_frozen_pod_is_not_ours_to_write(pausable_cgroup: Paus
     assert resumed is not None
     assert (resumed.cpu_max, resumed.foreign) == (CpuMax(50000, 100000), False)
     assert pausable_cgroup.state() == CgroupState("", "0", "0", None)
-
-
-# --- waits for the lock --------------------------------------------------------------------------------------------
-
-
-OPERATIONS: dict[str, Callable[[Cgroup, float], object]] = {
-    "pause": lambda cgroup, wait_s: ledger.pause(cgroup, request(), wait_s=wait_s),
-    "freeze": lambda cgroup, wait_s: ledger.freeze(cgroup, "it grows", wait_s=wait_s),
-    "take over": lambda cgroup, wait_s: ledger.take_over(cgroup, request(), wait_s=wait_s),
-    "resume": lambda cgroup, wait_s: ledger.resume(cgroup, wait_s=wait_s),
-    "reassert": lambda cgroup, wait_s: ledger.reassert(cgroup, THROTTLE, wait_s=wait_s),
-}
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_a_held_lock_is_busy_and_changes_nothing(pausable_cgroup: PausableCgroup, name: str) -> None:
-    pausable_cgroup.set("50000 100000")
-    if name != "pause":
-        hold(pausable_cgroup, "throttle")
-    before = pausable_cgroup.state()
-    with pausable_cgroup.open() as other, other.locked(wait_s=0), pausable_cgroup.open() as cgroup:
-        with pytest.raises(BusyError):
-            OPERATIONS[name](cgroup, 0)
-        assert pausable_cgroup.state() == before
 
 
 def test_a_pod_that_vanishes_while_it_is_frozen_is_gone(pausable_cgroup: PausableCgroup) -> None:

@@ -6,38 +6,20 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.crashing import PausableCgroup, SteppedCgroup, kill_before_step
+from helpers.ledgers import high_state
 
-from cgpause.core.errors import BusyError, CgpauseError, DamagedRecordError, KernelWriteError, RestoreError
+from cgpause.core.errors import BusyError, CgpauseError, KernelWriteError, RestoreError
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import high
-from cgpause.ledger.high import HighRecord, Released, decode_record, encode_record, release, set_high
+from cgpause.ledger.high import HighRecord, Released, decode_record, release, set_high
 
 LEVEL, LOWER, HIGHER = 800 << 20, 700 << 20, 900 << 20
 TIGHTER = 500 << 20
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "kubepods.slice"
-    made.mkdir()
-    (made / "memory.high").write_text("max\n")
-    (made / "cgroup.kill").touch()
-    return made
-
-
-@pytest.fixture
-def cgroup(folder: Path) -> Iterator[Cgroup]:
-    with Cgroup(str(folder.parent), folder.name) as opened:
-        yield opened
-
-
-def state(folder: Path) -> tuple[str, list[str]]:
-    return (folder / "memory.high").read_text().strip(), os.listxattr(folder)
 
 
 def recorded(folder: Path) -> HighRecord:
@@ -46,20 +28,20 @@ def recorded(folder: Path) -> HighRecord:
 
 @pytest.mark.parametrize("original", ["max", str(HIGHER + 4096)])
 def test_what_was_there_before_comes_back_after_any_number_of_levels(
-    folder: Path, cgroup: Cgroup, original: str
+    folder: Path, kubepods: Cgroup, original: str
 ) -> None:
     (folder / "memory.high").write_text(f"{original}\n")
     for number, level in enumerate((LEVEL, HIGHER, LOWER)):
-        record = set_high(cgroup, level, since_ns=7 + number)
+        record = set_high(kubepods, level, since_ns=7 + number)
         assert record == recorded(folder)
         assert high.text(record.original_bytes) == original
         assert record.since_ns == 7  # start of the first change
-        assert state(folder) == (str(level), [high.XATTR])
+        assert high_state(folder) == (str(level), [high.XATTR])
 
-    assert release(cgroup) == Released(None if original == "max" else int(original), foreign=False)
+    assert release(kubepods) == Released(None if original == "max" else int(original), foreign=False)
 
-    assert state(folder) == (original, [])
-    assert release(cgroup) is None
+    assert high_state(folder) == (original, [])
+    assert release(kubepods) is None
 
 
 @pytest.mark.parametrize(
@@ -71,59 +53,59 @@ def test_what_was_there_before_comes_back_after_any_number_of_levels(
     ],
 )
 def test_an_operators_own_value_is_never_loosened(
-    folder: Path, cgroup: Cgroup, original: int, written: int | None
+    folder: Path, kubepods: Cgroup, original: int, written: int | None
 ) -> None:
     (folder / "memory.high").write_text(f"{original}\n")
 
-    record = set_high(cgroup, LEVEL, since_ns=1)
+    record = set_high(kubepods, LEVEL, since_ns=1)
 
     assert (record and record.written_bytes) == written
-    assert state(folder) == ((str(original), []) if written is None else (str(written), [high.XATTR]))
+    assert high_state(folder) == ((str(original), []) if written is None else (str(written), [high.XATTR]))
 
 
-def test_a_level_above_the_operators_value_puts_that_back(folder: Path, cgroup: Cgroup) -> None:
+def test_a_level_above_the_operators_value_puts_that_back(folder: Path, kubepods: Cgroup) -> None:
     (folder / "memory.high").write_text(f"{LEVEL}\n")
-    set_high(cgroup, LOWER, since_ns=1)
+    set_high(kubepods, LOWER, since_ns=1)
 
-    assert set_high(cgroup, HIGHER, since_ns=2) is None
+    assert set_high(kubepods, HIGHER, since_ns=2) is None
 
-    assert state(folder) == (str(LEVEL), [])
+    assert high_state(folder) == (str(LEVEL), [])
 
 
 @pytest.mark.parametrize("foreign", ["max", str(HIGHER), str(TIGHTER)])
-def test_a_foreign_value_stays_when_we_let_go(folder: Path, cgroup: Cgroup, foreign: str) -> None:
-    set_high(cgroup, LEVEL, since_ns=1)
+def test_a_foreign_value_stays_when_we_let_go(folder: Path, kubepods: Cgroup, foreign: str) -> None:
+    set_high(kubepods, LEVEL, since_ns=1)
     (folder / "memory.high").write_text(f"{foreign}\n")
 
-    released = release(cgroup)
+    released = release(kubepods)
 
     assert released is not None
     assert (high.text(released.high_bytes), released.foreign) == (foreign, foreign != "max")
-    assert state(folder) == (foreign, [])
+    assert high_state(folder) == (foreign, [])
 
 
 @pytest.mark.parametrize("foreign", ["max", str(HIGHER)])
-def test_a_foreign_value_becomes_the_original(folder: Path, cgroup: Cgroup, foreign: str) -> None:
-    set_high(cgroup, LEVEL, since_ns=1)
+def test_a_foreign_value_becomes_the_original(folder: Path, kubepods: Cgroup, foreign: str) -> None:
+    set_high(kubepods, LEVEL, since_ns=1)
     (folder / "memory.high").write_text(f"{foreign}\n")
 
-    set_high(cgroup, LEVEL, since_ns=2)
+    set_high(kubepods, LEVEL, since_ns=2)
 
-    assert state(folder) == (str(LEVEL), [high.XATTR])
-    release(cgroup)
-    assert state(folder) == (foreign, [])
+    assert high_state(folder) == (str(LEVEL), [high.XATTR])
+    release(kubepods)
+    assert high_state(folder) == (foreign, [])
 
 
-def test_a_tighter_foreign_value_ends_it(folder: Path, cgroup: Cgroup) -> None:
-    set_high(cgroup, LEVEL, since_ns=1)
+def test_a_tighter_foreign_value_ends_it(folder: Path, kubepods: Cgroup) -> None:
+    set_high(kubepods, LEVEL, since_ns=1)
     (folder / "memory.high").write_text(f"{TIGHTER}\n")
 
-    assert set_high(cgroup, LEVEL, since_ns=2) is None
-    assert state(folder) == (str(TIGHTER), [])
+    assert set_high(kubepods, LEVEL, since_ns=2) is None
+    assert high_state(folder) == (str(TIGHTER), [])
 
 
-def test_a_successor_never_takes_our_own_value_for_the_original(folder: Path, cgroup: Cgroup) -> None:
-    set_high(cgroup, LEVEL, since_ns=1)
+def test_a_successor_never_takes_our_own_value_for_the_original(folder: Path, kubepods: Cgroup) -> None:
+    set_high(kubepods, LEVEL, since_ns=1)
 
     with Cgroup(str(folder.parent), folder.name) as another:
         record = set_high(another, LEVEL, since_ns=2)
@@ -137,8 +119,8 @@ def test_a_successor_never_takes_our_own_value_for_the_original(folder: Path, cg
 Operation = Callable[[Cgroup], object]
 
 
-def first(cgroup: Cgroup) -> object:
-    return set_high(cgroup, LEVEL, since_ns=1)
+def first(kubepods: Cgroup) -> object:
+    return set_high(kubepods, LEVEL, since_ns=1)
 
 
 def leave(_: Path) -> None:
@@ -146,8 +128,8 @@ def leave(_: Path) -> None:
 
 
 def armed(folder: Path) -> None:
-    with Cgroup(str(folder.parent), folder.name) as cgroup:
-        set_high(cgroup, LEVEL, since_ns=1)
+    with Cgroup(str(folder.parent), folder.name) as kubepods:
+        set_high(kubepods, LEVEL, since_ns=1)
 
 
 def overwritten(folder: Path) -> None:
@@ -198,14 +180,14 @@ def test_whoever_dies_before_any_step_leaves_what_release_puts_right(
         kill_before_step(place, operation, number, torn=torn)
         with place.open() as fresh:
             release(fresh)
-            assert state(folder) == (restored, []), f"killed before step {number} ({step}) of {steps}"
+            assert high_state(folder) == (restored, []), f"killed before step {number} ({step}) of {steps}"
             assert release(fresh) is None
 
 
 # --- trouble -------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_write_leaves_nothing_behind(folder: Path, cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_write_leaves_nothing_behind(folder: Path, kubepods: Cgroup, monkeypatch: pytest.MonkeyPatch) -> None:
     armed(folder)
     real = Cgroup.write
 
@@ -216,13 +198,13 @@ def test_a_refused_write_leaves_nothing_behind(folder: Path, cgroup: Cgroup, mon
 
     monkeypatch.setattr(Cgroup, "write", refuse)
     with pytest.raises(KernelWriteError):
-        set_high(cgroup, LOWER, since_ns=2)
+        set_high(kubepods, LOWER, since_ns=2)
 
-    assert state(folder) == ("max", [])
+    assert high_state(folder) == ("max", [])
 
 
 def test_another_writer_in_between_is_noticed_and_keeps_its_value(
-    folder: Path, cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kubepods: Cgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Cgroup.write
 
@@ -232,13 +214,13 @@ def test_another_writer_in_between_is_noticed_and_keeps_its_value(
 
     monkeypatch.setattr(Cgroup, "write", overwrite)
     with pytest.raises(CgpauseError, match=f"read {TIGHTER}"):
-        set_high(cgroup, LEVEL, since_ns=1)
+        set_high(kubepods, LEVEL, since_ns=1)
 
-    assert state(folder) == (str(TIGHTER), [])
+    assert high_state(folder) == (str(TIGHTER), [])
 
 
 def test_a_failed_undo_says_so_and_keeps_the_record(
-    folder: Path, cgroup: Cgroup, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kubepods: Cgroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     armed(folder)
 
@@ -247,48 +229,19 @@ def test_a_failed_undo_says_so_and_keeps_the_record(
 
     monkeypatch.setattr(Cgroup, "write", refuse)
     with pytest.raises(RestoreError):
-        release(cgroup)
+        release(kubepods)
     with pytest.raises(RestoreError):
-        set_high(cgroup, LOWER, since_ns=2)
+        set_high(kubepods, LOWER, since_ns=2)
 
-    assert state(folder) == (str(LEVEL), [high.XATTR])
+    assert high_state(folder) == (str(LEVEL), [high.XATTR])
     monkeypatch.undo()
-    release(cgroup)
-    assert state(folder) == ("max", [])
+    release(kubepods)
+    assert high_state(folder) == ("max", [])
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"rubbish",
-        b"[]",
-        b'{"schema": 2}',
-        b'{"schema": 1}',
-        b"\xff\xfe",
-        b"[" * 2000,
-        encode_record(HighRecord(None, 1, None, 1)).replace(b'"1"', b'"max"'),
-        encode_record(HighRecord(None, 1, None, 1)).replace(b'"1"', b"1"),
-        encode_record(HighRecord(None, 1, None, 1)).replace(b'"1"', b'"-1"'),
-        encode_record(HighRecord(None, 1, None, 12)).replace(b":12", b":true"),
-    ],
-    ids=["empty", "garbage", "a-list", "schema", "truncated", "binary", "deep", "max", "number", "negative", "bool"],
-)
-def test_a_damaged_record_is_no_basis_for_a_guess(folder: Path, cgroup: Cgroup, data: bytes) -> None:
-    (folder / "memory.high").write_text(f"{LEVEL}\n")
-    os.setxattr(folder, high.XATTR, data)
-
-    with pytest.raises(RestoreError, match=r"setfattr -x user\.cgpause\.high"):
-        release(cgroup)
-    with pytest.raises(DamagedRecordError):
-        set_high(cgroup, LOWER, since_ns=1)
-
-    assert state(folder) == (str(LEVEL), [high.XATTR])
-
-
-def test_the_record_is_what_the_documentation_shows(folder: Path, cgroup: Cgroup) -> None:
-    set_high(cgroup, LEVEL, since_ns=5)
-    set_high(cgroup, LOWER, since_ns=6)
+def test_the_record_is_what_the_documentation_shows(folder: Path, kubepods: Cgroup) -> None:
+    set_high(kubepods, LEVEL, since_ns=5)
+    set_high(kubepods, LOWER, since_ns=6)
 
     assert json.loads(os.getxattr(folder, high.XATTR)) == {
         "schema": 1,
@@ -299,15 +252,15 @@ def test_the_record_is_what_the_documentation_shows(folder: Path, cgroup: Cgroup
     }
 
 
-def test_a_lock_delays_but_never_hangs(folder: Path, cgroup: Cgroup) -> None:
+def test_a_lock_delays_but_never_hangs(folder: Path, kubepods: Cgroup) -> None:
     armed(folder)
     fd = os.open(folder / "cgroup.kill", os.O_WRONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         with pytest.raises(BusyError):
-            release(cgroup, wait_s=0.01)
+            release(kubepods, wait_s=0.01)
         with pytest.raises(BusyError):
-            set_high(cgroup, LOWER, since_ns=1, wait_s=0.01)
+            set_high(kubepods, LOWER, since_ns=1, wait_s=0.01)
     finally:
         os.close(fd)
-    assert state(folder) == (str(LEVEL), [high.XATTR])
+    assert high_state(folder) == (str(LEVEL), [high.XATTR])

@@ -56,6 +56,7 @@ def test_a_pod_locked_by_another_process_is_busy_until_that_one_is_gone(
         lambda: ledger.resume(cgroup, wait_s=0.02),
         lambda: ledger.reassert(cgroup, THROTTLE, wait_s=0),
         lambda: ledger.freeze(cgroup, "it grows", wait_s=0),
+        lambda: ledger.take_over(cgroup, request(), wait_s=0),
     ]
     for operation in operations:
         with pytest.raises(BusyError, match="locked by another process"):

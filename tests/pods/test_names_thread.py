@@ -35,10 +35,11 @@ def test_names_are_read_at_once_while_the_disk_works(tmp_path: Path) -> None:
 def test_a_disk_that_hangs_delays_one_reading_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers, readings = threading.Event(), []
+    answers, begun, readings = threading.Event(), threading.Event(), []
 
     def hang(log_dir: str) -> Names:
         readings.append(threading.current_thread())
+        begun.set()
         answers.wait(60)
         return read_names(log_dir)
 
@@ -48,6 +49,7 @@ def test_a_disk_that_hangs_delays_one_reading_and_no_other(
     monkeypatch.setattr(names_module, "read_names", hang)
     monkeypatch.setattr(names_module, "_PATIENCE_S", 0.01)
     assert names() == before
+    assert begun.wait(60)
     assert names() == before
     assert len(readings) == 1, "one reading at a time"
     assert [record.message for record in caplog.records] == [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURES, FakeTree, lay_out_capture
+from helpers.trees import FakeTree, open_descriptors
 
 from cgpause.config.settings import Config
 from cgpause.core.errors import CgpauseError, MalformedError
@@ -53,15 +51,9 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("config", "memory_max", "expected"),
     [
-        pytest.param("evictionHard:\n  memory.available: 300Mi\n", str(4 << 30), 300 * MIB, id="bytes"),
         # kubelet takes the percentage of the node's capacity, not of the limit of kubepods.
         pytest.param("evictionHard: {memory.available: '25%'}\n", str(4 << 30), 2 << 30, id="percent"),
-        pytest.param("evictionHard: {}\n", str(4 << 30), 0, id="none"),
-        pytest.param("kind: KubeletConfiguration\n", str(4 << 30), 100 * MIB, id="kubelets-default"),
-        pytest.param("kind: KubeletConfiguration\n", str(400 * MIB), 100 * MIB, id="kubelets-default-on-a-small-node"),
-        pytest.param(None, "max", 100 * MIB, id="no-file"),
         pytest.param(None, str(400 * MIB), 10 * MIB, id="no-file-and-small-kubepods"),
-        pytest.param("evictionHard: lots\n", str(400 * MIB), 10 * MIB, id="odd-file-and-small-kubepods"),
     ],
 )
 def test_headroom_says_below_what_kubelet_evicts(
@@ -85,34 +77,6 @@ def test_kubelets_configuration_is_read_again_only_when_told(fake: FakeTree, tre
         assert sampler.headroom().eviction_bytes == 300 * MIB
         sampler.read_eviction_threshold()
         assert sampler.headroom().eviction_bytes == 500 * MIB
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-# memory.current less inactive_file, active_file and slab_reclaimable of the captured root.
-USED = {"systemd": 76804096 - 5264048, "cgroupfs": 76238848 - 5274960}
-CURRENTS = {
-    "systemd": {"burst-knode": 16236544, "beff-knode": 9048064, "guar-knode": 8683520},
-    "cgroupfs": {"burst-knode": 16941056, "beff-knode": 8085504, "guar-knode": 8278016},
-}
-
-
-@pytest.mark.parametrize("driver", CAPTURES)
-def test_a_captured_tree_is_sampled(tmp_path: Path, driver: str) -> None:
-    root, log_dir = lay_out_capture(driver, tmp_path)
-    tree = PodTree(str(root), str(log_dir), Config())
-    tree.refresh(0)
-    with Sampler(tree) as sampler:
-        sample = sampler.sample(5)
-    tree.close()
-    assert sample.at_ns == 5
-    assert (sample.headroom.kubepods_max_bytes, sample.headroom.kubepods_used_bytes) == (2598572032, USED[driver])
-    assert (sample.headroom.node_total_bytes, sample.headroom.node_available_bytes) == NODE
-    currents = {usage.pod.name: usage.memory_current_bytes for usage in sample.pods}
-    assert len(currents) == 7
-    assert CURRENTS[driver].items() <= currents.items()
 
 
 def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
@@ -260,21 +224,6 @@ def test_closing_gives_every_descriptor_back(tree: PodTree) -> None:
     with Sampler(tree) as sampler:
         sampler.headroom()
     assert open_descriptors() == before
-
-
-def test_a_cgroup_root_with_a_newline_in_its_path_forges_no_log_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fake = FakeTree(tmp_path / "x\nresumed pod=forged")
-    pod = fake.add_pod("web")
-    tree = PodTree(str(fake.root), str(fake.log_dir), Config())
-    tree.refresh(0)
-    (pod / "memory.current").write_text("garbage")
-    with caplog.at_level(logging.DEBUG), Sampler(tree) as sampler:
-        sampler.sample(1)
-    tree.close()
-    assert caplog.records
-    assert all("\n" not in record.getMessage() for record in caplog.records)
 
 
 # Idle CPUs

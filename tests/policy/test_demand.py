@@ -442,7 +442,3 @@ def test_a_manual_pause_leaks_too() -> None:
 def test_a_demand_in_words() -> None:
     assert describe(75 * MIB, Basis.LIMIT, 52 * MIB) == "needs 75.0Mi (by limit), 52.0Mi left"
     assert describe(MIB, Basis.PEAKS, -MIB) == "needs 1.0Mi (by peaks of its workload), 0.0Mi left"
-
-
-def test_the_smallest_surge_that_matters() -> None:
-    assert IDLE.active_bytes == pytest.approx(CAPACITY / 200)

@@ -110,6 +110,3 @@ def test_growth_of_a_pod_with_much_cache_between_readings_is_seen_at_the_next_re
 def test_a_reading_that_finds_some_cache_in_the_growth_is_no_drop() -> None:
     found = readings((0, 100, 0), (50, 200, None), (1000, 200, 10))
     assert found.base is None
-
-
-# Any samples

@@ -162,13 +162,7 @@ def play(node: Node, history: list[Turn]) -> None:
 
 @EXAMPLES
 @given(nodes(), histories)
-def test_every_decision_keeps_the_rules(node: Node, history: list[Turn]) -> None:
-    play(node, history)
-
-
-@EXAMPLES
-@given(nodes(), histories)
-def test_each_pause_is_followed_by_exactly_one_restore(node: Node, history: list[Turn]) -> None:
+def test_every_decision_keeps_the_rules_and_each_pause_has_exactly_one_restore(node: Node, history: list[Turn]) -> None:
     play(node, history)
     for name in list(node.held()):  # the daemon's shutdown, and an operator's `resume --all`
         node.resume(name)
@@ -197,9 +191,10 @@ def fresh_nodes(draw: st.DrawFn) -> Node:
 
 @EXAMPLES
 @given(fresh_nodes(), histories)
-def test_within_a_stretch_nobody_is_held_past_the_bound_and_then_runs_long_enough(
+def test_a_stretch_of_pauses_is_bounded_and_three_probes_in_a_row_never_fall_into_pauses(
     node: Node, history: list[Turn]
 ) -> None:
+    """Kubernetes' default liveness probe asks every 10 s and kills at the third failure."""
     play(node, quiet(history) * 3)
     for spans in holds_by_daemon(node):
         start_ns: int | None = None
@@ -209,14 +204,6 @@ def test_within_a_stretch_nobody_is_held_past_the_bound_and_then_runs_long_enoug
                 start_ns = since_ns
             # All pauses not separated by a full run share one budget.
             assert end_ns - start_ns <= MAX_PAUSE_S * S
-
-
-@EXAMPLES
-@given(fresh_nodes(), histories)
-def test_of_probes_every_10_s_never_three_in_a_row_fall_into_pauses(node: Node, history: list[Turn]) -> None:
-    """Kubernetes' default liveness probe kills at the third failure."""
-    play(node, quiet(history) * 3)
-    for spans in holds_by_daemon(node):
         for phase_ns in range(0, 10 * S, S // 4):
             missed = 0
             for at_ns in range(START_NS + phase_ns, node.at_ns, 10 * S):
@@ -287,16 +274,6 @@ def test_pods_are_ranked_by_ascending_memory_and_equals_keep_their_order() -> No
     assert [usage.pod.uid for usage in rank(usages)] == ["b", "a", "c"]
 
 
-def test_a_new_pod_is_left_alone_until_it_has_settled() -> None:
-    node = Node(WATERMARK)
-    node.add(pod("new", settled_at_ns=START_NS + 5 * S))
-    assert node.step(99).actions == ()
-    node.at_ns = START_NS + 5 * S - 1
-    assert node.step(99).actions == ()
-    node.at_ns += 1
-    assert names(node.step(99).actions, Pause) == ["new"]
-
-
 @pytest.mark.parametrize(
     ("blocked", "blocked_ms"),
     [
@@ -330,12 +307,6 @@ def test_the_end_of_a_hold_is_not_overslept(left_ms: int, next_ms: float) -> Non
     node = Node(WATERMARK)
     node.add(pod("a", paused=record(START_NS + left_ms * MS - 9 * S)))
     assert node.step(10).next_sample_ns == next_ms * MS
-
-
-def test_an_expired_manual_pause_is_resumed_whatever_the_memory() -> None:
-    node = Node(WATERMARK)
-    node.add(pod("a", paused=record(START_NS - 10 * S, Owner.MANUAL, expires_ns=START_NS)))
-    assert names(node.step(99).actions, Resume) == ["a"]
 
 
 @pytest.mark.parametrize("used_pct", [10, 85, 99])
@@ -379,7 +350,3 @@ def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(used_pct: floa
     known = {"default/job": (1, 2)}
     decision = decide(State(reserve=with_peaks(known)), node.sample(used_pct), WATERMARK)
     assert decision.state.reserve.growths.peaks == known
-
-
-def test_the_first_state_is_empty() -> None:
-    assert decide(State(), Node(WATERMARK).sample(99), WATERMARK).actions == ()

@@ -93,12 +93,6 @@ def test_a_need_that_fits_exactly_runs(free: float, paused: bool) -> None:  # no
     assert node.does() == ({"b": "pause"} if paused else {})
 
 
-def test_the_first_is_the_pod_with_the_smallest_worst_demand_that_fits() -> None:
-    node = Node(free=80).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
-    assert node.does() == {"a": "pause"}
-    assert node.says("b").startswith("runs first")
-
-
 def test_where_no_worst_demand_fits_the_smallest_expected_one_goes_on_alone() -> None:
     node = Node(free=20).add("a", 300, claim=200, rate=300).add("b", 200, claim=50, rate=300)
     assert node.does() == {"a": "pause"}
@@ -191,13 +185,6 @@ def test_services_are_served_before_the_batch_pod_that_goes_first() -> None:
     assert node.does() == {}
     assert node.says("job").startswith("runs first")
     assert node.says("web").endswith("10.0Mi left")
-
-
-def test_with_services_alone_one_of_them_goes_first() -> None:
-    node = Node(free=75).add("a", 300, claim=60, rate=100, workload=Workload.SERVICE)
-    node.add("b", 50, claim=100, rate=100, workload=Workload.SERVICE)
-    assert node.says("a").startswith("runs first")
-    assert node.does() == {"b": "pause"}
 
 
 # Pods that run regardless of decisions

@@ -9,7 +9,7 @@ from helpers.nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sa
 
 from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy, WatermarkConfig
 from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
-from cgpause.policy.watermark import WatermarkState, step, why_it_runs
+from cgpause.policy.watermark import WatermarkState, step
 
 RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)
 CONFIG = Config(policy=Policy.WATERMARK, watermark=RULES, hold=HoldConfig(max_pause_s=86400))
@@ -86,13 +86,6 @@ def test_those_that_use_the_least_are_paused_first() -> None:
         node.add(pod(name), current)
     assert names(node.step(95).actions, Pause) == ["tiny", "small"]
     assert node.held() == {"tiny", "small"}
-
-
-def test_of_pods_that_use_the_same_the_first_in_the_sample_are_paused() -> None:
-    node = Node(CONFIG)
-    for name in "dcba":
-        node.add(pod(name), 7)
-    assert names(node.step(95).actions, Pause) == ["d", "c"]
 
 
 @pytest.mark.parametrize("all_paused", [False, True])
@@ -310,14 +303,3 @@ def test_manual_pauses_are_neither_resumed_nor_sacrificed_nor_counted() -> None:
     node.at_ns += S
     assert node.step(10).actions == ()
     assert node.held() == {"manual"}
-
-
-@pytest.mark.parametrize(
-    ("used_pct", "text"),
-    [
-        (89.5, "runs: memory use 89.5 % is below upper 90 %"),
-        (90, "runs: rank 3, and 2 are paused at a time"),
-    ],
-)
-def test_it_says_why_a_candidate_keeps_running(used_pct: float, text: str) -> None:
-    assert f"runs: {why_it_runs(3, sample(NOW, used_pct), CONFIG)}" == text

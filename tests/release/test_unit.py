@@ -303,26 +303,6 @@ def test_installer_and_unit_agree_on_paths() -> None:
         assert lines == [f"{name}=/etc/systemd/system/{unit.name}"]
 
 
-def shell_scripts() -> list[Path]:
-    folders = [*(REPO / "scripts").iterdir(), *(REPO / "scripts/debian").iterdir(), *(REPO / "systemd").iterdir()]
-    candidates = [*sorted(folders), REPO / ".ci/run", REPO / "scripts/completions/cgpause.bash"]
-    return [
-        path
-        for path in candidates
-        if path.is_file() and re.match(r"#!.*\bsh\b|#!.*\bbash\b|# shellcheck", path.read_text())
-    ]
-
-
-@pytest.mark.parametrize("script", shell_scripts(), ids=lambda path: str(path.relative_to(REPO)))
-def test_shellcheck_finds_nothing(script: Path) -> None:
-    assert shutil.which("shellcheck"), "shellcheck is missing (scripts/test installs it)"
-    done = subprocess.run(
-        ["shellcheck", "-x", str(script.relative_to(REPO))], cwd=REPO, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

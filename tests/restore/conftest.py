@@ -7,12 +7,6 @@ from pathlib import Path
 
 import pytest
 from helpers.restoring import Patch
-from helpers.trees import FakeTree
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.restoring import cpu_max, damage, pause_pod
-from helpers.trees import FakeTree, records_left
+from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 import cgpause
 

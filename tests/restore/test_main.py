@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
-from helpers.trees import FakeTree, records_left
+from helpers.restoring import Capture, Patch, brake
+from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause import restore
 from cgpause.core.clock import now_ns
@@ -77,20 +77,6 @@ def test_a_history_that_cannot_be_written_changes_nothing_for_who_restores(tree:
 
     assert cpu_max(pod) == "50000 100000"
     assert "warning: history not written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("ended", "resumed"), [(-1, True), (3600, False)], ids=["expired", "still-wanted"])
-def test_daemon_only_ends_a_manual_pause_whose_time_is_over(tree: FakeTree, ended: int, resumed: bool) -> None:  # noqa: FBT001 - a table
-    """The daemon ends such a pause while it runs; a stopped daemon must not leave the pod paused for ever."""
-    pod = tree.add_pod("web", cpu_max="50000 100000")
-    at_ns = now_ns()
-    request = PauseRequest(
-        Mechanism.THROTTLE, CpuMax(1000, 100_000), Owner.MANUAL, "test", at_ns - 10**10, at_ns + ended * 10**9
-    )
-    with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
-        pause(cgroup, request)
-    assert restore.main(["--cgroup-root", str(tree.root), "--daemon-only"]) == 0
-    assert (cpu_max(pod) == "50000 100000") is resumed
 
 
 @contextlib.contextmanager

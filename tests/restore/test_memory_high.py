@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.restoring import Capture, brake, cpu_max, pause_pod
-from helpers.trees import FakeTree
+from helpers.restoring import Capture, brake
+from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause import restore
 

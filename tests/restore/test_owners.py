@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.restoring import Capture, Patch, brake, cpu_max, damage, pause_pod
-from helpers.trees import FakeTree, records_left
+from helpers.restoring import Capture, Patch, brake
+from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause import restore
 from cgpause.core.clock import now_ns
@@ -25,12 +25,6 @@ from cgpause.restore import Restored, braked_roots, events, resume_all
 from cgpause.telemetry.events import Event
 
 THROTTLE = CpuMax(1000, 100_000)
-
-
-def pause_until(root: Path, pod: Path, owner: Owner, expires_ns: int | None) -> None:
-    request = PauseRequest(Mechanism.THROTTLE, THROTTLE, owner, "test", now_ns() - 10**10, expires_ns)
-    with Cgroup(str(root), str(pod.relative_to(root))) as cgroup:
-        ledger.pause(cgroup, request)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +45,8 @@ def test_a_pause_whose_time_is_over_is_the_daemons_to_end(
     undone: bool,  # noqa: FBT001 - a table
 ) -> None:
     pod = tree.add_pod("web", cpu_max="50000 100000")
-    pause_until(tree.root, pod, by, None if ended_s is None else now_ns() + ended_s * 10**9)
+    expires_ns = None if ended_s is None else now_ns() + ended_s * 10**9
+    pause_pod(tree.root, pod, by, since_ns=now_ns() - 10**10, expires_ns=expires_ns)
 
     outcomes = resume_all(str(tree.root), owner=asked)
 
@@ -86,20 +81,25 @@ def test_a_pod_taken_over_between_the_look_and_the_lock_stays_the_operators(
         with Cgroup(str(tree.root), str(pod.relative_to(tree.root))) as cgroup:
             record = ledger.read_record(cgroup)
         assert record is not None
-        assert (record.owner, cpu_max(pod)) == (Owner.MANUAL, "1000 100000")
+        assert (record.owner, cpu_max(pod)) == (Owner.MANUAL, "1001 100000")
 
 
+@pytest.mark.parametrize("mechanism", Mechanism)
 @pytest.mark.parametrize("owner", [None, *Owner])
-def test_a_damaged_record_is_anybodys(tree: FakeTree, systemctl: Path, owner: Owner | None) -> None:
+def test_a_damaged_record_is_anybodys_and_replaced_by_what_systemd_knows(
+    tree: FakeTree, systemctl: Path, owner: Owner | None, mechanism: Mechanism
+) -> None:
     systemctl.write_text("ActiveState=active\nCPUQuotaPerSecUSec=750ms\nCPUQuotaPeriodUSec=100ms\n")
     pod = tree.add_pod("web", cpu_max="75000 100000")
-    pause_pod(tree.root, pod)
+    pause_pod(tree.root, pod, mechanism=mechanism)
     damage(pod)
 
     (outcome,) = resume_all(str(tree.root), owner=owner)
 
     assert isinstance(outcome.resumed, Resumed)
+    assert outcome.resumed.record is None
     assert (cpu_max(pod), records_left(tree.root)) == ("75000 100000", [])
+    assert (pod / "cgroup.freeze").read_text() == "0\n"
 
 
 @pytest.mark.parametrize("owner", [None, *Owner])
@@ -169,19 +169,6 @@ def test_a_kubepods_that_cannot_be_asked_is_released_loudly(tree: FakeTree, monk
     monkeypatch.setattr(Cgroup, "get_xattr", refusing(tree.kubepods, error, "get_xattr"))
     (outcome,) = resume_all(str(tree.root))
     assert (outcome.path, outcome.resumed, outcome.error) == (tree.kubepods.name, None, error)
-
-
-def test_a_pod_that_is_gone_when_its_turn_comes_again_is_no_failure(tree: FakeTree, monkeypatch: Patch) -> None:
-    pod = tree.add_pod("web")
-    pause_pod(tree.root, pod)
-    damage(pod)
-
-    def released(_: str) -> Iterator[Cgroup]:
-        pod.rename(tree.folder / "gone")
-        return iter(())
-
-    monkeypatch.setattr(restore, "braked_roots", released)
-    assert resume_all(str(tree.root)) == []
 
 
 def test_a_pod_that_cannot_be_opened_when_its_turn_comes_again_is_one(tree: FakeTree, monkeypatch: Patch) -> None:

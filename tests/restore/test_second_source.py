@@ -7,13 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.restoring import SLICE, Patch, cpu_max, damage, pause_pod
-from helpers.trees import FakeTree, records_left
+from helpers.restoring import SLICE, Patch
 
-from cgpause.core.model import CpuMax, Mechanism
+from cgpause.core.model import CpuMax
 from cgpause.kernel.systemd import original_from_systemd
-from cgpause.ledger.ledger import Resumed
-from cgpause.restore import resume_all
 
 
 def properties(quota: str, period: str = "infinity", state: str = "active") -> bytes:
@@ -91,22 +88,3 @@ def test_a_systemctl_that_hangs_is_cut_off(systemctl: Path, monkeypatch: Patch) 
     assert original_from_systemd(SLICE) is None
     assert time.monotonic() - started < 30
     assert limits == [10]
-
-
-@pytest.mark.parametrize("mechanism", list(Mechanism))
-def test_a_damaged_record_is_replaced_by_what_systemd_knows(
-    mechanism: Mechanism, tree: FakeTree, systemctl: Path
-) -> None:
-    systemctl.write_bytes(properties("750ms", "100ms"))
-    pod = tree.add_pod("web", cpu_max="75000 100000")
-    pause_pod(tree.root, pod, mechanism)
-    damage(pod)
-
-    (outcome,) = resume_all(str(tree.root))
-
-    assert outcome.error is None
-    assert isinstance(outcome.resumed, Resumed)
-    assert outcome.resumed.record is None
-    assert cpu_max(pod) == "75000 100000"
-    assert (pod / "cgroup.freeze").read_text() == "0\n"
-    assert records_left(tree.root) == []

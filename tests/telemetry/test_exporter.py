@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -376,10 +376,13 @@ def test_clients_that_send_a_byte_now_and_then_keep_no_scrape_out(server: Server
     assert allowed is not None
     where = ("127.0.0.1", server.port())
     with ExitStack() as stack:
-        for _ in range(2 * int(allowed[1])):
-            slow = stack.enter_context(socket.create_connection(where))
+        clients = [stack.enter_context(socket.create_connection(where)) for _ in range(2 * int(allowed[1]))]
+        for slow in clients:
             slow.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         for _ in range(3):
+            for slow in clients:
+                with suppress(OSError):  # the server has closed it
+                    slow.sendall(b"x")
             status, _, body = server.get()
             assert (status, only_down(parsed(body))) == (200, True)
             assert len(os.listdir(f"/proc/{server.process.pid}/task")) < int(allowed[1])

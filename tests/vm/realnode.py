@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -163,11 +163,13 @@ def frozen(pod: Path) -> bool:
     return "frozen 1" in (pod / "cgroup.events").read_text()
 
 
-def hold_web(node: Node, start: Start, *config: str, cpu_max: str = "max 100000") -> tuple[Path, Daemon]:
+def hold_web(
+    node: Node, start: Start, *config: str, cpu_max: str = "max 100000", properties: Sequence[str] = ()
+) -> tuple[Path, Daemon]:
     """Start a daemon that pauses pod default/web because "filler" takes memory; return both."""
     pod = node.add("web", 10, cpu_max=cpu_max)
     node.add("filler", 10, namespace="kube-system")
-    daemon = start(*config)
+    daemon = start(*config, properties=properties)
     node.resize("filler", FULL_MIB - 20)
     daemon.wait_for_pause("web")
     return pod, daemon

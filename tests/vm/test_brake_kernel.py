@@ -155,18 +155,6 @@ def test_a_foreign_write_is_answered_and_its_value_is_what_comes_back(calm: Node
     assert high(calm) == str(LIMIT - MIB)
 
 
-def test_an_operators_tighter_value_is_respected(calm: Node, start: Start) -> None:
-    daemon = start(ASLEEP)
-    wait_until(lambda: is_at(calm, TRIPWIRE), "the tripwire")
-
-    (calm.kubepods.root / "memory.high").write_text(str(200 * MIB))
-    daemon.wait_for_log("memory.high left alone")
-
-    assert XATTR not in os.listxattr(calm.kubepods.root)
-    assert daemon.stop() == 0
-    assert high(calm) == str(200 * MIB)
-
-
 def test_a_nested_tree_is_braked_and_restored(calm: Node) -> None:
     """The tree lies below another cgroup, as in kind, and the daemon gets a root further up."""
     assert calm.root.parent == CGROUP_ROOT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -27,9 +26,6 @@ from vm.realnode import (
     frozen,
     hold_web,
 )
-
-from cgpause.core.paths import LEARNED_FILE
-from cgpause.daemon import learned
 
 
 @pytest.mark.every_kernel
@@ -117,18 +113,6 @@ def test_kill_9_leaves_records_and_restore_puts_every_original_back(node: Node, 
     subprocess.run(command, check=True, capture_output=True)
     assert records_left(node.root) == []
     assert [cpu_max(first), cpu_max(second)] == ["50000 100000", "200000 50000"]
-
-
-def test_a_new_daemon_adopts_what_a_killed_one_left(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start, cpu_max="50000 100000")
-    daemon.end(signal.SIGKILL)
-
-    successor = start()
-
-    successor.wait_for_log("adopted pod=default/web")
-    assert cpu_max(pod) == PAUSED
-    node.resize("filler", 10)
-    wait_until(lambda: cpu_max(pod) == "50000 100000", "the restore")
 
 
 @pytest.mark.parametrize("damage", ["removed", "damaged"])
@@ -229,43 +213,6 @@ def test_a_pod_whose_memory_is_in_tmpfs_is_not_sacrificed_for_it(
         in_memory.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("foreign", "held_at"),
-    [
-        pytest.param("50000 100000", PAUSED, id="original-again-as-after-daemon-reload"),
-        pytest.param("70000 100000", PAUSED, id="resized"),
-        pytest.param("1000 100000", "1000 100000", id="resized-to-10m-which-is-less-than-a-pause-leaves"),
-    ],
-)
-def test_a_foreign_write_is_answered_and_its_value_is_what_is_restored(
-    node: Node, start: Start, foreign: str, held_at: str
-) -> None:
-    pod, daemon = hold_web(node, start, cpu_max="50000 100000")
-
-    (pod / "cpu.max").write_text(foreign)
-
-    daemon.wait_for_log("asserted again pod=default/web")
-    wait_until(lambda: cpu_max(pod) == held_at, "the pause to be asserted again")
-    assert daemon.stop() == 0
-    assert cpu_max(pod) == foreign
-
-
-def test_a_writer_that_keeps_fighting_gets_the_pod(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start)
-
-    deadline = time.monotonic() + 120
-    written = ""
-    while "left alone pod=default/web" not in daemon.log:
-        assert time.monotonic() < deadline, daemon.log
-        written = f"{30000 + int(time.monotonic() * 100) % 10000} 100000"
-        (pod / "cpu.max").write_text(written)
-        time.sleep(0.1)
-
-    assert daemon.log.count("asserted again pod=default/web") <= 10
-    assert cpu_max(pod) == written
-    assert records_left(node.root) == []
-
-
 def test_a_second_daemon_on_a_tree_is_turned_away_until_the_first_is_gone(node: Node, start: Start) -> None:
     pod, first = hold_web(node, start, cpu_max="50000 100000")
     command = [sys.executable, "-m", "cgpause.daemon", "--cgroup-root", str(node.root)]
@@ -313,22 +260,6 @@ def test_two_daemons_on_one_tree_wage_no_war(node: Node, start: Start, policy: s
         assert daemon.log.count("asserted again") <= 10
 
 
-def test_pods_and_the_whole_tree_may_vanish_while_paused(node: Node, start: Start) -> None:
-    node.add("web", 10)
-    node.add("other", 20)
-    node.add("filler", 10, namespace="kube-system")
-    daemon = start()
-    node.resize("filler", FULL_MIB - 40)
-    daemon.wait_for_pause("web", "other")
-
-    node.kubepods.remove_pod(node.specs["web"])
-    daemon.wait_for_log("pod gone pod=default/web")
-    node.kubepods.remove()
-    daemon.wait_for_log("pod gone pod=default/other")
-
-    assert daemon.stop() == 0
-
-
 def test_the_pod_that_holds_the_daemon_is_never_paused(node: Node, start: Start) -> None:
     own = node.add("own", 10)
     node.add("other", 20)
@@ -339,67 +270,3 @@ def test_the_pod_that_holds_the_daemon_is_never_paused(node: Node, start: Start)
     daemon.wait_for_pause("other")
 
     assert cpu_max(own) == "max 100000"
-
-
-def test_a_manual_pause_is_left_alone_until_it_expires(node: Node, start: Start) -> None:
-    pod = node.add("web", 10, cpu_max="50000 100000")
-    daemon = start()
-    command = [
-        sys.executable,
-        "-m",
-        "cgpause",
-        "--cgroup-root",
-        str(node.root),
-        "--log-dir",
-        str(node.kubepods.log_dir),
-    ]
-
-    subprocess.run([*command, "pause", "default/web", "--for", "60s"], check=True, capture_output=True)
-
-    assert cpu_max(pod) == PAUSED
-    daemon.wait_for_log('reason="pause expired"')
-    assert cpu_max(pod) == "50000 100000"
-
-
-@pytest.mark.long
-def test_peaks_outlive_a_daemon_that_is_killed_and_explain_counts_them(node: Node, start: Start, state: Path) -> None:
-    """A job without a limit that has peaked once is expected to peak again, even after the daemon was killed."""
-    config = "[memory_high]\nenabled = false\n"
-    options = ["--state-dir", str(state)]
-    node.add("job-x7k2p", 10)
-    node.add("filler", 230, namespace="kube-system")  # with much headroom the daemon reads pods once a minute
-    first = start(config, options=options)
-    wait_until(lambda: _surged(node, "job-x7k2p", state), "a peak to be saved")
-    first.end(signal.SIGKILL)
-
-    second = start(config, options=options)
-    with _explain(node, options) as explain:
-        mib = 10
-        while explain.poll() is None:  # a pod that does not grow has no demand
-            mib = mib + 3 if mib < 110 else 10
-            node.resize("job-x7k2p", mib)
-            time.sleep(0.5)
-        shown, _ = explain.communicate()
-
-    assert "learned before file=/var/lib/cgpause/learned.json peaks=1" in second.log
-    (pod,) = (pod for pod in json.loads(shown)["pods"] if pod["namespace"] == "default")
-    assert pod["reserve"]["based_on"] == "peaks of its workload"
-    assert second.stop() == 0
-    assert "default/job" in learned.read(str(state / LEARNED_FILE)).peaks
-
-
-def _surged(node: Node, name: str, state: Path) -> bool:
-    """Make a pod take memory and free it; return True if the peak is saved by now."""
-    for mib in (100, 10):
-        node.resize(name, mib)
-        node.wait_held(name, mib)
-        time.sleep(3)
-    peaks = learned.read(str(state / LEARNED_FILE)).peaks
-    return peaks.get("default/job", (0,))[-1] >= 100 * MIB
-
-
-def _explain(node: Node, options: list[str]) -> subprocess.Popen[str]:
-    place = ["--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir), *options]
-    place += ["--config", str(node.folder / "config.toml")]
-    command = [sys.executable, "-m", "cgpause", *place, "explain", "--for", "5s", "--json"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -42,15 +42,6 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(statuses[0])
 
 
-def test_a_container_that_starts_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
-    pod, daemon = hold_web(node, start)
-
-    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
-
-    daemon.wait_for_log('reason="its containers changed"')
-    assert cpu_max(pod) == "max 100000"
-
-
 def test_an_oom_kill_in_a_paused_pod_ends_the_pause(node: Node, start: Start) -> None:
     pod = node.add("web", 10)
     (pod / "memory.max").write_text("40M")  # before the pause: the daemon looks for kills when a limit changes
@@ -106,10 +97,16 @@ def test_a_batch_pod_is_frozen_soon_after_it_was_throttled_so_that_its_end_is_se
 
 
 def test_a_service_stays_throttled(node: Node, start: Start) -> None:
-    rule = BATCH.replace('"batch"', '"service"')
-    pod, daemon = hold_web(node, start, QUICK + NOT_HELD_LONG + rule)
+    pod, job = node.add("web", 10), node.add("job", 20)
+    node.add("filler", 10, namespace="kube-system")
+    rules = BATCH.replace("*", "job") + BATCH.replace("*", "web").replace('"batch"', '"service"')
+    daemon = start(QUICK + NOT_HELD_LONG + rules)
+    node.resize("filler", FULL_MIB - 40)
+    daemon.wait_for_pause("web", "job")
+    assert daemon.paused()[:2] == ["default/web", "default/job"]
 
-    time.sleep(5)
+    wait_until(lambda: frozen(job), "the freeze of a batch pod that was paused later")
+
     assert not frozen(pod)
     assert cpu_max(pod) == PAUSED
     assert " resumed " not in daemon.log

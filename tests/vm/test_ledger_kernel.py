@@ -20,9 +20,6 @@ from helpers.crashing import (
     Scenario,
     check_every_crash,
     check_every_crash_of_a_race,
-    count_steps,
-    freeze,
-    kill_before_step,
     request,
 )
 from helpers.trees import wait_until
@@ -232,24 +229,6 @@ def test_a_throttled_pod_grows_and_a_frozen_one_does_not(node: Node, growing: Pa
 
         ledger.resume(cgroup)
     assert growing.state() == CgroupState("50000 100000", "20000", "0", None)
-    node.wait_held("web", 200)
-
-
-def test_a_daemon_killed_at_any_step_of_a_freeze_leaves_what_restore_undoes(
-    node: Node, growing: PausableCgroup
-) -> None:
-    def throttle_again(pod: PausableCgroup) -> None:
-        with pod.open() as cgroup:
-            ledger.pause(cgroup, request())
-
-    scenario = Scenario("", "50000 100000", 20000, throttle_again, freeze, "")
-    for number in range(len(count_steps(growing, scenario))):
-        scenario.set_up(growing)
-        kill_before_step(growing, freeze, number, torn=False)
-        command = [sys.executable, "-m", "cgpause.restore", "--cgroup-root", str(node.root)]
-        subprocess.run(command, check=True, timeout=600)
-        assert growing.state() == CgroupState("50000 100000", "20000", "0", None), f"step {number}"
-    wait_until(lambda: not frozen(growing.folder), "the thaw")
     node.wait_held("web", 200)
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from helpers.commandline import ABSENT, GIB, Patch
-from helpers.trees import FakeTree
 from typer.main import get_command
 
 from cgpause.cli.main import app
@@ -32,8 +31,3 @@ def machine(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND, raising=False)
     monkeypatch.setenv("USER", "tester")
     monkeypatch.delenv("SUDO_USER", raising=False)
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, as_nobody, invoke, pause_as, place, run, snapshot, with_config
-from helpers.trees import FakeTree
+from helpers.commandline import Patch, as_nobody, invoke, place, run, snapshot, with_config
+from helpers.trees import FakeTree, pause_pod
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def programs(tree: FakeTree, monkeypatch: Patch, **scripts: str) -> None:
 
 def a_node(tree: FakeTree, monkeypatch: Patch) -> list[str]:
     """Set up a node with names in pods, history, journal, unit, host and configuration; return the options."""
-    pause_as(tree, tree.add_pod("shop-7d4f", namespace="acme"), Owner.MANUAL, "cgpause pause by alice")
+    pause_pod(tree.root, tree.add_pod("shop-7d4f", namespace="acme"), Owner.MANUAL, reason="cgpause pause by alice")
     tree.add_pod("web", namespace="batch")
     state = tree.folder / "state"
     state.mkdir()
@@ -274,14 +274,11 @@ def test_a_part_that_hangs_or_fails_costs_only_itself() -> None:
     def fail() -> str:
         raise RuntimeError("oh no")
 
-    sources = [
-        DocumentSource("hangs", "", hang),
-        DocumentSource("fails", "", fail),
-        DocumentSource("works", "", lambda: "text"),
-    ]
+    fails, works = DocumentSource("fails", "", fail), DocumentSource("works", "", lambda: "text")
     try:
-        hung, failed, worked = collect(sources, part_s=0.1)
-        [late] = collect(sources[2:], whole_s=0)
+        [hung] = collect([DocumentSource("hangs", "", hang)], part_s=0.1)
+        failed, worked = collect([fails, works])
+        [late] = collect([works], whole_s=0)
     finally:
         hanging.set()
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.commandline import GIB, damage, pause_as, run, snapshot
-from helpers.trees import FakeTree
+from helpers.commandline import GIB, run, snapshot
+from helpers.trees import FakeTree, damage, pause_pod
 
 from cgpause.core.model import Mechanism, Owner
 
@@ -30,7 +30,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(case: str, tree: Fa
     tree.add_pod("web")
     db = tree.add_pod("db")
     tree.add_pod("guarded", tier="")
-    pause_as(tree, db, Owner.MANUAL)
+    pause_pod(tree.root, db, Owner.MANUAL)
     before = snapshot(tree.root)
 
     result = run(tree, *args)
@@ -71,7 +71,7 @@ def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing
 ) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
     if owner is not None and held is not None:
-        pause_as(tree, web, owner, mechanism=held)
+        pause_pod(tree.root, web, owner, mechanism=held)
     if arrange is not None:
         arrange(web)
     before = snapshot(tree.root)
@@ -86,12 +86,14 @@ def test_a_dry_run_gives_the_answer_of_the_real_pause_where_that_changes_nothing
 
 
 @pytest.mark.parametrize(
-    "args", [["check"], ["status"], ["status", "--json"], ["explain"], ["explain", "--json"], ["config"]], ids=" ".join
+    "args",
+    [["check"], ["status"], ["status", "--json"], ["explain"], ["explain", "--json"], ["config"], ["top", "--once"]],
+    ids=" ".join,
 )
 def test_commands_that_only_look_change_nothing(args: list[str], tree: FakeTree) -> None:
     tree.set_used(int(0.99 * GIB))
     tree.add_pod("web")
-    pause_as(tree, tree.add_pod("db"), Owner.MANUAL)
+    pause_pod(tree.root, tree.add_pod("db"), Owner.MANUAL)
     damage(tree.add_pod("damaged"))
     before = snapshot(tree.folder)
 

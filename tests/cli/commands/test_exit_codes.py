@@ -10,20 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.commandline import (
-    NOBODY,
-    THROTTLED,
-    Patch,
-    as_nobody,
-    cpu_max,
-    damage,
-    invoke,
-    lock_away,
-    pause_as,
-    run,
-    snapshot,
-)
-from helpers.trees import FakeTree, make_uid, records_left
+from helpers.commandline import NOBODY, THROTTLED, Patch, as_nobody, invoke, lock_away, run, snapshot
+from helpers.trees import FakeTree, cpu_max, damage, make_uid, pause_pod, records_left
 
 from cgpause.cli.exits import exit_code, said
 from cgpause.core.errors import (
@@ -75,7 +63,7 @@ def nothing(_: Bench) -> None:
 
 
 def paused(bench: Bench) -> None:
-    pause_as(bench.tree, bench.web, Owner.MANUAL)
+    pause_pod(bench.tree.root, bench.web, Owner.MANUAL)
 
 
 def only_paused(bench: Bench) -> None:
@@ -276,7 +264,7 @@ def test_without_permission_a_write_exits_5_and_says_which(open_folder: Path) ->
 def test_without_permission_a_restore_exits_6(open_folder: Path) -> None:
     tree = FakeTree(open_folder)
     web = tree.add_pod("web")
-    pause_as(tree, web, Owner.MANUAL)
+    pause_pod(tree.root, web, Owner.MANUAL)
     lock_away(web / "cpu.max", 0o444)
     lock_away(web, 0o555)
 
@@ -298,7 +286,7 @@ def test_one_unreadable_pod_does_not_keep_the_others_paused(open_folder: Path) -
         tree = FakeTree(open_folder)
         first, locked, last = (tree.add_pod(name, cpu_max="50000 100000") for name in ("first", "locked", "last"))
         for pod in (first, locked, last):
-            pause_as(tree, pod, Owner.DAEMON)
+            pause_pod(tree.root, pod, Owner.DAEMON)
         locked.chmod(0)
         result = run(tree, "resume", "--all")
         locked.chmod(0o755)

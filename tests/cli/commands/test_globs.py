@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.commandline import THROTTLED, cpu_max, run
-from helpers.trees import FakeTree
+from helpers.commandline import THROTTLED, run
+from helpers.trees import FakeTree, cpu_max
 
 
 @pytest.fixture

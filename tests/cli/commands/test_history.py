@@ -11,18 +11,8 @@ from typing import Any
 
 import pytest
 import typer
-from helpers.commandline import (
-    HOSTILE,
-    Patch,
-    as_nobody,
-    hostile_tree,
-    invoke,
-    pause_as,
-    place,
-    run,
-    with_config,
-)
-from helpers.trees import FakeTree, records_left
+from helpers.commandline import HOSTILE, Patch, as_nobody, hostile_tree, invoke, place, run, with_config
+from helpers.trees import FakeTree, pause_pod, records_left
 
 from cgpause.core.model import Owner
 from cgpause.core.paths import HISTORY_FILE
@@ -235,7 +225,7 @@ def test_every_pod_is_resumed_and_told_before_anything_waits_for_the_disk(
     tree: FakeTree, state: Path, monkeypatch: Patch, command: list[str]
 ) -> None:
     for name in ("web", "job"):
-        pause_as(tree, tree.add_pod(name), Owner.MANUAL)
+        pause_pod(tree.root, tree.add_pod(name), Owner.MANUAL)
     lines: list[str] = []
     found: list[tuple[int, int]] = []
     monkeypatch.setattr(typer, "echo", lambda line, **_: lines.append(line))
@@ -309,7 +299,7 @@ def test_a_pause_by_hand_is_in_it_from_its_first_moment_to_its_last(tree: FakeTr
 
 def test_who_resumes_all_is_in_it_with_every_pod(tree: FakeTree, state: Path) -> None:
     for name, owner in (("web", Owner.MANUAL), ("job", Owner.DAEMON)):
-        pause_as(tree, tree.add_pod(name), owner)
+        pause_pod(tree.root, tree.add_pod(name), owner)
 
     by_hand(tree, state, "resume", "--all")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import MIB, as_nobody, invoke, pause_as, place, run, with_config
-from helpers.trees import FakeTree
+from helpers.commandline import MIB, as_nobody, invoke, place, run, with_config
+from helpers.trees import FakeTree, pause_pod
 
 from cgpause.core.model import Owner
 from cgpause.core.paths import LEARNED_FILE
@@ -24,7 +24,7 @@ RESERVE = 'policy = "reserve"\n'
 @pytest.fixture
 def state(tree: FakeTree) -> Path:
     """A node with a paused pod that has no limit and a known peak of its workload; the state folder."""
-    pause_as(tree, tree.add_pod("job-x7k2p", 100 * MIB), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("job-x7k2p", 100 * MIB), Owner.DAEMON)
     folder = tree.folder / "state"
     folder.mkdir()
     learned.write(str(folder / LEARNED_FILE), KNOWN)

@@ -16,16 +16,13 @@ from helpers.commandline import (
     HOSTILE,
     MIB,
     Patch,
-    cpu_max,
-    damage,
     hostile_tree,
     invoke,
-    pause_as,
     record_of,
     run,
     with_config,
 )
-from helpers.trees import FakeTree
+from helpers.trees import FakeTree, cpu_max, damage, pause_pod
 
 from cgpause.config.load import parse_config
 from cgpause.config.settings import Config, HowPaused, Policy
@@ -110,7 +107,7 @@ def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
     paths = {name: tree.add_pod(name, size * MIB) for name, size in (("c", 30), ("a", 10), ("b", 20), ("d", 40))}
     guarded = tree.add_pod("guarded", 5 * MIB, tier="")
     held = tree.add_pod("held", 15 * MIB)
-    pause_as(tree, held, Owner.MANUAL, "by hand")
+    pause_pod(tree.root, held, Owner.MANUAL, reason="by hand")
     sample = Sample(
         now_ns(),
         Headroom(8 * GIB, 6 * GIB, GIB, used),
@@ -214,7 +211,7 @@ match = "web"
 
 
 @pytest.mark.parametrize(
-    "args", [["config"], ["config", "--check"], ["check"], ["status"], ["explain"], ["pause", "x"]]
+    "args", [["config"], ["config", "--check"], ["check"], ["status"], ["explain"], ["pause", "x"], ["top", "--once"]]
 )
 def test_all_that_is_wrong_in_a_configuration_is_said_at_once(args: list[str], tree: FakeTree) -> None:
     options = with_config(tree, BROKEN)
@@ -286,15 +283,6 @@ def test_a_configuration_named_explicitly_must_exist(args: list[str], tree: Fake
 
     assert result.exit_code == 2
     assert f"{tree.folder}/absent.toml: cannot be read: No such file or directory" in result.stderr
-
-
-def test_an_empty_configuration_name_is_not_the_default(tree: FakeTree, monkeypatch: Patch) -> None:
-    """`--config "$UNSET"` is a mistake; the command must not use the node's file instead."""
-    file = tree.folder / "default.toml"
-    file.write_text("")
-    monkeypatch.setattr("cgpause.cli.context.DEFAULT_CONFIG", str(file))
-
-    assert run(tree, "--config", "", "config").exit_code == 2
 
 
 # --- run -------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.commandline import ESCAPED, HOSTILE, invoke
+from helpers.commandline import invoke
 
 from cgpause.core.exit_codes import Exit
 
@@ -32,15 +32,6 @@ def test_a_folder_that_cannot_be_filled_is_told_before_anything_runs(command: li
     result = invoke(*command, "--to", folder)
     assert (result.exit_code, result.stdout) == (Exit.REFUSED, "")
     assert result.stderr == f"cgpause: --to {folder}: {why}; name another folder\n"
-
-
-@COMMANDS
-def test_nothing_is_written_over_or_beside(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / HOSTILE).write_text("mine")
-    result = invoke(*command, "--to", str(tmp_path))
-    assert result.exit_code == Exit.REFUSED
-    assert result.stderr == f"cgpause: --to {tmp_path}: it is not empty, {ESCAPED} is in it; name another folder\n"
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 @COMMANDS

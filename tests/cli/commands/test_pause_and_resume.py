@@ -10,20 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import (
-    THROTTLED,
-    Patch,
-    S,
-    cpu_max,
-    damage,
-    frozen,
-    invoke,
-    record_of,
-    run,
-    snapshot,
-    with_config,
-)
-from helpers.trees import FakeTree, make_uid, records_left
+from helpers.commandline import THROTTLED, Patch, S, frozen, invoke, record_of, run, snapshot, with_config
+from helpers.trees import FakeTree, cpu_max, damage, make_uid, records_left
 
 from cgpause.cli import byhand
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord
@@ -223,13 +211,8 @@ def test_a_foreign_write_stays(tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("1", 1),
-        ("90s", 90),
         ("1h30m", 5400),
-        ("2d", 172_800),
-        ("1w", 604_800),
         ("5214w", 3_153_427_200),
-        ("999999999s", 999_999_999),
     ],
 )
 def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch) -> None:
@@ -243,10 +226,9 @@ def test_good_times(text: str, seconds: int, tree: FakeTree, monkeypatch: Patch)
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "0", "0s", "0h0m0s", "-1", "1.5h", "10 m", "10M", "ten", "10m\n", "5215w", "999999w", "\udcff", "1\x00s",
-     "9" * 5000],
+    ["", "5215w", "1\x00s"],
     ids=ascii,
-)  # fmt: skip
+)
 def test_bad_times_are_refused_before_anything_is_touched(text: str, tree: FakeTree) -> None:
     tree.add_pod("web")
     before = snapshot(tree.root)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from helpers.commandline import THROTTLED, cpu_max, hostile_tree, pause_as, place, process, with_config
-from helpers.trees import FakeTree
+from helpers.commandline import THROTTLED, hostile_tree, place, process, with_config
+from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause import __version__
 from cgpause.core.exit_codes import Exit
@@ -94,7 +94,7 @@ def test_output_that_cannot_be_written_does_not_stop_the_work(
     pods = [tree.add_pod(name, cpu_max="50000 100000") for name in "abc"]
     if args[0] == "resume":
         for pod in pods:
-            pause_as(tree, pod, Owner.MANUAL)
+            pause_pod(tree.root, pod, Owner.MANUAL)
 
     done = process_without_stdout(tree, args, stdout)
 

@@ -6,8 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,20 +15,31 @@ from helpers.commandline import place, run, snapshot
 from helpers.trees import FakeTree, rewrite, wait_until
 
 from cgpause.telemetry.trace.read import load_trace
+from cgpause.telemetry.trace.values import TraceError
 from cgpause.telemetry.trace.write import TraceFiles
 
 MIB = 1 << 20
 
 
 @contextmanager
-def meanwhile(do: Callable[[], None]) -> Iterator[None]:
-    """Call `do` in a thread while the block runs."""
-    thread = threading.Thread(target=do)
-    thread.start()
+def recording(tree: FakeTree, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a recording that goes on until a signal ends it; wait for its first sample."""
+    command = [sys.executable, "-m", "cgpause", *place(tree), "lab", "record", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: bool(samples(path)), "the first sample")
+            yield process
+        finally:
+            process.kill()
+
+
+def samples(path: Path) -> list[dict[str | None, int]]:
+    """Return the MiB of each pod in each sample that is written by now."""
     try:
-        yield
-    finally:
-        thread.join()
+        moments = list(load_trace(str(path)).moments())
+    except TraceError:  # nothing is written yet
+        return []
+    return [{pod.name: amount // MIB for amount, pod in one.sample.pods} for one in moments]
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
@@ -37,24 +47,20 @@ def test_a_tree_that_changes_is_recorded(name: str, tree: FakeTree) -> None:
     web = tree.add_pod("web", 100 * MIB, memory_max=str(900 * MIB))
     path = tree.folder / name
 
-    def change() -> None:
-        wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples")
+    with recording(tree, path) as process:
         rewrite(web / "memory.current", f"{200 * MIB:020}")
         rewrite(web / "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 0\n")
         tree.add_pod("late", 50 * MIB)
+        wait_until(lambda: samples(path)[-1] == {"web": 200, "late": 50}, "the change to be recorded")
+        process.send_signal(signal.SIGINT)
+        said, wrong = process.communicate(timeout=60)
 
-    with meanwhile(change):
-        result = run(tree, "lab", "record", "--for", "9s", str(path))
-    assert (result.exit_code, result.stderr) == (0, "")
-    said = result.stdout.splitlines()[0]
-    assert re.fullmatch(rf"wrote {re.escape(str(path))}: \d+ samples in \S+, \d+ pods at the end, \d+Ki", said), said
-
+    assert (process.returncode, wrong) == (0, "")
+    said = said.splitlines()[0]
+    assert re.fullmatch(rf"wrote {re.escape(str(path))}: \d+ samples in \S+, 2 pods at the end, \d+Ki", said), said
+    assert samples(path)[0] == {"web": 100}
     trace = load_trace(str(path))
-    moments = list(trace.moments())
-    first, last = ({pod.name: amount // MIB for amount, pod in one.sample.pods} for one in (moments[0], moments[-1]))
-    assert first["web"] == 100
-    assert last == {"web": 200, "late": 50}
-    (late,) = (pod for _, pod in moments[-1].sample.pods if pod.name == "late")
+    (late,) = (pod for _, pod in list(trace.moments())[-1].sample.pods if pod.name == "late")
     assert late.settled_at_ns > 0, "it is known to be new"
     assert trace.headers[0].interval_s == 1
     assert path.stat().st_mode & 0o777 == 0o600
@@ -84,14 +90,9 @@ def test_names_can_be_left_out(tree: FakeTree) -> None:
 def test_a_signal_ends_it_and_all_is_written(number: signal.Signals, tree: FakeTree) -> None:
     tree.add_pod("web")
     path = tree.folder / "x.gz"
-    command = [sys.executable, "-m", "cgpause", *place(tree), "lab", "record", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples")
-            process.send_signal(number)
-            said, wrong = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with recording(tree, path) as process:
+        process.send_signal(number)
+        said, wrong = process.communicate(timeout=60)
 
     assert (process.returncode, wrong) == (0, "")
     assert "samples in" in said

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers.commandline import THROTTLED, cpu_max, invoke, pause_as, run, with_config
-from helpers.trees import FakeTree
+from helpers.commandline import THROTTLED, invoke, run, with_config
+from helpers.trees import FakeTree, cpu_max, pause_pod
 
 from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
@@ -17,7 +17,7 @@ from cgpause.ledger import high
 )
 def test_a_broken_configuration_never_keeps_a_pod_paused(config: str, args: list[str], tree: FakeTree) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.MANUAL)
+    pause_pod(tree.root, web, Owner.MANUAL)
 
     assert run(tree, *with_config(tree, config), "resume", *args).exit_code == 0
     assert cpu_max(web) == "50000 100000"
@@ -26,7 +26,7 @@ def test_a_broken_configuration_never_keeps_a_pod_paused(config: str, args: list
 
 def test_a_missing_configuration_never_keeps_a_pod_paused(tree: FakeTree) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.MANUAL)
+    pause_pod(tree.root, web, Owner.MANUAL)
 
     assert run(tree, "--config", "/nonexistent/x.toml", "resume", "--all").exit_code == 0
     assert cpu_max(web) == "50000 100000"
@@ -34,7 +34,7 @@ def test_a_missing_configuration_never_keeps_a_pod_paused(tree: FakeTree) -> Non
 
 def test_resume_all_needs_no_names(tree: FakeTree) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000", log=False)
-    pause_as(tree, web, Owner.MANUAL)
+    pause_pod(tree.root, web, Owner.MANUAL)
 
     result = invoke("--cgroup-root", str(tree.root), "--log-dir", "/nonexistent", "resume", "--all")
 
@@ -44,7 +44,7 @@ def test_resume_all_needs_no_names(tree: FakeTree) -> None:
 
 
 def test_resume_all_names_the_pods(tree: FakeTree) -> None:
-    pause_as(tree, tree.add_pod("web", cpu_max="50000 100000"), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("web", cpu_max="50000 100000"), Owner.DAEMON)
 
     assert run(tree, "resume", "--all", "--dry-run").stdout == "default/web would be resumed\n"
     assert run(tree, "resume", "--all").stdout == "default/web resumed: cpu.max 50000 100000\n"
@@ -54,7 +54,7 @@ def test_resume_all_of_a_namespace_leaves_the_others_paused(tree: FakeTree) -> N
     web, db = tree.add_pod("web"), tree.add_pod("db", namespace="prod")
     tree.add_pod("runs")
     for pod in (web, db):
-        pause_as(tree, pod, Owner.MANUAL)
+        pause_pod(tree.root, pod, Owner.MANUAL)
 
     result = run(tree, "resume", "--all", "-n", "default")
 
@@ -65,7 +65,7 @@ def test_resume_all_of_a_namespace_leaves_the_others_paused(tree: FakeTree) -> N
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_resume_all_of_a_namespace_without_pods_here_is_done(tree: FakeTree, options: tuple[str, ...]) -> None:
-    pause_as(tree, tree.add_pod("web"), Owner.MANUAL)
+    pause_pod(tree.root, tree.add_pod("web"), Owner.MANUAL)
 
     result = run(tree, "resume", "--all", "-n", "batch", *options)
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from helpers.commandline import MIB, pause_as, place, run
+from helpers.commandline import MIB, place, run
 from helpers.terminals import TerminalProgram
-from helpers.trees import FakeTree, wait_until
+from helpers.trees import FakeTree, pause_pod, wait_until
 
 from cgpause.core.model import Owner
 
@@ -26,7 +21,7 @@ from cgpause.core.model import Owner
 def test_paused_pods_come_first_and_then_the_largest(tree: FakeTree) -> None:
     for name, size in (("small", 1), ("large", 300), ("middle", 20)):
         tree.add_pod(name, size * MIB)
-    pause_as(tree, tree.add_pod("held", 5 * MIB), Owner.DAEMON)
+    pause_pod(tree.root, tree.add_pod("held", 5 * MIB), Owner.DAEMON)
 
     lines = run(tree, "status").stdout.splitlines()
 
@@ -36,72 +31,31 @@ def test_paused_pods_come_first_and_then_the_largest(tree: FakeTree) -> None:
     assert lines[4] == "pods      4: 1 paused, 0 protected; 326.0Mi used"
 
 
-def test_a_wide_status_has_all_columns_on_any_terminal(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def terminal(tree: FakeTree, *args: str, as_job: bool = False) -> TerminalProgram:
+    """Run a command in a terminal of 80 columns."""
+    return TerminalProgram([sys.executable, "-m", "cgpause", *place(tree), *args], as_job=as_job)
+
+
+def test_a_wide_status_has_all_columns_on_any_terminal(tree: FakeTree) -> None:
     tree.add_pod("web")
     with terminal(tree, "status", "-o", "wide") as shown:
-        assert "QOS" in shown.until("running")
+        assert "QOS" in shown.wait_for("running")
     with terminal(tree, "status") as shown:
-        assert "QOS" not in shown.until("running")
+        assert "QOS" not in shown.wait_for("running")
 
 
-class Shown:
-    """What a command writes to its terminal of 80 columns."""
-
-    def __init__(self, fd: int, child: subprocess.Popen[bytes]) -> None:
-        self.fd, self.child = fd, child
-
-    def until(self, text: str) -> str:
-        """Return what is shown up to this text; fail after a minute."""
-        found, deadline = "", time.monotonic() + 60
-        while text not in found:
-            assert time.monotonic() < deadline, found
-            if select.select([self.fd], [], [], 0.05)[0]:
-                found += os.read(self.fd, 65536).decode()
-        return found
-
-
-@contextmanager
-def terminal(tree: FakeTree, *args: str) -> Iterator[Shown]:
-    outside, inside = pty.openpty()
-    # A shell's background job ignores Ctrl-C, and so would its children.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "cgpause", *place(tree), *args],
-        stdin=inside,
-        stdout=inside,
-        stderr=inside,
-        env={**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"},
-    )
-    signal.signal(signal.SIGINT, before)
-    os.close(inside)
-    try:
-        yield Shown(outside, child)
-    finally:
-        child.kill()
-        child.wait()
-        os.close(outside)
-
-
-def test_watch_shows_the_status_again_until_it_is_interrupted(tree: FakeTree) -> None:
+def test_watch_shows_the_status_again(tree: FakeTree) -> None:
     tree.add_pod("web")
     with terminal(tree, "status", "--watch") as shown:
-        shown.until("default/web")
+        shown.wait_for("default/web")
         tree.add_pod("new")
-        shown.until("default/new")
-        shown.child.send_signal(signal.SIGINT)
-        shown.until("\x1b[?1049l")  # the screen from before comes back
-
-        assert shown.child.wait(60) == 0
-
-
-def watched(tree: FakeTree, *, as_job: bool = False) -> TerminalProgram:
-    return TerminalProgram([sys.executable, "-m", "cgpause", *place(tree), "status", "--watch"], as_job=as_job)
+        shown.wait_for("default/new")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_ends_watch_and_leaves_the_terminal_as_it_was(number: signal.Signals, tree: FakeTree) -> None:
     tree.add_pod("web")
-    with watched(tree) as program:
+    with terminal(tree, "status", "--watch") as program:
         program.wait_for("default/web")
         assert "?25" not in program.screen.modes, "no cursor"
         program.signal(number)
@@ -114,7 +68,7 @@ def test_a_signal_ends_watch_and_leaves_the_terminal_as_it_was(number: signal.Si
 
 def test_watch_ends_with_its_terminal(tree: FakeTree) -> None:
     tree.add_pod("web")
-    with watched(tree) as program:
+    with terminal(tree, "status", "--watch") as program:
         program.wait_for("default/web")
         program.hang_up()
 
@@ -127,7 +81,7 @@ def stopped(pid: int) -> bool:
 
 def test_watch_suspended_by_ctrl_z_leaves_the_terminal_and_comes_back(tree: FakeTree) -> None:
     tree.add_pod("web")
-    with watched(tree, as_job=True) as program:
+    with terminal(tree, "status", "--watch", as_job=True) as program:
         program.wait_for("default/web")
         pid = program.pid
         program.type("\x1a")
@@ -148,11 +102,11 @@ def test_watch_suspended_by_ctrl_z_leaves_the_terminal_and_comes_back(tree: Fake
 def test_watch_goes_on_while_no_pod_matches(tree: FakeTree) -> None:
     gone = tree.add_pod("job-1")
     with terminal(tree, "status", "job-*", "--watch") as shown:
-        shown.until("default/job-1")
+        shown.wait_for("default/job-1")
         shutil.rmtree(gone)
-        shown.until("pods      0:")
+        shown.wait_for("pods      0:")
         tree.add_pod("job-2")
-        shown.until("default/job-2")
+        shown.wait_for("default/job-2")
 
 
 def test_watch_writes_json_one_on_each_line_and_ends_with_its_reader(tree: FakeTree) -> None:

@@ -9,20 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.commandline import (
-    GIB,
-    HOSTILE,
-    MIB,
-    Patch,
-    as_nobody,
-    damage,
-    hostile_tree,
-    pause_as,
-    record_of,
-    run,
-    with_config,
-)
-from helpers.trees import FakeTree, make_uid
+from helpers.commandline import GIB, HOSTILE, MIB, Patch, as_nobody, hostile_tree, record_of, run, with_config
+from helpers.trees import FakeTree, damage, make_uid, pause_pod
 
 from cgpause.core.clock import now_ns
 from cgpause.core.model import CpuMax, Mechanism, Owner
@@ -290,7 +278,7 @@ def test_a_pod_that_goes_meanwhile_is_no_such_pod(tree: FakeTree, monkeypatch: P
 
 def test_names_and_reasons_are_fit_for_a_terminal(tree: FakeTree) -> None:
     web = hostile_tree(tree)
-    pause_as(tree, web, Owner.DAEMON, HOSTILE)
+    pause_pod(tree.root, web, reason=HOSTILE)
 
     result = run(tree, *with_config(tree, WATERMARK), "explain", "web")
 

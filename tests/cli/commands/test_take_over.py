@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from helpers.commandline import THROTTLED, Patch, S, cpu_max, frozen, pause_as, record_of, run, snapshot
-from helpers.trees import FakeTree, records_left
+from helpers.commandline import THROTTLED, Patch, S, frozen, record_of, run, snapshot
+from helpers.trees import FakeTree, cpu_max, pause_pod, records_left
 
 from cgpause.core.model import Mechanism, Owner, PauseRecord
 from cgpause.kernel.cgroupfs import Cgroup
@@ -16,7 +16,7 @@ from cgpause.ledger.ledger import PauseRequest
 
 def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
+    pause_pod(tree.root, web, Owner.DAEMON, reason="memory use 91 %")
 
     assert run(tree, "resume", "web").exit_code == 0
     assert cpu_max(web) == "50000 100000"
@@ -24,7 +24,7 @@ def test_the_daemons_pause_can_be_ended_by_hand(tree: FakeTree) -> None:
 
 def test_the_daemons_pause_is_taken_over_by_hand(tree: FakeTree, monkeypatch: Patch) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON, "memory use 91 %")
+    pause_pod(tree.root, web, Owner.DAEMON, reason="memory use 91 %")
     monkeypatch.setattr("cgpause.cli.byhand.now_ns", lambda: 1000 * S)
     before = record_of(tree, web)
     trial = run(tree, "pause", "web", "--dry-run")
@@ -51,7 +51,7 @@ def test_what_is_taken_over_can_be_frozen_but_what_is_frozen_is_not_throttled(
     held: Mechanism, wanted: Mechanism, tree: FakeTree
 ) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON, mechanism=held)
+    pause_pod(tree.root, web, Owner.DAEMON, mechanism=held)
     before = snapshot(tree.root)
     trial = run(tree, "pause", "web", "--mechanism", wanted, "--dry-run")
     assert snapshot(tree.root) == before
@@ -76,7 +76,7 @@ def test_what_is_taken_over_can_be_frozen_but_what_is_frozen_is_not_throttled(
 
 def test_what_the_daemon_resumes_in_the_same_moment_is_paused_anew(tree: FakeTree, monkeypatch: Patch) -> None:
     web = tree.add_pod("web", cpu_max="50000 100000")
-    pause_as(tree, web, Owner.DAEMON)
+    pause_pod(tree.root, web, Owner.DAEMON)
     really = ledger.take_over
 
     def too_late(cgroup: Cgroup, request: PauseRequest, mechanism: Mechanism | None) -> PauseRecord | None:

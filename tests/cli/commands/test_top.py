@@ -6,8 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from helpers.commandline import MIB, Patch, pause_as, process, run, snapshot, with_config
-from helpers.trees import FakeTree
+from helpers.commandline import MIB, Patch, process, run
+from helpers.trees import FakeTree, pause_pod
 
 from cgpause.core.exit_codes import Exit
 from cgpause.core.model import Owner
@@ -58,7 +58,7 @@ def test_once_shows_every_pod_on_a_line_of_its_own_and_no_keys(tree: FakeTree) -
     for number in range(150):
         tree.add_pod(f"pod-{number}", number * MIB)
     web = tree.add_pod("web")
-    pause_as(tree, web, Owner.MANUAL, "because")
+    pause_pod(tree.root, web, Owner.MANUAL, reason="because")
 
     result = run(tree, "top", "--once")
 
@@ -119,22 +119,6 @@ def test_a_picture_is_an_svg(tree: FakeTree, tmp_path: Path) -> None:
     assert result.exit_code == Exit.USAGE
     assert result.stderr.endswith("top.png: the picture is an SVG; name a file *.svg\n")
     assert not (tmp_path / "top.png").exists()
-
-
-def test_one_frame_writes_nothing(tree: FakeTree) -> None:
-    tree.add_pod("web")
-    before = snapshot(tree.root)
-
-    run(tree, "top", "--once")
-
-    assert snapshot(tree.root) == before
-
-
-def test_a_mistake_in_the_configuration_is_reported_as_ever(tree: FakeTree) -> None:
-    result = run(tree, *with_config(tree, "polycy = 1\n"), "top", "--once")
-
-    assert result.exit_code == Exit.USAGE
-    assert "polycy" in result.stderr
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, cpu_max, damage, frozen, pause_as
-from helpers.trees import FakeTree, records_left
+from helpers.commandline import Patch, frozen
+from helpers.trees import FakeTree, cpu_max, damage, pause_pod, records_left
 
 from cgpause.cli.top.app import Load, act
 from cgpause.cli.top.reader import Reader
@@ -22,11 +22,6 @@ from cgpause.core.errors import KernelLockError, KernelWriteError
 from cgpause.core.model import CgroupId, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.telemetry.events import Event
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 @pytest.fixture
@@ -112,7 +107,7 @@ def test_an_error_of_the_history_is_said_once_for_several_pods(tree: FakeTree, r
 
 
 def test_the_daemons_pause_can_be_ended(reader: Reader, tree: FakeTree, web: Path) -> None:
-    pause_as(tree, web, Owner.DAEMON)
+    pause_pod(tree.root, web, Owner.DAEMON)
 
     assert do(reader, Deed.RESUME) == ("default/web resumed: cpu.max 50000 100000", False)
     assert cpu_max(web) == "50000 100000"
@@ -163,7 +158,7 @@ def test_the_configuration_counts_as_it_is_when_a_pod_is_paused(reader: Reader, 
 
 
 def test_a_broken_configuration_keeps_no_pod_paused(reader: Reader, tree: FakeTree, web: Path) -> None:
-    pause_as(tree, web, Owner.DAEMON)
+    pause_pod(tree.root, web, Owner.DAEMON)
 
     def load() -> Config:
         return load_config("/nonexistent/config.toml", must_exist=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.commandline import GIB, MIB, Patch, S, as_nobody, damage, pause_as
-from helpers.trees import FakeTree
+from helpers.commandline import GIB, MIB, Patch, S, as_nobody
+from helpers.trees import FakeTree, damage, pause_pod
 
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Ui, shown_pods
@@ -31,11 +31,6 @@ from cgpause.ledger.high import HighRecord, encode_record
 def machine(monkeypatch: Patch) -> None:
     monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
     monkeypatch.setattr("cgpause.cli.top.reader.read_node_pressure", lambda: Pressure(0.0, 0, 0.0, 0))
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
-    return FakeTree(tmp_path)
 
 
 @pytest.fixture
@@ -204,8 +199,8 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
     web, db = tree.add_pod("web"), tree.add_pod("db")
     assert reader.read(10 * S).events == ()
 
-    pause_as(tree, web, Owner.DAEMON, "needs 1.0Mi of 0.5Mi left")
-    pause_as(tree, db, Owner.MANUAL)
+    pause_pod(tree.root, web, Owner.DAEMON, reason="needs 1.0Mi of 0.5Mi left")
+    pause_pod(tree.root, db, Owner.MANUAL)
     snapshot = reader.read(11 * S)
     assert sorted((event.what, event.pod) for event in snapshot.events) == [
         ("paused", "default/db"),
@@ -235,11 +230,11 @@ def test_what_becomes_of_records_is_an_event(tree: FakeTree, reader: Reader) -> 
 
 def test_a_resume_and_a_new_pause_between_two_refreshes_are_both_events(tree: FakeTree, reader: Reader) -> None:
     web = tree.add_pod("web")
-    pause_as(tree, web, Owner.DAEMON, "first")
+    pause_pod(tree.root, web, Owner.DAEMON, reason="first")
     reader.read(now_ns())
     with Cgroup(str(tree.root), str(web.relative_to(tree.root))) as cgroup:
         ledger.resume(cgroup)
-    pause_as(tree, web, Owner.DAEMON, "second")
+    pause_pod(tree.root, web, Owner.DAEMON, reason="second")
 
     events = reader.read(now_ns()).events
 
@@ -254,7 +249,7 @@ def test_a_resume_and_a_new_pause_between_two_refreshes_are_both_events(tree: Fa
 def test_pauses_that_were_there_before_come_in_the_order_in_which_they_began(tree: FakeTree, reader: Reader) -> None:
     pods = [tree.add_pod(name) for name in ("first", "second", "third")]
     for pod in (pods[2], pods[0], pods[1]):
-        pause_as(tree, pod, Owner.DAEMON)
+        pause_pod(tree.root, pod, Owner.DAEMON)
 
     events = reader.read(now_ns() + S).events
 
@@ -351,7 +346,7 @@ def test_details_are_read_of_one_pod_only_when_asked_for(tree: FakeTree, reader:
     assert (detail.cpu_weight, detail.oom_kills, detail.processes) == (20, 0, 0)
     assert detail.pressure is None
     assert detail.rule == "runs: it does not grow, so that a pause would free nothing"
-    pause_as(tree, web, Owner.DAEMON, "needs 1.0Mi of 0.5Mi left")
+    pause_pod(tree.root, web, Owner.DAEMON, reason="needs 1.0Mi of 0.5Mi left")
     paused = reader.read(13 * S, key).detail
     assert paused is not None
     assert [(event.what, event.reason) for event in paused.events] == [("paused", "needs 1.0Mi of 0.5Mi left")]
@@ -382,7 +377,7 @@ def test_no_descriptor_is_left(tree: FakeTree) -> None:
 
 def test_a_frozen_pod_and_a_throttled_one_are_paused_alike(tree: FakeTree, reader: Reader) -> None:
     web = tree.add_pod("web")
-    pause_as(tree, web, Owner.DAEMON)
+    pause_pod(tree.root, web, Owner.DAEMON)
     assert named(reader.read(10 * S), "web").paused is not None
     pod = named(reader.read(11 * S), "web")
     assert pod.state is PodState.PAUSED

@@ -7,12 +7,12 @@ import os
 from contextlib import ExitStack
 
 import pytest
-from helpers.actuating import BY_HAND, CONFIG, Bench, drift, lines, locked
+from helpers.actuating import BY_HAND, CONFIG, THROTTLE, Bench, drift, lines, locked
 from helpers.trees import records_left
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelWriteError
-from cgpause.core.model import Mechanism, Owner
+from cgpause.core.model import Mechanism, Owner, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 
@@ -21,13 +21,15 @@ S = 1_000_000_000
 
 def test_a_foreign_write_is_answered_and_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.pause("b")
-    (bench.folders["b"] / "cpu.max").write_text("30000 100000\n")
-    bench.actuator.answer_drift(bench.tracked("b"), CONFIG)
+    drift(bench, 2)
     assert bench.cpu_max()[1] == "1001 100000"
-    assert bench.actuator.counts.drifts == 1
-    assert 'cpu_max_from="30000 100000"' in lines(caplog)[-1]
+    assert bench.actuator.counts.drifts == 2
+    event = bench.kept[-1]
+    assert (event.what, event.times, event.reason) == ("asserted again", 2, "another program wrote cpu.max")
+    assert (event.cpu_max_from, event.cpu_max_to) == ("30001 100000", str(THROTTLE))
+    assert 'cpu_max_from="30001 100000"' in lines(caplog)[-1]
     bench.resume("b")
-    assert bench.cpu_max()[1] == "30000 100000"
+    assert bench.cpu_max()[1] == "30001 100000"
 
 
 @pytest.mark.parametrize("mechanism", [None, *Mechanism])
@@ -41,14 +43,20 @@ def test_what_is_no_drift_is_not_answered(bench: Bench, mechanism: Mechanism | N
     assert (bench.cpu_max(), bench.actuator.counts.drifts) == (before, 0)
 
 
-def test_a_second_controller_is_answered_ten_times_and_then_left_alone(bench: Bench) -> None:
+def test_a_second_controller_is_answered_ten_times_and_the_pod_then_left_alone_for_an_hour(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.pause("b")
     drift(bench, 10)
     assert bench.held() == ["b"]
     drift(bench, 1)
     assert bench.held() == []
     assert bench.cpu_max()[1] == "30000 100000"
-    assert bench.tracked("b").pod.protected is not None
+    assert (bench.kept[-1].result, bench.kept[-1].reason) == (Result.FOREIGN, "another writer keeps changing cpu.max")
+    tracked = bench.tracked("b")
+    assert tracked.pod.protected == "left alone: another writer keeps changing cpu.max"
+    assert 3500 * S < tracked.retry_at_ns - now_ns() <= 3600 * S
+    assert len(lines(caplog, "left alone")) == 1
     assert records_left(bench.fake.root) == []
 
 
@@ -148,6 +156,7 @@ def test_pause_by_hand_that_was_given_up_is_asserted_again_an_hour_later(
     pause_by_hand(bench, "b")
     drift(bench, 12)
     assert bench.cpu_max()[1] == "30011 100000"
+    assert bench.tracked("b").drifts.count == 10
     assert (len(lines(caplog, "pause given up")), bench.actuator.counts.surrenders) == (1, 1)
     later_ns = now_ns() + 3601 * S
     monkeypatch.setattr("cgpause.daemon.actuate.now_ns", lambda: later_ns)

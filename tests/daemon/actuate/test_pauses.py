@@ -78,6 +78,7 @@ def test_whatever_is_done_to_a_pod_is_told_once_to_log_and_history(
         ("paused", "default/c", None),
         ("gone", "default/c", "gone"),
     ]
+    assert (bench.kept[2].reason, bench.kept[2].used_pct) == ("it grows", 95.0)
     assert len({event.pause for event in bench.kept}) == 3
     assert all(event.uid and event.reason and event.owner == "daemon" for event in bench.kept)
 

@@ -12,7 +12,7 @@ from helpers.actuating import BY_HAND, CONFIG, ORIGINALS, THROTTLE, Bench, drift
 
 from cgpause.core.clock import now_ns
 from cgpause.core.errors import CgroupGoneError, KernelReadError
-from cgpause.core.model import Freeze, Mechanism, Owner, Pause, Result
+from cgpause.core.model import Mechanism, Owner, Pause, Result
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
 from cgpause.ledger.ledger import PauseRequest, Resumed
@@ -222,38 +222,6 @@ def test_trouble_that_comes_back_after_a_resume_is_said_again(bench: Bench, monk
 # --- drift ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_controller_on_an_operators_pause_is_no_longer_watched(bench: Bench, caplog: Log) -> None:
-    """The daemon must not end the pause, but each foreign write would wake it."""
-    by_hand(bench, "b")
-    bench.actuator.read_record(bench.tracked("b"))
-    drift(bench, 12)
-    assert bench.held() == ["b"]
-    assert bench.tracked("b").drifts.count == 10
-    assert len(lines(caplog, "pause given up")) == 1
-    assert bench.cpu_max()[1] == "30011 100000"
-
-
-def test_a_daemons_pause_is_given_up_and_the_pod_left_alone_until_the_hour_is_over(bench: Bench, caplog: Log) -> None:
-    bench.pause("b")
-    drift(bench, 11)
-    tracked = bench.tracked("b")
-    assert (bench.held(), bench.kept[-1].result) == ([], Result.FOREIGN)
-    assert bench.kept[-1].reason == "another writer keeps changing cpu.max"
-    assert tracked.pod.protected == "left alone: another writer keeps changing cpu.max"
-    assert len(lines(caplog, "left alone")) == 1
-    assert 3500 * S < tracked.retry_at_ns - now_ns() <= 3600 * S
-
-
-def test_a_drift_is_told_with_how_often_it_was_and_what_was_there(bench: Bench) -> None:
-    bench.pause("b")
-    drift(bench, 2)
-    event = bench.kept[-1]
-    assert (event.what, event.times, event.reason) == ("asserted again", 2, "another program wrote cpu.max")
-    assert (event.cpu_max_from, event.cpu_max_to) == ("30001 100000", str(THROTTLE))
-    bench.resume("b")
-    assert bench.cpu_max()[1] == "30001 100000"
-
-
 def test_a_drift_that_cannot_be_answered_counts(bench: Bench, monkeypatch: Patch, caplog: Log) -> None:
     bench.pause("b")
     with monkeypatch.context() as patch:
@@ -267,31 +235,12 @@ def test_a_drift_that_cannot_be_answered_counts(bench: Bench, monkeypatch: Patch
 # --- pause and freeze ----------------------------------------------------------------------------------------------
 
 
-def test_a_freeze_says_why_and_of_how_much_use(bench: Bench) -> None:
-    bench.pause("b")
-    bench.apply(Freeze(bench.tracked("b").pod, "it grows on", grew=True))
-    event = bench.kept[-1]
-    assert (event.what, event.reason) == ("froze", "it grows on")
-    assert event.used_pct == 95.0
-    paused = bench.tracked("b").pod.paused
-    assert paused is not None
-    assert (paused.mechanism, paused.reason) == (Mechanism.FREEZE, "it grows on")
-
-
 def test_a_freeze_of_a_pod_that_runs_takes_its_record_in(bench: Bench) -> None:
     bench.pause("b")
     with Cgroup(bench.tree.root, bench.tracked("b").cgroup.id.path) as cgroup:
         ledger.resume(cgroup)
     bench.freeze("b")
     assert (bench.held(), bench.frozen()) == ([], [])
-
-
-def test_a_pause_is_told_with_all_that_was_known(bench: Bench) -> None:
-    bench.apply(Pause(bench.tracked("b").pod, 4096, Mechanism.THROTTLE, "test"))
-    event = bench.kept[-1]
-    assert (event.what, event.memory_current_bytes, event.used_pct) == ("paused", 4096, 95.0)
-    assert (event.cpu_max_from, event.cpu_max_to) == ("50000 100000", str(THROTTLE))
-    assert bench.tracked("b").drifts.count == 0
 
 
 def test_an_action_on_a_pod_that_is_gone_does_not_stop_the_next(bench: Bench) -> None:

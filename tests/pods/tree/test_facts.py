@@ -18,26 +18,6 @@ from cgpause.pods.tree import PodTree
 ALLOW_ALL = Config(protect=ProtectConfig(namespaces=(), static_pods=False, guaranteed=False))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "protected"),
-    [
-        ({}, None),
-        ({"tier": "besteffort"}, None),
-        ({"tier": ""}, "QoS class Guaranteed (protect.guaranteed)"),
-        ({"static": True}, "static pod (protect.static_pods)"),
-        ({"namespace": "kube-system"}, "namespace kube-system (protect.namespaces)"),
-        ({"log": False}, "its name is unknown while rules depend on names"),
-    ],
-    ids=["burstable", "besteffort", "guaranteed", "static", "kube-system", "unnamed"],
-)
-def test_protection_follows_from_the_tree(
-    fake: FakeTree, tree: PodTree, arguments: dict[str, object], protected: str | None
-) -> None:
-    fake.add_pod("web", **arguments)  # type: ignore[arg-type] # a row of the table
-    (tracked,) = tree.refresh(0)[0]
-    assert tracked.pod.protected == protected
-
-
 @pytest.mark.parametrize(("value", "protects"), [(b"1", True), (b"", True), (b"0", False)])
 @pytest.mark.parametrize("xattr", ["user.cgpause.protect", "user.oomd_omit", "user.oomd_avoid"])
 def test_our_mark_and_those_of_systemd_oomd_protect(

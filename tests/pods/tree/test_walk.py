@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors
+from helpers.trees import CAPTURED, CAPTURES, FakeTree, lay_out_capture, open_descriptors, other_tree, pause_pod
 
 from cgpause.config.settings import Config, ProtectConfig
 from cgpause.core.errors import CgroupGoneError, KernelReadError
 from cgpause.core.kubepods import CgroupDriver
-from cgpause.core.model import CpuMax, Mechanism, Owner
+from cgpause.core.model import Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.ledger import ledger
-from cgpause.ledger.ledger import PauseRequest
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
@@ -243,27 +242,13 @@ def test_closing_gives_every_descriptor_back(fake: FakeTree) -> None:
 # --- two trees ------------------------------------------------------------------------------------------------------
 
 
-def other_tree(fake: FakeTree, *, populated: bool) -> Path:
-    """Make the tree of the other cgroup driver, without pods; return its root."""
-    other = fake.root / "kubepods"
-    (other / "burstable").mkdir(parents=True, exist_ok=True)
-    (other / "cgroup.events").write_text(f"populated {int(populated)}\n")
-    return other
-
-
-def pause(pod: Path, fake: FakeTree, owner: Owner = Owner.DAEMON) -> None:
-    request = PauseRequest(Mechanism.THROTTLE, CpuMax(1000, 100000), owner, "test", since_ns=1)
-    with Cgroup(str(fake.root), str(pod.relative_to(fake.root))) as cgroup:
-        ledger.pause(cgroup, request)
-
-
 def take_in(tree: PodTree) -> None:
     for tracked in tree.pods.values():
         tracked.pod = replace(tracked.pod, paused=ledger.read_record(tracked.cgroup))
 
 
 def test_paused_pod_in_a_tree_no_longer_used_stays_known_until_it_is_resumed(fake: FakeTree, tree: PodTree) -> None:
-    pause(fake.add_pod("held"), fake)
+    pause_pod(fake.root, fake.add_pod("held"))
     fake.add_pod("running")
     tree.refresh(0)
     take_in(tree)
@@ -286,7 +271,7 @@ def test_paused_pod_in_a_tree_no_longer_used_stays_known_until_it_is_resumed(fak
 @pytest.mark.parametrize("owner", Owner)
 def test_pause_in_a_tree_that_is_not_used_is_known_from_the_start(fake: FakeTree, tree: PodTree, owner: Owner) -> None:
     """The cgroup driver was changed while no daemon ran."""
-    pause(fake.add_pod("held"), fake, owner)
+    pause_pod(fake.root, fake.add_pod("held"), owner)
     fake.add_pod("running")
     (fake.kubepods / "cgroup.events").write_text("populated 0\n")
     other_tree(fake, populated=True)
