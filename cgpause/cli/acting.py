@@ -88,7 +88,9 @@ def resume_each(given: Globals, refs: Sequence[str] | None, *, dry_run: bool) ->
     with given.tree(config) as tree, _noted_at_the_end(given) as note:
         if refs is None:
             refs = ["*"]
-            if all(tracked.pod.namespace != given.namespace for tracked in tree.pods.values()):
+            there = {tracked.pod.namespace for tracked in tree.pods.values()}
+            unknown = any(tracked.pod.namespace is None and _is_paused(tracked) for tracked in tree.pods.values())
+            if given.namespace not in there and not unknown:
                 typer.echo("nothing is paused")  # no mistake: a loop over many nodes comes to nodes without such pods
                 return Exit.DONE
 

@@ -253,8 +253,16 @@ def without_secrets(unit: str) -> str:
     """
     kept: list[str] = []
     lines = iter(unit.split("\n"))
+    hides = False
+    """Whether the line before is a comment that was left out, and goes on in the next comment."""
     for line in lines:
-        if not (found := _SECRET.match(line)):
+        found, is_comment = _SECRET.match(line), line.lstrip().startswith(("#", ";"))
+        if is_comment and (found or hides):  # systemd joins no comment with the line after it
+            kept.append(f"{found[0] if found else '# '}(left out)")
+            hides = line.endswith("\\")
+            continue
+        hides = False
+        if not found:
             kept.append(line)
             continue
         value = _logical_line(line[found.end() :], lines)

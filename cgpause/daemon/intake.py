@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from cgpause.core.clock import NS_PER_S
+from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.model import Headroom
 from cgpause.daemon.actuate import Actuator
 from cgpause.daemon.brake import Brake
@@ -49,6 +49,7 @@ class Intake:
             started_ns = time.thread_time_ns()
             schedule = self.refresh(schedule, headroom, at_ns)
             times.rest_until(at_ns + int((time.thread_time_ns() - started_ns) / OWN_SHARE))
+            at_ns = max(at_ns, now_ns())  # a refresh can wait for a disk
         self.tree.take_words(at_ns)
         urgent = changes.high and self.brake.answer_drift(at_ns)
         for key, change in changes.pods.items():

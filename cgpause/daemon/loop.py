@@ -124,11 +124,9 @@ class Loop:
 
     def _decide(self, at_ns: int) -> None:
         """Take a sample, decide, act, and plan the next sample."""
-        tree, config = self.intake.tree, self.intake.tree.config
+        config = self.intake.tree.config
         was_tight = self.schedule.tight
         self.intake.distress.scan(at_ns, unwatched=self.intake.follower.unwatched)
-        if was_tight:
-            tree.spare_unmade(at_ns)
         try:
             sample, decision = self._take_sample(details=was_tight and at_ns >= self._details_at_ns)
             if decision.tight and not was_tight and at_ns >= self._details_at_ns:
@@ -155,6 +153,8 @@ class Loop:
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
+        if self.schedule.tight or details:
+            self.intake.tree.spare_unmade(at_ns)
         late_ns = max(0, at_ns - due_ns) if due_ns else 0  # the first sample is never late
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)

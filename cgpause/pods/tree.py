@@ -39,6 +39,9 @@ STARTING_S = 10.0
 _MAKING_S = 10.0
 """Longest time for which `spare_unmade` spares a new pod: the runtime is recognized by its process name, and a pod
 could use the same name."""
+_ENDING_S = 600.0
+"""Time for which a pod that got a stop signal needs the CPU to end. Not for ever: SIGHUP and the like can also mean
+something else."""
 _ASK_INTERVAL_S = 10
 """Interval of checks of a pod that does not listen: it may become a service later."""
 _ASK_AGAIN_S = 1
@@ -222,7 +225,7 @@ class PodTree:
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.kind.started_ns, tracked.kind.paused_ns = at_ns, 0
-        tracked.kind.word_asked = tracked.kind.ends = False
+        tracked.kind.word_asked = False
         self._ask_word(tracked)
         if tracked.kind.listens:
             return
@@ -239,8 +242,11 @@ class PodTree:
     def _learn_kind(self, tracked: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a pod's workload: a service if the pod listens, silent if it has not after STARTING_S."""
         controller = tracked.pod.controller
-        if tracked.kind.listens or tracked.kind.visited:
+        if tracked.kind.listens:
             self.kinds.listened(controller)
+            return
+        if tracked.kind.visited:
+            self.kinds.called(controller)
             return
         silent_s = tracked.ran_s(at_ns)
         if silent_s >= STARTING_S:
@@ -274,12 +280,12 @@ class PodTree:
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
         tracked.kind.visited = True
-        self.kinds.listened(tracked.pod.controller)
+        self.kinds.called(tracked.pod.controller)
         self._classify(tracked, at_ns)
 
     def ends(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Treat a pod that was told to end as a service: its grace period may be longer than it is spared."""
-        tracked.kind.ends = True
+        """Treat a pod that was told to end as a service for _ENDING_S: its grace period may outlast the spared time."""
+        tracked.kind.ends_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
         self._classify(tracked, at_ns)
 
     def was_not_visited(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -366,7 +372,7 @@ class PodTree:
         ruled = self._class(tracked)
         if ruled is not PodClass.AUTO:
             return Workload(ruled)
-        if tracked.kind.visited or tracked.kind.listens or tracked.kind.ends:
+        if tracked.kind.visited or tracked.kind.listens or at_ns < tracked.kind.ends_until_ns:
             return Workload.SERVICE
         if tracked.kind.starting:
             return Workload.STARTING

@@ -83,8 +83,6 @@ class Growth(NamedTuple):
     """`flow` at the last reading of its page cache."""
     read_squares: float
     """`squares` at the last reading of its page cache."""
-    settled_at_ns: int
-    """The pod's `settled_at_ns` in the last sample; a later one means that its containers have changed."""
     recorded: bool
     """Whether its highest use so far was recorded as a peak, unless it has grown since `low`."""
 
@@ -191,7 +189,6 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 squares=0.0,
                 read_flow=0.0,
                 read_squares=0.0,
-                settled_at_ns=pod.settled_at_ns,
                 recorded=False,
             )
             moving.append(usage)
@@ -205,10 +202,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 moving.append(usage)
             continue
         (was, old_reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, then_ns, held, read_used,
-         read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, settled_at_ns,
-         recorded) = old  # fmt: skip
+         read_rate, admitted, _, excused, flow, squares, read_flow, read_squares, recorded) = old  # fmt: skip
         is_paused = pod.paused is not None
-        has_new_containers = pod.settled_at_ns > settled_at_ns and pod.settled_at_ns > at_ns
         # A pod that stands still costs only this comparison; with unchanged usage the one above already skips it.
         if (
             not rate
@@ -220,7 +215,6 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             and used <= top
             and used + noise > top
             and not (is_read and reclaimable != old_reclaimable)
-            and not has_new_containers
         ):
             still[-1] = usage
             continue
@@ -259,8 +253,12 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
             if pod.controller is not None and (not recorded or top > low + large):
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
-            base, top, low, low_ran_ns, excused, recorded = used, used, used, ran_ns, False, True
-            has_new_containers = restarted
+            if restarted and used < was - large:
+                base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
+            else:
+                base = used
+            top = low = used
+            low_ran_ns, excused, recorded = ran_ns, False, True
         else:
             if used < low:
                 low, low_ran_ns = used, ran_ns
@@ -281,17 +279,12 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 if rate < FORGOTTEN_RATE:
                     rate = 0.0
             top = used if used > top else top
-        # New containers begin anew, unless others of the pod have grown.
-        if has_new_containers and used <= low + large_bytes(top, capacity, noise):
-            base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
-            top = low = used
-            low_ran_ns, excused = 0, False
         held = (used if held is None else held) if is_paused else None
         if is_read:
             read_used, read_rate, read_flow, read_squares = used, rate, flow, squares
         learned[key] = new(Growth, (
             used, reclaimable, top, low, low_ran_ns, base, rate, started_ns, ran_ns, at_ns, held, read_used, read_rate,
-            admitted, grew, excused, flow, squares, read_flow, read_squares, pod.settled_at_ns, recorded,
+            admitted, grew, excused, flow, squares, read_flow, read_squares, recorded,
         ))  # fmt: skip
         is_young = bool(started_ns) and ran_ns < YOUNG_NS
         if rate or is_paused or not admitted or excused or is_young:

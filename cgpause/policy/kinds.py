@@ -3,8 +3,8 @@
 A pod without a listening TCP port is batch, or a service that has not started yet. Its workload tells them apart. Once
 a pod of it has listened, the workload is a service. Once a pod of it has ended by itself without listening, or was
 silent for FIRM_S, the workload is certainly batch. Until then a silent pod counts as batch, with two exceptions, which
-the daemon pauses with care (`Workload.STARTING`): a pod of a known service, and a young pod while other workloads are
-certainly batch, for the daemon can pause pods of these instead.
+the daemon pauses with care (`Workload.STARTING`): a pod of a workload that has listened, and a young pod while other
+workloads are certainly batch, for the daemon can pause pods of these instead.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class Kinds:
         """Begin with `known`, an earlier result of `known()` with at most KEPT workloads."""
         self._known: dict[str, bool | None] = dict(known or {})
         """Workloads, oldest first: True for a service, False for batch, None for a workload that was silent so far."""
+        self._heard: set[str] = set()
+        """Workloads with a pod that has listened while this object existed: services for certain."""
         self._batch = sum(kind is False for kind in self._known.values())
         """Number of workloads that are certainly batch."""
         self.version = 0
@@ -36,7 +38,13 @@ class Kinds:
         return dict(self._known)
 
     def listened(self, controller: str | None) -> None:
-        """Remember a workload as a service."""
+        """Remember a workload as a service, because a pod of it listens."""
+        self._set(controller, known=True)
+        if controller is not None:
+            self._heard.add(controller)
+
+    def called(self, controller: str | None) -> None:
+        """Remember a workload as a service, because a pod of it was probed; that can be `kubectl exec` in batch."""
         self._set(controller, known=True)
 
     def was_silent(self, controller: str | None, seconds: float) -> None:
@@ -58,13 +66,13 @@ class Kinds:
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
-        STARTING is a pod of a known service, or a pod younger than FIRM_S whose workload is not certainly batch, while
-        another workload is.
+        STARTING is a pod of a workload that has listened, or a pod younger than FIRM_S whose workload is not certainly
+        batch, while another workload is.
         """
-        known = None if controller is None else self._known.get(controller)
-        if known:
+        if controller in self._heard:
             return Workload.STARTING
-        if known is False or age_s >= FIRM_S or not self._batch:
+        is_certain = controller is not None and self._known.get(controller) is False
+        if is_certain or age_s >= FIRM_S or not self._batch:
             return Workload.BATCH
         return Workload.STARTING
 
@@ -77,3 +85,4 @@ class Kinds:
         if len(self._known) > KEPT:
             oldest = next(iter(self._known))
             self._batch -= self._known.pop(oldest) is False
+            self._heard.discard(oldest)

@@ -96,7 +96,6 @@ def growth(used: float, **facts: object) -> Growth:
         squares=0.0,
         read_flow=0.0,
         read_squares=0.0,
-        settled_at_ns=0,
         recorded=False,
     )
     return still._replace(**facts)  # type: ignore[arg-type]

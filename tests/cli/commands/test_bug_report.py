@@ -322,6 +322,10 @@ def test_names_in_the_reason_for_a_missing_part_are_hidden_too() -> None:
         ('Environment="A=x" \\\n# comment\n  ; another\n"B=pw2"\nUser=root', "Environment=(left out)\nUser=root"),
         ("Environment=A=x\\\\\nUser=root", "Environment=(left out)\nUser=root"),
         ("# Environment=TOKEN=pw", "# Environment=(left out)"),
+        (
+            '# Environment="A=x" \\\n#  "B=pw"\n# why\nUser=root',
+            "# Environment=(left out)\n# (left out)\n# why\nUser=root",
+        ),
         ('Environment="CGPAUSE_OPTIONS=--a \\\n#\n--b"', 'Environment="CGPAUSE_OPTIONS=--a  --b"'),
         ("ExecStartPre=/bin/true \\\n# comment\nUser=root", "ExecStartPre=/bin/true \\\n# comment\nUser=root"),
     ],

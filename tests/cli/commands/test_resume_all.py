@@ -73,6 +73,15 @@ def test_resume_all_of_a_namespace_without_pods_here_is_done(tree: FakeTree, opt
     assert run(tree, "resume", "*", "-n", "batch", *options).exit_code == 3, "a glob may be a typing error"
 
 
+def test_resume_all_of_a_namespace_does_not_leave_out_paused_pods_without_a_name(tree: FakeTree) -> None:
+    pause_pod(tree.root, tree.add_pod("web", log=False), Owner.MANUAL)
+
+    result = run(tree, "resume", "--all", "-n", "batch")
+
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "no pod matches '*'" in result.stderr
+
+
 def test_resume_all_gives_memory_high_back(tree: FakeTree) -> None:
     (tree.kubepods / "memory.high").write_text("max\n")
     with Cgroup(str(tree.root), tree.kubepods.name) as kubepods:

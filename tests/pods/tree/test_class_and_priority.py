@@ -216,7 +216,7 @@ def workloads(tree: PodTree) -> dict[str | None, Workload]:
     return {tracked.pod.name: tracked.pod.workload for tracked in tree.pods.values()}
 
 
-def test_a_pod_that_was_told_to_end_counts_as_a_service_until_its_containers_change(
+def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     fake: FakeTree, tree: PodTree, asked: Asked
 ) -> None:
     asked.answers = {str(fake.add_pod("job-0")): False}
@@ -225,11 +225,12 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_until_its_containers_cha
 
     tree.ends(job, S)
     assert workloads(tree) == {"job-0": Workload.SERVICE}
-    tree.refresh(600 * S)
+    tree.starts(job, 2 * S)  # one of its containers has ended
+    tree.refresh(601 * S - 1)
     assert workloads(tree) == {"job-0": Workload.SERVICE}
     assert not tree.kinds.known().get("default/job"), "its workload is no service"
 
-    tree.starts(job, 601 * S)
+    tree.refresh(601 * S)
     assert workloads(tree) == {"job-0": Workload.BATCH}
 
 
