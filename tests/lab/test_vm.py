@@ -344,6 +344,28 @@ def test_a_lost_vm_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, failures:
     assert booted == boots
 
 
+def test_a_machine_that_dies_while_it_boots_boots_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def boots(fails: int) -> vm.Vm:
+        machine = vm.Vm()
+
+        def boot() -> None:
+            nonlocal fails
+            machine._stack.callback(ended.append, "its processes")
+            fails -= 1
+            if fails >= 0:
+                raise vm.VmLostError("int3")
+
+        monkeypatch.setattr(machine, "_boot", boot)
+        return machine
+
+    with boots(1):
+        assert ended == ["its processes"], "of the first boot"
+    with pytest.raises(vm.VmLostError, match="int3"), boots(2):
+        pass
+
+
 def test_a_reset_waits_for_the_next_boot_and_not_for_the_connection_that_it_cuts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

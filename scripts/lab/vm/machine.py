@@ -86,11 +86,19 @@ class Vm:
         self._commands = 0
 
     def __enter__(self) -> Self:
+        try:
+            self._enter()
+        except VmLostError as e:
+            # An emulated kernel can die while it patches its own code, before any command has run.
+            say(f"{e}\nbooting once more")
+            self._enter()
+        return self
+
+    def _enter(self) -> None:
         with contextlib.ExitStack() as stack:
             self._stack = stack
             self._boot()
             self._stack = stack.pop_all()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
