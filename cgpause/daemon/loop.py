@@ -128,10 +128,10 @@ class Loop:
         was_tight = self.schedule.tight
         self.intake.distress.scan(at_ns, unwatched=self.intake.follower.unwatched)
         try:
-            sample, decision = self._take_sample(details=was_tight and at_ns >= self._details_at_ns)
+            sample, decision = self._take_sample(at_ns, details=was_tight and at_ns >= self._details_at_ns)
             if decision.tight and not was_tight and at_ns >= self._details_at_ns:
                 # A pod's use may be page cache: read how much of it is before the decision pauses a pod for it.
-                sample, decision = self._take_sample(details=True)
+                sample, decision = self._take_sample(at_ns, details=True)
         except CgpauseError as e:
             self._go_blind(e, at_ns)
             return
@@ -147,15 +147,16 @@ class Loop:
         sleep_ns = self.intake.sleep_ns(sample.headroom)
         self.schedule = self.schedule.after_decision(decision, sample, sleep_ns)
 
-    def _take_sample(self, *, details: bool) -> tuple[Sample, Decision]:
-        """Take a sample, with the pods' details if asked for, and decide."""
+    def _take_sample(self, turn_ns: int, *, details: bool) -> tuple[Sample, Decision]:
+        """Take a sample, with the pods' details if asked for, and decide; the turn began at `turn_ns`."""
         started_ns, details_ns = time.thread_time_ns(), 0
         due_ns, config = self.schedule.sample_at_ns, self.intake.tree.config
         # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
         if self.schedule.tight or details:
             self.intake.tree.spare_unmade(at_ns)
-        late_ns = max(0, at_ns - due_ns) if due_ns else 0  # the first sample is never late
+        # An event makes a sample due at once; the first sample is never late.
+        late_ns = max(0, at_ns - min(due_ns, turn_ns)) if due_ns else 0
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving
         sample = self.sampler.sample(at_ns, late_ns=late_ns, cost_ns=self._cost_ns, moving=moving)
         if details:

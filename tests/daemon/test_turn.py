@@ -42,7 +42,7 @@ def quiet(*_: object, **__: object) -> None:
 
 def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refresh before it may wait half a second for a disk; in that time pods grow."""
-    clock, taken = Clock(), []
+    clock, taken, late = Clock(), [], []
     monkeypatch.setattr(loop_module, "now_ns", clock)
 
     def take_in(_: Changes, schedule: Schedule, *__: object) -> tuple[Schedule, bool]:
@@ -52,8 +52,9 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     def scan(*_: object, **__: object) -> None:
         clock.ns += S // 4
 
-    def read(at_ns: int, **__: object) -> Sample:
+    def read(at_ns: int, *, late_ns: int, **__: object) -> Sample:
         taken.append(at_ns)
+        late.append(late_ns)
         return sample(at_ns, 10, [PodUsage(1, pod("a"))])
 
     times: list[int] = []
@@ -74,9 +75,12 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     parts["tracer"] = traced
     loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
 
+    loop.schedule = Schedule(sample_at_ns=2000 * S)  # an event comes first
+
     loop.turn(Woken(Changes(), urgent=False), stopping=False)
 
     assert taken == [1000 * S + 3 * S // 4]
+    assert late == [3 * S // 4]
     assert times == taken, "the trace has this sample"
 
 
