@@ -32,7 +32,7 @@ from cgpause.kernel.process import SpareDescriptors
 from cgpause.kernel.systemd import original_from_systemd
 from cgpause.ledger.ledger import PauseRequest, Resumed
 from cgpause.pods.containers import kill_containers
-from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.counts import Counts
 from cgpause.telemetry.events import Event, make_event, present, resumed_event
@@ -431,6 +431,6 @@ class Actuator:
 
 def _oom_kills(tracked: TrackedPod) -> int | None:
     try:
-        return count_oom_kills(tracked.cgroup)
+        return tracked.count_oom_kills()
     except CgpauseError:
         return None

@@ -1,7 +1,7 @@
 """Distress, which ends a pause early: the pod's containers change, or a process in it is killed, started or terminated.
 
-inotify reports container changes and most OOM kills. The daemon checks the rest and all OOM kills once a second, and
-everything if inotify does not work.
+inotify reports container changes and OOM kills. The daemon checks the rest once a second, and everything if inotify
+does not work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cgpause.core.parse import parse_flat_keyed
 from cgpause.daemon.actuate import Actuator
 from cgpause.kernel.listening import refused_connections
 from cgpause.kernel.processes import Call, Processes
-from cgpause.pods.tracked import TrackedPod, count_oom_kills
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.policy.hold import paused_by_daemon
 
@@ -64,7 +64,7 @@ class Distress:
         if not paused_by_daemon(tracked.pod) or tracked.pod.distress is not None:
             return False
         try:
-            kills = count_oom_kills(tracked.cgroup)
+            kills = tracked.count_oom_kills()
         except CgpauseError:
             return False
         before, tracked.oom_kills = tracked.oom_kills, kills
@@ -108,9 +108,7 @@ class Distress:
                 continue
             if unwatched:
                 self._actuator.answer_drift(tracked, self._tree.config)
-            # The kernel drops an event on memory.events if it has dropped the file's inode before, as under pressure
-            # (kernfs_notify_workfn(), fs/kernfs/file.c).
-            self.check_oom(tracked, at_ns)
+                self.check_oom(tracked, at_ns)
 
     def _is_refusing(self, tracked: TrackedPod, since_ns: int, at_ns: int) -> bool:
         """Return True if connections to a young pod were refused during its pause: it may become a service."""

@@ -51,7 +51,7 @@ def lock_memory() -> str | None:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit: each pod needs two open descriptors, so the usual soft limit of 1024 allows 500 pods."""
+    """Raise the limit: each pod needs two open descriptors, a paused one three; the usual soft limit is 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

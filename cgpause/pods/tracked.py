@@ -81,6 +81,9 @@ class TrackedPod:
     """The last sample; None before the first sample, and after a failed one."""
     oom_kills: int | None = None
     """Count in memory.events when the pod was paused, or at the last OOM kill after that; None if it is unknown."""
+    events_fd: int = -1
+    """Descriptor on memory.events during a pause. Without it the kernel may drop the file's inode, and then sends no
+    inotify event for a kill (kernfs_notify_workfn in fs/kernfs/file.c). -1 while the pod runs."""
     drifts: Drifts = field(default_factory=Drifts)
     """Foreign writes to cpu.max answered in this hour."""
     failure: str | None = None
@@ -134,6 +137,19 @@ class TrackedPod:
         self.damaged = False
         if paused is not None and paused.owner is Owner.MANUAL:
             self.drifts = Drifts()  # an operator who pauses the pod again has stopped the other writer
+        self._close_events()
+
+    def count_oom_kills(self) -> int:
+        """Return the number of OOM kills in a paused pod so far.
+
+        It opens `events_fd`, too.
+
+        Raises:
+            CgroupGoneError, KernelReadError, MalformedError: memory.events cannot be read.
+        """
+        if self.events_fd < 0:
+            self.events_fd = self.cgroup.open("memory.events")
+        return count_oom_kills(self.cgroup)
 
     def seen_since(self, since_ns: int) -> SeenInPause:
         """Return the observations in the pause that began at `since_ns`; none of an earlier pause."""
@@ -191,7 +207,13 @@ class TrackedPod:
         """Close the pod's descriptors."""
         if self.current_fd >= 0:
             os.close(self.current_fd)
+        self._close_events()
         self.cgroup.close()
+
+    def _close_events(self) -> None:
+        if self.events_fd >= 0:
+            os.close(self.events_fd)
+            self.events_fd = -1
 
 
 def count_oom_kills(cgroup: Cgroup) -> int:

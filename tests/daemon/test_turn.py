@@ -105,14 +105,3 @@ def test_a_pod_without_a_name_is_looked_up_again_when_it_gets_a_container(tmp_pa
     tracked.pod = replace(tracked.pod, name=None)
     take_in_containers(bench, tracked, times)
     assert times.due_ns == 5 * S
-
-
-def test_an_oom_kill_without_an_event_is_found_by_the_next_scan(tmp_path: Path, watch: Watch) -> None:
-    bench = Bench(tmp_path, watch)
-    bench.pause("b")
-    (bench.folders["b"] / "memory.events").write_text("oom 1\noom_kill 1\n")
-    distress = Distress(bench.tree, bench.actuator, quiet)
-
-    distress.scan(S, unwatched=False)
-
-    assert bench.tracked("b").pod.distress == "a process in it was OOM-killed"

@@ -70,7 +70,7 @@ def render(results: dict[str, Any]) -> str:
         *_single(cells),
         "",
         "Which container is killed first decides what happens afterwards, so a trial with many kills is a matter of",
-        "chance in the kernel too. By load, summed over its sets of jobs, where anybody restarted:",
+        "chance in the kernel too. By load, summed over its sets of jobs, in which a pod restarted:",
         "",
         *_loads(cells),
         "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -286,3 +287,13 @@ def test_only_paused_pods_wake_us_with_every_write(
     write()
     assert watch.read().pods == {}
     bench.tree.close()
+
+
+def test_memory_events_is_open_during_a_pause(bench: Bench) -> None:
+    """Or the kernel may drop its inode, and then sends no event for an OOM kill (tests/vm/test_distress_kernel.py)."""
+    bench.pause("b")
+    held = bench.tracked("b").events_fd
+    assert os.readlink(f"/proc/self/fd/{held}") == str(bench.folders["b"] / "memory.events")
+    bench.resume("b")
+    assert bench.tracked("b").events_fd == -1
+    assert not os.path.exists(f"/proc/self/fd/{held}")
