@@ -209,7 +209,7 @@ class Headroom:
     kubepods_used_bytes: int
     """memory.current less reclaimable memory: file LRU and reclaimable slab."""
     eviction_bytes: int = 0
-    """kubelet's hard eviction threshold: it evicts pods if less memory than this is available."""
+    """kubelet's eviction threshold, hard or soft: it evicts pods if less memory than this is available."""
 
     @property
     def available_bytes(self) -> int:

@@ -1,6 +1,6 @@
-"""kubelet's hard eviction threshold for memory, from its configuration file: `evictionHard`, `memory.available`.
+"""kubelet's eviction thresholds: `memory.available` in `evictionHard` and `evictionSoft` of its configuration.
 
-One entry of one map needs no YAML library: PyYAML would take 0.9 MiB (measured), 4 % of the daemon. Forms of YAML
+One entry of two maps needs no YAML library: PyYAML would take 0.9 MiB (measured), 4 % of the daemon. Forms of YAML
 beyond the common ones (anchors, tags, block scalars in that entry) are refused, never guessed at. The meaning of the
 values is from kubelet's `pkg/kubelet/eviction/helpers.go` and the reference of KubeletConfiguration (v1beta1).
 Thresholds in kubelet's flags, or in a drop-in folder, are not seen.
@@ -44,34 +44,37 @@ _NULL = ("", "~", "null", "Null", "NULL")
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionHard:
-    """Available memory below which kubelet evicts: bytes, or a share (0 to 1) of the node's capacity; both 0: never."""
+class Threshold:
+    """Available memory below which kubelet evicts, at once or after a grace period.
+
+    It is in bytes, or a share (0 to 1) of the node's capacity. Both are 0 if it never evicts.
+    """
 
     size_bytes: int = 0
     node_ratio: float = 0.0
 
 
-_DEFAULT = EvictionHard(size_bytes=_DEFAULT_BYTES)
+_DEFAULT = Threshold(size_bytes=_DEFAULT_BYTES)
 
 
-def eviction_bytes(threshold: EvictionHard | None, *, node_total_bytes: int, capacity_bytes: int) -> int:
-    """Return a threshold in bytes; for None (unknown) kubelet's default, limited so that it fits a small test node.
+def eviction_bytes(thresholds: tuple[Threshold, ...] | None, *, node_total_bytes: int, capacity_bytes: int) -> int:
+    """Return the highest threshold in bytes; for None (unknown) kubelet's default, limited so that it fits a test node.
 
     kubelet takes percentages of the node's capacity, independent of the limit of kubepods.
     """
-    if threshold is None:
+    if thresholds is None:
         return min(_DEFAULT_BYTES, int(capacity_bytes * _UNKNOWN_RATIO))
-    return threshold.size_bytes + int(node_total_bytes * threshold.node_ratio)
+    return max(one.size_bytes + int(node_total_bytes * one.node_ratio) for one in thresholds)
 
 
-def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
-    """Read the threshold from the configuration of the node's kubelet; if that fails, log why and return None."""
+def read_thresholds(path: str = KUBELET_CONFIG) -> tuple[Threshold, ...] | None:
+    """Read the thresholds from the configuration of the node's kubelet; if that fails, log why and return None."""
     try:
         with open(path, encoding="utf-8") as f:
             text = f.read(_MAX_FILE_CHARS + 1)
         if len(text) > _MAX_FILE_CHARS:
             raise MalformedError("size of a kubelet configuration", text[:60])
-        return parse_eviction_hard(text)
+        return parse_thresholds(text)
     except OSError as e:
         log.info("%s, as its configuration cannot be read %s", _ASSUMED, fields(file=path, error=e))
     except (MalformedError, UnicodeDecodeError) as e:
@@ -80,31 +83,34 @@ def read_eviction_hard(path: str = KUBELET_CONFIG) -> EvictionHard | None:
     return None
 
 
-def parse_eviction_hard(text: str) -> EvictionHard:
-    """Parse `evictionHard` of a kubelet configuration, in YAML or JSON.
+def parse_thresholds(text: str) -> tuple[Threshold, ...]:
+    """Parse `evictionHard` and `evictionSoft` of a kubelet configuration, in YAML or JSON.
 
     Without `evictionHard` kubelet's default counts, 100 MiB. With only other signals in it there is no threshold for
-    memory, unless the configuration has `mergeDefaultEvictionSettings: true`.
+    memory, unless the configuration has `mergeDefaultEvictionSettings: true`. `evictionSoft` has no default.
 
     Raises:
         MalformedError: not a kubelet configuration, or one that kubelet (or this small YAML parser) does not accept.
     """
-    thresholds, merged = _parse_json(text) if text.lstrip().startswith("{") else _parse_yaml(text)
-    if thresholds is None:
-        return _DEFAULT
-    value = thresholds.get(_SIGNAL)
-    if value is None:
-        return _DEFAULT if merged else EvictionHard()
-    return _parse_threshold(value)
+    parse = _parse_json if text.lstrip().startswith("{") else _parse_yaml
+    hard, merged = parse(text, "evictionHard")
+    soft, _ = parse(text, "evictionSoft")
+    default = _DEFAULT if hard is None or merged else Threshold()
+    return _memory(hard, default), _memory(soft, Threshold())
 
 
-def _parse_threshold(text: str) -> EvictionHard:
+def _memory(thresholds: dict[str, str] | None, default: Threshold) -> Threshold:
+    value = None if thresholds is None else thresholds.get(_SIGNAL)
+    return default if value is None else _parse_threshold(value)
+
+
+def _parse_threshold(text: str) -> Threshold:
     percent = _PERCENT.fullmatch(text)
     if percent is not None:
         value = float(percent[1])
         if value > 100:
             raise MalformedError(_SIGNAL, text)
-        return EvictionHard(node_ratio=value / 100 if value < 100 else 0.0)  # kubelet ignores 0% and 100%
+        return Threshold(node_ratio=value / 100 if value < 100 else 0.0)  # kubelet ignores 0% and 100%
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise MalformedError(_SIGNAL, text)
@@ -112,37 +118,37 @@ def _parse_threshold(text: str) -> EvictionHard:
     exponent = int(match[4] or 0) + _DECIMAL.get(unit, 0) - len(fraction)
     number = int(whole + fraction) * _BINARY.get(unit, 1)
     # Round a fraction of a byte up, as Quantity.Value() does.
-    return EvictionHard(size_bytes=number * 10**exponent if exponent >= 0 else -(-number // 10**-exponent))
+    return Threshold(size_bytes=number * 10**exponent if exponent >= 0 else -(-number // 10**-exponent))
 
 
-def _parse_json(text: str) -> tuple[dict[str, str] | None, bool]:
+def _parse_json(text: str, name: str) -> tuple[dict[str, str] | None, bool]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise MalformedError(f"kubelet configuration ({type(e).__name__})", text[:60]) from e
     if not isinstance(document, dict):
         raise MalformedError("kubelet configuration", text[:60])
-    found = document.get("evictionHard")
+    found = document.get(name)
     if found is None:
         return None, False
     if not isinstance(found, dict) or not all(isinstance(value, str | int) for value in found.values()):
-        raise MalformedError("evictionHard", found)
+        raise MalformedError(name, found)
     return {key: str(value) for key, value in found.items()}, document.get("mergeDefaultEvictionSettings") is True
 
 
-def _parse_yaml(text: str) -> tuple[dict[str, str] | None, bool]:
+def _parse_yaml(text: str, name: str) -> tuple[dict[str, str] | None, bool]:
     top = _top_level(text)
     merged = top.get("mergeDefaultEvictionSettings", [""])[0] == "true"
-    block = top.get("evictionHard")
+    block = top.get(name)
     if block is None:
         return None, merged
     inline, *below = block
     if not inline.startswith("{"):
         if inline not in (("",) if below else _NULL):
-            raise MalformedError("evictionHard", inline)
+            raise MalformedError(name, inline)
         if not below:
             return None, merged
-    return _entries(block), merged
+    return _entries(block, name), merged
 
 
 def _top_level(text: str) -> dict[str, list[str]]:
@@ -167,14 +173,14 @@ def _top_level(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _entries(block: list[str]) -> dict[str, str]:
+def _entries(block: list[str], name: str) -> dict[str, str]:
     """Return the entries of a map, in block style below its key, or in flow style in braces."""
     is_flow = block[0].startswith("{")
     items = block[1:]
     if is_flow:
         body, closed, rest = "\n".join(block)[1:].partition("}")
         if not closed or rest.strip():
-            raise MalformedError("evictionHard", "\n".join(block))
+            raise MalformedError(name, "\n".join(block))
         items = body.split(",")
         if not items[-1].strip():
             items.pop()  # the last entry may end with a comma, and the map may be empty
@@ -184,9 +190,9 @@ def _entries(block: list[str]) -> dict[str, str]:
         match = (_FLOW_ENTRY if is_flow else _LINE).fullmatch(item)
         value = None if match is None else _SCALAR.fullmatch((match["value"] or "").strip())
         if match is None or value is None or (not value["quote"] and value["text"] in _NULL) or match["key"] in found:
-            raise MalformedError("evictionHard", item)
+            raise MalformedError(name, item)
         indents.add(None if is_flow else match["indent"])
         found[match["key"]] = value["text"]
     if len(indents) > 1:
-        raise MalformedError("evictionHard (indentation)", items)
+        raise MalformedError(f"{name} (indentation)", items)
     return found

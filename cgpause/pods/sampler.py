@@ -17,7 +17,7 @@ from cgpause.core.model import CgroupId, Headroom, PodUsage, Sample
 from cgpause.core.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.kubeletconfig import KUBELET_CONFIG, eviction_bytes, read_eviction_hard
+from cgpause.pods.kubeletconfig import KUBELET_CONFIG, eviction_bytes, read_thresholds
 from cgpause.pods.tree import PodTree
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ _IDLE_NS = 200_000_000
 """Shortest interval between readings of idle time, which the kernel gives in hundredths of a second."""
 _WAITING_NS = 1_000_000_000
 """Shortest interval between readings of /proc/stat."""
+_KUBELET_NS = 10_000_000_000
+"""Shortest interval between two looks at kubelet's configuration."""
 _ALL_NS = 1_000_000_000
 """Longest interval between readings of all pods: one pod may grow by the bytes that another one frees."""
 _LITTLE_SHIFT = 10
@@ -119,11 +121,30 @@ class Sampler:
         self._beside_bytes = 0
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
         self._kubelet_config = kubelet_config
+        self._kubelet_at_ns = 0
+        """Time at which that file is looked at again."""
         self.read_eviction_threshold()
 
     def read_eviction_threshold(self) -> None:
-        """Read the eviction threshold from kubelet's configuration again; an error is logged, never raised."""
-        self._eviction_hard = read_eviction_hard(self._kubelet_config)
+        """Read the eviction thresholds from kubelet's configuration again; an error is logged, never raised."""
+        self._kubelet_file = self._stat_kubelet_file()
+        self._thresholds = read_thresholds(self._kubelet_config)
+
+    def _stat_kubelet_file(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._kubelet_config)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _follow_kubelet(self, at_ns: int) -> None:
+        """Read kubelet's configuration again if the file has changed; kubeadm writes it after the node has booted."""
+        if at_ns < self._kubelet_at_ns:
+            return
+        self._kubelet_at_ns = at_ns + _KUBELET_NS
+        if self._stat_kubelet_file() != self._kubelet_file:
+            log.info("kubelet's configuration has changed %s", fields(file=self._kubelet_config))
+            self.read_eviction_threshold()
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -150,7 +171,7 @@ class Sampler:
             raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
         capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
-        threshold = eviction_bytes(self._eviction_hard, node_total_bytes=node.total_bytes, capacity_bytes=capacity)
+        threshold = eviction_bytes(self._thresholds, node_total_bytes=node.total_bytes, capacity_bytes=capacity)
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
     def sample(
@@ -164,6 +185,7 @@ class Sampler:
         Raises:
             MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
         """
+        self._follow_kubelet(at_ns)
         headroom = self.headroom()
         pods = None if moving is None else self._read_moving(at_ns, moving, headroom.capacity_bytes)
         if pods is None:

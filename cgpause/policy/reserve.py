@@ -44,7 +44,7 @@ from cgpause.policy.schedule import fast_ns
 from cgpause.policy.serving import SPARE, Place, place_of, serve
 
 MARGIN_PCT = 1.0
-"""Memory that the policy never grants, in percent of the capacity, on top of kubelet's hard eviction threshold."""
+"""Memory that the policy never grants, in percent of the capacity, on top of kubelet's eviction threshold."""
 REACTION_SAMPLES = 2
 """Samples from a pod's growth to its pause: the next sample shows the growth, and the pause comes before the second."""
 BACKOFF_S = 10.0

@@ -17,7 +17,7 @@ from cgpause.core.lookup import find_pod
 from cgpause.core.model import CgroupId, Pod, QosClass
 from cgpause.kernel.logfmt import fields
 from cgpause.ledger import high, record
-from cgpause.pods.kubeletconfig import parse_eviction_hard
+from cgpause.pods.kubeletconfig import parse_thresholds
 from cgpause.telemetry.trace.decode import BadLineError, Decoder
 
 MOST_64_BIT = 2**64
@@ -57,9 +57,9 @@ def _cpu_max(data: bytes) -> None:
 
 
 def _eviction(data: bytes) -> None:
-    found = parse_eviction_hard(data.decode("utf-8", "replace"))
-    assert found.size_bytes >= 0
-    assert 0 <= found.node_ratio < 1
+    for found in parse_thresholds(data.decode("utf-8", "replace")):
+        assert found.size_bytes >= 0
+        assert 0 <= found.node_ratio < 1
 
 
 def _pause_record(data: bytes) -> bool:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpause.core.errors import MalformedError
-from cgpause.pods.kubeletconfig import EvictionHard, eviction_bytes, parse_eviction_hard, read_eviction_hard
+from cgpause.pods.kubeletconfig import Threshold, eviction_bytes, parse_thresholds, read_thresholds
 
 MIB, GIB = 1 << 20, 1 << 30
-DEFAULT = EvictionHard(size_bytes=100 * MIB)
-NONE = EvictionHard()
+DEFAULT = Threshold(size_bytes=100 * MIB)
+NONE = Threshold()
 
 # Written by `kubeadm init` 1.32 in its own order of keys, plus an evictionHard.
 KUBEADM = """\
@@ -61,41 +61,39 @@ def kubeadm(eviction: str) -> str:
             "mergeDefaultEvictionSettings: true\nevictionHard:\n  nodefs.available: 10%\n", DEFAULT, id="merged"
         ),
         pytest.param("evictionHard: {}\nmergeDefaultEvictionSettings: false\n", NONE, id="not-merged"),
-        pytest.param("evictionHard:\n  memory.available: 200Mi\n", EvictionHard(200 * MIB), id="block"),
+        pytest.param("evictionHard:\n  memory.available: 200Mi\n", Threshold(200 * MIB), id="block"),
         pytest.param(
             'evictionHard:\n    imagefs.available: "15%"\n\n# more\n    "memory.available" :  "1Gi"  # one\n'
             "    nodefs.inodesFree: '5%'\n",
-            EvictionHard(GIB),
+            Threshold(GIB),
             id="block-among-others-quotes-and-comments",
         ),
-        pytest.param("evictionHard:\r\n  memory.available: 200Mi\r\n", EvictionHard(200 * MIB), id="windows-line-ends"),
-        pytest.param("evictionHard: {memory.available: 200Mi}\n", EvictionHard(200 * MIB), id="flow"),
+        pytest.param("evictionHard:\r\n  memory.available: 200Mi\r\n", Threshold(200 * MIB), id="windows-line-ends"),
+        pytest.param("evictionHard: {memory.available: 200Mi}\n", Threshold(200 * MIB), id="flow"),
         pytest.param(
             'evictionHard: {"nodefs.available":"10%","memory.available":"200Mi"} # so\n',
-            EvictionHard(200 * MIB),
+            Threshold(200 * MIB),
             id="flow-as-json",
         ),
         pytest.param(
             "evictionHard: {\n  nodefs.available: 10%, # disks\n  memory.available: 200Mi,\n  }\n",
-            EvictionHard(200 * MIB),
+            Threshold(200 * MIB),
             id="flow-over-lines",
         ),
         pytest.param(
-            "evictionHard: {\n  memory.available: 200Mi\n}\n", EvictionHard(200 * MIB), id="flow-closed-at-the-margin"
+            "evictionHard: {\n  memory.available: 200Mi\n}\n", Threshold(200 * MIB), id="flow-closed-at-the-margin"
         ),
         pytest.param(
-            "evictionSoft:\n  memory.available: 900Mi\nevictionHard:\n  memory.available: 200Mi\n"
-            "evictionMinimumReclaim:\n  memory.available: 800Mi\n",
-            EvictionHard(200 * MIB),
-            id="not-the-soft-one",
+            "evictionHard:\n  memory.available: 200Mi\nevictionMinimumReclaim:\n  memory.available: 800Mi\n",
+            Threshold(200 * MIB),
+            id="not-the-minimum",
         ),
-        pytest.param("evictionSoft:\n  memory.available: 900Mi\n", DEFAULT, id="only-the-soft-one"),
         pytest.param("# evictionHard: {memory.available: 200Mi}\n", DEFAULT, id="commented-out"),
     ],
 )
-def test_a_kubelet_configuration_in_yaml(eviction: str, expected: EvictionHard) -> None:
-    assert parse_eviction_hard(kubeadm(eviction)) == expected
-    assert parse_eviction_hard(f"---\n{kubeadm(eviction)}") == expected
+def test_a_kubelet_configuration_in_yaml(eviction: str, expected: Threshold) -> None:
+    assert parse_thresholds(kubeadm(eviction)) == (expected, NONE)
+    assert parse_thresholds(f"---\n{kubeadm(eviction)}") == (expected, NONE)
 
 
 @pytest.mark.parametrize(
@@ -108,18 +106,15 @@ def test_a_kubelet_configuration_in_yaml(eviction: str, expected: EvictionHard) 
         pytest.param(
             {"evictionHard": {"nodefs.available": "10%"}, "mergeDefaultEvictionSettings": True}, DEFAULT, id="merged"
         ),
-        pytest.param({"evictionHard": {"memory.available": "5%"}}, EvictionHard(node_ratio=0.05), id="percent"),
-        pytest.param({"evictionHard": {"memory.available": "1Gi"}}, EvictionHard(GIB), id="quantity"),
+        pytest.param({"evictionHard": {"memory.available": "5%"}}, Threshold(node_ratio=0.05), id="percent"),
+        pytest.param({"evictionHard": {"memory.available": "1Gi"}}, Threshold(GIB), id="quantity"),
         pytest.param({"evictionHard": {"memory.available": 104857600}}, DEFAULT, id="number"),
-        pytest.param({"evictionSoft": {"memory.available": "1Gi"}}, DEFAULT, id="only-the-soft-one"),
     ],
 )
 @pytest.mark.parametrize("indent", [None, 2])
-def test_a_kubelet_configuration_in_json(
-    eviction: dict[str, object], expected: EvictionHard, indent: int | None
-) -> None:
+def test_a_kubelet_configuration_in_json(eviction: dict[str, object], expected: Threshold, indent: int | None) -> None:
     document = {"kind": "KubeletConfiguration", "clusterDNS": ["10.96.0.10"], **eviction}
-    assert parse_eviction_hard(json.dumps(document, indent=indent)) == expected
+    assert parse_thresholds(json.dumps(document, indent=indent)) == (expected, NONE)
 
 
 @pytest.mark.parametrize(
@@ -128,32 +123,32 @@ def test_a_kubelet_configuration_in_json(
         ("104857600", DEFAULT),
         ("100Mi", DEFAULT),
         ("102400Ki", DEFAULT),
-        ("1Gi", EvictionHard(GIB)),
-        ("1.5Gi", EvictionHard(GIB * 3 // 2)),
-        ("2Ti", EvictionHard(2 << 40)),
-        ("500M", EvictionHard(500_000_000)),
-        ("1G", EvictionHard(10**9)),
-        ("1k", EvictionHard(1000)),
-        ("1E", EvictionHard(10**18)),
-        ("1Ei", EvictionHard(1 << 60)),
-        ("1e8", EvictionHard(10**8)),
-        ("1.5E+2", EvictionHard(150)),
-        ("1500m", EvictionHard(2)),
-        ("0.1", EvictionHard(1)),
-        ("+1", EvictionHard(1)),
+        ("1Gi", Threshold(GIB)),
+        ("1.5Gi", Threshold(GIB * 3 // 2)),
+        ("2Ti", Threshold(2 << 40)),
+        ("500M", Threshold(500_000_000)),
+        ("1G", Threshold(10**9)),
+        ("1k", Threshold(1000)),
+        ("1E", Threshold(10**18)),
+        ("1Ei", Threshold(1 << 60)),
+        ("1e8", Threshold(10**8)),
+        ("1.5E+2", Threshold(150)),
+        ("1500m", Threshold(2)),
+        ("0.1", Threshold(1)),
+        ("+1", Threshold(1)),
         ("0", NONE),
         ("0Mi", NONE),
         ("0%", NONE),
         ("100%", NONE),
-        ("5%", EvictionHard(node_ratio=0.05)),
-        ("2.5%", EvictionHard(node_ratio=0.025)),
-        ("99.9%", EvictionHard(node_ratio=0.999)),
+        ("5%", Threshold(node_ratio=0.05)),
+        ("2.5%", Threshold(node_ratio=0.025)),
+        ("99.9%", Threshold(node_ratio=0.999)),
     ],
 )
-def test_a_threshold_is_a_quantity_or_a_percentage(value: str, expected: EvictionHard) -> None:
+def test_a_threshold_is_a_quantity_or_a_percentage(value: str, expected: Threshold) -> None:
     """The text follows the grammar of resource.Quantity; kubelet ignores 0% and 100%."""
     for text in (f"evictionHard:\n  memory.available: {value}\n", f'evictionHard: {{memory.available: "{value}"}}'):
-        found = parse_eviction_hard(text)
+        found, _ = parse_thresholds(text)
         assert found.size_bytes == expected.size_bytes
         assert found.node_ratio == pytest.approx(expected.node_ratio)
 
@@ -169,7 +164,7 @@ def test_a_threshold_is_a_quantity_or_a_percentage(value: str, expected: Evictio
 )
 def test_a_value_kubelet_would_refuse_or_only_yaml_knows_is_malformed(value: str) -> None:
     with pytest.raises(MalformedError):
-        parse_eviction_hard(f"evictionHard:\n  memory.available: {value}\n")
+        parse_thresholds(f"evictionHard:\n  memory.available: {value}\n")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +210,7 @@ def test_a_value_kubelet_would_refuse_or_only_yaml_knows_is_malformed(value: str
 )
 def test_what_is_no_kubelet_configuration_is_malformed(text: str) -> None:
     with pytest.raises(MalformedError) as e:
-        parse_eviction_hard(text)
+        parse_thresholds(text)
     assert len(str(e.value)) < 300
 
 
@@ -233,7 +228,25 @@ def test_all_ways_to_write_a_map_say_the_same(other: dict[str, str], size_bytes:
     flow = f"evictionHard: {{{', '.join(written)}}}\n"
     document = json.dumps({"evictionHard": dict(entries)})
     for text in (block, flow, document, kubeadm(block), kubeadm(flow)):
-        assert parse_eviction_hard(text) == EvictionHard(size_bytes)
+        assert parse_thresholds(text) == (Threshold(size_bytes), NONE)
+
+
+@pytest.mark.parametrize(
+    ("text", "hard", "soft"),
+    [
+        ("evictionSoft:\n  memory.available: 900Mi\n", DEFAULT, Threshold(900 * MIB)),
+        (
+            "evictionSoft:\n  memory.available: 5%\nevictionHard:\n  memory.available: 200Mi\n",
+            Threshold(200 * MIB),
+            Threshold(node_ratio=0.05),
+        ),
+        ("evictionSoft: {nodefs.available: 5%}\n", DEFAULT, NONE),
+        (json.dumps({"evictionSoft": {"memory.available": "1Gi"}}), DEFAULT, Threshold(GIB)),
+    ],
+    ids=["alone", "both", "of-a-disk", "json"],
+)
+def test_the_soft_threshold_has_no_default(text: str, hard: Threshold, soft: Threshold) -> None:
+    assert parse_thresholds(text) == (hard, soft)
 
 
 # --- reading it ----------------------------------------------------------------------------------------------------
@@ -243,7 +256,7 @@ def test_a_configuration_is_read_from_its_file(tmp_path: Path, caplog: pytest.Lo
     path = tmp_path / "config.yaml"
     path.write_text(kubeadm("evictionHard:\n  memory.available: 5%\n"))
     with caplog.at_level(logging.DEBUG):
-        assert read_eviction_hard(str(path)) == EvictionHard(node_ratio=0.05)
+        assert read_thresholds(str(path)) == (Threshold(node_ratio=0.05), NONE)
     assert caplog.records == []
 
 
@@ -263,7 +276,7 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
     if content is not None:
         path.write_bytes(content)
     with caplog.at_level(logging.DEBUG):
-        assert read_eviction_hard(str(path)) is None
+        assert read_thresholds(str(path)) is None
     assert [record.levelname for record in caplog.records] == [level]
     said = caplog.records[0].getMessage()
     assert said.startswith("kubelet's eviction threshold is taken to be its default, as its configuration cannot be ")
@@ -273,20 +286,24 @@ def test_what_cannot_be_read_is_told_once_and_unknown(
 
 
 def test_a_folder_in_place_of_the_file_is_no_trouble(tmp_path: Path) -> None:
-    assert read_eviction_hard(str(tmp_path)) is None
+    assert read_thresholds(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
-    ("threshold", "node", "capacity", "expected"),
+    ("thresholds", "node", "capacity", "expected"),
     [
-        pytest.param(EvictionHard(5), 100, 50, 5, id="bytes"),
-        pytest.param(EvictionHard(node_ratio=0.25), 100, 50, 25, id="share-of-the-node-not-of-kubepods"),
-        pytest.param(NONE, 100, 50, 0, id="no-threshold"),
+        pytest.param((Threshold(5), NONE), 100, 50, 5, id="bytes"),
+        pytest.param((Threshold(node_ratio=0.25), NONE), 100, 50, 25, id="share-of-the-node-not-of-kubepods"),
+        pytest.param((Threshold(5), Threshold(node_ratio=0.25)), 100, 50, 25, id="the-soft-one-is-higher"),
+        pytest.param((Threshold(30), Threshold(node_ratio=0.25)), 100, 50, 30, id="the-hard-one-is-higher"),
+        pytest.param((NONE, NONE), 100, 50, 0, id="no-threshold"),
         pytest.param(None, 8 * GIB, 8 * GIB, 100 * MIB, id="unknown-on-a-node"),
         pytest.param(None, 4000 * MIB, 4000 * MIB, 100 * MIB, id="unknown-at-the-bend"),
         pytest.param(None, 3999 * MIB, 3999 * MIB, 3999 * MIB // 40, id="unknown-below-the-bend"),
         pytest.param(None, 8 * GIB, 400 * MIB, 10 * MIB, id="unknown-with-small-kubepods"),
     ],
 )
-def test_a_threshold_in_bytes(threshold: EvictionHard | None, node: int, capacity: int, expected: int) -> None:
-    assert eviction_bytes(threshold, node_total_bytes=node, capacity_bytes=capacity) == expected
+def test_a_threshold_in_bytes(
+    thresholds: tuple[Threshold, ...] | None, node: int, capacity: int, expected: int
+) -> None:
+    assert eviction_bytes(thresholds, node_total_bytes=node, capacity_bytes=capacity) == expected

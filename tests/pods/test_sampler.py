@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -69,14 +70,23 @@ def test_headroom_says_below_what_kubelet_evicts(
         assert sampler.sample(1).headroom.eviction_bytes == expected
 
 
-def test_kubelets_configuration_is_read_again_only_when_told(fake: FakeTree, tree: PodTree) -> None:
+def test_kubelets_configuration_is_read_again_when_told_and_within_ten_seconds(
+    fake: FakeTree, tree: PodTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kubeadm writes it after the node has booted, and the daemon is part of the node's image."""
     path = fake.folder / "config.yaml"
-    path.write_text("evictionHard: {memory.available: 300Mi}\n")
-    with Sampler(tree, str(path)) as sampler:
-        path.write_text("evictionHard: {memory.available: 500Mi}\n")
+    with Sampler(tree, str(path)) as sampler, caplog.at_level(logging.INFO):
+        assert sampler.sample(S).headroom.eviction_bytes == 100 * MIB
+        path.write_text("evictionHard: {memory.available: 300Mi}\n")
+        assert sampler.sample(11 * S - 1).headroom.eviction_bytes == 100 * MIB
+        assert sampler.sample(11 * S).headroom.eviction_bytes == 300 * MIB
+        sampler.sample(22 * S)
+        path.write_text("evictionHard: {memory.available: 500Mi}\nevictionSoft: {memory.available: 1Gi}\n")
         assert sampler.headroom().eviction_bytes == 300 * MIB
         sampler.read_eviction_threshold()
-        assert sampler.headroom().eviction_bytes == 500 * MIB
+        assert sampler.headroom().eviction_bytes == 1024 * MIB
+        sampler.sample(33 * S)
+    assert [record.getMessage() for record in caplog.records] == [f"kubelet's configuration has changed file={path}"]
 
 
 def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: Sampler) -> None:
