@@ -53,8 +53,8 @@ class _Root:
     """The record as last written; None while the daemon has no value in force."""
     stall: Stall = field(default_factory=Stall)
     answered: Drifts = field(default_factory=Drifts)
-    given_up: bool = False
-    """Whether the value is left to another program for good."""
+    given_up_until_ns: int = 0
+    """Time until which the value is left to another program."""
     retry_at_ns: int = 0
     complaint: str = ""
     """The last trouble that was logged."""
@@ -93,11 +93,21 @@ class Brake:
         if not self._tree.config.memory_high.enabled:
             self.release("switched off")
 
-    def apply(self, headroom: Headroom, current_bytes: int | None, at_ns: int, *, tight: bool, care_bytes: int) -> None:
+    def apply(
+        self,
+        headroom: Headroom,
+        current_bytes: int | None,
+        at_ns: int,
+        *,
+        tight: bool,
+        care_bytes: int,
+        wakes: bool,
+    ) -> None:
         """Set the level that fits the sample; a failure is logged and tried again, and the pauses do not depend on it.
 
         `current_bytes` is kubepods' memory.current, None if there is no kubepods; `tight` and `care_bytes` are
-        those of the last decision.
+        those of the last decision. `wakes` is whether a stall of pods wakes the daemon (PSI): without that a tripwire
+        would stall them until the next sample.
         """
         if self._watch.degraded:
             self.answer_drift(at_ns)
@@ -107,7 +117,7 @@ class Brake:
         if current_bytes is None:
             root.level = None  # the next refresh finds the new kubepods root
             return
-        if root.given_up or not config.enabled or at_ns < root.retry_at_ns:
+        if not config.enabled or at_ns < max(root.given_up_until_ns, root.retry_at_ns):
             return
         now = root.level
         try:
@@ -120,7 +130,7 @@ class Brake:
                 care_bytes=care_bytes,
                 now=now,
                 lifted=root.stall.lifted_bytes is not None,
-                rests=not self._trips.may_arm(at_ns),
+                rests=not wakes or not self._trips.may_arm(at_ns),
             )
             lifting = now is not None and now.high_bytes == root.stall.lifted_bytes
             if now is None or lifting or abs(level.high_bytes - now.high_bytes) > little_bytes(headroom):
@@ -163,10 +173,11 @@ class Brake:
     def answer_drift(self, at_ns: int) -> bool:
         """Read memory.high after a write to it, and write the daemon's value again, up to ten times an hour.
 
-        Return True if that value was lost or given up just now: the daemon must not sleep then.
+        Return True if another program had written it: the program may have changed the limit too, so a decision must
+        not wait.
         """
         root = self._root
-        if root is None or root.given_up or self._dry_run:
+        if root is None or at_ns < root.given_up_until_ns or self._dry_run:
             return False
         cgroup, now = root.cgroup, root.level
         if now is None:
@@ -177,7 +188,7 @@ class Brake:
             if found == now.high_bytes:
                 return False
             if root.answered.is_enough(at_ns):
-                root.given_up = True
+                root.given_up_until_ns = root.answered.ends_ns
                 self.surrenders += 1
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
                 self.release("left to the program that keeps changing it")
@@ -207,7 +218,7 @@ class Brake:
                 reason="another program wrote memory.high",
             ),
         )
-        return False
+        return True
 
     def release(self, reason: str, *, wait_s: float = _BUSY_WAIT_S) -> bool:
         """Restore the original memory.high; return False after a failure, which is logged."""

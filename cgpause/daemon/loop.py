@@ -174,7 +174,10 @@ class Loop:
     def _brake(self, headroom: Headroom, at_ns: int) -> None:
         current_bytes, schedule = self.sampler.kubepods_current_bytes, self.schedule
         care_bytes = schedule.care_bytes
-        self.intake.brake.apply(headroom, current_bytes, at_ns, tight=schedule.tight, care_bytes=care_bytes)
+        wakes = self.intake.psi.on_kubepods
+        self.intake.brake.apply(
+            headroom, current_bytes, at_ns, tight=schedule.tight, care_bytes=care_bytes, wakes=wakes
+        )
 
     def _go_blind(self, error: CgpauseError, at_ns: int) -> None:
         """Resume all pods the daemon paused: without a sample it cannot tell when a pause should end."""

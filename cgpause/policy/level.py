@@ -10,7 +10,7 @@ from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import Headroom
 
 AIRBAG_PCT = 99.0
-"""The airbag lies 1 % of the capacity, and kubelet's hard eviction threshold, below the use that leaves no headroom."""
+"""The airbag lies 1 % of the capacity, and kubelet's eviction threshold, below the use that leaves no headroom."""
 _LITTLE_PCT = 0.5
 """Percent of the capacity: the smallest move of a level, and the least distance of a lowered level from the use."""
 _STALL_NS = NS_PER_S
@@ -41,7 +41,7 @@ def choose(
 
     `current_bytes` is kubepods' memory.current, `tight` whether memory is tight, and `now` the level in force.
     `lifted` is whether the airbag has stalled pods for too long: the level then goes to the limit itself.
-    `rests` is whether the tripwire was reached too often lately: there is none then.
+    `rests` is whether the tripwire was reached too often lately, or would not wake the daemon: there is none then.
     """
     little = little_bytes(headroom)
     used = headroom.kubepods_used_bytes

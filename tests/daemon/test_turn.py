@@ -68,6 +68,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
         actuator=SimpleNamespace(apply=quiet, counts=SimpleNamespace(ticks=SimpleNamespace(observe=quiet))),
         publisher=part,
         brake=part,
+        psi=SimpleNamespace(on_kubepods=True),
         sleep_ns=quiet,
     )
     sampler = SimpleNamespace(sample=read, kubepods_current_bytes=0)

@@ -24,7 +24,7 @@ def is_recorded(folder: Path) -> bool:
     return high.XATTR in os.listxattr(folder)
 
 
-def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1) -> Headroom:
+def apply(brake: Brake, used_gib: float, *, tight: bool = False, at_s: float = 1, wakes: bool = True) -> Headroom:
     headroom = limited(used_gib)
-    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, int(at_s * S), tight=tight, care_bytes=25 * GIB, wakes=wakes)
     return headroom

@@ -22,6 +22,16 @@ from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
 
 
+def test_without_psi_there_is_no_tripwire(brake: Brake, fake: FakeTree) -> None:
+    """It would stall pods until the next sample, because nothing wakes the daemon."""
+    apply(brake, 10, wakes=False)
+    assert in_force(fake) == AIRBAG
+    apply(brake, 10, at_s=2)
+    assert in_force(fake) == TRIPWIRE
+    apply(brake, 10, at_s=3, wakes=False)
+    assert in_force(fake) == AIRBAG
+
+
 def test_it_moves_between_tripwire_and_airbag_and_says_so_once(
     brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -57,7 +67,7 @@ def test_it_is_written_only_when_it_moves_by_more_than_a_little(
 
     for beside in (0, LITTLE - PAGE, LITTLE + PAGE, 0):
         room = replace(headroom, node_available_bytes=20 * GIB - beside)
-        brake.apply(room, room.kubepods_used_bytes, S, tight=True, care_bytes=25 * GIB)
+        brake.apply(room, room.kubepods_used_bytes, S, tight=True, care_bytes=25 * GIB, wakes=True)
 
     full = int(99 * GIB)
     assert written == [str(full), str(full - LITTLE - PAGE), str(full)]
@@ -133,7 +143,7 @@ def test_page_cache_is_turned_out_in_small_steps(brake: Brake, fake: FakeTree) -
     current = 100 * GIB
     levels = []
     for _ in range(100):
-        brake.apply(headroom, current, S, tight=True, care_bytes=25 * GIB)
+        brake.apply(headroom, current, S, tight=True, care_bytes=25 * GIB, wakes=True)
         levels.append(int(in_force(fake)))
         assert current - levels[-1] <= 64 * MIB
         current = min(current, levels[-1])
@@ -157,7 +167,7 @@ def test_nobody_sleeps_where_the_node_is_the_tighter_limit(
     headroom: Headroom,
     sleeps: bool,  # noqa: FBT001
 ) -> None:
-    brake.apply(headroom, headroom.kubepods_used_bytes, S, tight=False, care_bytes=25 * GIB)
+    brake.apply(headroom, headroom.kubepods_used_bytes, S, tight=False, care_bytes=25 * GIB, wakes=True)
 
     assert is_recorded(fake.kubepods)
     assert brake.sleep_ns(headroom) == (30 * S if sleeps else None)
@@ -220,7 +230,7 @@ def test_a_tree_that_comes_back_is_braked_anew(tree: PodTree, brake: Brake, fake
     tree.refresh(0)
     brake.follow()
     apply_nothing = limited(10)
-    brake.apply(apply_nothing, None, S, tight=False, care_bytes=25 * GIB)
+    brake.apply(apply_nothing, None, S, tight=False, care_bytes=25 * GIB, wakes=True)
     assert brake.sleep_ns(apply_nothing) is None
 
     hidden.rename(fake.kubepods)
@@ -321,7 +331,7 @@ def test_a_foreign_value_is_answered_and_is_what_comes_back(
     (fake.kubepods / "memory.high").write_text(f"{foreign}\n")
 
     assert watch.read().high
-    assert not brake.answer_drift(2 * S)
+    assert brake.answer_drift(2 * S), "the limit may be another one, too"
     assert in_force(fake) == TRIPWIRE
     assert brake.release("a test")
     assert in_force(fake) == foreign
@@ -355,7 +365,7 @@ def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pyt
         answers.append(brake.answer_drift((2 + number) * S))
     apply(brake, 10, at_s=100)
 
-    assert answers == [False] * 10 + [True]
+    assert answers == [True] * 11
     assert (brake.drifts, brake.surrenders) == (10, 1)
     assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
     assert brake.sleep_ns(limited(10)) is None
@@ -370,7 +380,7 @@ def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -
     os.removexattr(fake.kubepods, high.XATTR)
     (fake.kubepods / "memory.high").write_text("max\n")
 
-    assert not brake.answer_drift(2 * S)
+    assert brake.answer_drift(2 * S)
     assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
 
 
