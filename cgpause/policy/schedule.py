@@ -128,7 +128,9 @@ class Schedule(NamedTuple):
         if self.asleep and available_bytes >= self.care_bytes:
             return self
         if self.quiet is not None and self.quiet.holds(available_bytes, at_ns):
-            return self._replace(asleep=False, sample_at_ns=at_ns + self.quiet.next_sample_ns)
+            # Not beyond the end of `quiet`: the next decision also looks for signals to paused pods, once a second.
+            next_ns = min(at_ns + self.quiet.next_sample_ns, self.quiet.until_ns)
+            return self._replace(asleep=False, sample_at_ns=next_ns)
         return None
 
     def after_decision(self, decision: Decision, sample: Sample, sleep_ns: int | None) -> Schedule:

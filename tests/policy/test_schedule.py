@@ -177,6 +177,14 @@ def test_the_next_sample_without_a_decision(schedule: Schedule, available: int, 
     assert schedule.after_rest(available, START_NS) == expected
 
 
+def test_a_rest_ends_with_the_time_for_which_the_decision_holds() -> None:
+    """The next decision looks for stop signals to paused pods: they are promised an answer within a second."""
+    schedule = Schedule(quiet=QUIET._replace(next_sample_ns=QUIET.until_ns))
+    rested = schedule.after_rest(TOTAL - 1, START_NS)
+    assert rested is not None
+    assert rested.sample_at_ns == QUIET.until_ns
+
+
 def test_a_sample_can_only_be_brought_forward() -> None:
     assert asleep().by(START_NS + S).sample_at_ns == START_NS + S
     assert asleep().by(START_NS + 2 * SLEEP) == asleep()
