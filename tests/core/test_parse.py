@@ -194,10 +194,18 @@ def test_free_swap_is_no_memory() -> None:
     assert parse_meminfo(memory + swap) == parse_meminfo(memory)
 
 
+def test_pages_of_hugetlb_are_no_memory_for_pods() -> None:
+    """They are not part of MemAvailable, and no ordinary allocation gets them."""
+    memory = b"MemTotal:       1000 kB\nMemAvailable:    400 kB\nHugePages_Total:     3\nHugetlb:  300 kB\n"
+    assert parse_meminfo(memory) == (700 * 1024, 400 * 1024)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         pytest.param(b"", id="empty"),
+        pytest.param(b"MemTotal: 100 kB\nMemAvailable: 50 kB\nHugetlb: 100 kB\n", id="all-of-hugetlb"),
+        pytest.param(b"MemTotal: 100 kB\nMemAvailable: 50 kB\nHugetlb: x kB\n", id="odd-hugetlb"),
         pytest.param(b"MemTotal:  100 kB\nMemFree: 5 kB\n", id="no-MemAvailable"),
         pytest.param(b"MemAvailable: 100 kB\n", id="no-MemTotal"),
         pytest.param(b"MemTotal: 100 kB\nMemAvailable:", id="truncated"),
