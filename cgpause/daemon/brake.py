@@ -120,6 +120,10 @@ class Brake:
         if not config.enabled or at_ns < max(root.given_up_until_ns, root.retry_at_ns):
             return
         now = root.level
+        if not self._may_pause():
+            if now is not None:
+                self.release("no pod may be paused")
+            return
         try:
             self._count_trips(root, at_ns, tight=tight)
             root.stall = root.stall.follow(now, headroom, at_ns)
@@ -147,6 +151,11 @@ class Brake:
             root.retry_at_ns = at_ns + (_RETRY_NS if now is None else _SOON_NS)
             _complain(root, logging.WARNING, "memory.high not set", e)
 
+    def _may_pause(self) -> bool:
+        """Return False if every pod is protected: memory.high would then slow pods for a daemon that cannot help."""
+        pods = self._tree.pods.values()
+        return not pods or any(tracked.pod.protected is None for tracked in pods)
+
     def _count_trips(self, root: _Root, at_ns: int, *, tight: bool) -> None:
         armed = root.level is not None and root.level.tripwire
         if tight and not armed:
@@ -161,10 +170,12 @@ class Brake:
         Otherwise the node still has more than the headroom that the policy cares about when the tripwire is reached.
         """
         level = None if self._root is None else self._root.level
-        if self._dry_run or level is None or not level.tripwire:
+        if self._dry_run or self._watch.degraded:  # degraded: no event would report that the tripwire was removed
             return None
-        if self._watch.degraded:
-            return None  # no event would report that another writer has removed the tripwire
+        if not self._may_pause():
+            return _SLEEP_NS
+        if level is None or not level.tripwire:
+            return None
         limit = headroom.kubepods_max_bytes
         if limit is None or headroom.node_available_bytes < limit - headroom.kubepods_used_bytes:
             return None

@@ -22,6 +22,26 @@ from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
 
 
+def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fake: FakeTree, tree: PodTree) -> None:
+    """The daemon could pause no pod, so a stall would only slow the control plane down."""
+    some = tree.config
+    tree.config = replace(some, protect=replace(some.protect, all=True))
+    tree.refresh(1)
+    apply(brake, 10)
+    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+    assert brake.sleep_ns(limited(10)) == 30 * S
+
+    tree.config = some
+    tree.refresh(2)
+    apply(brake, 10, at_s=2)
+    assert in_force(fake) == TRIPWIRE
+
+    tree.config = replace(some, protect=replace(some.protect, all=True))
+    tree.refresh(3)
+    apply(brake, 99, tight=True, at_s=3)
+    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+
+
 def test_without_psi_there_is_no_tripwire(brake: Brake, fake: FakeTree) -> None:
     """It would stall pods until the next sample, because nothing wakes the daemon."""
     apply(brake, 10, wakes=False)
