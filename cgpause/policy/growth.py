@@ -251,9 +251,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         elif used < top - large:
             restarted = pod.settled_at_ns > at_ns and pod.settled_at_ns > then_ns
             # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
-            # The memory of a paused pod can only go by swapping, unless a container ends.
-            ended = restarted or not is_paused
-            if pod.controller is not None and ended and (not recorded or top > low + large):
+            if pod.controller is not None and (not recorded or top > low + large):
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
             if restarted and used < was - large:
                 base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.growths import CAPACITY, HELD, JOB, LARGE, NOISE, POD, history, learned, look, readings
-from helpers.nodes import MIB, MS, START_NS, S, growth, pod, record
+from helpers.nodes import MIB, MS, START_NS, S, growth, pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -392,13 +392,6 @@ def test_an_exit_over_several_samples_is_one_peak() -> None:
     again = peaks(*one, *exit_, (3000, 300, JOB), (4000, 10, JOB))
     assert again == {"default/job": (510 * MIB, 300 * MIB)}
     assert peaks((0, 510, JOB), *exit_) == {"default/job": (510 * MIB,)}, "the pod was there before the daemon"
-
-
-def test_a_paused_pod_that_is_swapped_out_leaves_no_peak() -> None:
-    swapped = (0, 10, JOB), (1000, 100, JOB), (1100, 100, replace(JOB, paused=record(START_NS)))
-    assert peaks(*swapped, (2000, 20, replace(JOB, paused=record(START_NS)))) == {}
-    killed = replace(NEW_CONTAINER, paused=record(START_NS))
-    assert peaks(*swapped, (2000, 20, killed)) == {"default/job": (int(100 * MIB * 1.1),)}
 
 
 def test_a_killed_pod_wanted_more_than_it_had() -> None:
