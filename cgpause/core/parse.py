@@ -145,6 +145,8 @@ class MemInfo(NamedTuple):
     total_bytes: int
     """MemTotal without the pages of hugetlb, which are not for ordinary memory."""
     available_bytes: int
+    with_hugetlb_bytes: int
+    """MemTotal. kubelet takes the percentages of its thresholds of this."""
 
 
 def parse_meminfo(data: bytes) -> MemInfo:
@@ -160,7 +162,7 @@ def parse_meminfo(data: bytes) -> MemInfo:
     total_bytes, available_bytes, huge_bytes = (*values, 0)[:3]
     if total_bytes <= huge_bytes:
         raise MalformedError("/proc/meminfo (MemTotal is 0, or all of it is Hugetlb)", data[:200])
-    return MemInfo(total_bytes - huge_bytes, available_bytes)
+    return MemInfo(total_bytes - huge_bytes, available_bytes, total_bytes)
 
 
 def parse_pressure(data: bytes) -> Pressure:

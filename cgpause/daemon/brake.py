@@ -92,6 +92,8 @@ class Brake:
             self._watch.add_high(root.cgroup)
         if not self._tree.config.memory_high.enabled:
             self.release("switched off")
+        elif not self._may_pause():
+            self.release("no pod may be paused")  # also the value of an earlier daemon that was killed
 
     def apply(
         self,
@@ -121,7 +123,7 @@ class Brake:
             return
         now = root.level
         if not self._may_pause():
-            if now is not None:
+            if now is not None or root.record is not None:  # the record stays after a release that failed
                 self.release("no pod may be paused")
             return
         try:

@@ -67,6 +67,7 @@ class Intake:
         if PodChange.RECORD in change:
             if self.tree.is_marked_otherwise(tracked):  # otherwise the record changed, usually by the daemon itself
                 self.tree.update_facts(tracked, at_ns)
+                schedule = schedule.awake().by(at_ns + SLOW_NS)  # while every pod was protected the daemon slept
             self.actuator.read_record(tracked)
             if tracked.pod.paused is not None:  # an operator may have paused it while the daemon slept
                 schedule = schedule.awake().by(at_ns + SLOW_NS)

@@ -89,6 +89,8 @@ class Loop:
     def turn(self, woken: Woken, *, stopping: bool) -> None:
         """Take in the changes, decide if it is time, and let the other parts do what is due."""
         at_ns = now_ns()
+        if self.sampler.follow_kubelet(at_ns):
+            self.schedule = self.schedule.awake()
         self.schedule, urgent = self.intake.take_in(woken.changes, self.schedule, self.headroom, at_ns)
         urgent = urgent or woken.urgent
         if not stopping and (urgent or at_ns >= self.schedule.sample_at_ns):

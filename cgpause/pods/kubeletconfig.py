@@ -87,16 +87,22 @@ def parse_thresholds(text: str) -> tuple[Threshold, ...]:
     """Parse `evictionHard` and `evictionSoft` of a kubelet configuration, in YAML or JSON.
 
     Without `evictionHard` kubelet's default counts, 100 MiB. With only other signals in it there is no threshold for
-    memory, unless the configuration has `mergeDefaultEvictionSettings: true`. `evictionSoft` has no default.
+    memory, unless the configuration has `mergeDefaultEvictionSettings: true`. `evictionSoft` has no default, and is
+    left out if it cannot be understood.
 
     Raises:
         MalformedError: not a kubelet configuration, or one that kubelet (or this small YAML parser) does not accept.
     """
     parse = _parse_json if text.lstrip().startswith("{") else _parse_yaml
     hard, merged = parse(text, "evictionHard")
-    soft, _ = parse(text, "evictionSoft")
     default = _DEFAULT if hard is None or merged else Threshold()
-    return _memory(hard, default), _memory(soft, Threshold())
+    known = _memory(hard, default)
+    try:
+        soft, _ = parse(text, "evictionSoft")
+        return known, _memory(soft, Threshold())
+    except MalformedError as e:
+        log.warning("kubelet's soft eviction threshold is not known %s", fields(error=e))
+        return (known,)
 
 
 def _memory(thresholds: dict[str, str] | None, default: Threshold) -> Threshold:

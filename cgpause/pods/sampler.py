@@ -137,14 +137,20 @@ class Sampler:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
 
-    def _follow_kubelet(self, at_ns: int) -> None:
-        """Read kubelet's configuration again if the file has changed; kubeadm writes it after the node has booted."""
-        if at_ns < self._kubelet_at_ns:
-            return
+    def follow_kubelet(self, at_ns: int) -> bool:
+        """Read kubelet's configuration again if the file has changed; return whether it has.
+
+        kubeadm writes it after the node has booted. The file is looked at every 10 s, but not while a pod is paused,
+        because a disk can hang.
+        """
+        if at_ns < self._kubelet_at_ns or any(one.pod.paused is not None for one in self._tree.pods.values()):
+            return False
         self._kubelet_at_ns = at_ns + _KUBELET_NS
-        if self._stat_kubelet_file() != self._kubelet_file:
-            log.info("kubelet's configuration has changed %s", fields(file=self._kubelet_config))
-            self.read_eviction_threshold()
+        if self._stat_kubelet_file() == self._kubelet_file:
+            return False
+        log.info("kubelet's configuration has changed %s", fields(file=self._kubelet_config))
+        self.read_eviction_threshold()
+        return True
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -171,7 +177,7 @@ class Sampler:
             raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
         capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
-        threshold = eviction_bytes(self._thresholds, node_total_bytes=node.total_bytes, capacity_bytes=capacity)
+        threshold = eviction_bytes(self._thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity)
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
     def sample(
@@ -185,7 +191,6 @@ class Sampler:
         Raises:
             MalformedError, KernelReadError: the memory of node or kubepods cannot be read.
         """
-        self._follow_kubelet(at_ns)
         headroom = self.headroom()
         pods = None if moving is None else self._read_moving(at_ns, moving, headroom.capacity_bytes)
         if pods is None:

@@ -65,7 +65,7 @@ PAUSED_KEYS = [
 @pytest.fixture(autouse=True)
 def node(monkeypatch: Patch) -> None:
     """Fake a node with 8 GiB, 6 of them available, and without a pressure file."""
-    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB, 8 * GIB))
     set_pressure(monkeypatch, None)
 
 

@@ -197,7 +197,7 @@ def test_free_swap_is_no_memory() -> None:
 def test_pages_of_hugetlb_are_no_memory_for_pods() -> None:
     """They are not part of MemAvailable, and no ordinary allocation gets them."""
     memory = b"MemTotal:       1000 kB\nMemAvailable:    400 kB\nHugePages_Total:     3\nHugetlb:  300 kB\n"
-    assert parse_meminfo(memory) == (700 * 1024, 400 * 1024)
+    assert parse_meminfo(memory) == (700 * 1024, 400 * 1024, 1000 * 1024)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
         psi=SimpleNamespace(on_kubepods=True),
         sleep_ns=quiet,
     )
-    sampler = SimpleNamespace(sample=read, kubepods_current_bytes=0)
+    sampler = SimpleNamespace(sample=read, kubepods_current_bytes=0, follow_kubelet=lambda _: False)
     parts = {name: cast(Any, part) for name in ("epoll", "status", "saver")}
     parts["tracer"] = traced
     loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)

@@ -249,6 +249,14 @@ def test_the_soft_threshold_has_no_default(text: str, hard: Threshold, soft: Thr
     assert parse_thresholds(text) == (hard, soft)
 
 
+def test_a_soft_threshold_that_is_not_understood_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
+    text = "evictionSoft: &soft\n  memory.available: 2Gi\nevictionHard:\n  memory.available: 1Gi\n"
+    assert parse_thresholds(text) == (Threshold(GIB),)
+    assert [record.getMessage().partition(" error")[0] for record in caplog.records] == [
+        "kubelet's soft eviction threshold is not known"
+    ]
+
+
 # --- reading it ----------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.nodes import record
 from helpers.trees import FakeTree, open_descriptors
 
 from cgpause.config.settings import Config
@@ -19,7 +20,7 @@ from cgpause.pods import sampler as sampler_module
 from cgpause.pods.sampler import Sampler, _CpuTime
 from cgpause.pods.tree import PodTree
 
-NODE = MemInfo(8 << 30, 6 << 30)
+NODE = MemInfo(8 << 30, 6 << 30, 8 << 30)
 S = 1_000_000_000
 
 
@@ -75,17 +76,26 @@ def test_kubelets_configuration_is_read_again_when_told_and_within_ten_seconds(
 ) -> None:
     """kubeadm writes it after the node has booted, and the daemon is part of the node's image."""
     path = fake.folder / "config.yaml"
+    (fake.kubepods / "memory.max").write_text("max\n")
+    fake.add_pod("web")
+    tree.refresh(0)
+    (tracked,) = tree.pods.values()
     with Sampler(tree, str(path)) as sampler, caplog.at_level(logging.INFO):
-        assert sampler.sample(S).headroom.eviction_bytes == 100 * MIB
+        assert not sampler.follow_kubelet(S)
         path.write_text("evictionHard: {memory.available: 300Mi}\n")
-        assert sampler.sample(11 * S - 1).headroom.eviction_bytes == 100 * MIB
-        assert sampler.sample(11 * S).headroom.eviction_bytes == 300 * MIB
-        sampler.sample(22 * S)
+        assert not sampler.follow_kubelet(11 * S - 1)
+        tracked.pod = replace(tracked.pod, paused=record(S))
+        assert not sampler.follow_kubelet(11 * S), "its disk may hang, and a pod is paused"
+        assert sampler.headroom().eviction_bytes == 100 * MIB
+        tracked.pod = replace(tracked.pod, paused=None)
+        assert sampler.follow_kubelet(11 * S)
+        assert sampler.headroom().eviction_bytes == 300 * MIB
+        assert not sampler.follow_kubelet(22 * S)
         path.write_text("evictionHard: {memory.available: 500Mi}\nevictionSoft: {memory.available: 1Gi}\n")
         assert sampler.headroom().eviction_bytes == 300 * MIB
         sampler.read_eviction_threshold()
         assert sampler.headroom().eviction_bytes == 1024 * MIB
-        sampler.sample(33 * S)
+        assert not sampler.follow_kubelet(33 * S)
     assert [record.getMessage() for record in caplog.records] == [f"kubelet's configuration has changed file={path}"]
 
 

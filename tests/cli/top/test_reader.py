@@ -29,7 +29,7 @@ from cgpause.ledger.high import HighRecord, encode_record
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB))
+    monkeypatch.setattr("cgpause.pods.sampler.parse_meminfo", lambda _: MemInfo(8 * GIB, 6 * GIB, 8 * GIB))
     monkeypatch.setattr("cgpause.cli.top.reader.read_node_pressure", lambda: Pressure(0.0, 0, 0.0, 0))
 
 

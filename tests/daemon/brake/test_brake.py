@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -14,6 +15,7 @@ from helpers.headrooms import GIB, LITTLE, MIB, PAGE, limited, unlimited
 from helpers.trees import FakeTree
 
 from cgpause.config.settings import Config, MemoryHighConfig
+from cgpause.core.errors import KernelWriteError
 from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
@@ -40,6 +42,38 @@ def test_where_every_pod_is_protected_memory_high_is_left_alone(brake: Brake, fa
     tree.refresh(3)
     apply(brake, 99, tight=True, at_s=3)
     assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+
+
+def test_where_every_pod_is_protected_a_release_that_failed_is_tried_again(
+    brake: Brake, fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(brake, 10)
+    tree.config = replace(tree.config, protect=replace(tree.config.protect, all=True))
+    tree.refresh(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Cgroup, "write", _refuse)
+        apply(brake, 10, at_s=2)
+    assert in_force(fake) == TRIPWIRE
+
+    apply(brake, 10, at_s=3)
+    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+
+
+def test_where_every_pod_is_protected_the_value_of_a_killed_daemon_goes(
+    brake: Brake, fake: FakeTree, tree: PodTree, watch: Watch
+) -> None:
+    apply(brake, 10)
+    tree.config = replace(tree.config, protect=replace(tree.config.protect, all=True))
+    tree.refresh(1)
+
+    successor = Brake(tree, watch, dry_run=False)
+    successor.follow()
+
+    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
+
+
+def _refuse(cgroup: Cgroup, name: str, value: str) -> None:
+    raise KernelWriteError(f"{cgroup.path}/{name}", OSError(errno.EIO, "Input/output error"), value)
 
 
 def test_without_psi_there_is_no_tripwire(brake: Brake, fake: FakeTree) -> None:
