@@ -80,7 +80,9 @@ def _watch(read: Callable[[], Group], to: Console, watch_s: float) -> None:
                     signals.suspend()
                 live.start()
     if signal.SIGINT not in ending:
-        signal.raise_signal(ending.pop())
+        number = ending.pop()
+        signal.raise_signal(number)
+        sys.exit(128 + number)  # the signal is ignored outside of this function, as in a background job of a script
 
 
 def text(status: dict[str, Any], width: int, *, wide: bool) -> Group:

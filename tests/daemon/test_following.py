@@ -150,5 +150,5 @@ def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, st
         daemon.wait_for_log(f"pod appeared pod={elsewhere.uids[name]}")
 
     assert (tree.kubepods / "memory.high").read_text() == "max\n"
-    assert "released memory.high" not in daemon.log
+    assert "kubepods is another one now" not in daemon.log
     assert daemon.stop() == 0
