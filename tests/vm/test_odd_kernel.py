@@ -117,7 +117,8 @@ def test_pause_by_hand_in_a_tree_that_kubelet_left_still_ends_at_its_time(node: 
 def test_daemon_that_sleeps_arms_the_tripwire_of_the_tree_that_kubelet_uses_now(node: Node, start: Start) -> None:
     """It would sleep for half a minute, and the tripwire of the tree that kubelet left cannot wake it."""
     pod = node.add("web", 10)
-    daemon = start("")
+    # Or the pod of the other tree, which has no name, would be protected, and memory.high be left alone.
+    daemon = start("[protect]\nnamespaces = []\n")
     daemon.wait_for_log("level=tripwire")
     time.sleep(5)  # a pressure event of the start would keep the daemon awake for a while
     end_all(node)
