@@ -39,7 +39,7 @@ from lab.vm.host import LabError, end_by_signal
 # The stock configuration: an empty file means the defaults, like the shipped one.
 CONFIG = ""
 
-_STOP_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 120.0
 _LOOK_TIMEOUT_S = 3600.0
 
 
@@ -178,15 +178,18 @@ class Demo:
         """Fill the node again, and stop the daemon while pods are paused."""
         self._reporter.say("filling the node once more, to stop a daemon while pods are paused")
         inside = self._namespaces(tree)
+        held = 0
 
         def on_tick(_progress: Progress) -> None:
-            if daemon.read_log().held_now:
+            nonlocal held
+            held = len(daemon.read_log().held_now)
+            if held:
+                daemon.stop()  # at once: the daemon may end these pauses in the next moment
                 kubelet.stop()
 
         policy = replace(self._policy, tick_s=0.1)
         kubelet = Kubelet(tree, policy, on_event=inside.on_event, on_tick=on_tick, run_id="stop")
         kubelet.run(inside.jobs(make_jobs(self._endless(work), self._worker, "stop")), timeout_s=_STOP_TIMEOUT_S)
-        held = len(daemon.read_log().held_now)
         code = daemon.stop()
         pods = kubelet.pods
         return held, code, Restored(len(pods), tuple(pod.name for pod in pods if not is_original(tree, pod)))
