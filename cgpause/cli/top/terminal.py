@@ -218,6 +218,7 @@ class Signals:
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, self._on_signal)
+        self._came.discard(signal.SIGCONT)  # or the caller would set the terminal up twice
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._came.add(number)
