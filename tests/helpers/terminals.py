@@ -18,8 +18,11 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from helpers.trees import wait_until
 
 # The program runs in a session of its own, with this terminal as the controlling one. As a job it has a parent in that
 # session that acts as a shell: it takes the terminal (SIGUSR1), or gives it to the job and continues the job (SIGUSR2,
@@ -233,3 +236,8 @@ class TerminalProgram:
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Wait until a process is stopped (SIGTSTP, SIGSTOP, SIGTTOU)."""
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the stop")

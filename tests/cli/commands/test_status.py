@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.commandline import MIB, place, run
-from helpers.terminals import TerminalProgram
-from helpers.trees import FakeTree, pause_pod, wait_until
+from helpers.terminals import TerminalProgram, wait_until_stopped
+from helpers.trees import FakeTree, pause_pod
 
 from cgpause.core.model import Owner
 
@@ -76,17 +75,13 @@ def test_watch_ends_with_its_terminal(tree: FakeTree) -> None:
         assert program.process.wait(60) == -signal.SIGHUP
 
 
-def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def test_watch_suspended_by_ctrl_z_leaves_the_terminal_and_comes_back(tree: FakeTree) -> None:
     tree.add_pod("web")
     with terminal(tree, "status", "--watch", as_job=True) as program:
         program.wait_for("default/web")
         pid = program.pid
         program.type("\x1a")
-        wait_until(lambda: stopped(pid), "the stop")
+        wait_until_stopped(pid)
         program.read()
         assert program.is_as_before()
         assert "?25" in program.screen.modes

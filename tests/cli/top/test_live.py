@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.commandline import frozen, place, with_config
-from helpers.terminals import TerminalProgram
+from helpers.terminals import TerminalProgram, wait_until_stopped
 from helpers.trees import FakeTree, cpu_max, pause_pod, records_left, wait_until
 
 from cgpause.core.model import Owner
@@ -267,10 +267,6 @@ def test_keys_that_are_such_signals(key: str, tree: FakeTree) -> None:
         assert program.is_as_before()
 
 
-def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 @pytest.mark.parametrize("how", ["ctrl-z", "SIGSTOP"])
 def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
     """The dashboard cannot catch SIGSTOP, so it sets the terminal up again after SIGCONT."""
@@ -280,7 +276,7 @@ def test_suspended_it_comes_back(how: str, tree: FakeTree) -> None:
             program.type("\x1a")
         else:
             program.signal(signal.SIGSTOP)
-        wait_until(lambda: stopped(pid), "the stop")
+        wait_until_stopped(pid)
         program.read()
         assert program.is_as_before() == (how == "ctrl-z")
         program.screen.clear()
@@ -298,11 +294,11 @@ def test_continued_in_the_background_it_waits_for_the_foreground(tree: FakeTree)
     with shown(tree, as_job=True) as program:
         pid = program.pid
         program.type("\x1a")
-        wait_until(lambda: stopped(pid), "the stop")
+        wait_until_stopped(pid)
         program.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: program.pid != pid, "the shell in the foreground")
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: stopped(pid), "the stop by SIGTTOU")
+        wait_until_stopped(pid)
         program.read()
         program.screen.clear()
         program.process.send_signal(signal.SIGUSR2)
