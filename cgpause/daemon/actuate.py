@@ -264,7 +264,8 @@ class Actuator:
             if tracked.drifts.is_enough(at_ns):
                 trouble = CgpauseError("another writer keeps changing cpu.max")
                 if paused.owner is Owner.MANUAL:
-                    self._give_up(tracked, trouble)
+                    if not tracked.drifts.is_given_up(at_ns):
+                        self._give_up(tracked, trouble)
                     self._unwatch(tracked)  # each foreign write would wake the daemon
                 elif self.resume(tracked, str(trouble), Result.FOREIGN):
                     self._set_aside(tracked, "left alone", trouble)
@@ -296,12 +297,11 @@ class Actuator:
         )
 
     def _give_up(self, tracked: TrackedPod, trouble: CgpauseError) -> None:
-        """Count and log that another writer got cpu.max, once in an hour."""
-        if not tracked.drifts.given_up:
-            tracked.drifts.given_up = True
-            self.counts.given_up += 1
-            self._complaints.pop(tracked.pod.cgroup, None)  # perhaps of an hour ago
-            self._complain(tracked, "pause given up", trouble)
+        """Leave cpu.max to another writer for the rest of the hour; count and log that."""
+        tracked.drifts.give_up()
+        self.counts.given_up += 1
+        self._complaints.pop(tracked.pod.cgroup, None)  # perhaps of an hour ago
+        self._complain(tracked, "pause given up", trouble)
 
     def _pause(self, tracked: TrackedPod, action: Pause, config: Config, sample: Sample) -> None:
         pod = tracked.pod

@@ -53,8 +53,6 @@ class _Root:
     """The record as last written; None while the daemon has no value in force."""
     stall: Stall = field(default_factory=Stall)
     answered: Drifts = field(default_factory=Drifts)
-    given_up_until_ns: int = 0
-    """Time until which the value is left to another program."""
     retry_at_ns: int = 0
     complaint: str = ""
     """The last trouble that was logged."""
@@ -119,7 +117,7 @@ class Brake:
         if current_bytes is None:
             root.level = None  # the next refresh finds the new kubepods root
             return
-        if not config.enabled or at_ns < max(root.given_up_until_ns, root.retry_at_ns):
+        if not config.enabled or root.answered.is_given_up(at_ns) or at_ns < root.retry_at_ns:
             return
         now = root.level
         if not self._may_pause():
@@ -190,7 +188,7 @@ class Brake:
         not wait.
         """
         root = self._root
-        if root is None or at_ns < root.given_up_until_ns or self._dry_run:
+        if root is None or root.answered.is_given_up(at_ns) or self._dry_run:
             return False
         cgroup, now = root.cgroup, root.level
         if now is None:
@@ -201,7 +199,7 @@ class Brake:
             if found == now.high_bytes:
                 return False
             if root.answered.is_enough(at_ns):
-                root.given_up_until_ns = root.answered.ends_ns
+                root.answered.give_up()
                 self.surrenders += 1
                 log.warning("memory.high left alone %s", fields(reason="another writer keeps changing it"))
                 self.release("left to the program that keeps changing it")

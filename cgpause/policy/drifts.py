@@ -15,13 +15,12 @@ class Drifts:
 
     count: int = 0
     _since_ns: int = 0
-    given_up: bool = False
-    """Whether the other writer got the file in this hour."""
+    _given_up: bool = False
 
     def add(self, at_ns: int) -> None:
         """Count one more answer; begin a new hour if the last one is over."""
         if not self.count or at_ns - self._since_ns > _WINDOW_NS:
-            self.count, self._since_ns, self.given_up = 0, at_ns, False
+            self.count, self._since_ns, self._given_up = 0, at_ns, False
         self.count += 1
 
     @property
@@ -32,3 +31,11 @@ class Drifts:
     def is_enough(self, at_ns: int) -> bool:
         """Whether the answers of this hour are used up, so that the other writer gets the file."""
         return self.count >= _MOST and at_ns <= self.ends_ns
+
+    def give_up(self) -> None:
+        """Leave the file to the other writer for the rest of the hour."""
+        self._given_up = True
+
+    def is_given_up(self, at_ns: int) -> bool:
+        """Whether the file is left to the other writer."""
+        return self._given_up and at_ns < self.ends_ns
