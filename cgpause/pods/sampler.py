@@ -16,8 +16,9 @@ from cgpause.core.errors import CgpauseError, CgroupGoneError, HostError, Kernel
 from cgpause.core.model import CgroupId, Headroom, PodUsage, Sample
 from cgpause.core.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.kubeletconfig import KUBELET_CONFIG, eviction_bytes, read_thresholds
+from cgpause.pods.kubeletconfig import KUBELET_CONFIG, KubeletThresholds
 from cgpause.pods.tree import PodTree
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ _IDLE_NS = 200_000_000
 """Shortest interval between readings of idle time, which the kernel gives in hundredths of a second."""
 _WAITING_NS = 1_000_000_000
 """Shortest interval between readings of /proc/stat."""
-_KUBELET_NS = 10_000_000_000
-"""Shortest interval between two looks at kubelet's configuration."""
 _ALL_NS = 1_000_000_000
 """Longest interval between readings of all pods: one pod may grow by the bytes that another one frees."""
 _LITTLE_SHIFT = 10
@@ -71,35 +70,6 @@ class _KubepodsFiles:
         return limit, current, reclaimable
 
 
-class _CpuTime:
-    """CPUs in one state, by a kernel file whose first line has the time of all CPUs in that state since the boot."""
-
-    def __init__(self, path: str, word: int, unit_s: float, every_ns: int) -> None:
-        """`word` is the number's place in the line, from 0; the file is read at most each `every_ns`."""
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._word = word
-        self._unit_s = unit_s
-        self._every_ns = every_ns
-        self._then_ns = 0
-        self._then_s = self._cpus = 0.0
-
-    def cpus(self, at_ns: int) -> float:
-        """Return the average number of CPUs between the last two readings; 0 before the second one, and if unknown."""
-        if at_ns - self._then_ns < self._every_ns:
-            return self._cpus
-        try:
-            now_s = float(os.pread(self._fd, 256, 0).split(None, self._word + 1)[self._word]) * self._unit_s
-        except (OSError, ValueError, IndexError):
-            return 0.0
-        # The kernel's sum of waiting time can fall (proc_stat(5)).
-        self._cpus = max((now_s - self._then_s) * 1e9 / (at_ns - self._then_ns), 0.0) if self._then_ns else 0.0
-        self._then_ns, self._then_s = at_ns, now_s
-        return self._cpus
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 class Sampler:
     """Samples the memory of one tree; call `close` or use it as a context manager."""
 
@@ -110,8 +80,8 @@ class Sampler:
             raise HostError(f"cannot read /proc/meminfo: {e.strerror}; is /proc mounted here?") from e
         # A CPU whose only tasks wait for a disk is idle too. /proc/uptime leaves that time out (proc_uptime(5)), and
         # /proc/stat is slow, because the kernel walks over all interrupts to fill it.
-        self._idle = _CpuTime("/proc/uptime", 1, 1.0, _IDLE_NS)
-        self._waiting = _CpuTime("/proc/stat", 5, 1 / os.sysconf("SC_CLK_TCK"), _WAITING_NS)
+        self._idle = CpuTime("/proc/uptime", 1, 1.0, _IDLE_NS)
+        self._waiting = CpuTime("/proc/stat", 5, 1 / os.sysconf("SC_CLK_TCK"), _WAITING_NS)
         self._tree = tree
         self._kubepods: _KubepodsFiles | None = None
         self.kubepods_current_bytes: int | None = None
@@ -120,37 +90,20 @@ class Sampler:
         """Time of the last reading of all pods."""
         self._beside_bytes = 0
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
-        self._kubelet_config = kubelet_config
-        self._kubelet_at_ns = 0
-        """Time at which that file is looked at again."""
-        self.read_eviction_threshold()
+        self._kubelet = KubeletThresholds(kubelet_config)
 
     def read_eviction_threshold(self) -> None:
         """Read the eviction thresholds from kubelet's configuration again; an error is logged, never raised."""
-        self._kubelet_file = self._stat_kubelet_file()
-        self._thresholds = read_thresholds(self._kubelet_config)
-
-    def _stat_kubelet_file(self) -> tuple[int, ...] | None:
-        try:
-            found = os.stat(self._kubelet_config)
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        self._kubelet.read()
 
     def follow_kubelet(self, at_ns: int) -> bool:
-        """Read kubelet's configuration again if the file has changed; return whether it has.
+        """Read kubelet's configuration again if a look is due and the file has changed; return whether it has.
 
-        kubeadm writes it after the node has booted. The file is looked at every 10 s, but not while a pod is paused,
-        because a disk can hang.
+        Not while a pod is paused, because a disk can hang.
         """
-        if at_ns < self._kubelet_at_ns or any(one.pod.paused is not None for one in self._tree.pods.values()):
+        if not self._kubelet.is_due(at_ns) or any(one.pod.paused is not None for one in self._tree.pods.values()):
             return False
-        self._kubelet_at_ns = at_ns + _KUBELET_NS
-        if self._stat_kubelet_file() == self._kubelet_file:
-            return False
-        log.info("kubelet's configuration has changed %s", fields(file=self._kubelet_config))
-        self.read_eviction_threshold()
-        return True
+        return self._kubelet.follow(at_ns)
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -177,7 +130,7 @@ class Sampler:
             raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
         capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
-        threshold = eviction_bytes(self._thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity)
+        threshold = self._kubelet.bytes_of(node.with_hugetlb_bytes, capacity)
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
     def sample(

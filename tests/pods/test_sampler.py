@@ -17,7 +17,7 @@ from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.model import PodUsage
 from cgpause.core.parse import MemInfo
 from cgpause.pods import sampler as sampler_module
-from cgpause.pods.sampler import Sampler, _CpuTime
+from cgpause.pods.sampler import Sampler
 from cgpause.pods.tree import PodTree
 
 NODE = MemInfo(8 << 30, 6 << 30, 8 << 30)
@@ -244,27 +244,3 @@ def test_closing_gives_every_descriptor_back(tree: PodTree) -> None:
     with Sampler(tree) as sampler:
         sampler.headroom()
     assert open_descriptors() == before
-
-
-# Idle CPUs
-
-
-def test_cpus_that_are_idle_or_wait_for_a_disk_are_counted_between_two_readings(tmp_path: Path) -> None:
-    """The files are as in proc_uptime(5) and proc_stat(5); the rest of /proc/stat is hundreds of lines."""
-    uptime, stat = tmp_path / "uptime", tmp_path / "stat"
-    uptime.write_text("100.00 150.00\n")
-    stat.write_text("cpu  9 9 9 15000 2000 9 9 0 0 0\ncpu0 9\n")
-    idle, waiting = _CpuTime(str(uptime), 1, 1.0, S // 5), _CpuTime(str(stat), 5, 0.01, S)
-    assert (idle.cpus(50 * S), waiting.cpus(50 * S)) == (0.0, 0.0), "one reading gives no average"
-
-    uptime.write_text("102.00 151.00\n")
-    stat.write_text("cpu  9 9 9 15100 2300 9 9 0 0 0\ncpu0 9\n")
-    assert (idle.cpus(50 * S + S // 10), waiting.cpus(50 * S + S // 2)) == (0.0, 0.0), "too soon"
-    assert (idle.cpus(52 * S), waiting.cpus(52 * S)) == (0.5, 1.5)
-
-    stat.write_text("cpu  9 9 9 15100 2299 9 9 0 0 0\ncpu0 9\n")
-    assert waiting.cpus(54 * S) == 0.0, "the kernel's sum can fall"
-    stat.write_text("")
-    assert waiting.cpus(60 * S) == 0.0
-    idle.close()
-    waiting.close()
