@@ -150,19 +150,21 @@ class MemInfo(NamedTuple):
 
 
 def parse_meminfo(data: bytes) -> MemInfo:
-    """Read MemTotal, MemAvailable and Hugetlb, which kernels without hugetlb lack; the file counts in KiB."""
-    values = []
-    for key in (b"MemTotal:", b"MemAvailable:", b"Hugetlb:")[: 3 if b"Hugetlb:" in data else 2]:
-        start = data.find(key)
-        # The numbers are right-aligned in a field whose width has changed between kernels.
-        fields = data[start + len(key) :].split(None, 2)[:2] if start >= 0 else []
-        if len(fields) != 2 or fields[1] != b"kB" or not _NUMBER.fullmatch(fields[0]):
-            raise MalformedError(f"/proc/meminfo (no {key.decode()[:-1]})", data[:200])
-        values.append(int(fields[0]) * 1024)
-    total_bytes, available_bytes, huge_bytes = (*values, 0)[:3]
+    """Read MemTotal, MemAvailable and Hugetlb, which kernels without hugetlb lack."""
+    total_bytes, available_bytes = _meminfo_bytes(data, b"MemTotal:"), _meminfo_bytes(data, b"MemAvailable:")
+    huge_bytes = _meminfo_bytes(data, b"Hugetlb:") if b"Hugetlb:" in data else 0
     if total_bytes <= huge_bytes:
         raise MalformedError("/proc/meminfo (MemTotal is 0, or all of it is Hugetlb)", data[:200])
     return MemInfo(total_bytes - huge_bytes, available_bytes, total_bytes)
+
+
+def _meminfo_bytes(data: bytes, key: bytes) -> int:
+    start = data.find(key)
+    # The numbers are right-aligned in a field whose width has changed between kernels.
+    fields = data[start + len(key) :].split(None, 2)[:2] if start >= 0 else []
+    if len(fields) != 2 or fields[1] != b"kB" or not _NUMBER.fullmatch(fields[0]):
+        raise MalformedError(f"/proc/meminfo (no {key.decode()[:-1]})", data[:200])
+    return int(fields[0]) * 1024
 
 
 def parse_pressure(data: bytes) -> Pressure:
