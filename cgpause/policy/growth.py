@@ -251,7 +251,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         elif used < top - large:
             restarted = pod.settled_at_ns > at_ns and pod.settled_at_ns > then_ns
             # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
-            if pod.controller is not None and (not recorded or top > low + large):
+            if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
             if restarted and used < was - large:
                 base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
@@ -292,12 +292,10 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     known = {**growths.controllers, **dict(named)} if named else growths.controllers
     if len(learned) > len(pods):
         there = {pod.cgroup for _, pod in pods}
-        gone = [(known[key], one) for key, one in learned.items() if key not in there and key in known]
-        peaks += [
-            (name, one.top)
-            for name, one in gone
-            if not one.recorded or one.top > one.low + large_bytes(one.top, capacity, noise)
-        ]
+        for key, one in learned.items():
+            large = large_bytes(one.top, capacity, noise)
+            if key not in there and key in known and _is_peak(one.top, one.low, large, recorded=one.recorded):
+                peaks.append((known[key], one.top))
         learned = {key: one for key, one in learned.items() if key in there}
         known = {key: name for key, name in known.items() if key in there}
     return Growths(
@@ -309,6 +307,11 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         _with_peaks(growths.peaks, peaks) if peaks else growths.peaks,
         known,
     )
+
+
+def _is_peak(top: int, low: int, large: int, *, recorded: bool) -> bool:
+    """Return whether the highest use since the last large drop is a peak that was not yet recorded."""
+    return not recorded or top > low + large
 
 
 def _weights(elapsed_ns: int) -> tuple[float, float, float]:

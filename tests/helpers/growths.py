@@ -10,7 +10,7 @@ from cgpause.policy.growth import (
     Growths,
     learn,
 )
-from helpers.nodes import MIB, MS, START_NS, pod, record
+from helpers.nodes import MIB, MS, START_NS, S, pod, record
 
 CAPACITY = 1024 * MIB
 LARGE = MIB
@@ -20,6 +20,8 @@ NOISE = 256 << 10
 POD = pod("a")
 HELD = replace(POD, paused=record(START_NS))
 JOB = replace(POD, controller="default/job")
+NEW_CONTAINER = replace(JOB, settled_at_ns=START_NS + 5 * S)
+"""The same pod for five seconds after its containers have changed."""
 
 
 def look(ms: float, *pods: PodUsage, read_ms: float | None = None, cpus: int = 1) -> Sample:

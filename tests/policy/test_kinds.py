@@ -42,7 +42,7 @@ def test_a_silent_pod_of_a_service_is_starting_for_as_long_as_it_is_silent() -> 
 def test_a_silent_pod_of_a_workload_that_was_only_probed_is_batch() -> None:
     """It may be `kubectl exec` in a job."""
     kinds = Kinds({"default/before": True})
-    kinds.called("default/job")
+    kinds.probed("default/job")
     assert kinds.known() == {"default/before": True, "default/job": True}
     assert kinds.of_silent("default/job", FIRM_S) is Workload.BATCH
     assert kinds.of_silent("default/before", FIRM_S) is Workload.BATCH, "until a pod of it listens again"

@@ -43,7 +43,11 @@ TESTS = {
     "ledger/ledger": ("tests/ledger",),
     "policy/demand": ("tests/policy/test_demand.py",),
     "policy/level": ("tests/daemon/brake",),
-    "policy/growth": ("tests/policy/test_growth.py", "tests/policy/test_growth_cache.py"),
+    "policy/growth": (
+        "tests/policy/test_growth.py",
+        "tests/policy/test_growth_cache.py",
+        "tests/policy/test_peaks.py",
+    ),
     "policy/hold": ("tests/policy/test_hold.py",),
     "policy/kinds": ("tests/policy/test_kinds.py",),
     "policy/reserve": (

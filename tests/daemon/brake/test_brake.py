@@ -20,7 +20,6 @@ from cgpause.core.model import Headroom
 from cgpause.daemon.brake import Brake
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
-from cgpause.ledger import high
 from cgpause.pods.tree import PodTree
 
 
@@ -360,110 +359,4 @@ def test_trouble_is_said_once_and_tried_again_after_a_minute(
     apply(brake, 10, at_s=60)
     assert in_force(fake) == "max"
     apply(brake, 10, at_s=61)
-    assert in_force(fake) == TRIPWIRE
-
-
-# --- drift ---------------------------------------------------------------------------------------------------------
-
-
-def test_our_own_write_is_no_drift(brake: Brake, fake: FakeTree, watch: Watch) -> None:
-    apply(brake, 10)
-
-    assert watch.read().high
-    assert not brake.answer_drift(2 * S)
-    assert not watch.read().high
-    assert in_force(fake) == TRIPWIRE
-
-
-@pytest.mark.parametrize("foreign", ["max", str(90 * GIB)], ids=["original-again", "a-new-wish"])
-def test_a_foreign_value_is_answered_and_is_what_comes_back(
-    brake: Brake, fake: FakeTree, watch: Watch, foreign: str
-) -> None:
-    apply(brake, 10)
-    watch.read()
-
-    (fake.kubepods / "memory.high").write_text(f"{foreign}\n")
-
-    assert watch.read().high
-    assert brake.answer_drift(2 * S), "the limit may be another one, too"
-    assert in_force(fake) == TRIPWIRE
-    assert brake.release("a test")
-    assert in_force(fake) == foreign
-
-
-def test_an_operators_tighter_value_is_respected_until_it_goes(
-    brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    apply(brake, 10)
-    (fake.kubepods / "memory.high").write_text(f"{50 * GIB}\n")
-
-    assert brake.answer_drift(2 * S)
-    assert brake.sleep_ns(limited(10)) is None
-    for at_s in (3, 4):
-        apply(brake, 10, at_s=at_s)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (str(50 * GIB), False)
-    assert [m for m in caplog.messages if "left alone" in m] == [caplog.messages[-1]]
-
-    (fake.kubepods / "memory.high").write_text("max\n")
-    brake.answer_drift(5 * S)
-    apply(brake, 10, at_s=6)
-    assert in_force(fake) == TRIPWIRE
-
-
-def test_whoever_keeps_writing_gets_it(brake: Brake, fake: FakeTree, caplog: pytest.LogCaptureFixture) -> None:
-    apply(brake, 10)
-    answers = []
-    for number in range(11):
-        (fake.kubepods / "memory.high").write_text("max\n")
-        answers.append(brake.answer_drift((2 + number) * S))
-    apply(brake, 10, at_s=100)
-
-    assert answers == [True] * 11
-    assert (brake.drifts, brake.surrenders) == (10, 1)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
-    assert brake.sleep_ns(limited(10)) is None
-    assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        'memory.high left alone reason="another writer keeps changing it"'
-    ]
-
-
-def test_an_operators_resume_all_counts_as_drift(brake: Brake, fake: FakeTree) -> None:
-    """After `cgpause resume --all`, a running daemon continues its work, as it does with pods."""
-    apply(brake, 10)
-    os.removexattr(fake.kubepods, high.XATTR)
-    (fake.kubepods / "memory.high").write_text("max\n")
-
-    assert brake.answer_drift(2 * S)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (TRIPWIRE, True)
-
-
-@pytest.mark.parametrize("damage", ["removed", "damaged"])
-def test_whatever_happens_to_its_record_the_original_is_remembered(brake: Brake, fake: FakeTree, damage: str) -> None:
-    """Otherwise the brake would take its own value for the original and leave it after the daemon's end."""
-    apply(brake, 10)
-    if damage == "removed":
-        os.removexattr(fake.kubepods, high.XATTR)
-    else:
-        os.setxattr(fake.kubepods, high.XATTR, b"{}")
-    apply(brake, 80, tight=True)
-    assert (in_force(fake), is_recorded(fake.kubepods)) == (AIRBAG, True)
-
-    if damage == "removed":
-        os.removexattr(fake.kubepods, high.XATTR)
-    else:
-        os.setxattr(fake.kubepods, high.XATTR, b"{}")
-    assert brake.release("a test")
-    assert (in_force(fake), is_recorded(fake.kubepods)) == ("max", False)
-
-
-def test_without_inotify_every_sample_looks(tree: PodTree, watch: Watch, fake: FakeTree) -> None:
-    watch.missed()
-    brake = Brake(tree, watch, dry_run=False)
-    brake.follow()
-    apply(brake, 10)
-    (fake.kubepods / "memory.high").write_text("max\n")
-
-    apply(brake, 10)
-
     assert in_force(fake) == TRIPWIRE
