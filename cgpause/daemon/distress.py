@@ -130,7 +130,7 @@ class Distress:
             return
         if call is Call.ENDING:
             tracked.spare(at_ns + _GRACE_NS)
-            self._tree.ends(tracked, at_ns)
+            self._tree.was_told_to_end(tracked, at_ns)
         else:
             self._tree.was_visited(tracked, at_ns)
         self._mark(tracked, call)

@@ -65,11 +65,12 @@ class Intake:
         urgent = False
         config = self.tree.config
         if PodChange.RECORD in change:
-            if self.tree.is_marked_otherwise(tracked):  # otherwise the record changed, usually by the daemon itself
+            is_marked = self.tree.is_marked_otherwise(tracked)  # otherwise the record changed, usually by the daemon
+            if is_marked:
                 self.tree.update_facts(tracked, at_ns)
-                schedule = schedule.awake().by(at_ns + SLOW_NS)  # while every pod was protected the daemon slept
             self.actuator.read_record(tracked)
-            if tracked.pod.paused is not None:  # an operator may have paused it while the daemon slept
+            # The daemon may have slept, because no pod was paused, or because all were protected.
+            if is_marked or tracked.pod.paused is not None:
                 schedule = schedule.awake().by(at_ns + SLOW_NS)
         if PodChange.CPU_MAX in change:
             self.actuator.answer_drift(tracked, config)
@@ -79,8 +80,8 @@ class Intake:
         if PodChange.CONTAINERS in change:
             urgent = self.distress.on_containers(tracked, at_ns) or urgent
             schedule = _expect_newcomer(schedule, at_ns)
-            if tracked.pod.name is None:
-                self.follower.times.is_named(at_ns)
+            if tracked.pod.name is None:  # kubelet has made its log folder by now: the name is found as for a new pod
+                self.follower.times.changed(at_ns, came=True, gone=False)
         return schedule, urgent
 
     def refresh(self, schedule: Schedule, headroom: Headroom | None, at_ns: int) -> Schedule:

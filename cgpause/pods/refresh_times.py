@@ -66,10 +66,6 @@ class RefreshTimes:
         elif gone:
             self._not_later_than(at_ns + GONE_REFRESH_NS)
 
-    def is_named(self, at_ns: int) -> None:
-        """Make a refresh due for a pod without a name that has containers now: kubelet made its log folder before."""
-        self._not_later_than(max(at_ns, self._not_before_ns))
-
     def memory_became_tight(self, at_ns: int) -> None:
         """Make a refresh due as soon as the facts are a minute old: decisions need them while memory is tight."""
         self._not_later_than(max(at_ns, self._facts_due_ns))

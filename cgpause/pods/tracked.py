@@ -61,7 +61,7 @@ class KindSigns:
     will listen again."""
     visited: bool = False
     """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
-    ends_until_ns: int = 0
+    ending_until_ns: int = 0
     """Time until which the pod needs the CPU to end, because it got a stop signal."""
     ask_at_ns: int = 0
     """Earliest time of the next check for a listening process."""

@@ -116,10 +116,8 @@ class PodTree:
         gone = [tracked.pod for key, tracked in self.pods.items() if key not in found and key not in left_behind]
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
-            if not left.kind.listens and not left.kind.visited:
-                known = self.kinds.version
-                self.kinds.ended(pod.controller)
-                self._tell_siblings(pod.controller, at_ns, known)
+            if not left.kind.listens and not left.kind.visited and self.kinds.ended(pod.controller):
+                self._classify_silent(at_ns)
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
@@ -132,7 +130,9 @@ class PodTree:
                 tracked.failure, tracked.retry_at_ns = _LEFT_BEHIND, at_ns + _LEFT_BEHIND_NS
                 tracked.pod = replace(tracked.pod, protected=tracked.pod.protected or _LEFT_BEHIND)
             if facts or tracked.pod.name is None:
-                self._name(tracked, at_ns)
+                self.update_facts(tracked, at_ns)
+                if tracked.kind.starting:  # a name that came late says which workload it is
+                    self._heed_kinds(tracked, at_ns)
         if self._refreshed:
             for tracked in appeared:
                 tracked.settle(at_ns, self.config.hold)
@@ -191,14 +191,6 @@ class PodTree:
             controller=None if name is None else controller(name.namespace, name.name),
         )
 
-    def _name(self, tracked: TrackedPod, at_ns: int) -> None:
-        """Read a pod's facts again; with a name comes what is known of its workload."""
-        had_name = tracked.pod.name is not None
-        self.update_facts(tracked, at_ns)
-        if not had_name and tracked.kind.starting and self.kinds.is_silent(tracked.pod.controller):
-            tracked.kind.starting = tracked.kind.listens = False
-            self._classify(tracked, at_ns)
-
     def _ask_word(self, tracked: TrackedPod) -> None:
         """Have the pod's own word read, once for its present containers, unless the operator heeds none."""
         name = self.names.pods.get(tracked.pod.uid)
@@ -246,26 +238,23 @@ class PodTree:
             self.kinds.listened(controller)
             return
         if tracked.kind.visited:
-            self.kinds.called(controller)
+            self.kinds.probed(controller)
             return
         silent_s = tracked.ran_s(at_ns)
-        if silent_s >= STARTING_S:
-            known = self.kinds.version
-            self.kinds.was_silent(controller, silent_s)
-            self._tell_siblings(controller, at_ns, known)
+        if silent_s >= STARTING_S and self.kinds.was_silent(controller, silent_s):
+            self._classify_silent(at_ns)
 
-    def _tell_siblings(self, controller: str | None, at_ns: int, known: int) -> None:
-        """Classify the pods again after a workload turned out to be silent: its pods no longer count as starting.
-
-        `known` is the version of `kinds` before; without a change nothing is done, for each pod meets all rules.
-        """
-        if self.kinds.version == known:
-            return
+    def _classify_silent(self, at_ns: int) -> None:
+        """Classify all pods that do not listen again, because more is known of the workloads. Each meets all rules."""
         for tracked in self.pods.values():
-            if tracked.kind.starting and self.kinds.is_silent(controller) and tracked.pod.controller == controller:
-                tracked.kind.starting, tracked.kind.listens = False, False
-            if not tracked.kind.listens:
-                self._classify(tracked, at_ns)
+            self._heed_kinds(tracked, at_ns)
+
+    def _heed_kinds(self, tracked: TrackedPod, at_ns: int) -> None:
+        """Classify a pod that does not listen: it no longer counts as starting if its workload is known as silent."""
+        if tracked.kind.starting and self.kinds.is_silent(tracked.pod.controller):
+            tracked.kind.starting = tracked.kind.listens = False
+        if not tracked.kind.listens:
+            self._classify(tracked, at_ns)
 
     def spare_unmade(self, at_ns: int) -> None:
         """Spare each pod for another SPARED_S while a runtime still makes one of its containers.
@@ -280,12 +269,12 @@ class PodTree:
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
         tracked.kind.visited = True
-        self.kinds.called(tracked.pod.controller)
+        self.kinds.probed(tracked.pod.controller)
         self._classify(tracked, at_ns)
 
-    def ends(self, tracked: TrackedPod, at_ns: int) -> None:
+    def was_told_to_end(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod that was told to end as a service for _ENDING_S: its grace period may outlast the spared time."""
-        tracked.kind.ends_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
+        tracked.kind.ending_until_ns = at_ns + int(_ENDING_S * NS_PER_S)
         self._classify(tracked, at_ns)
 
     def was_not_visited(self, tracked: TrackedPod, at_ns: int) -> None:
@@ -372,7 +361,7 @@ class PodTree:
         ruled = self._class(tracked)
         if ruled is not PodClass.AUTO:
             return Workload(ruled)
-        if tracked.kind.visited or tracked.kind.listens or at_ns < tracked.kind.ends_until_ns:
+        if tracked.kind.visited or tracked.kind.listens or at_ns < tracked.kind.ending_until_ns:
             return Workload.SERVICE
         if tracked.kind.starting:
             return Workload.STARTING

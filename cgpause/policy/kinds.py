@@ -43,21 +43,19 @@ class Kinds:
         if controller is not None:
             self._heard.add(controller)
 
-    def called(self, controller: str | None) -> None:
+    def probed(self, controller: str | None) -> None:
         """Remember a workload as a service, because a pod of it was probed; that can be `kubectl exec` in batch."""
         self._set(controller, known=True)
 
-    def was_silent(self, controller: str | None, seconds: float) -> None:
-        """Remember that a pod of a workload has run for `seconds` without listening."""
+    def was_silent(self, controller: str | None, seconds: float) -> bool:
+        """Remember that a pod of a workload has run for `seconds` without listening; return whether that is new."""
         if seconds >= FIRM_S:
-            self.ended(controller)
-        elif controller not in self._known:
-            self._set(controller, known=None)
+            return self.ended(controller)
+        return controller not in self._known and self._set(controller, known=None)
 
-    def ended(self, controller: str | None) -> None:
-        """Remember that a pod of a workload has ended by itself without ever listening."""
-        if controller is not None and not self._known.get(controller):
-            self._set(controller, known=False)
+    def ended(self, controller: str | None) -> bool:
+        """Remember that a pod of a workload ended by itself without ever listening; return whether that is new."""
+        return controller is not None and not self._known.get(controller) and self._set(controller, known=False)
 
     def is_silent(self, controller: str | None) -> bool:
         """Return True if the workload is known and has not listened: the daemon need not wait for a new pod of it."""
@@ -76,9 +74,10 @@ class Kinds:
             return Workload.BATCH
         return Workload.STARTING
 
-    def _set(self, controller: str | None, *, known: bool | None) -> None:
+    def _set(self, controller: str | None, *, known: bool | None) -> bool:
+        """Set what is known of a workload; return whether that is new."""
         if controller is None or (controller in self._known and self._known[controller] is known):
-            return
+            return False
         self.version += 1
         self._batch += (known is False) - (self._known.get(controller) is False)
         self._known[controller] = known
@@ -86,3 +85,4 @@ class Kinds:
             oldest = next(iter(self._known))
             self._batch -= self._known.pop(oldest) is False
             self._heard.discard(oldest)
+        return True

@@ -86,18 +86,6 @@ def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_
     assert times.due_ns == 7 * S
 
 
-def test_a_pod_that_has_a_name_now_is_walked_for_at_once_but_not_before_the_walk_has_paid_off() -> None:
-    times = times_after(CALM)
-    times.rest_until(7 * S)
-
-    times.is_named(6 * S)
-    assert times.due_ns == 7 * S
-
-    times = times_after(CALM)
-    times.is_named(6 * S)
-    assert times.due_ns == 6 * S
-
-
 def test_what_goes_is_walked_for_within_a_second_and_puts_nothing_off() -> None:
     times = times_after(CALM)
 

@@ -305,9 +305,8 @@ class SimDaemon:
         if silent_s < STARTING_S:
             self._ask_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
             return
-        known = self._kinds.version
-        self._kinds.was_silent(facts.controller, silent_s)
-        self._classify_silent([pod] if self._kinds.version == known else self._engine.pods)
+        is_new = self._kinds.was_silent(facts.controller, silent_s)
+        self._classify_silent(self._engine.pods if is_new else [pod])
         if is_service or silent_s < FIRM_S:
             self._ask_in(pod, _ASK_S)
 
@@ -359,8 +358,5 @@ class SimDaemon:
     def finish(self, pod: SimPod) -> None:
         """Take in the end of a pod."""
         self._quiet = None
-        if pod.workload is Workload.BATCH and pod.facts is not None:
-            known = self._kinds.version
-            self._kinds.ended(pod.facts.controller)
-            if self._kinds.version != known:
-                self._classify_silent(self._engine.pods)
+        if pod.workload is Workload.BATCH and pod.facts is not None and self._kinds.ended(pod.facts.controller):
+            self._classify_silent(self._engine.pods)
