@@ -19,6 +19,7 @@ def test_a_recorder_keeps_what_is_drawn() -> None:
     recorder = Recorder()
     for kind, at_s in (
         (EventKind.ADMITTED, 0.0),
+        (EventKind.NETWORKED, 0.3),
         (EventKind.STARTED, 0.5),
         (EventKind.KILLED, 4.0),
         (EventKind.STARTED, 6.0),

@@ -115,6 +115,29 @@ def test_a_job_that_finishes_is_removed_and_the_next_is_admitted(parent: Path, t
     assert any(kind is EventKind.REMOVED for kind, _ in events[:admitted_c])  # two fit at a time
 
 
+def test_a_pod_has_a_cgroup_first_then_a_name_and_a_sandbox_then_a_container(
+    parent: Path, tmp_path: Path, worker: str
+) -> None:
+    seen: list[tuple[EventKind, bool, int]] = []
+    with Kubepods(parent, tmp_path, 16 * MIB, (worker, "pause")) as tree:
+
+        def on_event(event: Event) -> None:
+            path = tree.pod_path(event.pod)
+            has_logs = any((tmp_path / "pods").iterdir())
+            seen.append((event.kind, has_logs, len(list(path.glob("*.scope")))))
+
+        argv = (worker, str(8 * MIB), str(MIB), "3", "1000", "1")
+        Kubelet(tree, Policy(1.0, 0.01), on_event=on_event).run([Job("a", 8 * MIB, argv)], timeout_s=120)
+
+    assert seen == [
+        (EventKind.ADMITTED, False, 0),
+        (EventKind.NETWORKED, True, 1),
+        (EventKind.STARTED, True, 2),
+        (EventKind.FINISHED, True, 1),
+        (EventKind.REMOVED, True, 1),
+    ]
+
+
 def test_an_oom_killed_job_restarts_with_its_backoff_until_it_can_finish(
     parent: Path, tmp_path: Path, worker: str
 ) -> None:

@@ -1,7 +1,8 @@
 """A kubelet for a queue of jobs: it admits a pod when its request fits, runs its container and restarts a killed one.
 
 `Kubelet` runs kubelet's rules (`cgpause.offline.simulate.kubelet`: back-off, requests, oom_score_adj) on a `Kubepods`
-tree. It sleeps in poll(2) on its children's pidfds and its next timer.
+tree. It sleeps in poll(2) on its children's pidfds and its next timer. As on a node, a pod has its cgroup some time
+before it has a name (its log folder), and its sandbox before its container.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ TERMINATED: Final = 128 + signal.SIGTERM
 BEST_EFFORT_OOM_SCORE_ADJ: Final = 1000
 """kubelet's besteffortOOMScoreAdj (pkg/kubelet/qos/policy.go)."""
 _LINGER_POLL_S: Final = 0.1
+_VOLUMES_S: Final = 0.3
+"""From a pod's cgroup to its log folder and sandbox: kubelet waits for the pod's volumes, at least for one retry
+(podAttachAndMountRetryInterval in pkg/kubelet/volumemanager/volume_manager.go)."""
+_SANDBOX_S: Final = 0.5
+"""From there to the container: the runtime sets up the pod's network, and creates the container. An estimate."""
 
 
 def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
@@ -61,6 +67,9 @@ class EventKind(StrEnum):
     """Kind of an event for `on_event`."""
 
     ADMITTED = "admitted"
+    """The pod has a cgroup and nothing else."""
+    NETWORKED = "networked"
+    """The pod's sandbox runs."""
     STARTED = "started"
     KILLED = "killed"
     FINISHED = "finished"
@@ -112,6 +121,8 @@ class _Running:
     times: JobTimes
     since_s: float = 0.0
     container: Container | None = None
+    has_started: bool = False
+    """Whether a container was started in the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +144,7 @@ class Progress:
     at_s: float = 0.0
     total: int = 0
     waiting: int = 0
+    starting: int = 0
     running: int = 0
     backing_off: int = 0
     finished: int = 0
@@ -183,10 +195,15 @@ class Kubelet:
         self._stopped = True
 
     def launch(self, jobs: Iterable[Job]) -> None:
-        """Start pods that never end, before `run`. Their requests do not count; kubelet restarts them like jobs."""
+        """Start pods that never end, before `run`. Their requests do not count; kubelet restarts them like jobs.
+
+        Return when all their containers have started.
+        """
         for job in jobs:
             self._lasting += 1
             self._start_pod(job)
+        while any(not running.has_started for running in self._admitted.values()):
+            self._turn(_VOLUMES_S + _SANDBOX_S)
 
     def submit(self, job: Job) -> None:
         """Add a job to the end of the queue; callbacks of `run` call this."""
@@ -246,14 +263,16 @@ class Kubelet:
         self._on_event(Event(kind, self._now(), running.job, running.pod, settled))
 
     def _tick(self) -> None:
+        starting = sum(not one.has_started for one in self._admitted.values())
         running = sum(one.container is not None for one in self._admitted.values())
         self._on_tick(
             Progress(
                 at_s=self._now(),
                 total=self._total,
                 waiting=len(self._queue),
+                starting=starting,
                 running=running,
-                backing_off=len(self._admitted) - running,
+                backing_off=len(self._admitted) - starting - running,
                 finished=self._finished,
                 restarts=sum(times.restarts for times in self._times.values()),
             )
@@ -296,19 +315,26 @@ class Kubelet:
             if is_best_effort
             else oom_score_adj(self._request(job), self._tree.memory_max_bytes),
         )
-        running = _Running(job, pod, Backoff(self._policy.backoff_scale), JobTimes(waiting_s=self._now()))
-        self._times[job.name] = running.times
+        times = JobTimes(waiting_s=self._now() + _VOLUMES_S + _SANDBOX_S)
+        running = _Running(job, pod, Backoff(self._policy.backoff_scale), times)
+        self._times[job.name] = times
         self._admitted[job.name] = running
-        self._tree.add_pod(pod)
+        self._tree.make_pod(pod)
         self._tell(EventKind.ADMITTED, running)
-        self._start_container(running)
+        self._after(_VOLUMES_S, lambda: self._start_sandbox(running))
 
     def _request(self, job: Job) -> int:
         if job.request_bytes is not None or job.limit_bytes is None:
             return job.request_bytes or 0
         return request_bytes(job.limit_bytes, self._policy.oversubscription)
 
+    def _start_sandbox(self, running: _Running) -> None:
+        self._tree.start_sandbox(running.pod)
+        self._tell(EventKind.NETWORKED, running)
+        self._after(_SANDBOX_S, lambda: self._start_container(running))
+
     def _start_container(self, running: _Running) -> None:
+        running.has_started = True
         running.container = container = self._tree.start_container(running.pod, running.job.argv)
         running.since_s = self._now()
         self._by_fd[container.pidfd] = running

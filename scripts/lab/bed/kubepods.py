@@ -162,16 +162,25 @@ class Kubepods:
         return self.root / pod_slice(spec)
 
     def add_pod(self, spec: PodSpec, sandbox: Sequence[str] = ()) -> Path:
-        """Make a pod's cgroup and log folder and start its sandbox, as kubelet does before the first container."""
+        """Make a pod's cgroup, log folder and sandbox at once; return the cgroup's path."""
+        path = self.make_pod(spec)
+        self.start_sandbox(spec, sandbox)
+        return path
+
+    def make_pod(self, spec: PodSpec) -> Path:
+        """Make a pod's cgroup, kubelet's first step; return its path."""
         path = self.pod_path(spec)
         make_cgroup(path)
         write(path / "cpu.max", spec.cpu_max)
         if spec.limit_bytes is not None:
             write(path / "memory.max", str(spec.limit_bytes))
+        return path
+
+    def start_sandbox(self, spec: PodSpec, sandbox: Sequence[str] = ()) -> None:
+        """Make a pod's log folder and start its sandbox, kubelet's second step; the first container is the third."""
         self._pod_logs(spec).mkdir(parents=True, exist_ok=True)
         of_sandbox = replace(spec, limit_bytes=None, oom_score_adj=SANDBOX_OOM_SCORE_ADJ)
         self._sandboxes[spec.uid] = self._start(of_sandbox, sandbox or self._sandbox, oom_group=False, log=None)
-        return path
 
     def start_container(self, spec: PodSpec, argv: Sequence[str]) -> Container:
         """Start the pod's container in a new scope; the caller removes it when its pidfd reports the end."""

@@ -193,8 +193,8 @@ class InNamespaces:
         return [replace(job, argv=self.namespaces.enter(job.name, *job.argv)) for job in jobs]
 
     def on_event(self, event: Event) -> None:
-        """Name a pod's network namespace when the pod is admitted, and remove the name when the pod is removed."""
-        if event.kind is EventKind.ADMITTED:
+        """Name a pod's network namespace when the pod's sandbox runs, and remove the name when the pod is removed."""
+        if event.kind is EventKind.NETWORKED:
             self.namespaces.link(event.pod)
         elif event.kind is EventKind.REMOVED:
             self.namespaces.unlink(event.pod)

@@ -14,6 +14,8 @@ def describe(progress: Progress, log: DaemonLog) -> str:
     """Return the state of a run in a few words."""
     held = min(len(log.held_now), progress.running)
     text = f"{progress.running - held} running"
+    if progress.starting:
+        text = f"{progress.starting} starting, {text}"
     if log.started:
         text += f", {held} paused ({log.pauses} pauses so far)"
     text += f", {progress.restarts} killed so far"

@@ -185,7 +185,7 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
         full_at_s: list[float] = []
 
         def on_event(event: Event) -> None:
-            if event.kind is EventKind.ADMITTED:
+            if event.kind is EventKind.NETWORKED:
                 namespaces.link(event.pod)
 
         def on_tick(progress: Progress) -> None:

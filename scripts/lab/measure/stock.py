@@ -100,6 +100,7 @@ def run_trial(trial: Trial, worker: Path, parent: Path, folder: Path) -> dict[st
         def on_event(event: Event) -> None:
             if event.kind is EventKind.ADMITTED:
                 seen.uids[event.pod.uid] = event.job.name
+            elif event.kind is EventKind.NETWORKED:
                 namespaces.link(event.pod)
             elif event.kind is EventKind.FINISHED and event.job.name in load.followers:
                 jobs.submit(inside(load.followers[event.job.name]))

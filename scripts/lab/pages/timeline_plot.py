@@ -55,7 +55,7 @@ def spans(job: dict[str, Any]) -> Spans:
                 found.killed.append(at_s)
             case EventKind.FINISHED:
                 found.runs.append((since_s, at_s))
-            case EventKind.ADMITTED | EventKind.REMOVED:
+            case EventKind.ADMITTED | EventKind.NETWORKED | EventKind.REMOVED:
                 pass
     return found
 
