@@ -165,7 +165,7 @@ def record(
 @_command("cgpause lab replay node.jsonl.gz --to results")
 def replay(
     context: typer.Context,
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file of cgpause lab record, or of the daemon.")],
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file of cgpause lab record.")],
     policy: Annotated[
         list[Policy] | None,
         typer.Option(

@@ -14,7 +14,6 @@ from cgpause.core.paths import (
     DEFAULT_STATE_DIR,
     HISTORY_FILE,
     LEARNED_FILE,
-    TRACE_FILE,
     metrics_path,
     state_file,
 )
@@ -32,8 +31,6 @@ class Options:
     """Path of the history; None: nowhere."""
     learned_path: str | None
     """Path of the learned data on workloads; None: nowhere."""
-    trace_path: str | None
-    """Path of the trace, if a trace is configured; None: nowhere."""
     metrics_path: str | None
     """Path of the published figures, if publishing is configured; None: nowhere."""
     dry_run: bool
@@ -87,7 +84,6 @@ def daemon_options(parser: argparse.ArgumentParser, found: argparse.Namespace) -
         log_dir=found.log_dir,
         history_path=state_file(HISTORY_FILE, found.state_dir, found.cgroup_root),
         learned_path=state_file(LEARNED_FILE, found.state_dir, found.cgroup_root),
-        trace_path=state_file(TRACE_FILE, found.state_dir, found.cgroup_root),
         metrics_path=metrics_path(found.run_dir, found.cgroup_root),
         dry_run=found.dry_run,
         verbose=found.verbose,

@@ -1,4 +1,4 @@
-"""Options of the history, the published figures and the trace."""
+"""Options of the history and the published figures."""
 
 from dataclasses import dataclass, field
 
@@ -27,18 +27,4 @@ class MetricsConfig:
     publish: bool = field(
         default=False,
         metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TraceConfig:
-    """Options of the trace, a recording of the node."""
-
-    record: bool = field(
-        default=False,
-        metadata=option("Whether the daemon records the memory of the node and its pods, for `cgpause lab replay`."),
-    )
-    hash_names: bool = field(
-        default=False,
-        metadata=option("Whether hashes replace names and UIDs in it; the hashes differ after each start."),
     )

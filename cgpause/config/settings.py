@@ -15,7 +15,7 @@ from cgpause.config.memory_high import MemoryHighConfig
 from cgpause.config.options import option
 from cgpause.config.pods import PodClass, PodRule, ProtectConfig
 from cgpause.config.policies import ReserveConfig, WatermarkConfig
-from cgpause.config.records import HistoryConfig, MetricsConfig, TraceConfig
+from cgpause.config.records import HistoryConfig, MetricsConfig
 from cgpause.core.model import Policy
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "ProtectConfig",
     "ReserveConfig",
     "ThrottleConfig",
-    "TraceConfig",
     "WatermarkConfig",
 ]
 
@@ -54,10 +53,7 @@ class Config:
         ),
         "sampling": "removed, the daemon samples every 50 ms to 2 s as memory requires: delete this section",
         "throttle.period_us": "removed, the period is always 100 ms: delete this line, and give quota_us for 100 ms",
-        "trace.interval_s": "removed, the daemon records every second: delete this line, or use "
-        "`cgpause lab record --interval`",
-        "trace.max_mib": "removed, the trace takes up to 64 MiB: delete this line, or use "
-        "`cgpause lab record --max-size`",
+        "trace": "removed, `cgpause lab record` records a node: delete this section (docs/trace.md)",
     }
     """Sections and options of earlier versions, each with the message for a file that still sets it."""
 
@@ -95,10 +91,6 @@ class Config:
     )
     metrics: MetricsConfig = field(
         default=MetricsConfig(), metadata=option("Metrics for Prometheus (docs/metrics.md).")
-    )
-    trace: TraceConfig = field(
-        default=TraceConfig(),
-        metadata=option("A recording of the node, in /var/lib/cgpause (docs/trace.md)."),
     )
     protect: ProtectConfig = field(
         default=ProtectConfig(), metadata=option("Pods that are never paused, unless a rule below allows it.")

@@ -21,7 +21,6 @@ from cgpause.core.model import Headroom, Sample
 from cgpause.daemon.intake import Intake
 from cgpause.daemon.saver import Saver
 from cgpause.daemon.status import Status
-from cgpause.daemon.tracer import Tracer
 from cgpause.kernel.inotify import Changes
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.sampler import Sampler
@@ -53,7 +52,6 @@ class Loop:
     intake: Intake
     sampler: Sampler
     status: Status
-    tracer: Tracer
     saver: Saver
     state: State
     release: Callable[[], object]
@@ -71,7 +69,7 @@ class Loop:
 
     def wait(self) -> Woken:
         """Wait for an event or for the next due time; return what has happened."""
-        parts = (self.intake.follower.times, self.status, self.intake.publisher, self.tracer, self.saver)
+        parts = (self.intake.follower.times, self.status, self.intake.publisher, self.saver)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
         woken = Woken(Changes(), urgent=False)
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):
@@ -98,10 +96,9 @@ class Loop:
                 self._decide(at_ns)
             self.intake.actuator.counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         if self.sample is not None:
-            at_ns = max(at_ns, self.sample.at_ns)  # the tracer records the sample of this very time
+            at_ns = max(at_ns, self.sample.at_ns)  # a pause of this turn began then
         self.status.turn(at_ns, None if self._blind else self.headroom)
         self.intake.publisher.turn(at_ns)
-        self.tracer.turn(at_ns, self.sample)
         self.saver.turn(at_ns, self.state.reserve.growths.peaks, self.intake.tree.kinds)
 
     def _rests(self, at_ns: int) -> bool:

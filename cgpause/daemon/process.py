@@ -30,7 +30,6 @@ from cgpause.daemon.intake import Intake
 from cgpause.daemon.loop import Loop
 from cgpause.daemon.publisher import Publisher
 from cgpause.daemon.status import Status
-from cgpause.daemon.tracer import Tracer
 from cgpause.kernel import logfmt
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
 from cgpause.kernel.inotify import Watch
@@ -102,7 +101,6 @@ class Daemon:
             Intake(tree, follower, watch, psi, actuator, brake, distress, publisher),
             sampler,
             Status(self._notifier, tree, actuator.counts),
-            Tracer(None if dry_run else options.trace_path, tree, sampler),
             saver.Saver(options.learned_path, self._history, known.peaks),
             State(reserve=with_peaks(known.peaks)),
             release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
@@ -141,7 +139,6 @@ class Daemon:
         signal.set_wakeup_fd(self._signals_in, warn_on_full_buffer=False)
         loop.epoll.register(self._signals, select.EPOLLIN)
         loop.intake.publisher.configure(config.metrics)
-        loop.tracer.configure(config.trace)
         loop.schedule = loop.intake.refresh(loop.schedule, None, now_ns())
         for tracked in tree.pods.values():
             if tracked.pod.paused is not None:
@@ -188,7 +185,6 @@ class Daemon:
                 self._history.limit(config.history.max_mib)
             loop.intake.follower.times.expire_facts()
             loop.intake.publisher.configure(config.metrics)
-            loop.tracer.configure(config.trace)
             log.info("configuration reloaded %s", fields(file=self._options.config_shown))
         self._notifier.send("READY=1")
 
@@ -229,7 +225,6 @@ class Daemon:
         # Unlock before anything waits for a disk: a disk that hangs keeps this process and would block the next daemon.
         self._root.unlock_for_daemon()
         # Wait for disks only now, when no pod is paused any more.
-        self._loop.tracer.close()
         if not failed:
             self._loop.saver.close(self._loop.state.reserve.growths.peaks, self._tree.kinds)
         if self._history is not None:

@@ -30,7 +30,6 @@ from cgpause.config.settings import (
     ProtectConfig,
     ReserveConfig,
     ThrottleConfig,
-    TraceConfig,
     WatermarkConfig,
 )
 from cgpause.core.model import CpuMax, QosClass
@@ -59,7 +58,6 @@ def test_the_defaults_are_the_documented_ones() -> None:
         memory_high=MemoryHighConfig(enabled=True),
         history=HistoryConfig(max_mib=16),
         metrics=MetricsConfig(publish=False),
-        trace=TraceConfig(record=False, hash_names=False),
         protect=ProtectConfig(namespaces=("kube-system",), static_pods=True, guaranteed=True),
         pods=(),
     )

@@ -122,7 +122,7 @@ def test_a_broken_rule_is_reported_with_its_place(text: str, expected: list[str]
             "[watermrk]\n",
             'unknown section; did you mean "watermark"?; known here: '
             "policy, mechanism, reserve, watermark, throttle, hold, memory_high, history, "
-            "metrics, trace, protect, pods",
+            "metrics, protect, pods",
             id="section",
         ),
         pytest.param(
@@ -253,7 +253,7 @@ def test_an_error_prints_one_line_per_problem_with_source_and_option() -> None:
         pytest.param("[watermark\n", 1, "Expected", id="open-header"),
         pytest.param("\n[protect]\nnamespaces = [\n'a',\n", 4, "Invalid value", id="list-never-closed"),
         pytest.param("policy = 'watermark'\n\npolicy = 'watermark'\n", 3, "set twice", id="duplicate-option"),
-        pytest.param("[hold]\n[trace]\n[hold]\n", 3, "opened twice", id="duplicate-section"),
+        pytest.param("[hold]\n[metrics]\n[hold]\n", 3, "opened twice", id="duplicate-section"),
         pytest.param("hold.settle_s = 1\n[hold]\n", 2, "opened twice", id="dotted-then-section"),
         pytest.param("[[pods]]\n[pods]\n", 2, "opened twice", id="array-then-section"),
         pytest.param("\nx = 1\x00\n", 2, "Expected newline", id="nul"),

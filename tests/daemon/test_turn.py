@@ -58,7 +58,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
         return sample(at_ns, 10, [PodUsage(1, pod("a"))])
 
     times: list[int] = []
-    traced = SimpleNamespace(turn=lambda at_ns, _: times.append(at_ns))
+    saver = SimpleNamespace(turn=lambda at_ns, *_: times.append(at_ns))
     part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
         tree=SimpleNamespace(config=Config(), kinds=None, spare_unmade=quiet),
@@ -72,8 +72,8 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
         sleep_ns=quiet,
     )
     sampler = SimpleNamespace(sample=read, kubepods_current_bytes=0, follow_kubelet=lambda _: False)
-    parts = {name: cast(Any, part) for name in ("epoll", "status", "saver")}
-    parts["tracer"] = traced
+    parts = {name: cast(Any, part) for name in ("epoll", "status")}
+    parts["saver"] = cast(Any, saver)
     loop = Loop(**parts, signals=0, intake=cast(Any, intake), sampler=cast(Any, sampler), state=State(), release=quiet)
 
     loop.schedule = Schedule(sample_at_ns=2000 * S)  # an event comes first
@@ -82,7 +82,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
 
     assert taken == [1000 * S + 3 * S // 4]
     assert late == [3 * S // 4]
-    assert times == taken, "the trace has this sample"
+    assert times == taken, "no later than a pause of this sample"
 
 
 def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -> None:

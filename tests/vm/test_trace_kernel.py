@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.trees import wait_until
-from vm.realnode import LIMIT_MIB, MIB, NOT_HELD_LONG, QUICK, Node, Start
+from vm.realnode import LIMIT_MIB, MIB, Node
 
 from cgpause.telemetry.trace.read import Trace, load_trace
 
@@ -101,18 +101,3 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
         assert estimate["ends_with_oom_kill"]
         # A pod that stands still keeps what its record gives back: a few pages, more than a pause of a moment saves.
         assert estimate["last_headroom_bytes"] >= estimate["recorded_last_headroom_bytes"] - MIB
-
-
-def test_the_daemon_records_in_the_sandbox_of_its_unit(node: Node, start: Start, state: Path) -> None:
-    node.add("secret", 40)
-    config = QUICK + NOT_HELD_LONG + "[trace]\nrecord = true\nhash_names = true\n"
-    daemon = start(config, options=["--state-dir", str(state)])
-    path = state / "trace.jsonl.gz"
-    wait_until(lambda: path.exists() and path.stat().st_size > 0, "the first samples")
-    assert daemon.stop() == 0
-
-    assert "trace not written" not in daemon.log
-    trace = load_trace(str(path))
-    assert trace.headers[0].by_daemon
-    assert (trace.pods, trace.samples > 1) == (1, True)
-    assert "secret" not in repr(trace.lines)

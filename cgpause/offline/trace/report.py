@@ -77,7 +77,6 @@ def summary(trace: Trace) -> dict[str, Any]:
         "gaps": gaps,
         "torn_lines": trace.torn,
         "pods": trace.pods,
-        "by": "daemon" if last.by_daemon else "record",
         "version": last.version,
         "names": "hashed" if last.hashed else "as they were",
         "capacity_bytes": headroom.capacity_bytes,

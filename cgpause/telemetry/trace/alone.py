@@ -130,7 +130,7 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     """
     raise_descriptor_limit()
     try:
-        files = TraceFiles(plan.path, plan.max_bytes, fresh=True)
+        files = TraceFiles(plan.path, plan.max_bytes)
     except OSError as e:
         hint = "name another file" if isinstance(e, FileExistsError) else "name a file that can be made"
         raise KernelWriteError(e.filename or plan.path, e, hint=hint) from e

@@ -79,16 +79,15 @@ class Decoder:
         schema = values["cgpause_trace"]
         if schema != SCHEMA or isinstance(schema, bool):
             raise BadLineError(f"cgpause_trace: found {_shown(schema)}; this cgpause reads schema {SCHEMA}")
-        by, hashed = values.get("by"), values.get("hashed")
-        if by not in ("daemon", "record") or not isinstance(hashed, bool):
-            raise BadLineError(f"found by {_shown(by)}, hashed {_shown(hashed)}; allowed: daemon or record; a boolean")
+        hashed = values.get("hashed")
+        if not isinstance(hashed, bool):
+            raise BadLineError(f"found hashed {_shown(hashed)}; allowed: a boolean")
         header = Header(
             boot=_text(values, "boot"),
             time_s=_number(values, "time", _LATEST_S),
             at_ns=_whole(values, "at", _MOST // 1000) * 1000,
             interval_s=_number(values, "interval", 86400.0),
             version=_text(values, "version"),
-            by_daemon=by == "daemon",
             hashed=hashed,
             quantum_bytes=_whole(values, "quantum", 1 << 30),
         )

@@ -98,7 +98,6 @@ class Encoder:
                 "at": self._origin_ns // 1000,
                 "interval": header.interval_s,
                 "quantum": self._quantum,
-                "by": "daemon" if header.by_daemon else "record",
                 "hashed": self._hide is not None,
             }
         )

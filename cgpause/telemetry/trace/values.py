@@ -32,7 +32,6 @@ class Header:
     """Interval between two samples while memory is not tight, in s."""
     version: str
     """Version of the cgpause that recorded it."""
-    by_daemon: bool = False
     hashed: bool = False
     """Whether hashes replace names, UIDs and the boot id."""
     quantum_bytes: int = QUANTUM_BYTES

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import zlib
 from collections.abc import Sequence
 
@@ -22,13 +21,13 @@ LEAST_BYTES = 1 << 20
 
 
 class TraceFiles:
-    """The files of one trace; the newest is open. If `full`, the caller begins again with a header."""
+    """The files of a new trace; the newest is open. If `full`, the caller begins again with a header."""
 
-    def __init__(self, path: str, max_bytes: int, *, fresh: bool) -> None:
-        """Open the trace; with `fresh` it must not exist, otherwise the writer continues it.
+    def __init__(self, path: str, max_bytes: int) -> None:
+        """Make the trace.
 
         Raises:
-            OSError: the file cannot be opened or is not a regular file; with `fresh`, the trace exists.
+            OSError: the file cannot be made, or a file of that trace exists.
         """
         self.path = path
         self._part_bytes = max(max_bytes, LEAST_BYTES) // SEGMENTS
@@ -39,11 +38,10 @@ class TraceFiles:
         """Size of the open file in bytes."""
         self.written = 0
         """Bytes written since the trace was opened."""
-        if fresh:
-            for number in range(SEGMENTS):
-                if os.path.lexists(segment(path, number)):
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), segment(path, number))
-        self._open(os.O_EXCL if fresh else 0)
+        for number in range(SEGMENTS):
+            if os.path.lexists(segment(path, number)):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), segment(path, number))
+        self._open()
 
     @property
     def full(self) -> bool:
@@ -67,11 +65,8 @@ class TraceFiles:
         if self._packs:
             if self._pack is None:
                 self._pack = zlib.compressobj(wbits=31)
-            data += self._pack.compress(text) + self._pack.flush(zlib.Z_SYNC_FLUSH)
-        else:
-            # The last writer may have died within a line.
-            data = b"\n" + text if begins and self.size else text
-        self._write(data)
+            text = self._pack.compress(text) + self._pack.flush(zlib.Z_SYNC_FLUSH)
+        self._write(data + text)
 
     def close(self) -> None:
         """Write the end of the compressed data and close; a reader does not need that end."""
@@ -102,14 +97,8 @@ class TraceFiles:
         for number in reversed(range(SEGMENTS - 1)):
             if os.path.lexists(segment(self.path, number)):
                 os.rename(segment(self.path, number), segment(self.path, number + 1))
-        self._open(os.O_EXCL)
+        self._open()
 
-    def _open(self, more: int) -> None:
-        # O_NONBLOCK: a FIFO must not block. No link is followed, because root writes here.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | more
-        fd = os.open(self.path, flags, 0o600)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file", self.path)
-        self._fd, self.size = fd, found.st_size
+    def _open(self) -> None:
+        # O_EXCL follows no link: root writes here.
+        self._fd, self.size = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), 0
