@@ -23,7 +23,7 @@ from cgpause.cli.stream import Stream
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
 from cgpause.core.errors import printable
 from cgpause.core.exit_codes import Exit
-from cgpause.core.model import About, Mechanism, Policy
+from cgpause.core.model import Mechanism, Policy
 from cgpause.core.paths import (
     DEFAULT_CONFIG,
     DEFAULT_LISTEN,
@@ -417,25 +417,6 @@ def metrics(
 
         interval_s = seconds(interval, "--interval")
         exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
-
-
-@_command(_NODE, "cgpause condition paused")
-def condition(
-    context: typer.Context,
-    about: Annotated[About, typer.Argument(metavar="|".join(About), help="The condition to print.")],
-) -> None:
-    """Print one condition of this node, for node-problem-detector.
-
-    paused: pods are paused. unsafe: the daemon does not run, or a pod cannot be resumed.
-
-    The exit code is 0 if the condition is false, 1 if it is true, and 2 if that is unknown.
-    """
-    from cgpause.cli.condition import read_condition
-
-    given: Globals = context.obj
-    status, message = read_condition(about, given.cgroup_root, given.log_dir, given.metrics_path)
-    typer.echo(message)
-    raise typer.Exit(status)
 
 
 @_command(_NODE, "cgpause bug-report", "bug-report")

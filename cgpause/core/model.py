@@ -33,13 +33,6 @@ class Mechanism(StrEnum):
     FREEZE = "freeze"
 
 
-class About(StrEnum):
-    """The conditions of a node that `cgpause condition` prints."""
-
-    PAUSED = "paused"
-    UNSAFE = "unsafe"
-
-
 class Owner(StrEnum):
     """The owner of a pause; the daemon never ends an operator's pause before its time."""
 

@@ -90,19 +90,6 @@ def _sample(name: str, labels: dict[str, str], value: float) -> str:
     return f"{name}{{{shown}}} {float(value)}\n" if shown else f"{name} {float(value)}\n"
 
 
-def figure(text: bytes, series: str) -> float | None:
-    """Return the value of a series in the daemon's text, such as `cgpause_degraded{what="psi"}`; None without one.
-
-    Raises:
-        PublishedError: the value is no number.
-    """
-    found = re.search(rb"^%b (\S+)$" % re.escape(series.encode()), text, re.MULTILINE)
-    try:
-        return None if found is None else float(found[1])
-    except ValueError as e:
-        raise PublishedError(f"the published figures are damaged: {e}") from e
-
-
 def read(path: str) -> tuple[Stamp, bytes]:
     """Return the time of the last publication, and its text for Prometheus.
 

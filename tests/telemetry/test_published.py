@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cgpause.kernel.wholefile import replace
 from cgpause.telemetry import published
 from cgpause.telemetry.metrics import BY_NAME, FAMILIES, Figure, Values
-from cgpause.telemetry.published import PublishedError, Stamp, encode, exposition, figure, read
+from cgpause.telemetry.published import PublishedError, Stamp, encode, exposition, read
 
 S = 1_000_000_000
 STAMP = Stamp(at_ns=5 * S, time=1795000000.5, interval_s=5.0)
@@ -104,21 +104,6 @@ def test_no_name_breaks_the_exposition_or_passes_for_another(names: list[tuple[s
         key = (("mechanism", "throttle"), ("namespace", namespace), ("pod", pod))
         expected["cgpause_pod_pauses_total", key] = number
     assert found == expected
-
-
-def test_the_value_of_a_series_can_be_asked_for() -> None:
-    text = exposition(
-        {
-            "cgpause_damaged_pods": [Figure((), 2)],
-            "cgpause_degraded": [Figure(("psi",), 0), Figure(("memory",), 1)],
-        }
-    )
-
-    assert figure(text, "cgpause_damaged_pods") == 2
-    assert figure(text, 'cgpause_degraded{what="memory"}') == 1
-    assert figure(text, 'cgpause_degraded{what="psi"}') == 0
-    assert figure(text, "cgpause_degraded") is None
-    assert figure(text, "cgpause_headroom_bytes") is None
 
 
 @pytest.mark.parametrize(
