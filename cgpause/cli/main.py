@@ -398,12 +398,7 @@ def metrics(
             metavar="ADDRESS:PORT", help=f"Serve them there (default: {DEFAULT_LISTEN}; :PORT: on all addresses)."
         ),
     ] = None,
-    textfile: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.prom", help="Write this file instead, for node_exporter's textfile collector."),
-    ] = None,
-    interval: Annotated[str | None, typer.Option(metavar="TIME", help="How often to write it (default: 15s).")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print them, or write the file, once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print them once and end.")] = False,
 ) -> None:
     """Serve the daemon's metrics to Prometheus.
 
@@ -415,8 +410,7 @@ def metrics(
     with exits():
         from cgpause.telemetry import exporter
 
-        interval_s = seconds(interval, "--interval")
-        exporter.run(given.metrics_path, listen=listen, textfile=textfile, interval_s=interval_s, once=once)
+        exporter.run(given.metrics_path, listen=listen, once=once)
 
 
 @_command(_NODE, "cgpause bug-report", "bug-report")

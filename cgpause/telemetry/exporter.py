@@ -1,4 +1,4 @@
-"""`cgpause metrics`: the daemon's published metrics for Prometheus, by HTTP or as a file for node_exporter.
+"""`cgpause metrics`: the daemon's published metrics for Prometheus, by HTTP.
 
 It is a separate process without root: the daemon has no network and no time for HTTP. It serves the file that the
 daemon publishes; while that is old or missing, only the metric that shows that the daemon is down.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
-import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
@@ -23,16 +22,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, HostError, UsageError, printable
+from cgpause.core.errors import HostError, UsageError, printable
 from cgpause.core.paths import DEFAULT_LISTEN
-from cgpause.kernel import logfmt, wholefile
+from cgpause.kernel import logfmt
 from cgpause.kernel.logfmt import fields
 from cgpause.telemetry import published
 from cgpause.telemetry.published import PublishedError, exposition, stamp_values
 
 log = logging.getLogger(__name__)
 
-_INTERVAL_S = 15
 _DEADLINE_S = 10.0
 """Longest time of a connection, whether or not its request has come and the client has read the answer."""
 _CLIENTS = 8
@@ -107,38 +105,25 @@ class Source:
             log.warning("nothing to show but cgpause_up 0: %s", text)
 
 
-def run(path: str | None, *, listen: str | None, textfile: str | None, interval_s: int | None, once: bool) -> None:
+def run(path: str | None, *, listen: str | None, once: bool) -> None:
     """Run `cgpause metrics`; `path` is the file that the daemon publishes.
 
     Raises:
         UsageError: the options contradict each other, or one is not allowed.
-        CgpauseError: the metrics cannot be served or written.
+        HostError: the metrics cannot be served.
     """
     if path is None:
         raise UsageError("--cgroup-root: nothing is published about another tree without --run-dir")
-    if textfile is None and interval_s is not None:
-        raise UsageError("--interval goes with --textfile: over HTTP each scrape reads anew")
-    if listen is not None and (once or textfile is not None):
-        raise UsageError(f"--listen does not go with {'--once' if once else '--textfile'}")
-    if textfile is not None and not textfile.endswith(".prom"):
-        raise UsageError(f"--textfile {printable(textfile)}: node_exporter reads files named *.prom only")
+    if listen is not None and once:
+        raise UsageError("--listen does not go with --once")
     where = parse_listen(listen or DEFAULT_LISTEN)
     source = Source(path)
     if once:
-        if textfile is None:
-            sys.stdout.write(source.text().decode())
-        else:
-            write_textfile(source, textfile)
+        sys.stdout.write(source.text().decode())
         return
     logfmt.set_up(verbose=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if textfile is None:
-        serve(source, where)
-    else:
-        keep_textfile(source, textfile, interval_s or _INTERVAL_S)
-
-
-# --- over HTTP -------------------------------------------------------------------------------------------------------
+    serve(source, where)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -252,7 +237,8 @@ def serve(source: Source, listen: Listen) -> None:
         raise HostError(f"cannot listen on {listen.url}: {e.strerror}; --listen names another address") from e
     with server:
         log.info("serving %s", fields(url=Listen(server.server_name, server.server_port).url))
-        _until_told(server.serve_forever)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _bound(listen: Listen, app: WSGIApplication) -> _Server:
@@ -263,52 +249,3 @@ def _bound(listen: Listen, app: WSGIApplication) -> _Server:
         if listen.host or e.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
         return _Server(Listen("0.0.0.0", listen.port), app)  # noqa: S104 - the operator asked for all addresses
-
-
-# --- as a file -------------------------------------------------------------------------------------------------------
-
-
-def write_textfile(source: Source, path: str) -> None:
-    """Write the file that node_exporter's textfile collector reads, in one step.
-
-    Raises:
-        CgpauseError: the file cannot be written.
-    """
-    try:
-        wholefile.replace(path, source.text())
-    except OSError as e:
-        raise CgpauseError(f"cannot write {printable(path)}: {e.strerror}") from e
-
-
-def keep_textfile(source: Source, path: str, interval_s: float) -> None:
-    """Write the file at intervals until SIGTERM or Ctrl-C; then remove it, because its values become old.
-
-    Raises:
-        CgpauseError: the first write failed; a later failure is logged once, and the next write tries again.
-    """
-    write_textfile(source, path)
-    log.info("writing %s", fields(file=path, interval_s=interval_s))
-
-    def again() -> None:
-        complaint: str | None = None
-        while True:
-            time.sleep(interval_s)
-            try:
-                write_textfile(source, path)
-            except CgpauseError as e:
-                if complaint != str(e):
-                    log.warning("%s", e)
-                complaint = str(e)
-            else:
-                complaint = None
-
-    try:
-        _until_told(again)
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
-
-
-def _until_told(work: Callable[[], None]) -> None:
-    with suppress(KeyboardInterrupt):
-        work()

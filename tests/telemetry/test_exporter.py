@@ -14,15 +14,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from helpers.commandline import Patch, invoke
+from helpers.commandline import invoke
 from helpers.metrics import Samples, parsed
 from helpers.trees import wait_until
 
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, UsageError
+from cgpause.core.errors import UsageError
 from cgpause.core.paths import METRICS_FILE
 from cgpause.kernel import wholefile
-from cgpause.telemetry.exporter import Listen, Source, keep_textfile, parse_listen
+from cgpause.telemetry.exporter import Listen, Source, parse_listen
 from cgpause.telemetry.metrics import Figure, Values
 from cgpause.telemetry.published import Stamp, encode
 
@@ -151,41 +151,6 @@ def test_what_is_no_address_is_refused_with_what_is_allowed(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-# --- as a file -------------------------------------------------------------------------------------------------------
-
-
-def test_a_textfile_that_cannot_be_written_the_first_time_is_an_error(tmp_path: Path, path: str) -> None:
-    with pytest.raises(CgpauseError, match=r"cannot write .*absent/x\.prom: No such file"):
-        keep_textfile(Source(path), str(tmp_path / "absent" / "x.prom"), 1)
-
-
-def test_later_it_is_said_once_and_tried_again_and_at_the_end_the_file_goes(
-    tmp_path: Path, path: str, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
-) -> None:
-    target = tmp_path / "folder" / "cgpause.prom"
-    target.parent.mkdir()
-    steps = iter(["break", "still", "mend", "works", "end"])
-
-    def sleep(_: float) -> None:
-        match next(steps):
-            case "break":
-                target.parent.rename(tmp_path / "away")
-            case "mend":
-                (tmp_path / "away").rename(target.parent)
-                target.unlink()
-            case "end":
-                assert target.exists()
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr("cgpause.telemetry.exporter.time.sleep", sleep)
-    keep_textfile(Source(path), str(target), 1)
-
-    assert [record.getMessage() for record in caplog.records if "cannot write" in record.getMessage()] == [
-        f"cannot write {target}: No such file or directory"
-    ]
-    assert list(target.parent.iterdir()) == []
-
-
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -202,26 +167,10 @@ def test_once_prints_everything(path: str, publish: Publish) -> None:
     assert parsed(result.stdout.encode())["cgpause_up", ()] == 1
 
 
-def test_once_writes_the_file(tmp_path: Path, path: str, publish: Publish) -> None:
-    publish(snapshot())
-    target = str(tmp_path / "x.prom")
-
-    result = invoke(*metrics(path, "--once", "--textfile", target))
-
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert parsed(Path(target).read_bytes())["cgpause_up", ()] == 1
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         pytest.param(["--listen", "here"], "--listen here: give an IP address and a port", id="listen"),
-        pytest.param(["--interval", "5s"], "--interval goes with --textfile", id="interval"),
-        pytest.param(
-            ["--textfile", "/x.prom", "--interval", "0"], "--interval: invalid time '0': use 90s", id="no-time"
-        ),
-        pytest.param(["--textfile", "/x.txt"], "node_exporter reads files named *.prom only", id="name"),
-        pytest.param(["--textfile", "/x.prom", "--listen", "127.0.0.1:1"], "--listen does not go with", id="both"),
         pytest.param(["--once", "--listen", "127.0.0.1:1"], "--listen does not go with --once", id="once"),
     ],
 )
@@ -237,13 +186,6 @@ def test_another_tree_has_no_figures_unless_told_where(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "--run-dir" in result.stderr
-
-
-def test_a_file_that_cannot_be_written_exits_5(path: str) -> None:
-    result = invoke(*metrics(path, "--once", "--textfile", "/nonexistent/x.prom"))
-
-    assert result.exit_code == 5
-    assert "cannot write /nonexistent/x.prom" in result.stderr
 
 
 # --- over HTTP, as a process -----------------------------------------------------------------------------------------
@@ -422,21 +364,3 @@ def test_a_port_that_is_taken_says_so(path: str) -> None:
     assert done.stderr.strip().endswith(
         f"cannot listen on http://{where}/metrics: Address already in use; --listen names another address"
     )
-
-
-def test_a_textfile_is_kept_until_it_is_told_to_end(path: str, tmp_path: Path, publish: Publish) -> None:
-    target = tmp_path / "cgpause.prom"
-    publish(snapshot())
-    server = Server(path, tmp_path / "log", "--textfile", str(target), "--interval", "1s")
-    try:
-        wait_until(target.exists, "the file", 60)
-        first = target.stat().st_ino
-        wait_until(lambda: target.stat().st_ino != first, "the next", 60)
-        assert parsed(target.read_bytes())["cgpause_up", ()] == 1
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0
-    finally:
-        server.process.kill()
-        server.process.wait()
-    assert not target.exists()
-    assert "Traceback" not in server.log

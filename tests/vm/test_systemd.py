@@ -629,9 +629,9 @@ def test_a_unit_that_is_turned_away_leaves_alone_what_the_first_daemon_holds(cal
 
 
 @contextlib.contextmanager
-def drop_in(number: int) -> Iterator[None]:
+def drop_in() -> Iterator[None]:
     """Install the manual's drop-in for the metrics unit during the block."""
-    text = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)[number]
+    (text,) = re.findall(r"```ini\n(.*?)```", (REPO / "docs/metrics.md").read_text(), re.DOTALL)
     path = Path("/etc/systemd/system/cgpause-metrics.service.d/override.conf")
     path.parent.mkdir()
     path.write_text(text)
@@ -685,24 +685,19 @@ def test_an_upgrade_keeps_the_metrics(calm: Node) -> None:
 
 
 def test_nobody_else_reaches_the_metrics_even_where_they_listen_on_all_addresses() -> None:
-    with drop_in(0):
+    with drop_in():
         wait_until(lambda: serves("cgpause_up", "1.0"), "the metrics on the loopback")
         with pytest.raises(OSError, match="timed out"):
             urllib.request.urlopen("http://10.0.2.15:10912/metrics", timeout=5)
 
 
-def test_a_textfile_is_written_where_node_exporter_reads_it_and_goes_with_the_unit() -> None:
-    file = Path("/var/lib/prometheus/node-exporter/cgpause.prom")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with drop_in(1):
-        wait_until(file.exists, "the file")
-        assert "\ncgpause_up 1.0\n" in file.read_text()
-        assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
-        run("systemctl", "stop", "cgpause-metrics")
-        assert not file.exists()
+def test_everyone_may_read_the_file_for_node_exporter_and_it_goes_with_the_option() -> None:
+    file = RUN / "metrics.prom"
+    assert "\ncgpause_up 1.0\n" in file.read_text()
+    assert stat.filemode(file.stat().st_mode) == "-rw-r--r--"
     CONFIG.write_text(CONFIG_TEXT)
     run("systemctl", "reload", "cgpause")
-    wait_until(lambda: not (RUN / "metrics.prom").exists(), "nothing to be published any more")
+    wait_until(lambda: not file.exists(), "nothing to be published any more")
 
 
 @pytest.mark.parametrize("python", [None, "gone", "another"])

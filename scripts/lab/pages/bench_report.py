@@ -142,8 +142,8 @@ def _trace(trace: dict[str, Any]) -> list[str]:
         "## A recording",
         "",
         f"`cgpause lab record` ([trace.md](../trace.md)) with {trace['pods']} pods, after its start, packed. The CPU",
-        "time is the whole process's. A host that is busy with other work makes that CPU time longer, for caches and cores are",
-        "shared: its load average, of the minute before, is how busy it was.",
+        "time is the whole process's. A host that is busy with other work makes that CPU time longer, for caches and",
+        "cores are shared: its load average, of the minute before, is how busy it was.",
         "",
         *_table(
             {
