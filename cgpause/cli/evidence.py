@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -45,12 +45,11 @@ _PROPERTIES = (
     "ExecMainStatus,ExecMainStartTimestamp,StatusText,ControlGroup,MemoryCurrent,MemoryMin,MemoryMax,CPUUsageNSec,"
     "TasksCurrent,OOMScoreAdjust,CapabilityBoundingSet,ReadWritePaths,WatchdogUSec"
 )
+"""The properties of a unit in the report. Its text may have passwords: in Environment=, in a comment."""
 _BOOT_OPTIONS = re.compile(
     r"(?:psi|cgroup[\w.]*|swapaccount|systemd\.(?:unified|legacy)[\w.]*|init_on_\w+|transparent_hugepage|lockdown|"
     r"mitigations|nohz\w*|isolcpus|maxcpus|mem|numa\w*|hugepages\w*)(?:=.*)?"
 )
-_SECRET = re.compile(r"[#;\s]*(?:Environment|SetCredential\w*|PassEnvironment)\s*=")
-_OPTIONS_ALONE = re.compile(r"""CGPAUSE_OPTIONS=[^\s"']*|"CGPAUSE_OPTIONS=[^"]*\"""")
 _PACKAGES = ("typer", "click", "rich", "psutil", "inotify-simple")
 _KUBEPODS_FILES = (
     "cgroup.controllers",
@@ -127,7 +126,7 @@ def sources_of(given: Globals, config: Config) -> list[DocumentSource]:
         DocumentSource("status.json", "cgpause status", lambda: _status(given, config)),
         DocumentSource("explain.json", "cgpause explain", lambda: _explain(given, config)),
         DocumentSource("history.jsonl", f"the last {EVENTS} events of the history", lambda: _history(given)),
-        DocumentSource("unit.txt", "the unit's properties, and it and its drop-ins", partial(_unit, UNIT)),
+        DocumentSource("unit.txt", "the unit's properties", partial(_unit, UNIT)),
         DocumentSource("journal.txt", f"the last {JOURNAL_LINES} lines of its log", partial(_journal, UNIT)),
         DocumentSource("metrics-unit.txt", "the same of the metrics' unit", partial(_unit, _METRICS_UNIT)),
         DocumentSource("metrics-journal.txt", "and the end of its log", partial(_journal, _METRICS_UNIT)),
@@ -243,39 +242,7 @@ def _unit(unit: str) -> str:
     shown = _output(["systemctl", "show", f"--property={_PROPERTIES}", unit])
     if "LoadState=not-found" in shown:
         raise NotHere(f"{unit} is not installed")
-    return without_secrets(shown + "\n" + _output(["systemctl", "cat", "--no-pager", unit]))
-
-
-def without_secrets(unit: str) -> str:
-    """Return a unit's text without the values of its environment and credentials, such as a proxy's password.
-
-    Assignments that are comments are left out too. CGPAUSE_OPTIONS stays where nothing else is assigned with it.
-    """
-    kept: list[str] = []
-    lines = iter(unit.split("\n"))
-    hides = False
-    """Whether the line before is a comment that was left out, and goes on in the next comment."""
-    for line in lines:
-        found, is_comment = _SECRET.match(line), line.lstrip().startswith(("#", ";"))
-        if is_comment and (found or hides):  # systemd joins no comment with the line after it
-            kept.append(f"{found[0] if found else '# '}(left out)")
-            hides = line.endswith("\\")
-            continue
-        hides = False
-        if not found:
-            kept.append(line)
-            continue
-        value = _logical_line(line[found.end() :], lines)
-        kept.append(found[0] + (value if _OPTIONS_ALONE.fullmatch(value.strip()) else "(left out)"))
-    return "\n".join(kept)
-
-
-def _logical_line(line: str, following: Iterator[str]) -> str:
-    """Return a line with those that continue it, as systemd joins them: it skips comments in between."""
-    while (len(line) - len(line.rstrip("\\"))) % 2:
-        more = next((each for each in following if not each.lstrip().startswith(("#", ";"))), "")
-        line = f"{line[:-1]} {more}"
-    return line
+    return shown
 
 
 def _journal(unit: str) -> str:
