@@ -31,6 +31,7 @@ _VOLUMES_S: Final = 0.3
 (podAttachAndMountRetryInterval in pkg/kubelet/volumemanager/volume_manager.go)."""
 _SANDBOX_S: Final = 0.5
 """From there to the container: the runtime sets up the pod's network, and creates the container. An estimate."""
+START_S: Final = _VOLUMES_S + _SANDBOX_S
 
 
 def fits(admitted_bytes: Iterable[int], request: int, capacity_bytes: int) -> bool:
@@ -130,7 +131,8 @@ class Policy:
     """Parameters of a kubelet."""
 
     oversubscription: float
-    backoff_scale: float
+    scale: float
+    """Factor on kubelet's times: back-off, and the steps in which a pod starts."""
     linger_s: float = 5.0
     """Longest delay in seconds before the pod of a finished job is removed; `may_remove` can end it earlier."""
     tick_s: float = 0.5
@@ -203,7 +205,7 @@ class Kubelet:
             self._lasting += 1
             self._start_pod(job)
         while any(not running.has_started for running in self._admitted.values()):
-            self._turn(_VOLUMES_S + _SANDBOX_S)
+            self._turn(START_S)
 
     def submit(self, job: Job) -> None:
         """Add a job to the end of the queue; callbacks of `run` call this."""
@@ -315,13 +317,13 @@ class Kubelet:
             if is_best_effort
             else oom_score_adj(self._request(job), self._tree.memory_max_bytes),
         )
-        times = JobTimes(waiting_s=self._now() + _VOLUMES_S + _SANDBOX_S)
-        running = _Running(job, pod, Backoff(self._policy.backoff_scale), times)
+        times = JobTimes(waiting_s=self._now() + START_S * self._policy.scale)
+        running = _Running(job, pod, Backoff(self._policy.scale), times)
         self._times[job.name] = times
         self._admitted[job.name] = running
         self._tree.make_pod(pod)
         self._tell(EventKind.ADMITTED, running)
-        self._after(_VOLUMES_S, lambda: self._start_sandbox(running))
+        self._after(_VOLUMES_S * self._policy.scale, lambda: self._start_sandbox(running))
 
     def _request(self, job: Job) -> int:
         if job.request_bytes is not None or job.limit_bytes is None:
@@ -331,7 +333,7 @@ class Kubelet:
     def _start_sandbox(self, running: _Running) -> None:
         self._tree.start_sandbox(running.pod)
         self._tell(EventKind.NETWORKED, running)
-        self._after(_SANDBOX_S, lambda: self._start_container(running))
+        self._after(_SANDBOX_S * self._policy.scale, lambda: self._start_container(running))
 
     def _start_container(self, running: _Running) -> None:
         running.has_started = True

@@ -200,7 +200,7 @@ def run_in(parent: Path, folder: Path, plan: Plan) -> Result:
             if progress.at_s - full_at_s[0] >= plan.seconds:
                 batch.stop()
 
-        policy = kubelet.Policy(plan.oversubscription, backoff_scale=plan.scale, tick_s=0.2)
+        policy = kubelet.Policy(plan.oversubscription, scale=plan.scale, tick_s=0.2)
         batch = Kubelet(tree, policy, on_event=on_event, on_tick=on_tick, run_id="probe")
         jobs = make_jobs(plan, namespaces, worker, work)
         outcome = batch.run(jobs, timeout_s=_FILL_SECONDS + plan.seconds)
