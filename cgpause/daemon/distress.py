@@ -6,7 +6,6 @@ does not work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from cgpause.core.clock import NS_PER_S, now_ns
@@ -29,11 +28,9 @@ _GRACE_NS = 30 * NS_PER_S
 class Distress:
     """Marks pods that the daemon has paused, so that the next decision resumes them."""
 
-    def __init__(self, tree: PodTree, actuator: Actuator, on_containers: Callable[[str], None]) -> None:
-        """Call `on_containers` with the UID of each pod that has changed containers."""
+    def __init__(self, tree: PodTree, actuator: Actuator) -> None:
         self._tree = tree
         self._actuator = actuator
-        self._tell = on_containers
         self._scan_at_ns = 0
         self._unwatched = False
         """Whether the next scan checks everything, as without inotify, although inotify works again."""
@@ -53,7 +50,6 @@ class Distress:
         tracked.list_at_ns = 0
         tracked.processes = Processes()
         self._tree.starts(tracked, at_ns)
-        self._tell(tracked.pod.uid)
         return self._mark(tracked, "its containers changed")
 
     def check_oom(self, tracked: TrackedPod, at_ns: int) -> bool:

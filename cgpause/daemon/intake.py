@@ -94,7 +94,6 @@ class Intake:
         appeared, gone = self.follower.refresh(at_ns, tight=schedule.tight)
         for tracked in appeared:
             self.actuator.read_record(tracked)
-            self.publisher.containers_changed(tracked.pod.uid)
             schedule = _expect_newcomer(schedule, at_ns)
             log.debug("pod appeared %s", fields(pod=tracked.pod.label, cgroup=tracked.cgroup.id.path))
         for pod in gone:

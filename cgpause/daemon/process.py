@@ -92,8 +92,8 @@ class Daemon:
         psi = PsiTriggers(epoll)
         sources = Sources(tree, sampler, psi, watch, brake, actuator.counts, started_at=time.time())
         # A dry run may share the tree with a real daemon: it must not overwrite that daemon's metrics.
-        publisher = Publisher(None if dry_run else options.metrics_path, options.log_dir, sources)
-        distress = Distress(tree, actuator, publisher.containers_changed)
+        publisher = Publisher(None if dry_run else options.metrics_path, sources)
+        distress = Distress(tree, actuator)
         self._signals, self._signals_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._loop = Loop(
             epoll,

@@ -209,11 +209,6 @@ FAMILIES = (
         "Times that kubepods reached its own limit and could reclaim nothing (memory.events.local).",
     ),
     Family(
-        "cgpause_kubepods_container_restarts_total",
-        _C,
-        "Containers that kubelet restarted in existing pods, for any cause; absent if kubelet keeps no logs.",
-    ),
-    Family(
         "cgpause_degraded",
         _G,
         "1 for a source that does not work now: inotify, PSI triggers, or the node's memory.",

@@ -20,7 +20,7 @@ from cgpause.cli.main import app
 from cgpause.config.options import all_entries, header
 from cgpause.config.render import describe
 from cgpause.config.settings import Config
-from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE, TRACE_FILE
+from cgpause.core.paths import DEFAULT_CONFIG, DEFAULT_STATE_DIR, LEARNED_FILE
 from cgpause.ledger.record import XATTR
 
 REVISED = "2026-11-22"
@@ -51,7 +51,6 @@ _FILES = {
     DEFAULT_CONFIG: "The configuration; see `cgpause.toml`(5). It need not exist.",
     DEFAULT_STATE_DIR: "The history: `history.jsonl` and `history.jsonl.1`, a JSON object on each line.",
     f"{DEFAULT_STATE_DIR}/{LEARNED_FILE}": "What the daemon has learned of workloads: their peaks, and what they are.",
-    f"{DEFAULT_STATE_DIR}/{TRACE_FILE}": "The daemon's trace, if it records one; older parts end in `.1` to `.3`.",
     "/var/log/pods, /var/log/containers": "The kubelet's log folders, from whose names pods get theirs.",
 }
 _JOURNAL = ("journalctl -u cgpause CGPAUSE_POD=default/batch-7", "Show what happened to one pod.")

@@ -121,18 +121,3 @@ def test_a_bug_in_the_figures_leaves_everybody_alone(tree: FakeTree, start: Star
         daemon.process.kill()
         daemon.process.wait()
     assert "event not counted" in daemon.log
-
-
-def test_a_restart_of_a_container_is_counted(tree: FakeTree, start: Start, run_dir: Path) -> None:
-    pod = tree.add_pod("web")
-    logs = tree.log_dir / "pods" / f"default_web_{tree.uids['web']}" / "app"
-    logs.mkdir()
-    (logs / "3.log").touch()
-    start(NO_SACRIFICE + METRICS, "--run-dir", str(run_dir))
-    restarts = ("cgpause_kubepods_container_restarts_total",)
-    wait_until(lambda: figures(run_dir).get(restarts) == 0, "the first figures")
-
-    (logs / "4.log").touch()
-    (pod / f"cri-containerd-{'c' * 64}.scope").mkdir()
-
-    wait_until(lambda: figures(run_dir).get(restarts) == 1, "the restart")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.metrics import published_samples
 from helpers.trees import FakeTree, wait_until
 
 from cgpause.config.settings import Config, MetricsConfig
@@ -57,7 +56,7 @@ class Bench:
         self.folder = folder / "run"
         self.folder.mkdir()
         self.path = str(self.folder / METRICS_FILE)
-        self.publisher = Publisher(self.path, str(self.fake.log_dir), self.sources)
+        self.publisher = Publisher(self.path, self.sources)
 
     def published(self) -> Stamp | None:
         try:
@@ -74,11 +73,6 @@ class Bench:
         thread = self.publisher._thread
         assert thread is not None
         wait_until(lambda: not thread.waiting, "the write")
-
-    def restarts(self) -> float | None:
-        found = published_samples(self.path)
-        assert found
-        return found.get(("cgpause_kubepods_container_restarts_total", ()))
 
 
 @pytest.fixture
@@ -262,49 +256,3 @@ def test_without_a_thread_nothing_is_published(
 
     assert bench.publisher.due_ns == NEVER_NS
     assert said(caplog) == [f'metrics not published file={bench.path} error="can\'t start new thread"']
-
-
-# --- restarts --------------------------------------------------------------------------------------------------------
-
-
-def add_log(bench: Bench, pod: str, number: int) -> None:
-    folder = bench.fake.log_dir / "pods" / f"default_{pod}_{bench.fake.uids[pod]}" / "app"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{number}.log").touch()
-
-
-def test_restarts_are_looked_for_where_containers_changed_and_nowhere_else(bench: Bench) -> None:
-    bench.publisher.configure(ON)
-    add_log(bench, "web", 1)
-    bench.turn(10)
-    assert bench.restarts() == 0
-    add_log(bench, "web", 2)
-
-    bench.turn(20)
-    assert bench.restarts() == 0, "nobody told of it"
-    bench.publisher.containers_changed(bench.fake.uids["web"])
-    bench.turn(30)
-
-    assert bench.restarts() == 1
-
-
-def test_without_inotify_they_are_looked_for_everywhere_once_a_minute(bench: Bench) -> None:
-    bench.publisher.configure(ON)
-    bench.turn(100)
-    bench.sources.watch.missed()
-    bench.turn(110)
-    add_log(bench, "web", 2)
-    bench.turn(169)
-    assert bench.restarts() == 0
-
-    bench.turn(175)
-
-    assert bench.restarts() == 2
-
-
-def test_without_logs_there_is_no_figure(bench: Bench) -> None:
-    bench.publisher = Publisher(bench.path, "/nonexistent", bench.sources)
-    bench.publisher.configure(ON)
-    bench.turn(10)
-
-    assert bench.restarts() is None

@@ -89,7 +89,7 @@ def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -
     """Take in that the containers of a pod have changed; the next refresh was due in a quarter of an hour."""
     part: Any = SimpleNamespace(answer_drift=quiet)
     follower: Any = SimpleNamespace(times=times)
-    distress = Distress(bench.tree, bench.actuator, quiet)
+    distress = Distress(bench.tree, bench.actuator)
     intake = Intake(bench.tree, follower, part, part, bench.actuator, part, distress, part)
     times.due_ns = 900 * S
     changes = Changes(pods={tracked.cgroup.id: PodChange.CONTAINERS})

@@ -3,7 +3,7 @@
 The command runs on a tree with kubelet's default maximum of pods. Its CPU time is counted from after its start. On the
 tree of ordinary files a quarter of the pods grow all the time; on real cgroups all pods are idle. For the dashboard,
 kubepods of the ordinary tree is nearly full, so that the policy weighs every pod each time. A recording has the format
-of the daemon's trace. The result includes the host's load before a recording: other programs take caches and, on a
+of a recording. The result includes the host's load before a recording: other programs take caches and, on a
 shared core, cycles.
 """
 
