@@ -29,7 +29,7 @@ _TIER = re.compile(
 _POD = re.compile(
     rf"(?:[A-Za-z0-9_]+-)*kubepods(?:-(?:burstable|besteffort))?-pod(?P<slice>{_UID})\.slice|pod(?P<dir>{_UID})"
 )
-# crio-conmon-<id>.scope is CRI-O's monitor, not a container; it must not match.
+_MONITOR = "crio-conmon-"
 _CONTAINER = re.compile(
     r"(?:(?:cri-containerd|crio|docker|libpod)-)(?P<scope>[0-9a-f]{64})\.scope|(?:crio-)?(?P<dir>[0-9a-f]{64})"
 )
@@ -59,6 +59,14 @@ def container_id(name: str) -> str | None:
     """Return the id if the cgroup is that of a container or sandbox (the name is the same for both), else None."""
     match = _CONTAINER.fullmatch(name)
     return match["scope"] or match["dir"] if match else None
+
+
+def is_monitor(name: str) -> bool:
+    """Return True if the cgroup is that of CRI-O's monitor of a container.
+
+    CRI-O with `conmon_cgroup = "pod"` puts it into the pod. Its process belongs to the host, and so does its network.
+    """
+    return name.startswith(_MONITOR)
 
 
 def is_static_uid(uid: str) -> bool:

@@ -393,10 +393,11 @@ class Actuator:
             ),
             logging.WARNING,
         )
-        # Resume it: a throttled process dies and frees its memory slowly, and no container can start in a paused pod.
-        # If the resume fails now, `distress` makes the next decision try again.
-        tracked.pod = replace(tracked.pod, distress="its containers were killed")
-        self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
+        if tracked.pod.paused is not None:
+            # A throttled process dies and frees its memory slowly, and no container can start in a paused pod. If the
+            # resume fails now, `distress` makes the next decision try again.
+            tracked.pod = replace(tracked.pod, distress="its containers were killed")
+            self.resume(tracked, "its containers were killed", Result.SACRIFICED, used_pct=used)
         # kubelet needs seconds to notice, and then a running pod to restart the containers in.
         tracked.spare(now_ns() + int(config.hold.settle_s * NS_PER_S))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 
 from cgpause.core.errors import CgpauseError
+from cgpause.core.kubepods import is_monitor
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel.cgroupfs import Cgroup
@@ -26,7 +27,7 @@ _MOST_BYTES = 256 << 10
 _MOST_CONTAINERS = 64
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
-_RUNTIMES = (b"runc\n", b"runc:[", b"crun\n", b"youki", b"conmon\n")
+_RUNTIMES = (b"runc\n", b"runc:[", b"crun\n", b"youki")
 """The beginning of `comm` of a runtime that still makes the container: runc names its steps `runc:[2:INIT]`."""
 
 
@@ -49,7 +50,7 @@ class Containers:
         found = []
         self.is_complete = True
         for name, _ in pod.children(most=_MOST_CONTAINERS):
-            if name in self._read:
+            if name in self._read or is_monitor(name):
                 continue
             try:
                 environ = _first_environ(pod, name)

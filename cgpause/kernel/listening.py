@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from cgpause.core.errors import CgpauseError, MalformedError
+from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import Cgroup
 
@@ -30,15 +31,20 @@ _FILES = (("sockstat6", "tcp6"), ("sockstat", "tcp"))
 _TABLE_START = 256
 _TRIES = 16
 """Most processes to try; more than one only if a process ends meanwhile."""
-_RUNTIMES = ("runc", "crun", "youki", "conmon")
+_RUNTIMES = ("runc", "crun", "youki")
 _SANDBOX = "pause"
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
 
 
 def listens(pod: Cgroup) -> bool | None:
-    """Return True if a socket in a pod's network namespace listens on TCP; None if no process can be read."""
+    """Return True if a socket in a pod's network namespace listens on TCP; None if no program of it can be read.
+
+    The sandbox is no program: a pod whose image is still being pulled has nothing else.
+    """
     for pid in islice(_pids(pod), _TRIES):
+        if _command(pid) == _SANDBOX:
+            continue
         try:
             return any(_listens(f"{PROC}/{pid}/net", *names) for names in _FILES)
         except OSError:
@@ -104,7 +110,7 @@ def _read_start(path: str, size: int) -> bytes:
 def _pids(pod: Cgroup) -> Iterator[int]:
     """Return the processes of a pod, from the top down: nested containers may have other network namespaces."""
     try:
-        names = [name for name, _ in pod.children()]
+        names = [name for name, _ in pod.children() if not is_monitor(name)]
     except CgpauseError:
         return
     for _ in range(_DEPTH):

@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from cgpause.core.errors import CgpauseError, MalformedError
+from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import ProcessStatus, parse_process_status, parse_start_ticks
 from cgpause.kernel.cgroupfs import Cgroup
 
 _AT_ONCE = 128
 """Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
-_MONITOR = "crio-conmon-"
-"""CRI-O's monitor of a container, which is in the pod and is the parent of the processes that it starts."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _MOST = 3
 _WINDOW_S = 600
@@ -81,7 +80,7 @@ class Processes:
         """
         pids: list[int] = []
         for name in below:
-            if name.startswith(_MONITOR):
+            if is_monitor(name):  # it is the parent of the processes that it starts
                 continue
             try:
                 pids += pod.pids(name)

@@ -59,6 +59,8 @@ class KindSigns:
     listens: bool | None = None
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
+    was_silent: bool = False
+    """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     visited: bool = False
     """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
     ending_until_ns: int = 0

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
+_SHORT_S = 2 * STARTING_S
+"""Longest life of a pod that may have ended before it was asked whether it listens."""
 _MAKING_S = 10.0
 """Longest time for which `spare_unmade` spares a new pod: the runtime is recognized by its process name, and a pod
 could use the same name."""
@@ -116,8 +118,7 @@ class PodTree:
         gone = [tracked.pod for key, tracked in self.pods.items() if key not in found and key not in left_behind]
         for pod in gone:
             left = self.pods.pop(pod.cgroup)
-            if not left.kind.listens and not left.kind.visited and self.kinds.ended(pod.controller):
-                self._classify_silent(at_ns)
+            self._learn_from_end(left, at_ns)
             left.close()
         new = [pod for key, pod in found.items() if key not in self.pods]
         if new or any(tracked.pod.name is None for tracked in self.pods.values()):
@@ -241,7 +242,24 @@ class PodTree:
             self.kinds.probed(controller)
             return
         silent_s = tracked.ran_s(at_ns)
-        if silent_s >= STARTING_S and self.kinds.was_silent(controller, silent_s):
+        if silent_s < STARTING_S:
+            return
+        tracked.kind.was_silent = True
+        if self.kinds.was_silent(controller, silent_s):
+            self._classify_silent(at_ns)
+
+    def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
+        """Learn the kind of the workload of a pod that is gone, from what was found out about the pod.
+
+        It is certainly batch if a program of the pod did not listen. A pod that was gone too soon to know is a short
+        job, or a service whose rollout was undone: its workload has been silent so far. Of any other pod nothing is
+        known: nobody asked, a rule names its class, or it ended while its image was pulled.
+        """
+        kind, name = left.kind, left.pod.controller
+        if kind.listens or kind.visited or self._class(left) is not PodClass.AUTO:
+            return
+        is_short = at_ns - kind.seen_ns < _SHORT_S * NS_PER_S
+        if self.kinds.ended(name) if kind.was_silent else is_short and self.kinds.was_silent(name, 0.0):
             self._classify_silent(at_ns)
 
     def _classify_silent(self, at_ns: int) -> None:

@@ -1,7 +1,7 @@
 """The kinds of workloads, learned from their pods: service or batch; no files, no clock.
 
 A pod without a listening TCP port is batch, or a service that has not started yet. Its workload tells them apart. Once
-a pod of it has listened, the workload is a service. Once a pod of it has ended by itself without listening, or was
+a pod of it has listened, the workload is a service. Once a pod of it that was found not to listen has ended, or was
 silent for FIRM_S, the workload is certainly batch. Until then a silent pod counts as batch, with two exceptions, which
 the daemon pauses with care (`Workload.STARTING`): a pod of a workload that has listened, and a young pod while other
 workloads are certainly batch, for the daemon can pause pods of these instead.
@@ -54,7 +54,7 @@ class Kinds:
         return controller not in self._known and self._set(controller, known=None)
 
     def ended(self, controller: str | None) -> bool:
-        """Remember that a pod of a workload ended by itself without ever listening; return whether that is new."""
+        """Remember that a pod of a workload ended that was found not to listen; return whether that is new."""
         return controller is not None and not self._known.get(controller) and self._set(controller, known=False)
 
     def is_silent(self, controller: str | None) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import listens
+from cgpause.kernel.listening import is_being_made, listens
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
@@ -42,6 +42,13 @@ class Node:
                 (net / count).write_bytes(b"sockets: used 1\n" + key + b": inuse %d orphan 0\n" % bool(first))
                 (net / table).write_bytes(HEADER + b"\n" + first)
         return net
+
+    def add_command(self, pid: int, name: str) -> None:
+        (self.proc / str(pid) / "comm").write_text(f"{name}\n")
+
+    def is_being_made(self) -> bool:
+        with Cgroup(str(self.pod.parent), "pod") as cgroup:
+            return is_being_made(cgroup)
 
     def ask(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
@@ -89,6 +96,29 @@ def test_a_table_is_not_read_where_the_count_says_that_it_is_empty(node: Node) -
     net = node.add_process(10)
     for table in ("tcp", "tcp6"):
         (net / table).unlink()
+    assert node.ask() is False
+
+
+def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
+    """It is a process of the host's network, in which kubelet listens."""
+    node.add_cgroup(f"crio-conmon-{'b' * 64}.scope", 9)
+    node.add_cgroup(f"crio-{'b' * 64}.scope", 10)
+    node.add_process(9, ipv4=LISTENING)
+    node.add_process(10)
+    node.add_command(9, "conmon")
+    assert node.ask() is False
+    assert node.is_being_made() is False
+
+
+def test_a_pod_with_nothing_but_its_sandbox_has_no_answer(node: Node) -> None:
+    """Its image is still being pulled, which can take minutes."""
+    node.add_cgroup(GOOD, 10)
+    node.add_process(10)
+    node.add_command(10, "pause")
+    assert node.ask() is None
+    node.add_cgroup(CONTAINER, 11)
+    node.add_process(11)
+    node.add_command(11, "job")
     assert node.ask() is False
 
 

@@ -44,6 +44,14 @@ def test_a_sacrifice_kills_containers_not_the_sandbox_and_resumes_the_pod(
     assert f"containers={container_id[:12]} " in said.getMessage()
 
 
+def test_the_sacrifice_of_a_running_pod_ends_no_pause(bench: Bench) -> None:
+    bench.sacrifice("b")
+
+    assert killed(bench.folders["b"]) == [container_of(bench.folders["b"]).name]
+    assert not any(bench.actuator.counts.causes.values())
+    assert bench.tracked("b").pod.distress is None
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["taken-over", "paused-meanwhile"])
 def test_what_an_operator_holds_by_now_is_not_sacrificed(bench: Bench, before: bool) -> None:  # noqa: FBT001 - a table
     if before:

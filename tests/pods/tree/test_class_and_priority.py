@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -123,6 +124,54 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     assert workloads(tree) == {"job-0": Workload.BATCH, "job-1": Workload.BATCH}
     tree.starts(other, 20 * S)  # its container starts again
     assert workloads(tree)["job-1"] is Workload.BATCH
+
+
+def end(fake: FakeTree, tree: PodTree, path: str, at_ns: int) -> None:
+    """Remove a pod: first its container, then its cgroup."""
+    (tracked,) = tree.pods.values()
+    tree.starts(tracked, at_ns)
+    shutil.rmtree(path)
+    tree.refresh(at_ns)
+
+
+@pytest.mark.parametrize(
+    ("lived_s", "answer", "known"),
+    [
+        pytest.param(5, None, {"default/web": None}, id="too-soon-to-know"),
+        pytest.param(15, False, {"default/web": False}, id="did-not-listen"),
+        pytest.param(300, None, {}, id="nobody-asked"),
+        pytest.param(300, True, {"default/web": True}, id="listened"),
+    ],
+)
+def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
+    fake: FakeTree,
+    tree: PodTree,
+    asked: Asked,
+    lived_s: int,
+    answer: bool | None,  # noqa: FBT001
+    known: dict[str, bool | None],
+) -> None:
+    tree.refresh(0)
+    path = str(fake.add_pod("web-0"))
+    tree.refresh(S)
+    (tracked,) = tree.pods.values()
+    tree.starts(tracked, S)
+    if answer is not None:
+        asked.answers[path] = answer
+        tree.refresh(12 * S)
+    end(fake, tree, path, (1 + lived_s) * S)
+
+    assert tree.kinds.known() == known
+
+
+def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake: FakeTree, tree: PodTree) -> None:
+    tree.config = Config(pods=(PodRule(match="*", class_=PodClass.SERVICE),))
+    tree.refresh(0)
+    path = str(fake.add_pod("web-0"))
+    tree.refresh(S)
+    end(fake, tree, path, 5 * S)
+
+    assert tree.kinds.known() == {}
 
 
 def test_a_workload_is_known_as_soon_as_its_pod_has_a_name(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
