@@ -101,7 +101,7 @@ def test_nothing_is_published_unless_configured(bench: Bench) -> None:
 
 
 def test_nothing_is_published_about_a_tree_that_has_no_place_for_it(bench: Bench) -> None:
-    nowhere = Publisher(None, "/nonexistent", bench.sources)
+    nowhere = Publisher(None, bench.sources)
     nowhere.configure(ON)
     nowhere.turn(S)
 
