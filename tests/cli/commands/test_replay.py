@@ -135,7 +135,7 @@ def test_what_is_no_trace_is_said_with_its_line(tmp_path: Path) -> None:
     result = invoke("lab", "replay", str(tmp_path / "x"))
 
     assert (result.exit_code, result.stdout) == (5, "")
-    assert result.stderr.startswith(f"cgpause: {tmp_path}/x:1: found hashed null")
+    assert result.stderr.startswith(f"cgpause: {tmp_path}/x:1: found hashed None")
 
 
 def test_what_was_recorded_can_be_replayed(tree: FakeTree) -> None:
