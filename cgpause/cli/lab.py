@@ -10,6 +10,7 @@ import typer
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, seconds
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
+from cgpause.core.errors import printable
 from cgpause.core.model import Policy
 from cgpause.offline.simulate import Arm
 
@@ -21,12 +22,9 @@ app = typer.Typer(
 )
 _MOST_SEEDS = 10_000
 
-
-def _named(to: str | None) -> str | None:
-    """Return the value of `--to`; raise BadParameter if no folder can have that name (empty, or with a NUL)."""
-    if to is not None and (not to or "\0" in to):
-        raise typer.BadParameter(f"{to!r} cannot be the name of a folder")
-    return to
+Picture = Annotated[
+    str | None, typer.Option("--picture", metavar="FILE.png", help="Draw the result into this new file, too.")
+]
 
 
 def _command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -66,15 +64,7 @@ def simulate(
             show_default=False,
         ),
     ] = 1,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            help="Write simulation.json, .md and .png into this new folder, too.",
-            callback=_named,
-        ),
-    ] = None,
+    picture: Picture = None,
     processes: Annotated[
         int | None,
         typer.Option("--jobs", metavar="N", min=1, help="Simulations at a time (default: one for each CPU)."),
@@ -89,8 +79,8 @@ def simulate(
     """
     from cgpause.cli import simulated as table
     from cgpause.cli.output import print_json
-    from cgpause.offline import folder, parallel
-    from cgpause.offline.simulate import command, files
+    from cgpause.offline import parallel, pictures
+    from cgpause.offline.simulate import command
     from cgpause.offline.simulate.presets import PRESETS
 
     if list_presets:
@@ -101,12 +91,14 @@ def simulate(
         loads = command.choose(workload or [], preset or [])
         arms = list(dict.fromkeys(policy or Arm))
         some = range(seed, seed + seeds)
-        with folder.filled(to) as written:
-            values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
-            if to is not None:
-                written.update(files.make(values))
-    if to is not None:
-        typer.echo(folder.wrote(to, written), err=True)
+        if picture is not None:
+            pictures.check(picture)
+        values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
+        if picture is not None:
+            from cgpause.offline.simulate.plot import picture as draw
+
+            pictures.write(picture, draw(values))
+            typer.echo(f"wrote {printable(picture)}", err=True)
     if output is Format.JSON:
         print_json(values)
     else:
@@ -162,7 +154,7 @@ def record(
             typer.echo(line)
 
 
-@_command("cgpause lab replay node.jsonl.gz --to results")
+@_command("cgpause lab replay node.jsonl.gz --picture replay.png")
 def replay(
     context: typer.Context,
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file of cgpause lab record.")],
@@ -172,15 +164,7 @@ def replay(
             metavar="|".join(Policy), help="Only this one, again for more (default: all).", show_default=False
         ),
     ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            help="Write replay.json, .md and .png into this new folder, too.",
-            callback=_named,
-        ),
-    ] = None,
+    picture: Picture = None,
     output: JsonOutput = None,
 ) -> None:
     """Show what each policy would have decided on a recorded node.
@@ -195,9 +179,9 @@ def replay(
     given: Globals = context.obj
     with exits():
         policies = list(dict.fromkeys(policy or Policy))
-        found, wrote = command.replayed(trace, policies, given.config(), to)
-    if wrote:
-        typer.echo(wrote, err=True)
+        found = command.replayed(trace, policies, given.config(), picture)
+    if picture is not None:
+        typer.echo(f"wrote {printable(picture)}", err=True)
     if output is not None:
         print_json(found)
     else:

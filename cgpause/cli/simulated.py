@@ -8,7 +8,7 @@ from typing import Any
 from cgpause.cli.output import console, print_rows
 from cgpause.core import durations
 from cgpause.core.errors import printable
-from cgpause.offline.simulate import files, groups
+from cgpause.offline.simulate import command, groups
 
 _WIDE = 145
 """Terminal width from which all figures are shown, in columns."""
@@ -19,11 +19,8 @@ def print_simulation(values: dict[str, Any], *, wide: bool) -> None:
     to = console()
     wide = wide or to.width >= _WIDE
     for number, load in enumerate(values["workloads"]):
-        to.print(
-            f"{chr(10) if number else ''}{printable(load['workload'])}: {files.describe(load)}, {files.seeds(values)}; "
-            f"pods are {files.held(values)}",
-            soft_wrap=True,
-        )
+        about = f"{command.size(load)}, {command.conditions(values)}"
+        to.print(f"{chr(10) if number else ''}{printable(load['workload'])}: {about}", soft_wrap=True)
         policies = load["policies"]
         _print([[("POLICY", policy["policy"]), *_figures(policy, wide=wide)] for policy in policies], texts=1)
         if len(policies[0]["groups"]) > 1:
@@ -43,7 +40,7 @@ def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
     digits = 0 if len(policy["runs"]) == 1 else 1
     counts = {name: f"{mean[name]:.{digits}f}" for name in ("finished", "oom_kills", "pauses")}
     times = {name: durations.shown(value) for name, value in mean.items() if name.endswith("_s")}
-    restarts = ("RESTARTS", files.spread(policy, "restarts", 0))
+    restarts = ("RESTARTS", _spread(policy, "restarts"))
     used = ("USED", f"{mean['used_mean_pct']:.0f} %")
     if not wide:
         return [
@@ -73,3 +70,9 @@ def _figures(policy: dict[str, Any], *, wide: bool) -> list[tuple[str, str]]:
         ("PAUSED", times["paused_s"]),
         ("LONGEST", times["longest_pause_s"]),
     ]
+
+
+def _spread(policy: dict[str, Any], name: str) -> str:
+    """Return the mean of a count, with minimum and maximum if these differ."""
+    low, high = policy["low"][name], policy["high"][name]
+    return f"{low}" if low == high else f"{policy['mean'][name]:.1f} ({low}-{high})"

@@ -1,4 +1,4 @@
-"""`cgpause lab record` and `cgpause lab replay`: progress bars, output files and printed results."""
+"""`cgpause lab record` and `cgpause lab replay`: progress bars, files and printed results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cgpause.config.settings import Config, Policy
 from cgpause.core import durations
 from cgpause.core.errors import printable
 from cgpause.core.memory_units import KIB, MIB, mib
-from cgpause.offline import folder
+from cgpause.offline import pictures
 from cgpause.offline.progress import Move, bars
 from cgpause.offline.trace import report
 from cgpause.offline.trace.estimate import estimate
@@ -75,15 +75,17 @@ def _size(count: int) -> str:
 # --- replay ----------------------------------------------------------------------------------------------------------
 
 
-def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | None) -> tuple[dict[str, Any], str]:
-    """Replay a trace under each policy; return the results, ready for JSON, and a line about the files in `to`.
+def replayed(path: str, policies: Sequence[Policy], config: Config, picture: str | None) -> dict[str, Any]:
+    """Replay a trace under each policy; return the results, ready for JSON, and draw them into a file `picture`.
 
     Raises:
         TraceError: the trace cannot be read.
-        CgpauseError: `to` cannot be written to, or is not empty.
+        CgpauseError: as in `pictures.check` and `pictures.write`.
     """
+    if picture is not None:
+        pictures.check(picture)
     results = []
-    with folder.filled(to) as files, bars() as begin:
+    with bars() as begin:
         trace = load_trace(path, _reading(begin("reading", 1.0)))
         for policy in policies:
             chosen = replace(config, policy=policy)
@@ -92,10 +94,12 @@ def replayed(path: str, policies: Sequence[Policy], config: Config, to: str | No
             outcome = replay(trace, chosen, _every(move, 0))
             results.append(report.PolicyReport(chosen, outcome, estimate(trace, chosen, _every(move, trace.samples))))
             move(2 * trace.samples, f"{trace.samples} samples")
-        found = report.values(trace, results)
-        if to is not None:
-            files.update(report.files(found, trace, results))
-    return found, "" if to is None else folder.wrote(to, files)
+    found = report.values(trace, results)
+    if picture is not None:
+        from cgpause.offline.trace.plot import picture as draw  # noqa: PLC0415 - matplotlib is an extra
+
+        pictures.write(picture, draw(found, trace, results))
+    return found
 
 
 def _reading(move: Move) -> Callable[[int, int], None]:

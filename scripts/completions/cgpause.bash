@@ -6,11 +6,11 @@
 _cgpause() {
     COMPREPLY=()
     case $3 in
-        --config | --export) compopt -o default ;;
+        --config | --export | --picture) compopt -o default ;;
         bug-report | record | replay | simulate | --hash-names | --keep-names | --list)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;
-        --cgroup-root | --log-dir | --run-dir | --state-dir | --to) compopt -o dirnames ;;
+        --cgroup-root | --log-dir | --run-dir | --state-dir) compopt -o dirnames ;;
         *)
             mapfile -t COMPREPLY < <(
                 env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD="$COMP_CWORD" _CGPAUSE_COMPLETE=complete_bash \

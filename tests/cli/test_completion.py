@@ -166,24 +166,16 @@ def test_tab_completes_the_files_of_commands_and_their_options(shell: Shell) -> 
 
     assert shell.called(f"cgpause bug-report {shell.tree.folder}/rep\tmine") == ["bug-report", f"{folder}/mine"]
     assert shell.called(f"cgpause lab simulate {shell.tree.folder}/rep\tmine") == ["lab", "simulate", f"{folder}/mine"]
-    words = shell.called(f"cgpause lab simulate --to {shell.tree.folder}/rep\t --seed 1")
-    assert [word.rstrip("/") for word in words] == ["lab", "simulate", "--to", folder, "--seed", "1"]
+    words = shell.called(f"cgpause lab simulate --picture {shell.tree.folder}/rep\ta.png --seed 1")
+    assert words == ["lab", "simulate", "--picture", f"{folder}/a.png", "--seed", "1"]
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
 
 
-def test_tab_completes_the_file_of_a_trace_and_the_folder_of_what_is_written(shell: Shell) -> None:
-    folder = shell.tree.folder
-    (folder / "node.trace").write_text("")
-    (folder / "results").mkdir(exist_ok=True)
+def test_tab_completes_the_file_of_a_trace(shell: Shell) -> None:
+    trace = shell.tree.folder / "node.trace"
+    trace.write_text("")
 
-    words = shell.called(f"cgpause lab replay {folder}/nod\t--to {folder}/res\t")
-    assert [word.rstrip("/") for word in words] == [
-        "lab",
-        "replay",
-        f"{folder}/node.trace",
-        "--to",
-        f"{folder}/results",
-    ]
+    assert shell.called(f"cgpause lab replay {shell.tree.folder}/nod\t") == ["lab", "replay", str(trace)]
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -223,7 +215,7 @@ def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause bug-report {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate --to {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate --picture {tmp_path}/h", env)
     assert fish_offers("cgpause bug-report --k", env) == ["--keep-names"]
 
 

@@ -9,8 +9,9 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from cgpause.config.settings import Config
+from cgpause.config.settings import Config, HowPaused
 from cgpause.core.errors import UsageError, printable
+from cgpause.core.memory_units import mib
 from cgpause.offline.progress import bars, counted
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.load import Load
@@ -118,3 +119,23 @@ def _all_rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
     return round(value, _DIGITS) if isinstance(value, float) else value
+
+
+# --- words for table and picture -------------------------------------------------------------------------------------
+
+
+def size(load: dict[str, Any]) -> str:
+    """Return the size of a workload as text; `load` is one of the values of `compare`."""
+    nodes = f"{load['nodes']} node{'s' if load['nodes'] != 1 else ''}"
+    return (
+        f"{load['jobs']} jobs on {nodes} of {mib(load['memory_bytes'])}, "
+        f"oversubscribed to {load['oversubscription_pct']:g} %"
+    )
+
+
+def conditions(values: dict[str, Any]) -> str:
+    """Return seeds and mechanism as text; `values` is the result of `compare`."""
+    first, *others = values["seeds"]
+    seeds = f"seeds {first} to {others[-1]}" if others else f"seed {first}"
+    by = values["mechanism"]
+    return f"{seeds}; pods are {'throttled, batch then frozen' if by == HowPaused.AUTO else f'held by {by}'}"

@@ -1,4 +1,4 @@
-"""The picture of `cgpause lab simulate --to`, drawn by matplotlib (the extra `plots`)."""
+"""The picture of `cgpause lab simulate --picture`, drawn by matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from cgpause.offline.pictures import COLOURS, drawing, png, short
 from cgpause.offline.simulate import Arm
-from cgpause.offline.simulate.files import describe, held, seeds
+from cgpause.offline.simulate.command import conditions, size
 
 _ROOM = 0.8
 """Width of all bars of a workload."""
@@ -212,8 +212,7 @@ def _name(load: dict[str, Any], most: int = _MOST_NAME) -> str:
 
 
 def _title(values: dict[str, Any]) -> str:
-    how = f"{seeds(values)}; pods are {held(values)}"
     if len(values["workloads"]) > 1:
-        return f"{len(values['workloads'])} workloads, simulated; {how}"
+        return f"{len(values['workloads'])} workloads, simulated; {conditions(values)}"
     (load,) = values["workloads"]
-    return f"{_name(load)}, simulated: {describe(load)}\n{how}"
+    return f"{_name(load)}, simulated: {size(load)}\n{conditions(values)}"

@@ -1,4 +1,4 @@
-"""The picture of `cgpause lab replay --to`, drawn by matplotlib (the extra `plots`)."""
+"""The picture of `cgpause lab replay --picture`, drawn by matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 

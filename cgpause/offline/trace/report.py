@@ -1,4 +1,4 @@
-"""A replay as values for JSON, as a page, and as the files of `--to`; pure."""
+"""A replay as values for JSON, and as texts and tables; pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from cgpause.core import durations
 from cgpause.core.errors import printable
 from cgpause.core.memory_units import mib
 from cgpause.core.model import Owner
-from cgpause.offline import folder
-from cgpause.offline.markdown import plain, table
 from cgpause.offline.trace.estimate import Estimate
 from cgpause.offline.trace.keeper import Hold
 from cgpause.offline.trace.replay import Kill, Replayed
 from cgpause.telemetry.events import iso
 from cgpause.telemetry.trace.read import Trace
 
-NAME: Final = "replay"
 UNKNOWN: Final = (
     (
         "Everything but the estimate is read off the record as it is. What a held pod took after it would have been "
@@ -273,37 +270,3 @@ def _before(seconds: float | None) -> str:
 
 def _held(seconds: float | None) -> str:
     return "ran" if seconds is None else f"held {durations.shown(seconds, tenths=True)}"
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def markdown(found: dict[str, Any], picture: str | None) -> str:
-    """Return the replay as a page; `picture` is the name of its picture."""
-    lines = ["# What each policy would have done, replayed", "", *(f"{plain(line)}  " for line in about(found)), ""]
-    if picture is not None:
-        lines += [f"![Headroom over time, and whom each policy would have held]({picture})", ""]
-    lines += [*_table(rows(found), texts=1), ""]
-    kills = kill_rows(found)
-    if len(kills) > 1:
-        lines += ["## OOM kills for want of room", "", *_table(kills, texts=len(kills[0])), ""]
-    lines += ["## By estimate", "", *(f"- {line}" for line in estimates(found)), ""]
-    lines += ["## What a replay cannot know", "", *(f"- {text}" for text in found["unknown"])]
-    lines += ["", f"By `cgpause lab replay` {found['cgpause']}; times are UTC."]
-    return "\n".join(lines) + "\n"
-
-
-def _table(lines: list[tuple[str, ...]], texts: int) -> list[str]:
-    titles, *body = lines
-    return table([title.lower() for title in titles], [[plain(cell) for cell in row] for row in body], texts=texts)
-
-
-def files(found: dict[str, Any], trace: Trace, results: Sequence[PolicyReport]) -> dict[str, bytes]:
-    """Return the files by name."""
-
-    def draw() -> bytes:
-        from cgpause.offline.trace.plot import picture  # noqa: PLC0415 - matplotlib is an extra
-
-        return picture(found, trace, results)
-
-    return folder.report(NAME, found, lambda shown: markdown(found, shown), draw)

@@ -1,9 +1,8 @@
-"""`cgpause lab simulate`: its output and files, its reproducibility, and its errors for a bad workload."""
+"""`cgpause lab simulate`: its output and picture, its reproducibility, and its errors for a bad workload."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +71,13 @@ def simulated(*args: str) -> dict[str, Any]:
     runs = {policy["policy"]: policy["runs"] for policy in load["policies"]}
     assert all(len(each) == 1 for each in runs.values())
     return {policy: run for policy, (run,) in runs.items()}
+
+
+def pictured(*args: str, to: Path) -> tuple[dict[str, Any], bytes]:
+    """Return the values of a comparison, and its picture."""
+    result = invoke("lab", "simulate", *args, "--json", "--jobs", "1", "--picture", str(to))
+    assert (result.exit_code, result.stderr) == (0, f"wrote {to}\n")
+    return json.loads(result.stdout), to.read_bytes()
 
 
 def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
@@ -143,23 +149,11 @@ def test_services_and_daemonsets_are_told_apart_from_jobs(tmp_path: Path) -> Non
     assert [row.count("-") for row in rows] == [5, 5, 1, 2]
 
 
-def test_page_and_picture_show_what_became_of_each_group(tmp_path: Path) -> None:
+def test_the_picture_shows_what_became_of_each_group(tmp_path: Path) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD + SERVICES)
-    invoke("lab", "simulate", str(path), "--seeds", "2", "--to", str(tmp_path / "out"), "--jobs", "1")
-    values = json.loads((tmp_path / "out/simulation.json").read_text())
-    page = (tmp_path / "out/simulation.md").read_text()
+    values, drawn = pictured(str(path), "--seeds", "2", to=tmp_path / "a.png")
     (load,) = values["workloads"]
-    rows = [line.strip("| ").split(" | ") for line in page.partition("What became of each group:")[2].splitlines()]
-    found = {(row[0], row[1]): row for row in rows if len(row) > 1}
-    for policy in load["policies"]:
-        for group in policy["groups"]:
-            row = found[group["name"], policy["policy"]]
-            assert row[2:5] == [str(group["priority"]), f"{group['pods']:.1f}", f"{group['restarts']:.1f}"]
-            assert row[-1] == ("-" if group["late"] is None else f"{group['late']:.1f}")
-
-    drawn = (tmp_path / "out/simulation.png").read_bytes()
-    assert picture(values) == drawn
     load["policies"][0]["groups"][-1]["longest_silence_s"] = 99.0
     longer = picture(values)
     assert longer != drawn
@@ -172,11 +166,9 @@ def test_page_and_picture_show_what_became_of_each_group(tmp_path: Path) -> None
 def test_a_single_group_is_not_shown_twice(tmp_path: Path) -> None:
     path = tmp_path / "workload.toml"
     path.write_text(WORKLOAD.rpartition("[[jobs]]")[0])
-    invoke("lab", "simulate", str(path), "--policy", "none", "--to", str(tmp_path / "out"), "--jobs", "1")
-    values = json.loads((tmp_path / "out/simulation.json").read_text())
+    values, drawn = pictured(str(path), "--policy", "none", to=tmp_path / "a.png")
     values["workloads"][0]["policies"][0]["groups"][0]["restarts"] += 1
-    assert "each group" not in (tmp_path / "out/simulation.md").read_text()
-    assert picture(values) == (tmp_path / "out/simulation.png").read_bytes()
+    assert picture(values) == drawn
 
 
 def test_of_several_seeds_a_group_has_means_and_the_longest_of_all(workload: str) -> None:
@@ -214,58 +206,21 @@ def test_workloads_and_presets_stand_in_the_order_given(workload: str) -> None:
     assert names == [workload, *(name for name in PRESETS if name.startswith("paper-8g-"))]
 
 
-def written(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+def test_the_picture_is_the_same_bytes_again_whatever_runs_at_a_time(workload: str, tmp_path: Path) -> None:
+    args = ("lab", "simulate", workload, "--seeds", "2", "--json", "--picture")
+    one = invoke(*args, str(tmp_path / "one.png"), "--jobs", "1")
+    two = invoke(*args, str(tmp_path / "two.png"), "--jobs", "2")
+    assert (one.exit_code, one.stderr) == (0, f"wrote {tmp_path}/one.png\n")
+    assert one.stdout_bytes == two.stdout_bytes
+    drawn = (tmp_path / "one.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    assert drawn == (tmp_path / "two.png").read_bytes() == picture(json.loads(one.stdout))
 
 
-def test_what_is_written_is_the_same_bytes_again_whatever_runs_at_a_time(workload: str, tmp_path: Path) -> None:
-    args = ("lab", "simulate", workload, "--seeds", "2", "--to")
-    one = invoke(*args, str(tmp_path / "new/one"), "--jobs", "1", "--json")
-    two = invoke(*args, str(tmp_path / "two"), "--jobs", "2", "--json")
-    files = written(tmp_path / "new/one")
-
-    assert (one.exit_code, two.exit_code) == (0, 0)
-    assert list(files) == ["simulation.json", "simulation.md", "simulation.png"]
-    assert files == written(tmp_path / "two")
-    assert files["simulation.json"] == one.stdout_bytes == two.stdout_bytes
-    assert one.stderr.startswith("wrote ")
-
-
-def test_the_table_that_is_written_says_what_was_found(workload: str, tmp_path: Path) -> None:
-    folder = str(tmp_path / "out")
-    invoke("lab", "simulate", workload, "--to", folder, "--jobs", "1")
-    runs = simulated(workload)
-    page = (tmp_path / "out/simulation.md").read_text()
-    rows = {cells[0]: cells[1:] for line in page.splitlines() if (cells := line.strip("| ").split(" | "))[0] in runs}
-
-    assert "(simulation.png)" in page
-    assert list(rows) == list(Arm)
-    for arm, run in runs.items():
-        fewer = "" if arm == "none" else f"{100 * (run['restarts'] / runs['none']['restarts'] - 1):+.0f} %"
-        assert rows[arm][:4] == ["20", str(run["restarts"]), fewer, f"{run['total_s']:.1f}"]
-
-
-def test_without_matplotlib_the_rest_is_written_and_it_is_said_how_to_get_it(
-    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "cgpause.offline.simulate.plot", raising=False)
-    result = invoke("lab", "simulate", workload, "--to", str(tmp_path / "out"), "--jobs", "1")
-    files = written(tmp_path / "out")
-
-    assert result.exit_code == 0
-    assert list(files) == ["simulation.json", "simulation.md"]
-    assert b".png" not in files["simulation.md"]
-    assert "no picture, for matplotlib is not installed here: pip install 'cgpause[plots]'" in result.stderr
-    assert "apt-get install python3-matplotlib" in result.stderr
-
-
-def test_a_file_name_is_text_in_table_and_picture_not_markup(tmp_path: Path) -> None:
+def test_a_file_name_is_text_in_the_picture_not_markup(tmp_path: Path) -> None:
     path = tmp_path / "a|$\\frac$ *한* <b>.toml"
     path.write_text(WORKLOAD)
-    result = invoke("lab", "simulate", str(path), "--policy", "none", "--to", str(tmp_path / "out"))
-    assert result.exit_code == 0
-    assert "a\\|\\$\\\\frac\\$ \\*한\\* \\<b\\>.toml" in (tmp_path / "out/simulation.md").read_text()
+    pictured(str(path), "--policy", "none", to=tmp_path / "a.png")
 
 
 def test_presets_are_listed_and_are_the_papers() -> None:
