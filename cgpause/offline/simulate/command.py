@@ -5,19 +5,20 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
-from cgpause.config.settings import Config, HowPaused
+from cgpause.config.settings import Config, HowPaused, Policy
 from cgpause.core.errors import UsageError, printable
 from cgpause.core.memory_units import mib
+from cgpause.offline import parallel
 from cgpause.offline.progress import bars, counted
 from cgpause.offline.simulate import Arm
 from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
-from cgpause.offline.simulate.run import Outcome
-from cgpause.offline.simulate.runs import Simulation, run_all
+from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import load_workload, make_load
 from cgpause.telemetry.trace.read import is_trace
 
@@ -64,10 +65,12 @@ def compare(
     Raises:
         HostError: a process was killed.
     """
-    runs = [Simulation(load, arm, config, seed) for load in loads for arm in arms for seed in seeds]
+    runs = [(load, arm, seed) for load in loads for arm in arms for seed in seeds]
     with bars() as begin:
-        more = counted(begin, "jobs", sum(run.load.count for run in runs))
-        outcomes = run_all(runs, processes, lambda run: more(run.load.count))
+        more = counted(begin, "jobs", sum(load.count for load, _, _ in runs))
+        outcomes = parallel.do_all(
+            partial(_outcome, config), runs, min(processes, len(runs)), lambda run: more(run[0].count)
+        )
     found = iter(outcomes)
     return {
         "schema": 1,
@@ -85,6 +88,11 @@ def compare(
             for load in loads
         ],
     }
+
+
+def _outcome(config: Config, run: tuple[Load, Arm, int]) -> Outcome:
+    load, arm, seed = run
+    return simulate(load, None if arm is Arm.NONE else replace(config, policy=Policy(arm)), seed)
 
 
 def _policy(arm: Arm, outcomes: dict[int, Outcome]) -> dict[str, Any]:
