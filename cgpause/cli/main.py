@@ -275,7 +275,6 @@ def show_history(
         typer.echo("no history: none is kept for another tree without --state-dir", err=as_json)
         return
     with exits():
-        there = history.exists(path)
         found = pauses(history.read(path))
         boot = boot_id()
         if any(pause.may_be_active(boot) for pause in found):
@@ -287,7 +286,7 @@ def show_history(
         historytext.print_history(chosen, boot, wide=output is Format.WIDE)
     if not chosen:
         chosen_by = {"--since": since, "--pod": pod, "--namespace": given.namespace}
-        typer.echo(historytext.why_nothing(path, there=there, among=len(found), chosen_by=chosen_by), err=as_json)
+        typer.echo(historytext.why_nothing(path, among=len(found), chosen_by=chosen_by), err=as_json)
 
 
 @_command(_ACT, "cgpause pause 'batch/*' --for 10m")

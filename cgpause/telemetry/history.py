@@ -174,18 +174,6 @@ def tail(path: str, limit: int) -> list[Event]:
     return list(found)
 
 
-def exists(path: str) -> bool:
-    """Return True if a file of the history exists.
-
-    Raises:
-        HistoryError: as in `read`.
-    """
-    fds = _open_to_read(path)
-    for fd in fds:
-        os.close(fd)
-    return bool(fds)
-
-
 def _open_to_read(path: str) -> list[int]:
     """Return descriptors of the current file and the older one, newest first; skip missing files."""
     fds: list[int] = []

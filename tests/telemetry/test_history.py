@@ -377,7 +377,6 @@ def test_a_missing_folder_is_an_error_for_who_writes_and_nothing_for_who_reads(t
     with pytest.raises(FileNotFoundError):
         append(str(path), event(1), ROOM)
     assert everything(path) == tail(str(path), 5) == []
-    assert not history.exists(str(path))
 
 
 def test_who_may_not_read_it_is_told_who_may(open_folder: Path) -> None:
