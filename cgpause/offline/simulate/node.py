@@ -61,8 +61,6 @@ class SimNode:
         self.admitted: dict[SimPod, None] = {}
         """Present and admitted pods, in order."""
         self.gone: list[SimPod] = []
-        self._used_s = 0.0
-        self._used_from_s = START_S
         room_bytes = _NODE_BYTES if kubepods_max_bytes is None else min(_NODE_BYTES, kubepods_max_bytes)
         throttle = (config or Config()).throttle
         self.engine = Engine(self, cpus=cpus, room_bytes=room_bytes, throttled_cpus=throttle.cpus, reclaim_s=reclaim_s)
@@ -96,11 +94,6 @@ class SimNode:
     def oom_kills(self) -> int:
         """Number of kills at the limit of the node or of kubepods."""
         return sum(pod.oom_kills for pod in self.all_pods)
-
-    @property
-    def in_use_s(self) -> float:
-        """Time with at least one pod."""
-        return self._used_s + (self.now_s - self._used_from_s if self.admitted else 0.0)
 
     @property
     def pauses(self) -> int:
@@ -144,16 +137,11 @@ class SimNode:
     def add(self, pod: SimPod) -> None:
         """Admit a pod now."""
         pod.waiting_s += self.now_s - START_S - pod.start_s
-        self._admit(pod)
+        self.admitted[pod] = None
         self._make(lambda: self._appear(pod))
 
-    def _admit(self, pod: SimPod) -> None:
-        if not self.admitted:
-            self._used_from_s = self.now_s
-        self.admitted[pod] = None
-
     def _come(self, pod: SimPod, at_s: float) -> None:
-        self._admit(pod)
+        self.admitted[pod] = None
         self.engine.at(at_s, lambda: self._appear(pod))
 
     def _make(self, then: Callable[[], None]) -> None:
@@ -244,8 +232,6 @@ class SimNode:
         self._stop(pod)
         self.gone.append(pod)
         del self.admitted[pod]
-        if not self.admitted:
-            self._used_s += self.now_s - self._used_from_s
 
     def finish(self, pod: SimPod) -> None:
         """Remove a finished pod."""

@@ -73,8 +73,6 @@ class Outcome:
     sacrifices: int
     used_mean_pct: float
     """Used share of the nodes' memory, until the last job finished."""
-    nodes_used: float
-    """Number of nodes with a pod, on average until the last job finished."""
     groups: tuple[GroupOutcome, ...] = ()
     """The groups in the order of the workload: jobs, services, DaemonSets."""
 
@@ -129,7 +127,6 @@ def simulate(load: Load, config: Config | None, seed: int) -> Outcome:
         used_mean_pct=100
         * sum(node.engine.byte_seconds for node in nodes)
         / (machine.capacity_bytes * load.nodes * total_s),
-        nodes_used=sum(node.in_use_s for node in nodes) / total_s,
         groups=tuple(
             _group(kind, [(node, pod) for node, pod in all_pods if pod.kind == kind.name]) for kind in load.kinds
         ),
