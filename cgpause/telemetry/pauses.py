@@ -119,8 +119,6 @@ def _add(pause: PastPause, event: Event) -> PastPause:
         pause = replace(pause, owner=event.owner, reason=reason)
     if pause.start is None and event.paused_s is not None:
         pause = replace(pause, start=event.at - event.paused_s)
-    if event.what == "adopted":
-        return replace(pause, reason=pause.reason or event.reason)
     if event.what not in _ENDS or pause.state is PauseState.ENDED:
         return pause
     return replace(

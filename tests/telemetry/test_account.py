@@ -103,12 +103,6 @@ def test_an_end_whose_record_was_lost_ends_the_pods_last_pause(begun: bool) -> N
     assert len(pauses([resumed(130, None, None)])) == 1
 
 
-def test_what_a_daemon_found_at_its_start_began_when_its_record_says() -> None:
-    found = only(event("adopted", 150, 5, 50.0, reason="mine", owner="manual"))
-
-    assert (found.start, found.reason, found.owner, found.state) == (100, "mine", "manual", PauseState.UNKNOWN)
-
-
 def test_a_pod_that_went_ends_its_pause() -> None:
     found = only(paused(100, 5), event("gone", 120, 5, 20.0, result="gone"))
 
@@ -153,7 +147,7 @@ def test_an_ended_pause_does_not_run_again() -> None:
 
 steps = st.builds(
     event,
-    st.sampled_from(["paused", "resumed", "froze", "adopted", "gone", "asserted again", "?"]),
+    st.sampled_from(["paused", "resumed", "froze", "gone", "asserted again", "?"]),
     st.floats(0, 1e9),
     st.none() | st.integers(0, 5),
     st.none() | st.floats(0, 1e6),
