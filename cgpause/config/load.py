@@ -96,13 +96,6 @@ def render_config(config: Config) -> str:
     )
 
 
-def options_table() -> str:
-    """Return the Markdown table of all options in docs/configuration.md."""
-    from cgpause.config import render as optionstext  # noqa: PLC0415 - the daemon never writes one
-
-    return optionstext.table(Config())
-
-
 def _document(text: str, source: str) -> dict[str, object]:
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE_CHARACTERS:

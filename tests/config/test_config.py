@@ -15,8 +15,9 @@ from helpers.generated import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.load import load_config, options_table, parse_config, render_config
+from cgpause.config.load import load_config, parse_config, render_config
 from cgpause.config.options import all_entries
+from cgpause.config.render import table
 from cgpause.config.settings import (
     Config,
     HistoryConfig,
@@ -315,7 +316,7 @@ def test_the_table_in_the_manual_is_current() -> None:
     before, marker, rest = MANUAL.read_text(encoding="utf-8").partition("<!-- options: ")
     comment, _, _ = rest.partition("\n")
     _, end, after = rest.partition("<!-- end of options -->")
-    expected = f"{before}{marker}{comment}\n\n{options_table()}\n{end}{after}"
+    expected = f"{before}{marker}{comment}\n\n{table(Config())}\n{end}{after}"
 
     assert current(MANUAL, expected), "run: CGPAUSE_REGENERATE=1 pytest tests/config/test_config.py"
 
