@@ -34,7 +34,7 @@ by_policy = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
 def saved(path: Path, moments: Sequence[TracedSample], quantum_bytes: int = 1) -> Trace:
-    encoder = Encoder(Header("boot", 0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes))
+    encoder = Encoder(Header(0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes))
     lines = [encoder.begin(moments[0].sample.at_ns, T0)]
     for moment in moments:
         lines += encoder.add(moment)

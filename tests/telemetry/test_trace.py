@@ -28,8 +28,8 @@ ROOM = Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30, 100 * MIB)
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def header(quantum_bytes: int = 1, boot: str = "b0") -> Header:
-    return Header(boot, 0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes)
+def header(quantum_bytes: int = 1) -> Header:
+    return Header(0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes)
 
 
 def make_pod(number: int, **changes: object) -> Pod:
@@ -183,7 +183,7 @@ def test_the_newest_header_needs_nothing_before_it() -> None:
 
 
 def test_hidden_names_are_not_in_it_and_stay_apart() -> None:
-    encoder = Encoder(replace(header(), boot="the-boot"), hasher(b"salt"))
+    encoder = Encoder(header(), hasher(b"salt"))
     secret = make_pod(
         1,
         uid="secret-uid",
@@ -196,7 +196,6 @@ def test_hidden_names_are_not_in_it_and_stay_apart() -> None:
     lines = [encoder.begin(0, 1e9), *encoder.add(make_moment(0, {secret: 1, system: 2, unread: 3}))]
 
     assert "secret" not in "".join(lines)
-    assert "the-boot" not in "".join(lines)
     one, two, three = (pod for _, pod in decoded(lines)[0].sample.pods)
     assert one.protected == "rule 2"
     assert (two.namespace, two.protected) == ("kube-system", "its namespace is protected")
@@ -337,8 +336,8 @@ def changed(line: str, **changes: object) -> str:
         pytest.param([changed(HEAD, cgpause_trace=2)], "found 2; this cgpause reads schema 1", id="schema"),
         pytest.param([changed(HEAD, cgpause_trace=True)], "found True; this", id="schema-bool"),
         pytest.param([changed(HEAD, hashed="no")], 'found hashed "no"', id="hashed"),
-        pytest.param([changed(HEAD, boot=...)], "boot is missing", id="missing"),
-        pytest.param([changed(HEAD, boot="x" * 601)], "boot: found .*allowed: up to 600", id="long"),
+        pytest.param([changed(HEAD, version=...)], "version is missing", id="missing"),
+        pytest.param([changed(HEAD, version="x" * 601)], "version: found .*allowed: up to 600", id="long"),
         pytest.param([changed(HEAD, time=-1)], "time: found -1", id="time"),
         pytest.param([changed(HEAD, quantum=0)], "a quantum of 0", id="quantum"),
         pytest.param([HEAD.replace("1.0", "NaN")], "found NaN; allowed: finite", id="nan"),
@@ -364,6 +363,7 @@ def changed(line: str, **changes: object) -> str:
         pytest.param([HEAD, POD, changed(FIRST, i=[2, 201])], "i: found 201", id="more-idle-than-cpus"),
         pytest.param([HEAD, POD, changed(FIRST, i=[2])], "i: found .*allowed: .CPUs, hundredths", id="half-cpus"),
         pytest.param([HEAD, POD, changed(FIRST, d=10**9)], "d: found", id="read-later"),
+        pytest.param([*LINES, changed(HEAD, at=1)], ":5: found a header that is older", id="older-header"),
         pytest.param([*LINES, changed(SECOND, t=1)], ":5: t: found a time before", id="back"),
         pytest.param([HEAD, "[" * 100_000 + "\n"], ":2: no JSON", id="deep"),
         pytest.param([HEAD, POD[:-9] + "\n", FIRST], r":2: no JSON: found .{60,140}$", id="torn-in-the-middle"),
@@ -383,13 +383,13 @@ def test_the_pressure_in_an_older_trace_is_passed_over(tmp_path: Path) -> None:
 
 def test_control_characters_of_names_reach_no_terminal(tmp_path: Path) -> None:
     evil = "a\x1b[31m\n\u202e\ud800"
-    trace = load(tmp_path, [changed(HEAD, boot=evil), changed(POD, name=evil, namespace=evil, uid=evil), FIRST])
+    trace = load(tmp_path, [changed(HEAD, version=evil), changed(POD, name=evil, namespace=evil, uid=evil), FIRST])
 
     (moment,) = trace.moments()
     pod = moment.sample.pods[0].pod
     assert pod.label.isprintable()
     assert pod.uid.isprintable()
-    assert trace.headers[0].boot.isprintable()
+    assert trace.headers[0].version.isprintable()
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

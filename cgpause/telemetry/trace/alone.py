@@ -23,7 +23,6 @@ from cgpause.pods.follow import Follower
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.telemetry.events import boot_id
 from cgpause.telemetry.trace.encode import Block, Blocks, Encoder, Hide
 from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
 from cgpause.telemetry.trace.values import Header
@@ -161,8 +160,7 @@ def _loop(
     stop_fd: int,
     on_sample: Callable[[Recorded], None],
 ) -> Recorded:
-    boot = boot_id() or ""
-    blocks = Blocks(Encoder(Header(boot, 0.0, 0, plan.interval_s, __version__), plan.hide))
+    blocks = Blocks(Encoder(Header(0.0, 0, plan.interval_s, __version__), plan.hide))
     gatherer, recorded = Gatherer(node.tree), Recorded()
     begin_ns = due_ns = now_ns()
     end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * NS_PER_S)

@@ -51,7 +51,6 @@ class Decoder:
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
         self._at_ns: int | None = None
-        self._begins = True
 
     def feed(self, line: bytes) -> TracedSample | None:
         """Decode a line; return the sample that it completes, or None.
@@ -83,7 +82,6 @@ class Decoder:
         if not isinstance(hashed, bool):
             raise BadLineError(f"found hashed {_shown(hashed)}; allowed: a boolean")
         header = Header(
-            boot=_text(values, "boot"),
             time_s=_number(values, "time", _LATEST_S),
             at_ns=_whole(values, "at", _MOST // 1000) * 1000,
             interval_s=_number(values, "interval", 86400.0),
@@ -93,10 +91,7 @@ class Decoder:
         )
         if not header.quantum_bytes or not header.interval_s:
             raise BadLineError("found an interval or a quantum of 0; allowed: more")
-        before = self.header
-        if before is None or before.boot != header.boot or self._at_ns is None:
-            self._begins = True
-        elif header.at_ns < self._at_ns:
+        if self._at_ns is not None and header.at_ns < self._at_ns:
             raise BadLineError("found a header that is older than what stands before it")
         self.header = header
         for known in (self._pods, self._usages, self._current, self._kills, self._own, self._keys):
@@ -163,7 +158,7 @@ class Decoder:
     def _sample(self, values: dict[str, Any], header: Header) -> TracedSample:
         since_ns = _whole(values, "t", _MOST // 1000) * 1000
         at_ns = header.at_ns + since_ns
-        if self._at_ns is not None and at_ns < self._at_ns and not self._begins:
+        if self._at_ns is not None and at_ns < self._at_ns:
             raise BadLineError("t: found a time before that of the sample before it")
         quantum = header.quantum_bytes
         headroom = self._headroom = self._new_headroom(values, quantum)
@@ -184,8 +179,7 @@ class Decoder:
                 self._known(number)
                 counts[number] = amount
         gap_ns = max(GAP_NS, int(5e9 * header.interval_s))
-        begins = self._begins or self._at_ns is None or at_ns - self._at_ns > gap_ns
-        self._begins = False
+        begins = self._at_ns is None or at_ns - self._at_ns > gap_ns
         self._at_ns = at_ns
         late_ns = _whole(values, "l", _MOST // 1000) * 1000 if "l" in values else 0
         return TracedSample(

@@ -19,7 +19,7 @@ _IDLE_QUANTUM = 10
 """Least change of idle CPUs that is written, in hundredths of a CPU."""
 
 Hide = Callable[[str], str]
-"""Function that returns the replacement of a name, a UID or an id."""
+"""Function that returns the replacement of a name or a UID."""
 
 
 def hasher(salt: bytes) -> Hide:
@@ -88,12 +88,10 @@ class Encoder:
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
         header = self._header
-        boot = header.boot if self._hide is None or not header.boot else self._hide(header.boot)
         return _line(
             {
                 "cgpause_trace": SCHEMA,
                 "version": header.version,
-                "boot": boot,
                 "time": round(time_s, 3),
                 "at": self._origin_ns // 1000,
                 "interval": header.interval_s,

@@ -22,8 +22,6 @@ class TraceError(CgpauseError):
 class Header:
     """The facts of a recording; each file and each run of a recorder begin with a header."""
 
-    boot: str
-    """The kernel's boot id, or its hash; empty if unknown."""
     time_s: float
     """Unix seconds (CLOCK_REALTIME) at `at_ns`."""
     at_ns: int
@@ -33,7 +31,7 @@ class Header:
     version: str
     """Version of the cgpause that recorded it."""
     hashed: bool = False
-    """Whether hashes replace names, UIDs and the boot id."""
+    """Whether hashes replace names and UIDs."""
     quantum_bytes: int = QUANTUM_BYTES
 
 
@@ -51,7 +49,7 @@ class TracedSample:
     time_s: float = 0.0
     """Time of the sample in Unix seconds."""
     begins: bool = False
-    """Whether the time before is unknown: the first sample, after a reboot, or after a gap."""
+    """Whether the time before is unknown: the first sample, or the first one after a gap."""
 
 
 def pause_seen(mechanism: Mechanism, owner: Owner, since_ns: int, reason: str = "") -> PauseRecord:
