@@ -149,7 +149,7 @@ _ENTRIES = (
 _TRACE = (
     b'{"cgpause_trace":1,"version":"0","time":1.5,"at":9,"interval":1.0,"quantum":65536,"hashed":false}',
     b'{"pod":0,"uid":"u","inode":7,"qos":"Burstable","namespace":"a","name":"b","max":9,"paused":["freeze","manual",5]}',
-    b'{"t":0,"h":[9,8,1],"a":7,"u":2,"d":0,"s":[0.1,0],"k":null,"m":[0,3],"r":[0,1],"c":[0,5],"o":[0,1],"w":[0,1]}',
+    b'{"t":0,"h":[9,8,1],"a":7,"u":2,"d":0,"m":[0,3],"r":[0,1],"c":[0,5],"o":[0,1],"w":[0,1]}',
 )
 
 

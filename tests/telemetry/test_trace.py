@@ -375,12 +375,6 @@ def test_what_is_wrong_is_said_with_its_line(lines: list[str], said: str, tmp_pa
         load(tmp_path, [*lines, *([FIRST] if lines and lines != [HEAD] else [])])
 
 
-def test_the_pressure_in_an_older_trace_is_passed_over(tmp_path: Path) -> None:
-    older = load(tmp_path, [HEAD, POD, changed(FIRST, s=[0.5, 0.25], k=None), changed(SECOND, k=[1.0, 0.0])])
-
-    assert list(older.moments()) == decoded(LINES)
-
-
 def test_control_characters_of_names_reach_no_terminal(tmp_path: Path) -> None:
     evil = "a\x1b[31m\n\u202e\ud800"
     trace = load(tmp_path, [changed(HEAD, version=evil), changed(POD, name=evil, namespace=evil, uid=evil), FIRST])
