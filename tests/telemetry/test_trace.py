@@ -18,7 +18,7 @@ from cgpause.offline.trace.estimate import estimate
 from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import Decoder
 from cgpause.telemetry.trace.encode import Encoder, hasher
-from cgpause.telemetry.trace.read import SEGMENTS, Trace, is_trace, load_trace, segment
+from cgpause.telemetry.trace.read import SEGMENTS, Trace, load_trace, segment
 from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, TracedSample, TraceError, pause_seen
 from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
@@ -303,17 +303,6 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
 def test_what_is_no_file_is_said(path: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=said):
         load_trace(str(tmp_path / path))
-
-
-def test_a_trace_is_one_by_any_of_its_files(tmp_path: Path) -> None:
-    """The newest file is empty if the disk was full when it was begun."""
-    path = str(tmp_path / "x")
-    assert not is_trace(path)
-    Path(path).touch()
-    assert not is_trace(path)
-    assert not is_trace("/proc/self/mem")
-    Path(segment(path, 1)).write_text('{"cgpause_trace"')
-    assert is_trace(path)
 
 
 LINES = some(2)

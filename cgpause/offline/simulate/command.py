@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from cgpause.config.settings import Config, HowPaused, Policy
-from cgpause.core.errors import UsageError, printable
+from cgpause.core.errors import UsageError
 from cgpause.core.memory_units import mib
 from cgpause.offline import parallel
 from cgpause.offline.progress import bars, counted
@@ -20,7 +20,6 @@ from cgpause.offline.simulate.load import Load
 from cgpause.offline.simulate.presets import PRESETS
 from cgpause.offline.simulate.run import Outcome, simulate
 from cgpause.offline.simulate.workload import load_workload, make_load
-from cgpause.telemetry.trace.read import is_trace
 
 _DIGITS = 3
 _NAMES = ("name", "kind", "priority")
@@ -37,10 +36,6 @@ def choose(paths: Sequence[str], presets: Sequence[str]) -> list[Load]:
     """
     if not paths and not presets:
         raise UsageError(f"give a WORKLOAD.toml or --preset, one of {', '.join(PRESETS)}")
-    for path in paths:
-        if is_trace(path):
-            found = f"{printable(path)} is a recording of a node, no workload"
-            raise UsageError(f"{found}; cgpause lab replay says what each policy would have done there")
     names = dict.fromkeys(name for preset in presets for name in _presets(preset))
     return [
         *(load_workload(path) for path in dict.fromkeys(paths)),

@@ -53,28 +53,6 @@ def segment(path: str, number: int) -> str:
     return f"{path}.{number}" if number else path
 
 
-def is_trace(path: str) -> bool:
-    """Return True if a file begins like a trace: compressed, or with a JSON object, which TOML never has.
-
-    It tries each file of the trace: the newest may be empty, because the disk was full.
-    """
-    return any(_begins_a_trace(segment(path, number)) for number in range(SEGMENTS))
-
-
-def _begins_a_trace(name: str) -> bool:
-    try:
-        fd = _open(name)
-    except TraceError:
-        return False
-    try:
-        begin = os.pread(fd, _PIECE, 0)
-    except OSError:  # a bad disk: the caller's own read reports it
-        return False
-    finally:
-        os.close(fd)
-    return begin.startswith(GZIP) or begin.lstrip().startswith(b"{")
-
-
 def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None) -> Trace:
     """Return the trace in a file and its older parts, with every line checked.
 

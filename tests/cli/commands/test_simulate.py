@@ -234,14 +234,6 @@ def test_presets_are_listed_and_are_the_papers() -> None:
             assert load.oversubscription == pct / 100
 
 
-def test_a_trace_is_no_workload_and_what_takes_it_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "node.trace"
-    path.write_text('{"cgpause_trace":1}')
-    result = invoke("lab", "simulate", str(path))
-    assert result.exit_code == 2
-    assert f"{path} is a recording of a node, no workload; cgpause lab replay says" in result.stderr
-
-
 def test_a_preset_runs_at_true_size() -> None:
     run = simulated("--preset", "paper-8g-150", "--policy", "none")["none"]
     assert run["finished"] == 25
