@@ -229,10 +229,34 @@ def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
         assert (trace.samples, trace.torn) == (4, 1)
 
 
-def test_whoever_comes_after_one_who_died_goes_on(tmp_path: Path) -> None:
-    trace = load(tmp_path, ["".join(some())[:-9], "\n", *some(5, 10)])
+def test_nothing_comes_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=":7: no JSON"):
+        load(tmp_path, ["".join(some())[:-9], "\n", *some(5, 10)])
 
-    assert (trace.samples, trace.torn, len(trace.headers)) == (9, 1, 2)
+
+def packed(lines: Sequence[str]) -> bytes:
+    return gzip.compress("".join(lines).encode(), mtime=0)
+
+
+def test_gzip_may_end_anywhere_and_have_several_members(tmp_path: Path) -> None:
+    lines, path = some(), tmp_path / "x"
+    first, second = packed(lines[:4]), packed(lines[4:])
+    samples = 2
+    for cut in range(len(first), len(first + second) + 1):
+        path.write_bytes((first + second)[:cut])
+        trace = load_trace(str(path))
+        assert trace.samples >= samples
+        assert [f"{line.decode()}\n" for line in trace.lines] == lines[: len(trace.lines)]
+        samples = trace.samples
+    assert (samples, trace.torn) == (5, 0)
+
+
+@pytest.mark.parametrize("after", [bytes(99), b"\xff" * 99, b"\x1f\x8b\xff", b"\x1f\x8b\x08" + b"\xff" * 99])
+def test_what_is_no_gzip_after_it_is_the_end(after: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(packed(some()) + after)
+    trace = load_trace(str(tmp_path / "x"))
+
+    assert (trace.samples, trace.torn) == (5, 0)
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
@@ -375,10 +399,23 @@ def test_control_characters_of_names_reach_no_terminal(tmp_path: Path) -> None:
     assert trace.headers[0].version.isprintable()
 
 
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", [SECOND.encode(), b"\n", b" ", b" " * 99 + b"\n"], ids=["lines", "ends", "line", "blank"]
+)
+def test_a_bomb_is_refused(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cgpause.telemetry.trace.read.MAX_BYTES", MIB)
     path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress("".join(LINES).encode() + SECOND.encode() * 100_000, mtime=0))
+    path.write_bytes(packed(LINES) + gzip.compress(text * (3 * MIB // len(text)), mtime=0))
+
+    with pytest.raises(TraceError, match="more than 1 MiB of text"):
+        load_trace(str(path))
+
+
+def test_a_file_without_text_is_no_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gzip skips zeros after its end, one by one."""
+    monkeypatch.setattr("cgpause.telemetry.trace.read.MAX_BYTES", MIB)
+    path = tmp_path / "x.gz"
+    path.write_bytes(packed(LINES) + bytes(MIB))
 
     with pytest.raises(TraceError, match="more than 1 MiB of text"):
         load_trace(str(path))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cgpause.core.errors import printable
@@ -16,11 +18,9 @@ SEGMENTS = 4
 """Files of a trace: FILE is the newest, FILE.3 the oldest."""
 MAX_LINE = 1 << 20
 MAX_BYTES = 1 << 30
-"""Most bytes of text: a larger file does not fit in memory, or is a decompression bomb."""
+"""Most bytes of all files, and of their text: more does not fit in memory, or is a decompression bomb."""
 _PIECE = 1 << 16
-GZIP = b"\x1f\x8b"
-MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
-"""First bytes of each run of a recorder in a compressed file: deflate, no flags, no time."""
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ def load_trace(path: str, on_bytes: Callable[[int, int], None] = lambda *_: None
     fds = [_open(name) for name in files]
     try:
         total = sum(os.fstat(fd).st_size for fd in fds)
+        _check_size(path, total)
         return _load(path, files, fds, lambda done: on_bytes(done, total))
     except OSError as e:  # a bad disk
         raise TraceError(f"cannot read {printable(path)}: {e.strerror}") from e
@@ -83,26 +84,23 @@ def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int],
     torn = samples = size = 0
     done = 0
     for file, fd in zip(files, fds, strict=True):
-        bad: tuple[int, BadLineError] | None = None
+        bad: TraceError | None = None
         for number, (line, at) in enumerate(_lines(fd), start=1):
             on_bytes(done + at)
-            size += len(line)
-            if size > MAX_BYTES:
-                raise TraceError(f"{printable(path)}: more than {MAX_BYTES >> 20} MiB of text; record for less time")
+            size += len(line) + 1
+            _check_size(path, size)
             if not line.strip():
                 continue
             if bad is not None:
-                # After a recorder that died within a line, another one begins with a header.
-                if not line.startswith(b'{"cgpause_trace"'):
-                    raise _error(file, *bad)
-                bad = None
+                raise bad
             header = decoder.header
             try:
                 moment = decoder.feed(line)
             except BadLineError as e:
+                bad = TraceError(f"{printable(file)}:{number}: {e}")
                 if header is None or not isinstance(e, TornLineError):
-                    raise _error(file, number, e) from e
-                bad, torn = (number, e), torn + 1
+                    raise bad from e
+                torn += 1
                 continue
             lines.append(line)
             if decoder.header is not header and decoder.header is not None:
@@ -117,8 +115,9 @@ def _load(path: str, files: list[str], fds: list[int], on_bytes: Callable[[int],
     return Trace(path, tuple(headers), tuple(lines), samples, len(pods), times[0], times[-1], torn)
 
 
-def _error(file: str, number: int, error: BadLineError) -> TraceError:
-    return TraceError(f"{printable(file)}:{number}: {error}")
+def _check_size(path: str, size: int) -> None:
+    if size > MAX_BYTES:
+        raise TraceError(f"{printable(path)}: more than {MAX_BYTES >> 20} MiB of text; record for less time")
 
 
 def _open(path: str) -> int:
@@ -134,61 +133,27 @@ def _open(path: str) -> int:
 
 
 def _lines(fd: int) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with the number of bytes read so far; the last line may lack its line break."""
+    """Yield each line with the number of bytes read so far; the last line may lack its line break.
+
+    An overlong line comes in parts: it is no valid line, and neither are they.
+    """
     rest = b""
     for text, at in _texts(fd):
         *whole, rest = (rest + text).split(b"\n")
         for line in whole:
-            yield line if len(line) <= MAX_LINE else line[:MAX_LINE], at
-        # An overlong line is invalid; a part of it shows that as well as the whole.
-        rest = rest[: MAX_LINE + 1]
+            yield line[:MAX_LINE], at
+        if len(rest) > MAX_LINE:
+            yield rest, at
+            rest = b""
     if rest:
         yield rest, os.fstat(fd).st_size
 
 
 def _texts(fd: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the decompressed contents of a file in pieces, with the number of bytes read."""
-    if os.pread(fd, 2, 0) != GZIP:
-        at = 0
-        while piece := os.pread(fd, _PIECE, at):
-            at += len(piece)
-            yield piece, at
-        return
-    start, size = 0, os.fstat(fd).st_size
-    while start < size:
-        end = _next_member(fd, start + len(MEMBER), size)
-        start = yield from _member(fd, start, end)
-
-
-def _member(fd: int, start: int, end: int) -> Generator[tuple[bytes, int], None, int]:
-    """Yield the text of one gzip member, whole or torn, as in `_texts`; return the start of the next member."""
-    unpack = zlib.decompressobj(wbits=31)
-    at = start
-    while at < end:
-        data = os.pread(fd, min(_PIECE, end - at), at)
-        if not data:
-            break
-        at += len(data)
-        while data:
-            try:
-                text = unpack.decompress(data, _PIECE)
-            except zlib.error:
-                yield b"\n", at
-                return end
-            if text:
-                yield text, at
-            data = unpack.unconsumed_tail
-        if unpack.eof:
-            # Another program may have compressed it, in more than one member.
-            return at - len(unpack.unused_data)
-    yield b"\n", at  # so that the next recorder begins on a new line
-    return end
-
-
-def _next_member(fd: int, at: int, size: int) -> int:
-    while piece := os.pread(fd, _PIECE + len(MEMBER), at):
-        found = piece.find(MEMBER)
-        if found >= 0:
-            return at + found
-        at += _PIECE
-    return size
+    """Yield the unpacked contents of a file in pieces, with the number of bytes read."""
+    with open(fd, "rb", closefd=False) as file:
+        text = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(_GZIP) else file
+        # These errors are the end that a killed recorder leaves; the text before it has been read.
+        with suppress(EOFError, zlib.error, gzip.BadGzipFile):
+            while piece := text.read1(_PIECE):
+                yield piece, file.tell()
