@@ -262,9 +262,9 @@ def test_what_is_no_gzip_after_it_is_the_end(after: bytes, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_what_is_killed_while_it_writes_loses_a_block_at_most(name: str, tmp_path: Path) -> None:
     path = str(tmp_path / name)
-    files = TraceFiles(path, 4 * LEAST_BYTES)
-    for number, line in enumerate(some(20)):
-        files.write([line], begins=not number)
+    files = TraceFiles(path, 4 * LEAST_BYTES, Encoder(header()))
+    for number in range(20):
+        files.add(make_moment(number * S, {make_pod(0): number * MIB}), tight=True)
     with open(path, "rb+") as file:
         file.truncate(files.written - 9)
 
@@ -274,20 +274,34 @@ def test_what_is_killed_while_it_writes_loses_a_block_at_most(name: str, tmp_pat
     files.close()
 
 
+def test_samples_are_written_in_blocks_and_sooner_while_memory_is_tight(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    files = TraceFiles(str(path), LEAST_BYTES, Encoder(header()))
+
+    def samples(at_s: float, *, tight: bool) -> int:
+        files.add(make_moment(int(at_s * S), {make_pod(0): 0}), tight=tight)
+        return path.read_bytes().count(b'"t":')
+
+    assert [samples(t, tight=False) for t in range(11)] == [*[0] * 5, *[6] * 5, 11]
+    assert [samples(10 + t / 5, tight=True) for t in range(1, 7)] == [*[11] * 4, 16, 16]
+    files.flush()
+    files.close()
+    assert load_trace(str(path)).samples == 17
+
+
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_files_are_bounded_and_the_oldest_goes(name: str, tmp_path: Path) -> None:
     path = str(tmp_path / name)
-    files = TraceFiles(path, LEAST_BYTES)
-    encoder = Encoder(header())
+    files = TraceFiles(path, LEAST_BYTES, Encoder(header()))
     pods = [make_pod(i, uid=f"{i * 7919 % 104729:032x}") for i in range(200)]
     most = 0
     for number in range(3000):
         moment = make_moment(number * S, {pod: (number * 7919 + i * 104729) % 4099 * MIB for i, pod in enumerate(pods)})
-        begins = files.full or not number
-        lines = [encoder.begin(number * S, 1e9 + number)] if begins else []
-        files.write([*lines, *encoder.add(moment)], begins=begins)
+        files.add(replace(moment, time_s=1e9 + number), tight=False)
         most = max(most, sum(file.stat().st_size for file in tmp_path.iterdir()))
+    files.flush()
     files.close()
+    most = max(most, sum(file.stat().st_size for file in tmp_path.iterdir()))
 
     assert most <= LEAST_BYTES
     assert len(list(tmp_path.iterdir())) == SEGMENTS
@@ -304,14 +318,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         path = tmp_path / f"x{number}"
         Path(segment(str(path), number)).write_text("mine")
         with pytest.raises(FileExistsError):
-            TraceFiles(str(path), LEAST_BYTES)
+            TraceFiles(str(path), LEAST_BYTES, Encoder(header()))
         assert Path(segment(str(path), number)).read_text() == "mine"
 
 
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("target")
     with pytest.raises(OSError, match="x"):
-        TraceFiles(str(tmp_path / "x"), LEAST_BYTES)
+        TraceFiles(str(tmp_path / "x"), LEAST_BYTES, Encoder(header()))
     assert not (tmp_path / "target").exists()
 
 

@@ -23,7 +23,7 @@ from cgpause.pods.follow import Follower
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.telemetry.trace.encode import Block, Blocks, Encoder, Hide
+from cgpause.telemetry.trace.encode import Encoder, Hide
 from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
 from cgpause.telemetry.trace.values import Header
 from cgpause.telemetry.trace.write import TraceFiles
@@ -129,7 +129,8 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     """
     raise_descriptor_limit()
     try:
-        files = TraceFiles(plan.path, plan.max_bytes)
+        header = Header(0.0, 0, plan.interval_s, __version__)
+        files = TraceFiles(plan.path, plan.max_bytes, Encoder(header, plan.hide))
     except OSError as e:
         hint = "name another file" if isinstance(e, FileExistsError) else "name a file that can be made"
         raise KernelWriteError(e.filename or plan.path, e, hint=hint) from e
@@ -160,17 +161,10 @@ def _loop(
     stop_fd: int,
     on_sample: Callable[[Recorded], None],
 ) -> Recorded:
-    blocks = Blocks(Encoder(Header(0.0, 0, plan.interval_s, __version__), plan.hide))
     gatherer, recorded = Gatherer(node.tree), Recorded()
     begin_ns = due_ns = now_ns()
     end_ns = None if plan.for_s is None else begin_ns + int(plan.for_s * NS_PER_S)
     tight = False
-
-    def write(found: list[Block]) -> None:
-        for block in found:
-            files.write(block.lines, begins=block.begins)
-        if files.full:
-            blocks.begin_anew()
 
     while True:
         at_ns = now_ns()
@@ -185,7 +179,7 @@ def _loop(
                 due_ns = at_ns + int(plan.interval_s * NS_PER_S)
             else:
                 tight = is_tight(sample.headroom)
-                write(blocks.add(gatherer.moment(sample, time.time()), tight=tight))
+                files.add(gatherer.moment(sample, time.time()), tight=tight)
                 recorded.samples += 1
                 recorded.pods = len(sample.pods)
                 # Samples lie on a grid, so that their durations do not add up; missed samples are not made up for.
@@ -201,7 +195,7 @@ def _loop(
         events = epoll.poll(max(wake_ns - now_ns(), 0) / NS_PER_S)
         if any(fd == stop_fd for fd, _ in events):
             break
-    write(blocks.rest())
+    files.flush()
     recorded.written = files.written
     return recorded
 

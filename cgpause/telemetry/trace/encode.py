@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import CgroupId, Headroom, Pod, Workload
 from cgpause.telemetry.trace.values import SCHEMA, Header, TracedSample
 
@@ -216,57 +215,3 @@ def _facts(pod: Pod) -> tuple[object, ...]:
 
 def _line(values: dict[str, Any]) -> str:
     return json.dumps(values, separators=(",", ":")) + "\n"
-
-
-# --- blocks ----------------------------------------------------------------------------------------------------------
-
-_BLOCK_NS = 5 * NS_PER_S
-_CLOSE_BLOCK_NS = NS_PER_S
-"""Longest time between two blocks while memory is tight: the recorder may be the next to be killed."""
-_BLOCK_LINES = 2000
-
-
-class Block(NamedTuple):
-    """Lines that are written together."""
-
-    lines: tuple[str, ...]
-    begins: bool
-    """Whether the first line is a header."""
-
-
-class Blocks:
-    """Collector of lines into blocks: small blocks compress badly and cost more writes."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._lines: list[str] = []
-        self._begins = False
-        self._anew = True
-        self._since_ns = 0
-
-    def begin_anew(self) -> None:
-        """Begin again with a header, so that the next lines need none of the earlier ones."""
-        self._anew = True
-
-    def add(self, moment: TracedSample, *, tight: bool) -> list[Block]:
-        """Add a sample; return the blocks that are due. They are due sooner if memory is `tight`."""
-        at_ns = moment.sample.at_ns
-        blocks: list[Block] = []
-        if self._anew:
-            blocks += self.rest()
-            self._anew, self._begins, self._since_ns = False, True, at_ns
-            self._lines.append(self._encoder.begin(at_ns, moment.time_s))
-        self._lines += self._encoder.add(moment)
-        waited_ns = at_ns - self._since_ns
-        if waited_ns >= (_CLOSE_BLOCK_NS if tight else _BLOCK_NS) or len(self._lines) >= _BLOCK_LINES:
-            self._since_ns = at_ns
-            blocks += self.rest()
-        return blocks
-
-    def rest(self) -> list[Block]:
-        """Return the remaining lines as a block."""
-        if not self._lines:
-            return []
-        block = Block(tuple(self._lines), self._begins)
-        self._lines, self._begins = [], False
-        return [block]
