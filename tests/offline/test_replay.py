@@ -21,7 +21,7 @@ from cgpause.offline.trace.replay import replay
 from cgpause.policy.decide import Decision, State
 from cgpause.telemetry.trace.encode import Encoder
 from cgpause.telemetry.trace.read import Trace, load_trace
-from cgpause.telemetry.trace.values import Header, TracedSample, pause_seen
+from cgpause.telemetry.trace.values import TracedSample, pause_seen
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -34,7 +34,7 @@ by_policy = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
 def saved(path: Path, moments: Sequence[TracedSample], quantum_bytes: int = 1) -> Trace:
-    encoder = Encoder(Header(0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes))
+    encoder = Encoder(1.0, None, quantum_bytes)
     lines = [encoder.begin(moments[0].sample.at_ns, T0)]
     for moment in moments:
         lines += encoder.add(moment)

@@ -19,17 +19,13 @@ from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import Decoder
 from cgpause.telemetry.trace.encode import Encoder, hasher
 from cgpause.telemetry.trace.read import SEGMENTS, Trace, load_trace, segment
-from cgpause.telemetry.trace.values import QUANTUM_BYTES, Header, TracedSample, TraceError, pause_seen
+from cgpause.telemetry.trace.values import QUANTUM_BYTES, TracedSample, TraceError, pause_seen
 from cgpause.telemetry.trace.write import LEAST_BYTES, TraceFiles
 
 S = 1_000_000_000
 MIB = 1 << 20
 ROOM = Headroom(8 << 30, 6 << 30, 4 << 30, 1 << 30, 100 * MIB)
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def header(quantum_bytes: int = 1) -> Header:
-    return Header(0.0, 0, 1.0, "0.1.0", quantum_bytes=quantum_bytes)
 
 
 def make_pod(number: int, **changes: object) -> Pod:
@@ -44,7 +40,7 @@ def make_moment(at_ns: int, amounts: Mapping[Pod, int], headroom: Headroom = ROO
 
 
 def written(moments: Sequence[TracedSample], quantum_bytes: int = 1) -> list[str]:
-    encoder = Encoder(header(quantum_bytes))
+    encoder = Encoder(1.0, None, quantum_bytes)
     lines = [encoder.begin(moments[0].sample.at_ns, 1e9)]
     for moment in moments:
         lines += encoder.add(moment)
@@ -171,7 +167,7 @@ def test_what_does_not_change_is_not_written() -> None:
 
 
 def test_the_newest_header_needs_nothing_before_it() -> None:
-    encoder = Encoder(header())
+    encoder = Encoder(1.0)
     pods = {make_pod(i): i * MIB for i in range(3)}
     encoder.begin(S, 1e9)
     encoder.add(make_moment(S, pods))
@@ -183,7 +179,7 @@ def test_the_newest_header_needs_nothing_before_it() -> None:
 
 
 def test_hidden_names_are_not_in_it_and_stay_apart() -> None:
-    encoder = Encoder(header(), hasher(b"salt"))
+    encoder = Encoder(1.0, hasher(b"salt"))
     secret = make_pod(
         1,
         uid="secret-uid",
@@ -262,7 +258,7 @@ def test_what_is_no_gzip_after_it_is_the_end(after: bytes, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_what_is_killed_while_it_writes_loses_a_block_at_most(name: str, tmp_path: Path) -> None:
     path = str(tmp_path / name)
-    files = TraceFiles(path, 4 * LEAST_BYTES, Encoder(header()))
+    files = TraceFiles(path, 4 * LEAST_BYTES, Encoder(1.0))
     for number in range(20):
         files.add(make_moment(number * S, {make_pod(0): number * MIB}), tight=True)
     with open(path, "rb+") as file:
@@ -276,7 +272,7 @@ def test_what_is_killed_while_it_writes_loses_a_block_at_most(name: str, tmp_pat
 
 def test_samples_are_written_in_blocks_and_sooner_while_memory_is_tight(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    files = TraceFiles(str(path), LEAST_BYTES, Encoder(header()))
+    files = TraceFiles(str(path), LEAST_BYTES, Encoder(1.0))
 
     def samples(at_s: float, *, tight: bool) -> int:
         files.add(make_moment(int(at_s * S), {make_pod(0): 0}), tight=tight)
@@ -292,7 +288,7 @@ def test_samples_are_written_in_blocks_and_sooner_while_memory_is_tight(tmp_path
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_files_are_bounded_and_the_oldest_goes(name: str, tmp_path: Path) -> None:
     path = str(tmp_path / name)
-    files = TraceFiles(path, LEAST_BYTES, Encoder(header()))
+    files = TraceFiles(path, LEAST_BYTES, Encoder(1.0))
     pods = [make_pod(i, uid=f"{i * 7919 % 104729:032x}") for i in range(200)]
     most = 0
     for number in range(3000):
@@ -318,14 +314,14 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         path = tmp_path / f"x{number}"
         Path(segment(str(path), number)).write_text("mine")
         with pytest.raises(FileExistsError):
-            TraceFiles(str(path), LEAST_BYTES, Encoder(header()))
+            TraceFiles(str(path), LEAST_BYTES, Encoder(1.0))
         assert Path(segment(str(path), number)).read_text() == "mine"
 
 
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("target")
     with pytest.raises(OSError, match="x"):
-        TraceFiles(str(tmp_path / "x"), LEAST_BYTES, Encoder(header()))
+        TraceFiles(str(tmp_path / "x"), LEAST_BYTES, Encoder(1.0))
     assert not (tmp_path / "target").exists()
 
 

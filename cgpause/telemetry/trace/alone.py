@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from cgpause import __version__
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError, CgroupGoneError, KernelWriteError
@@ -25,7 +24,6 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 from cgpause.telemetry.trace.encode import Encoder, Hide
 from cgpause.telemetry.trace.gather import Gatherer, interval_ns, is_tight
-from cgpause.telemetry.trace.values import Header
 from cgpause.telemetry.trace.write import TraceFiles
 
 _DETAILS_NS = NS_PER_S
@@ -129,8 +127,7 @@ def record(root: str, log_dir: str, config: Config, plan: Plan, on_sample: Calla
     """
     raise_descriptor_limit()
     try:
-        header = Header(0.0, 0, plan.interval_s, __version__)
-        files = TraceFiles(plan.path, plan.max_bytes, Encoder(header, plan.hide))
+        files = TraceFiles(plan.path, plan.max_bytes, Encoder(plan.interval_s, plan.hide))
     except OSError as e:
         hint = "name another file" if isinstance(e, FileExistsError) else "name a file that can be made"
         raise KernelWriteError(e.filename or plan.path, e, hint=hint) from e

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from cgpause import __version__
 from cgpause.core.model import CgroupId, Headroom, Pod, Workload
-from cgpause.telemetry.trace.values import SCHEMA, Header, TracedSample
+from cgpause.telemetry.trace.values import QUANTUM_BYTES, SCHEMA, TracedSample
 
 _CPU_QUANTUM_USEC = 1000
 _IDLE_QUANTUM = 10
@@ -66,11 +67,11 @@ class _Noted:
 class Encoder:
     """Encoder of samples; each line has the differences from all lines since the last `begin`."""
 
-    def __init__(self, header: Header, hide: Hide | None = None) -> None:
-        """`header` has the fields that all headers share; `hide` replaces names."""
-        self._header = header
+    def __init__(self, interval_s: float, hide: Hide | None = None, quantum_bytes: int = QUANTUM_BYTES) -> None:
+        """`interval_s` is for the headers; `hide` replaces names."""
+        self._interval_s = interval_s
         self._hide = hide
-        self._quantum = header.quantum_bytes
+        self._quantum = quantum_bytes
         self._pods: dict[CgroupId, _Noted] = {}
         self._next = 0
         self._origin_ns = 0
@@ -86,14 +87,13 @@ class Encoder:
         self._host = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
-        header = self._header
         return _line(
             {
                 "cgpause_trace": SCHEMA,
-                "version": header.version,
+                "version": __version__,
                 "time": round(time_s, 3),
                 "at": self._origin_ns // 1000,
-                "interval": header.interval_s,
+                "interval": self._interval_s,
                 "quantum": self._quantum,
                 "hashed": self._hide is not None,
             }

@@ -20,7 +20,7 @@ class TraceError(CgpauseError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The facts of a recording; each file and each run of a recorder begin with a header."""
+    """The facts of a recording; each file begins with them."""
 
     time_s: float
     """Unix seconds (CLOCK_REALTIME) at `at_ns`."""
@@ -30,9 +30,9 @@ class Header:
     """Interval between two samples while memory is not tight, in s."""
     version: str
     """Version of the cgpause that recorded it."""
-    hashed: bool = False
+    hashed: bool
     """Whether hashes replace names and UIDs."""
-    quantum_bytes: int = QUANTUM_BYTES
+    quantum_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

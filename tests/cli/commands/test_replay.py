@@ -14,7 +14,7 @@ from helpers.trees import FakeTree
 
 from cgpause.core.model import CgroupId, Headroom, Pod, PodUsage, QosClass, Sample
 from cgpause.telemetry.trace.encode import Encoder
-from cgpause.telemetry.trace.values import Header, TracedSample
+from cgpause.telemetry.trace.values import TracedSample
 
 S = 1_000_000_000
 MIB = 1 << 20
@@ -40,7 +40,7 @@ def trace(tmp_path: Path) -> str:
     moments += [moment(t, {one: 300, two: 10, three: 20}, oom_kills=kills) for t in (8, 9)]
     own = {three.cgroup: 2}
     moments += [moment(10, {one: 300, two: 10, three: 5}, oom_kills=kills | own, own_ooms={three.cgroup: 1})]
-    encoder = Encoder(Header(0.0, 0, 1.0, "0.1.0"))
+    encoder = Encoder(1.0)
     lines = [encoder.begin(0, 1.79e9)]
     for found in moments:
         lines += encoder.add(found)
