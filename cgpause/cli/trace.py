@@ -130,7 +130,7 @@ def show(found: dict[str, Any]) -> None:
         print()  # noqa: T201
         output.print_rows(headers, rows[:_MOST_KILLS])
     if len(rows) > _MOST_KILLS:
-        print(f"{len(rows) - _MOST_KILLS} more are in --json")  # noqa: T201
+        print(f"{len(rows) - _MOST_KILLS} more are in -o json")  # noqa: T201
     print()  # noqa: T201
     for line in report.estimates(found):
         print(f"by estimate, {line}")  # noqa: T201

@@ -27,7 +27,7 @@ def hasher(salt: bytes) -> Hide:
 
     Without the salt, names cannot be tried against the hashes. `default` and similar names reveal nothing, and stay.
     """
-    from cgpause.core.redact import WELL_KNOWN, hashed  # noqa: PLC0415 - it brings OpenSSL, which the daemon does without
+    from cgpause.core.redact import WELL_KNOWN, hashed  # noqa: PLC0415 - it brings OpenSSL, for hashes only
 
     return lambda name: name if name in WELL_KNOWN else hashed(name, salt)
 
@@ -139,7 +139,7 @@ class Encoder:
             if noted is None:
                 noted = known[pod.cgroup] = _Noted(self._next)
                 self._next += 1
-            # In the daemon, a pod's facts are a new object if and only if they may have changed.
+            # A pod's facts are a new object if they may have changed.
             if pod is not noted.pod:
                 self._add_facts(noted, pod, changes["r"], lines)
             # As in `_rounded`, inlined: this runs for each pod in each sample.
