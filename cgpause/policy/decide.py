@@ -154,7 +154,6 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
             paused=parts.paused,
             unstoppable=parts.unstoppable,
             config=config,
-            elapsed_s=_elapsed_s(state.reserve, at_ns),
             everyone=everyone,
         )
         chosen = step.actions
@@ -213,11 +212,6 @@ def _due_ns(pod: Pod, stretch: hold.Stretch, at_ns: int, config: Config) -> int:
     end_ns = hold.end_ns(pod, stretch, config.hold)
     # An overdue freeze has failed; the daemon tries it again at the next sample.
     return end_ns if freeze_ns is None or freeze_ns <= at_ns else min(end_ns, freeze_ns)
-
-
-def _elapsed_s(state: reserve.ReserveState, at_ns: int) -> float:
-    """Return the seconds since the last decision; 0 for the first."""
-    return 0.0 if state.sampled_at_ns is None else max(at_ns - state.sampled_at_ns, 0) / NS_PER_S
 
 
 def _quiet(

@@ -67,8 +67,10 @@ class ReserveState:
 
     growths: Growths = field(default_factory=Growths)
     late_s: float = 0.0
-    """Largest recent delay of a sample."""
+    """Largest recent delay of a sample, at most _LONGEST_LATE_S; it decays with _LATE_HALF_LIFE_S."""
     sampled_at_ns: int | None = None
+    elapsed_s: float = 0.0
+    """Seconds between the last two samples."""
     idle_cpus: float = 0.0
     """Idle CPUs, averaged over about a second."""
     cost_s: float = 0.0
@@ -111,16 +113,15 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
     """Return the state with one more sample taken in; `left_bytes` and `step` expect it."""
     elapsed_s = 0.0 if state.sampled_at_ns is None else max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
     kept: float = 0.0 if state.sampled_at_ns is None else 0.5 ** (elapsed_s / _IDLE_HALF_LIFE_S)
-    idle_cpus = kept * state.idle_cpus + (1 - kept) * sample.idle_cpus
-    return ReserveState(
-        learn(state.growths, sample),
-        late_s(state, sample),
-        sample.at_ns,
-        idle_cpus,
-        state.cost_s,
-        state.unsafe_since_ns,
-        without_effect(state.killed, sample),
-        state.nearest,
+    late_s: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
+    return replace(
+        state,
+        growths=learn(state.growths, sample),
+        late_s=min(max(late_s, sample.late_ns / NS_PER_S), _LONGEST_LATE_S),
+        sampled_at_ns=sample.at_ns,
+        elapsed_s=elapsed_s,
+        idle_cpus=kept * state.idle_cpus + (1 - kept) * sample.idle_cpus,
+        killed=without_effect(state.killed, sample),
     )
 
 
@@ -157,31 +158,28 @@ def step(
     paused: Sequence[PodUsage],
     unstoppable: Sequence[tuple[PodUsage, float]],
     config: Config,
-    elapsed_s: float,
     everyone: bool = False,
 ) -> ReserveStep:
     """Return the decision on a sample that `observe` has taken in.
 
     `candidates` run and may be paused now. `paused` may stay paused. `unstoppable` run regardless of the decision, each
-    with the seconds until it could be paused (infinite: never). `elapsed_s` is the time since the last decision. With
-    `everyone` the outcome has the places of all pods, for `explain`; else only of pods that are or must be paused.
+    with the seconds until it could be paused (infinite: never). With `everyone` the outcome has the places of all pods,
+    for `explain`; else only of pods that are or must be paused.
     """
     everyone = everyone or config.reserve.sacrifice
     capacity, growths = sample.headroom.capacity_bytes, state.growths
-    terms = _terms(state, sample)
+    of, peaks_of, terms = growths.pods, growths.peaks_of, _terms(state, sample)
     room = left = room_bytes(sample)
     places: list[Place] = []
     for usage, seconds in unstoppable:
-        one = _demand(usage, growths, terms)
+        one = demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms)
         reserved = reserved_bytes(one, seconds + terms.reaction_s)
         if everyone:
             places.append(place_of(one, reserved, left, runs=True)._replace(stoppable=False))
         left -= reserved
     throttle = config.throttle
     for usage in paused:
-        growth = growths.pods[usage.pod.cgroup]
-        left -= leak_bytes(usage, growth, capacity, throttle.cpus)
-    of, peaks_of = growths.pods, growths.peaks_of
+        left -= leak_bytes(usage, of[usage.pod.cgroup], capacity, throttle.cpus)
     demands = [demand(usage, of[usage.pod.cgroup], peaks_of(usage.pod), terms) for usage in (*candidates, *paused)]
     demands.sort(key=_ORDER, reverse=True)
     spare = SPARE * (1 - terms.idle_share)
@@ -191,7 +189,7 @@ def step(
     waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
     running = sum(one.active for one in demands) - len(waiting)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
-    cost_s = state.cost_s + runnable * elapsed_s if waiting else 0.0
+    cost_s = state.cost_s + runnable * state.elapsed_s if waiting else 0.0
     excused = _excuse(demands, waiting, growths, cost_s, left, served.nearest)
     if excused is not None:
         cost_s = 0.0
@@ -204,20 +202,19 @@ def step(
     if grants.unsafe:
         unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
         if config.reserve.sacrifice and sample.at_ns - unsafe_since_ns >= UNSAFE_S * NS_PER_S:
-            victim = None if _may_grow(grants) else choose(_stoppable(grants), killed, sample)
+            stoppable = [place.usage for place in places if place.stoppable]
+            victim = None if _may_grow(grants) else choose(stoppable, killed, sample)
             if victim is not None:
                 actions = [*(a for a in actions if a.pod.cgroup != victim.pod.cgroup), victim]
                 unsafe_since_ns = None
                 killed = {**killed, victim.pod.cgroup: freed_bytes(PodUsage(victim.memory_current_bytes, victim.pod))}
-    after = ReserveState(
-        marked,
-        state.late_s,
-        state.sampled_at_ns,
-        state.idle_cpus,
-        cost_s,
-        unsafe_since_ns,
-        killed,
-        served.nearest,
+    after = replace(
+        state,
+        growths=marked,
+        cost_s=cost_s,
+        unsafe_since_ns=unsafe_since_ns,
+        killed=killed,
+        nearest=served.nearest,
     )
     return ReserveStep(after, tuple(actions), grants)
 
@@ -236,10 +233,6 @@ def _may_grow(grants: Grants) -> bool:
     """Return True if headroom is left, or if a stoppable pod other than the first runs and may take memory."""
     others = (place for place in grants.places if place.stoppable and not place.first)
     return grants.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
-
-
-def _stoppable(grants: Grants) -> list[PodUsage]:
-    return [place.usage for place in grants.places if place.stoppable]
 
 
 def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
@@ -291,10 +284,6 @@ def _excuse(
     return one if one.expected <= room else None
 
 
-def _demand(usage: PodUsage, growths: Growths, terms: Terms) -> Demand:
-    return demand(usage, growths.pods[usage.pod.cgroup], growths.peaks_of(usage.pod), terms)
-
-
 def _marked(growths: Growths, admitted: Iterable[CgroupId], excused: Iterable[CgroupId]) -> Growths:
     """Return the growths with the pods in `admitted` and `excused` marked so."""
     pods: dict[CgroupId, Growth] = {}
@@ -324,13 +313,3 @@ def room_bytes(sample: Sample) -> float:
     """Return the bytes that the policy may grant: headroom less margin and kubelet's eviction threshold."""
     headroom = sample.headroom
     return headroom.available_bytes - headroom.eviction_bytes - headroom.capacity_bytes * MARGIN_PCT / 100
-
-
-def late_s(state: ReserveState, sample: Sample) -> float:
-    """Return the largest recent delay of a sample in s, at most _LONGEST_LATE_S; it decays with _LATE_HALF_LIFE_S."""
-    now_s = sample.late_ns / NS_PER_S
-    if state.sampled_at_ns is None:
-        return min(now_s, _LONGEST_LATE_S)
-    elapsed_s = max(sample.at_ns - state.sampled_at_ns, 0) / NS_PER_S
-    worst: float = state.late_s * 0.5 ** (elapsed_s / _LATE_HALF_LIFE_S)
-    return min(max(worst, now_s), _LONGEST_LATE_S)

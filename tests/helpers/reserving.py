@@ -104,9 +104,9 @@ class Node:
         return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
 
     def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> ReserveStep:
-        """Run the policy's own part of a decision."""
+        """Run the policy's own part of a decision, `elapsed_s` after the last one."""
         sample = self.sample()
-        looked = observe(self.state().reserve, sample)
+        looked = replace(observe(self.state().reserve, sample), elapsed_s=elapsed_s)
         return step(
             looked,
             sample,
@@ -118,7 +118,6 @@ class Node:
             paused=[usage for usage in self.pods if usage.pod.paused is not None],
             unstoppable=unstoppable,
             config=self.config,
-            elapsed_s=elapsed_s,
         )
 
 

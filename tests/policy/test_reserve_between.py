@@ -17,7 +17,6 @@ from cgpause.core.model import (
 from cgpause.policy.decide import State, decide
 from cgpause.policy.reserve import (
     ReserveState,
-    late_s,
     observe,
     reaction_s,
 )
@@ -44,13 +43,14 @@ def test_a_look_keeps_what_was_decided() -> None:
 
 def test_lateness_is_remembered_and_halved_in_10_s() -> None:
     sample = replace(Node(900).sample(), late_ns=S // 2)
-    assert late_s(ReserveState(), sample) == 0.5
-    assert late_s(ReserveState(), replace(sample, late_ns=3 * S)) == 1, "no more than a second"
+    late = replace(sample, late_ns=3 * S)
+    assert observe(ReserveState(), sample).late_s == 0.5
+    assert observe(ReserveState(), late).late_s == 1, "no more than a second"
     known = ReserveState(late_s=0.8, sampled_at_ns=NOW - 10 * S)
-    assert late_s(known, sample) == 0.5
-    assert late_s(known, replace(sample, late_ns=0)) == 0.4
-    assert late_s(known, replace(sample, late_ns=3 * S)) == 1
-    assert late_s(replace(known, sampled_at_ns=NOW + S), replace(sample, late_ns=0)) == 0.8
+    assert observe(known, sample).late_s == 0.5
+    assert observe(known, replace(sample, late_ns=0)).late_s == 0.4
+    assert observe(known, late).late_s == 1
+    assert observe(replace(known, sampled_at_ns=NOW + S), replace(sample, late_ns=0)).late_s == 0.8
 
 
 def test_a_reaction_takes_two_samples_and_what_they_are_late() -> None:
