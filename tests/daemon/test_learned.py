@@ -69,11 +69,11 @@ def test_a_stop_saves_what_the_minute_had_not(tree: FakeTree, start: Start, stat
     wait_until((state / LEARNED_FILE).exists, "the first save")
     shutil.rmtree(pods["second"])
     daemon.wait_for_log("pod gone pod=default/second-x7k2p")
-    assert known(state).kinds.get("default/second") is not False
+    assert "default/second" not in known(state).kinds
 
     assert daemon.stop() == 0
 
-    assert known(state).kinds == {"default/first": False, "default/second": False}
+    assert known(state).kinds == {"default/first": None, "default/second": None}
 
 
 def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(tree: FakeTree, start: Start, state: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(tree: FakeTree
 
     assert daemon.stop() == 0
 
-    assert known(state) == Learned(KNOWN.peaks, {**KNOWN.kinds, "default/other": False})
+    assert known(state) == Learned(KNOWN.peaks, {**KNOWN.kinds, "default/other": None})
 
 
 def test_a_dry_run_knows_what_was_learned_and_saves_nothing(tree: FakeTree, start: Start, state: Path) -> None:
@@ -136,5 +136,5 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
     assert daemon.log.count("what was learned is lost") == unusable
     assert daemon.log.count("what was learned is not saved") == unwritable
     if not unwritable:
-        assert known(state).kinds["default/job"] is False
+        assert known(state).kinds["default/job"] is None
     assert not (state / "elsewhere").exists()
