@@ -69,7 +69,7 @@ class Loop:
 
     def wait(self) -> Woken:
         """Wait for an event or for the next due time; return what has happened."""
-        parts = (self.intake.follower.times, self.status, self.intake.publisher, self.saver)
+        parts = (self.intake.follower.times, self.status, self.intake.publisher)
         due_ns = min(self.schedule.sample_at_ns, *(part.due_ns for part in parts))
         woken = Woken(Changes(), urgent=False)
         for fd, mask in self.epoll.poll(max(0, due_ns - now_ns()) / NS_PER_S):

@@ -101,7 +101,7 @@ class Daemon:
             Intake(tree, follower, watch, psi, actuator, brake, distress, publisher),
             sampler,
             Status(self._notifier, tree, actuator.counts),
-            saver.Saver(options.learned_path, self._history, known.peaks),
+            saver.Saver(options.learned_path, self._history, known),
             State(reserve=with_peaks(known.peaks)),
             release=lambda: self._resume_all("memory cannot be read", Result.BLIND),
         )
@@ -226,7 +226,7 @@ class Daemon:
         self._root.unlock_for_daemon()
         # Wait for disks only now, when no pod is paused any more.
         if not failed:
-            self._loop.saver.close(self._loop.state.reserve.growths.peaks, self._tree.kinds)
+            self._loop.saver.save(self._loop.state.reserve.growths.peaks, self._tree.kinds)
         if self._history is not None:
             self._history.close()
         held = [tracked.pod.paused for tracked in self._tree.pods.values()]

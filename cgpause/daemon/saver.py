@@ -1,7 +1,7 @@
 """Saves the daemon's knowledge of workloads (`learned`) at most once a minute, on the history's thread.
 
 The loop hands the values over and goes on: the thread encodes them and waits for the disk. An error is logged once, and
-the saver tries again a minute later.
+the saver tries again a minute later. It does not wake the loop, which turns at least every 30 s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from cgpause.core.clock import NEVER_NS, NS_PER_S
+from cgpause.core.clock import NS_PER_S
 from cgpause.daemon import learned
 from cgpause.daemon.learned import Learned, LearnedError
 from cgpause.kernel.background import FileTrouble
@@ -40,15 +40,12 @@ def load(path: str | None) -> Learned:
 class Saver:
     """Decides when to save; the loop calls `turn` at the end of each turn, and no method raises."""
 
-    def __init__(
-        self, path: str | None, thread: recorder.HistoryThread | None, peaks: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        """Save nothing if `path` or `thread` is None; `peaks` are the peaks that the file already has."""
-        self.due_ns = NEVER_NS
+    def __init__(self, path: str | None, thread: recorder.HistoryThread | None, saved: Learned) -> None:
+        """Save nothing if `path` or `thread` is None; `saved` is what the file already has."""
         self._path = path
         self._thread = thread
-        self._peaks = peaks
-        self._kinds_version = 0
+        self._saved = saved
+        """What the file has; only the thread changes it, after a success."""
         self._next_ns = 0
         self._busy = False
         """Whether the thread is still writing the last save; the thread clears it."""
@@ -56,48 +53,30 @@ class Saver:
         """Only the thread changes it."""
 
     def turn(self, at_ns: int, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        """Save the knowledge if it has changed and a save is due.
+        """Save what is new if a minute has passed and the thread is free."""
+        if at_ns >= self._next_ns and not self._busy:
+            self._next_ns = at_ns + _EVERY_NS
+            self.save(peaks, kinds)
 
-        The caller never changes `peaks` in place: a new object means a change.
+    def save(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
+        """Hand the knowledge over to the thread, which writes it before it ends, unless the file already has it.
+
+        The caller never changes `peaks` in place.
         """
-        if not self._has_changed(peaks, kinds):
-            self.due_ns = NEVER_NS  # also if a second attempt has just succeeded
+        known = Learned(peaks, kinds.known())
+        if self._path is None or self._thread is None or known == self._saved:
             return
-        self.due_ns = self._next_ns
-        if at_ns < self._next_ns:
-            return
-        self._next_ns = at_ns + _EVERY_NS
-        if self._busy:
-            self.due_ns = self._next_ns
-        else:
-            self.due_ns = NEVER_NS
-            self._hand_over(peaks, kinds)
+        path, self._busy = self._path, True
+        self._thread.run(lambda: self._write(path, known))
 
-    def close(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        """Hand unsaved changes over to the thread, which writes them before it ends."""
-        if self._has_changed(peaks, kinds):
-            self._hand_over(peaks, kinds)
-
-    def _has_changed(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> bool:
-        if self._path is None or self._thread is None:
-            return False
-        return peaks is not self._peaks or kinds.version != self._kinds_version or self._trouble.text is not None
-
-    def _hand_over(self, peaks: Mapping[str, tuple[int, ...]], kinds: Kinds) -> None:
-        assert self._path is not None
-        assert self._thread is not None
-        path, known = self._path, Learned(peaks, kinds.known())
-        self._peaks, self._kinds_version = peaks, kinds.version
-        self._busy = True
-        self._thread.run(lambda: self._save(path, known))
-
-    def _save(self, path: str, known: Learned) -> None:
+    def _write(self, path: str, known: Learned) -> None:
         """Write the file; runs on the thread."""
         try:
             learned.write(path, known)
         except Exception as e:  # noqa: BLE001 - a bug must cost only the saved knowledge
             self._trouble.note(e)
         else:
+            self._saved = known
             self._trouble.over()
         finally:
             self._busy = False

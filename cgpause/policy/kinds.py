@@ -30,8 +30,6 @@ class Kinds:
         """Workloads with a pod that has listened while this object existed: services for certain."""
         self._batch = sum(kind is False for kind in self._known.values())
         """Number of workloads that are certainly batch."""
-        self.version = 0
-        """Number of changes so far."""
 
     def known(self) -> dict[str, bool | None]:
         """Return a copy of all workloads, oldest first: True for a service, False for batch, None for silent so far."""
@@ -78,7 +76,6 @@ class Kinds:
         """Set what is known of a workload; return whether that is new."""
         if controller is None or (controller in self._known and self._known[controller] is known):
             return False
-        self.version += 1
         self._batch += (known is False) - (self._known.get(controller) is False)
         self._known[controller] = known
         if len(self._known) > KEPT:

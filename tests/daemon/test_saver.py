@@ -1,4 +1,4 @@
-"""Saving of learned data: after a change, a minute apart, and never in the loop itself."""
+"""Saving of learned data: what is new, a minute apart, and never in the loop itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 
-from cgpause.core.clock import NEVER_NS
 from cgpause.core.paths import LEARNED_FILE
 from cgpause.daemon import learned, saver
 from cgpause.daemon.learned import Learned
@@ -48,7 +47,7 @@ def hand() -> Hand:
 
 
 def saver_at(path: str | None, hand: Hand, known: Learned | None = None) -> Saver:
-    return Saver(path, cast("recorder.HistoryThread", hand), (known or Learned()).peaks)
+    return Saver(path, cast("recorder.HistoryThread", hand), known or Learned())
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -56,23 +55,27 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_change_is_saved_by_the_thread_and_the_next_one_a_minute_later(path: str, hand: Hand) -> None:
-    kinds, known = Kinds(), Learned()
-    one = saver_at(path, hand, known)
-    one.turn(5, known.peaks, kinds)
-    assert (hand.jobs, one.due_ns) == ([], NEVER_NS), "nothing was learned"
+    kinds = Kinds()
+    one = saver_at(path, hand)
+    one.turn(10, {}, kinds)
+    assert hand.jobs == [], "nothing was learned"
 
-    one.turn(10, JOB, kinds)
+    one.turn(9 + MINUTE_NS, JOB, kinds)
+    assert hand.jobs == []
+    one.turn(10 + MINUTE_NS, JOB, kinds)
     assert not os.path.exists(path), "the loop does not write"
     hand.work()
     assert learned.read(path) == Learned(JOB)
 
     kinds.listened("default/web")
-    one.turn(11, JOB, kinds)
-    assert (hand.jobs, one.due_ns) == ([], 10 + MINUTE_NS)
-    one.turn(one.due_ns, JOB, kinds)
+    one.turn(11 + MINUTE_NS, JOB, kinds)
+    assert hand.jobs == []
+    one.turn(10 + 2 * MINUTE_NS, JOB, kinds)
     hand.work()
     assert learned.read(path) == Learned(JOB, {"default/web": True})
-    assert one.due_ns == NEVER_NS
+
+    one.turn(10 + 3 * MINUTE_NS, dict(JOB), kinds)
+    assert hand.jobs == [], "the file has it"
 
 
 def test_what_is_learned_while_the_thread_writes_is_not_in_that_file(path: str, hand: Hand) -> None:
@@ -91,45 +94,28 @@ def test_nothing_more_is_handed_over_while_the_disk_hangs(path: str, hand: Hand)
     assert len(hand.jobs) == 1
 
     hand.work()
-    one.turn(one.due_ns, WEB, Kinds())
+    one.turn(4 * MINUTE_NS, WEB, Kinds())
     hand.work()
     assert learned.read(path) == Learned(WEB)
 
 
-def test_nothing_is_due_after_a_second_attempt_has_succeeded(tmp_path: Path, hand: Hand) -> None:
-    """The loop waits for what is due, so a time in the past would make it turn without a rest."""
-    folder = tmp_path / "absent"
-    one = saver_at(str(folder / LEARNED_FILE), hand)
-    one.turn(0, JOB, Kinds())
-    hand.work()
-    one.turn(MINUTE_NS, JOB, Kinds())
-    one.turn(MINUTE_NS + 1, JOB, Kinds())
-    folder.mkdir()
-    hand.work()
-
-    one.turn(2 * MINUTE_NS, JOB, Kinds())
-
-    assert (hand.jobs, one.due_ns) == ([], NEVER_NS)
-
-
 def test_a_stop_saves_what_has_changed_and_nothing_else(path: str, hand: Hand) -> None:
     known, kinds = Learned(JOB), Kinds()
-    saver_at(path, hand, known).close(known.peaks, kinds)
+    saver_at(path, hand, known).save(known.peaks, kinds)
     assert hand.jobs == []
 
     one = saver_at(path, hand, known)
     one.turn(1, WEB, kinds)
     kinds.ended("default/job")
-    one.close(WEB, kinds)
+    one.save(WEB, kinds)
     hand.work()
     assert learned.read(path) == Learned(WEB, {"default/job": False})
 
 
 def test_without_a_place_or_a_thread_nothing_is_saved(path: str, hand: Hand) -> None:
-    for one in (saver_at(None, hand), Saver(path, None, {})):
+    for one in (saver_at(None, hand), Saver(path, None, Learned())):
         one.turn(1, JOB, Kinds())
-        one.close(JOB, Kinds())
-        assert one.due_ns == NEVER_NS
+        one.save(JOB, Kinds())
     assert hand.jobs == []
     assert load(None) == Learned()
 
@@ -182,7 +168,7 @@ def test_a_damaged_file_is_told_once_and_replaced_by_the_next(
 
 def test_the_thread_of_the_history_does_it_after_the_events_so_far(tmp_path: Path, path: str) -> None:
     thread = recorder.HistoryThread(recorder.HistoryWriter(str(tmp_path / "history.jsonl"), 1))
-    one = saver.Saver(path, thread, {})
+    one = saver.Saver(path, thread, Learned())
     one.turn(1, JOB, Kinds())
     thread.close()
     assert learned.read(path) == Learned(JOB)
