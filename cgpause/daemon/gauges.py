@@ -24,7 +24,7 @@ from cgpause.kernel.psi import PsiTriggers, read_node_pressure, read_pressure
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
-from cgpause.telemetry.counts import MAX_PODS, CountedPause, Counts, pod_label
+from cgpause.telemetry.counts import MAX_PODS, Counts, pod_label
 from cgpause.telemetry.metrics import CountedState, DegradedSource, Figure, File, Values
 
 
@@ -45,7 +45,7 @@ class Sources:
 def gather(sources: Sources, at_ns: int) -> Values:
     """Return all figures as they are now, under the names of `metrics.FAMILIES`; never wait for a disk."""
     tree, counts = sources.tree, sources.counts
-    counts.count_held(held_by_us(tree), at_ns)
+    counts.count_held((tracked.pod for tracked in tree.pods.values()), at_ns)
     memory = _memory(sources.sampler)
     degraded = {
         DegradedSource.INOTIFY: sources.watch.degraded,
@@ -63,15 +63,6 @@ def gather(sources: Sources, at_ns: int) -> Values:
         "cgpause_drift_surrenders_total": _by_file(counts.surrenders, sources.brake.surrenders),
         "cgpause_degraded": [Figure((part,), int(is_degraded)) for part, is_degraded in degraded.items()],
     }
-
-
-def held_by_us(tree: PodTree) -> list[CountedPause]:
-    """Return the pods that the daemon has paused."""
-    return [
-        CountedPause(tracked.pod.uid, tracked.pod.label, str(paused.mechanism), paused.since_ns)
-        for tracked in tree.pods.values()
-        if (paused := tracked.pod.paused) is not None and paused.owner is Owner.DAEMON
-    ]
 
 
 def _one(value: float) -> list[Figure]:

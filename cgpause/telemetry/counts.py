@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cgpause.core.errors import printable
-from cgpause.core.model import Mechanism, Owner, Result
+from cgpause.core.model import Mechanism, Owner, Pod, Result
 from cgpause.telemetry.events import Event
 from cgpause.telemetry.metrics import BY_NAME, Figure, Values
 
@@ -47,16 +47,6 @@ class Histogram:
     def values(self) -> Values:
         """Return the histogram's current figure under its name."""
         return {self._name: [Figure((), self._sum, tuple(self._counts))]}
-
-
-class CountedPause(NamedTuple):
-    """A paused pod, with the fields that counting needs."""
-
-    uid: str
-    label: str
-    """namespace/name; the UID if the name is not known."""
-    mechanism: str
-    since_ns: int
 
 
 class PodLabel(NamedTuple):
@@ -176,14 +166,18 @@ class Counts:
         self.causes[Result.OPERATOR] += 1
         self._held.pop(uid, None)
 
-    def count_held(self, held: Iterable[CountedPause], at_ns: int) -> None:
-        """Count the time until `at_ns` of all the daemon's current pauses, including pauses without an event."""
+    def count_held(self, pods: Iterable[Pod], at_ns: int) -> None:
+        """Count the time until `at_ns` of the daemon's pauses of `pods`, including pauses without an event."""
         before, self._held = self._held, {}
-        for uid, label, mechanism, since_ns in held:
-            hold = before.get(uid) or _Hold(pod_label(label), mechanism, max(since_ns, self._since_ns))
-            self._held[uid] = hold
+        for pod in pods:
+            paused = pod.paused
+            if paused is None or paused.owner is not Owner.DAEMON:
+                continue
+            since_ns = max(paused.since_ns, self._since_ns)
+            hold = before.get(pod.uid) or _Hold(pod_label(pod.label), paused.mechanism, since_ns)
+            self._held[pod.uid] = hold
             self._count_time(hold, at_ns)
-            hold.mechanism = mechanism
+            hold.mechanism = paused.mechanism
 
     def values(self) -> Values:
         """Return all counters and histograms, under the names of FAMILIES."""

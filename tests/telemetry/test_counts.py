@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
+from helpers import nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.core.model import Mechanism, Result
-from cgpause.telemetry.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, CountedPause, Counts, Histogram, pod_label
+from cgpause.core.model import Mechanism, Owner, Pod, Result
+from cgpause.telemetry.counts import CAUSES, MAX_NAMESPACES, OTHER, UNKNOWN, Counts, Histogram, pod_label
 from cgpause.telemetry.events import Event
 from cgpause.telemetry.metrics import BY_NAME, Values
 
 S = 1_000_000_000
 START = 1000 * S
 """Start of the daemon, on the boot clock."""
-THROTTLE, FREEZE = str(Mechanism.THROTTLE), str(Mechanism.FREEZE)
+THROTTLE, FREEZE = Mechanism.THROTTLE, Mechanism.FREEZE
 PAUSES, SECONDS = "cgpause_pauses_total", "cgpause_paused_seconds_total"
 POD_PAUSES, POD_SECONDS = "cgpause_pod_pauses_total", "cgpause_pod_paused_seconds_total"
 
@@ -48,8 +50,15 @@ def event(
     )
 
 
-def held(pod: str = "default/web", since_s: float = 1000, mechanism: str = THROTTLE) -> CountedPause:
-    return CountedPause(pod, pod, mechanism, int(since_s * S))
+def held(
+    label: str = "default/web",
+    since_s: float = 1000,
+    mechanism: Mechanism = THROTTLE,
+    owner: Owner = Owner.DAEMON,
+) -> Pod:
+    namespace, _, name = label.partition("/")
+    paused = replace(nodes.record(int(since_s * S), owner), mechanism=mechanism)
+    return replace(nodes.pod(name, paused=paused), uid=label, namespace=namespace)
 
 
 def counts(*events: Event, max_pods: int = 10) -> Counts:
@@ -137,7 +146,9 @@ def test_of_a_pause_of_the_daemon_before_only_our_time_is_counted() -> None:
 
 
 def test_what_an_operator_holds_is_not_ours() -> None:
-    made = counts(event("paused", owner="manual"), event("resumed", owner="manual", at_s=1009, result="expired"))
+    made = counts(event("paused", owner="manual"))
+    made.count_held([held(owner=Owner.MANUAL), nodes.pod("runs")], 1005 * S)
+    made.keep(event("resumed", owner="manual", at_s=1009, result="expired"))
 
     assert of(made, PAUSES) == of(made, SECONDS) == {}
     assert of(made, "cgpause_resumes_total")["expired",] == 1
@@ -293,7 +304,7 @@ def test_how_often_is_looked_changes_no_total(pauses: list[tuple[str, int, int]]
     """The counted time equals the time paused, for any times of sampling."""
     made = counts()
     now_s, expected = 1000, dict.fromkeys("xyz", 0)
-    running: dict[str, CountedPause] = {}
+    running: dict[str, Pod] = {}
 
     def look_until(end_s: int) -> None:
         for at_s in range(now_s, end_s + 1):
