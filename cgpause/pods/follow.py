@@ -10,7 +10,7 @@ from cgpause.core.model import CgroupId, Pod
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.inotify import Watch
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.refresh_times import Refreshed, RefreshTimes
+from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 
@@ -59,14 +59,15 @@ class Follower:
             log.info("tree is walked and watched again")
         for tracked in self._tree.pods.values() if again else appeared:
             self._watch.add_pod(tracked.cgroup, paused=tracked.pod.paused is not None)
-        found = Refreshed(
+        self.times.walked(
+            at_ns,
+            tight=tight,
             watched=not self.unwatched and self._tree.kubepods is not None,
             pods=bool(self._tree.pods),
             named=all(tracked.pod.name is not None for tracked in self._tree.pods.values()),
             started=any(tracked.pod.settled_at_ns for tracked in appeared),
             rewatched=rewatched,
         )
-        self.times.walked(at_ns, found, tight=tight)
         return appeared, gone
 
     def _warn(self, text: str) -> None:

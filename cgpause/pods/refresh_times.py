@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from cgpause.core.clock import NS_PER_S
 
 REFRESH_NS = 60 * NS_PER_S
@@ -17,22 +15,6 @@ UNWATCHED_REFRESH_NS = NS_PER_S
 """Interval while inotify does not report new pods."""
 GONE_REFRESH_NS = NS_PER_S
 """Delay of the refresh after a pod is gone: it is not urgent, and one refresh handles all pods that went meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """Result of a refresh."""
-
-    watched: bool
-    """Whether inotify reports all new pods."""
-    pods: bool
-    """Whether there are pods. A tree without pods may be the wrong one of two, and the other one is not watched."""
-    named: bool
-    """Whether every pod has a name."""
-    started: bool
-    """Whether a pod has just started; it may take some time until it listens."""
-    rewatched: bool
-    """Whether a new directory is watched: the refresh missed pods that appeared in it before the watch."""
 
 
 class RefreshTimes:
@@ -74,18 +56,26 @@ class RefreshTimes:
         """Schedule the next attempt after a failed refresh."""
         self.due_ns = at_ns + UNNAMED_REFRESH_NS
 
-    def walked(self, at_ns: int, found: Refreshed, *, tight: bool) -> None:
-        """Schedule the next refresh after a successful one; `tight` is whether memory is tight."""
+    def walked(
+        self, at_ns: int, *, tight: bool, watched: bool, pods: bool, named: bool, started: bool, rewatched: bool
+    ) -> None:
+        """Schedule the next refresh after a successful one.
+
+        `tight`: memory is tight. `watched`: inotify reports all new pods. `pods`: there are pods; a tree without pods
+        may be the wrong one of two, and the other one is not watched. `named`: every pod has a name. `started`: a pod
+        has just started, and may take some time until it listens. `rewatched`: a new directory is watched, and the
+        refresh missed pods that appeared in it before the watch.
+        """
         if self.facts_due(at_ns):
             self._facts_due_ns = at_ns + REFRESH_NS
-        if found.started:
+        if started:
             self._calm_from_ns = at_ns + CALM_REFRESH_NS
-        calm = found.pods and not tight and at_ns >= self._calm_from_ns
-        if found.rewatched:
+        calm = pods and not tight and at_ns >= self._calm_from_ns
+        if rewatched:
             self.due_ns = at_ns
-        elif not found.watched:
+        elif not watched:
             self.due_ns = at_ns + UNWATCHED_REFRESH_NS
-        elif not found.named:
+        elif not named:
             self.due_ns = at_ns + UNNAMED_REFRESH_NS
         else:
             self.due_ns = at_ns + (CALM_REFRESH_NS if calm else REFRESH_NS)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from cgpause.pods.refresh_times import Refreshed, RefreshTimes
+from cgpause.pods.refresh_times import RefreshTimes
 
 S = 1_000_000_000
-CALM = Refreshed(watched=True, pods=True, named=True, started=False, rewatched=False)
+CALM = {"watched": True, "pods": True, "named": True, "started": False, "rewatched": False}
 
 
-def times_after(found: Refreshed, at_s: float = 0, *, tight: bool = False) -> RefreshTimes:
+def times_after(found: dict[str, bool], at_s: float = 0, *, tight: bool = False) -> RefreshTimes:
     times = RefreshTimes()
-    times.walked(int(at_s * S), found, tight=tight)
+    times.walked(int(at_s * S), tight=tight, **found)
     return times
 
 
@@ -29,16 +27,16 @@ def test_the_first_walk_is_due_at_once_and_reads_everything() -> None:
     ("found", "due_s"),
     [
         pytest.param(CALM, 600, id="nobody-asks"),
-        pytest.param(replace(CALM, started=True), 60, id="may-listen-soon"),
-        pytest.param(replace(CALM, pods=False), 60, id="may-be-the-wrong-tree"),
-        pytest.param(replace(CALM, named=False), 10, id="its-log-folder-comes-later"),
-        pytest.param(replace(CALM, watched=False), 1, id="nothing-tells"),
-        pytest.param(replace(CALM, watched=False, named=False), 1, id="nothing-tells-and-no-name"),
-        pytest.param(replace(CALM, rewatched=True), 0, id="not-seen-before-the-watch"),
-        pytest.param(replace(CALM, rewatched=True, named=False), 0, id="not-seen-before-the-watch-and-no-name"),
+        pytest.param({**CALM, "started": True}, 60, id="may-listen-soon"),
+        pytest.param({**CALM, "pods": False}, 60, id="may-be-the-wrong-tree"),
+        pytest.param({**CALM, "named": False}, 10, id="its-log-folder-comes-later"),
+        pytest.param({**CALM, "watched": False}, 1, id="nothing-tells"),
+        pytest.param({**CALM, "watched": False, "named": False}, 1, id="nothing-tells-and-no-name"),
+        pytest.param({**CALM, "rewatched": True}, 0, id="not-seen-before-the-watch"),
+        pytest.param({**CALM, "rewatched": True, "named": False}, 0, id="not-seen-before-the-watch-and-no-name"),
     ],
 )
-def test_what_was_found_says_when_to_walk_again(found: Refreshed, due_s: int) -> None:
+def test_what_was_found_says_when_to_walk_again(found: dict[str, bool], due_s: int) -> None:
     times = times_after(found, 1000)
 
     assert times.due_ns == (1000 + due_s) * S
@@ -51,10 +49,10 @@ def test_while_memory_is_close_the_tree_is_walked_every_minute() -> None:
 
 
 def test_ten_minutes_after_the_last_pod_started_it_is_calm_again() -> None:
-    times = times_after(replace(CALM, started=True))
+    times = times_after({**CALM, "started": True})
 
     for at_s, due_s in ((60, 120), (599, 659), (600, 1200)):
-        times.walked(at_s * S, CALM, tight=False)
+        times.walked(at_s * S, tight=False, **CALM)
         assert times.due_ns == due_s * S
 
 
@@ -62,7 +60,7 @@ def test_facts_are_read_again_after_a_minute_and_not_with_every_walk() -> None:
     times = times_after(CALM)
 
     assert not times.facts_due(60 * S - 1)
-    times.walked(30 * S, CALM, tight=True)
+    times.walked(30 * S, tight=True, **CALM)
     assert times.facts_due(60 * S)
 
 
@@ -79,7 +77,7 @@ def test_what_comes_is_walked_for_at_once_and_then_not_before_the_walk_has_paid_
     times.changed(5 * S, came=True, gone=False)
     assert times.due_ns == 5 * S
 
-    times.walked(5 * S, CALM, tight=False)
+    times.walked(5 * S, tight=False, **CALM)
     times.rest_until(7 * S)
     times.changed(6 * S, came=True, gone=False)
 
