@@ -180,7 +180,6 @@ class Daemon:
         else:
             loop = self._loop
             self._tree.config = config
-            loop.sampler.read_eviction_threshold()
             if self._history is not None:
                 self._history.limit(config.history.max_mib)
             loop.intake.follower.times.expire_facts()

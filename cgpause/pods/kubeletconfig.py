@@ -24,7 +24,7 @@ KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 """Path of kubelet's configuration with kubeadm and most other installers."""
 
 _LOOK_NS = 10 * NS_PER_S
-"""Shortest interval between two looks at the file."""
+"""Interval between two looks at the file."""
 _MIB = 1 << 20
 _DEFAULT_BYTES = 100 * _MIB
 _UNKNOWN_RATIO = 0.025
@@ -65,34 +65,25 @@ class KubeletThresholds:
     """The thresholds of the node's kubelet, as last read from its configuration."""
 
     def __init__(self, path: str = KUBELET_CONFIG) -> None:
+        self.due_ns = 0
+        """Time of the next look at the file."""
         self._path = path
-        self._look_at_ns = 0
-        self.read()
-
-    def read(self) -> None:
-        """Read the thresholds again; an error is logged, never raised."""
         self._file = self._stat()
-        self._thresholds = read_thresholds(self._path)
-
-    def is_due(self, at_ns: int) -> bool:
-        """Whether it is time for another look at the file: ten seconds after the last one."""
-        return at_ns >= self._look_at_ns
+        self.thresholds = read_thresholds(path)
+        """The thresholds, for `eviction_bytes`."""
 
     def follow(self, at_ns: int) -> bool:
-        """Read the thresholds again if the file has changed; return whether it has.
+        """Read the thresholds again if the file has changed; return whether it has. An error is logged, never raised.
 
         kubeadm writes the file after the node has booted.
         """
-        self._look_at_ns = at_ns + _LOOK_NS
-        if self._stat() == self._file:
+        self.due_ns = at_ns + _LOOK_NS
+        before, self._file = self._file, self._stat()
+        if self._file == before:
             return False
         log.info("kubelet's configuration has changed %s", fields(file=self._path))
-        self.read()
+        self.thresholds = read_thresholds(self._path)
         return True
-
-    def bytes_of(self, node_total_bytes: int, capacity_bytes: int) -> int:
-        """Return the highest threshold in bytes (see `eviction_bytes`)."""
-        return eviction_bytes(self._thresholds, node_total_bytes=node_total_bytes, capacity_bytes=capacity_bytes)
 
     def _stat(self) -> tuple[int, int, int] | None:
         try:

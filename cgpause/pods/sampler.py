@@ -18,7 +18,7 @@ from cgpause.core.parse import parse_limit, parse_meminfo, parse_number, parse_r
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
-from cgpause.pods.kubeletconfig import KUBELET_CONFIG, KubeletThresholds
+from cgpause.pods.kubeletconfig import KUBELET_CONFIG, KubeletThresholds, eviction_bytes
 from cgpause.pods.tree import PodTree
 
 log = logging.getLogger(__name__)
@@ -92,16 +92,12 @@ class Sampler:
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
         self._kubelet = KubeletThresholds(kubelet_config)
 
-    def read_eviction_threshold(self) -> None:
-        """Read the eviction thresholds from kubelet's configuration again; an error is logged, never raised."""
-        self._kubelet.read()
-
     def follow_kubelet(self, at_ns: int) -> bool:
         """Read kubelet's configuration again if a look is due and the file has changed; return whether it has.
 
         Not while a pod is paused, because a disk can hang.
         """
-        if not self._kubelet.is_due(at_ns) or any(one.pod.paused is not None for one in self._tree.pods.values()):
+        if at_ns < self._kubelet.due_ns or any(one.pod.paused is not None for one in self._tree.pods.values()):
             return False
         return self._kubelet.follow(at_ns)
 
@@ -130,7 +126,9 @@ class Sampler:
             raise KernelReadError("/proc/meminfo", e) from e
         limit, used = self._read_kubepods()
         capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
-        threshold = self._kubelet.bytes_of(node.with_hugetlb_bytes, capacity)
+        threshold = eviction_bytes(
+            self._kubelet.thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity
+        )
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
     def sample(
