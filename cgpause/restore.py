@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from cgpause.core.errors import (
 )
 from cgpause.core.exit_codes import Exit
 from cgpause.core.kubepods import pod_uid
-from cgpause.core.model import CgroupId, Owner, PauseRecord, Result
+from cgpause.core.model import Owner, PauseRecord, Result
 from cgpause.core.names import PodName
 from cgpause.kernel import logfmt
 from cgpause.kernel.cgroupfs import Cgroup, find_cgroup_root
@@ -45,7 +45,7 @@ from cgpause.ledger.ledger import Resumed, read_record, resume
 from cgpause.pods.discover import kubepods_roots, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.telemetry.events import Event, Named, present, resumed_event
-from cgpause.telemetry.recorder import HistoryWriter, Recorder, max_mib, tell
+from cgpause.telemetry.recorder import HistoryWriter, max_mib, tell
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +62,10 @@ class Restored:
     error: CgpauseError | None
 
 
-def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId] = ()) -> list[Restored]:
+def resume_all(root: str, *, owner: Owner | None = None) -> list[Restored]:
     """Resume every paused pod (of one owner, or of any), and return the outcomes; a failure never stops the others.
 
-    memory.high of every kubepods root belongs to the daemon, and is restored with the daemon's pauses. Cgroups in `but`
-    are left as they are.
+    memory.high of every kubepods root belongs to the daemon, and is restored with the daemon's pauses.
 
     Raises:
         HostError, CgroupGoneError, KernelReadError: the cgroup root itself is missing or unreadable.
@@ -91,8 +90,6 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
 
     # A locked pod or a damaged record takes seconds, and systemd allows 30 s in all: resume all other pods first.
     for _, cgroup in paused_cgroups(root, lambda path, error: outcomes.append(Restored(path, None, error))):
-        if cgroup.id in but:
-            continue
         outcome = _outcome(cgroup, partial(undo, patiently=False))
         if outcome is not None and outcome.error is not None:
             hard.append(outcome.path)
@@ -100,7 +97,7 @@ def resume_all(root: str, *, owner: Owner | None = None, but: Container[CgroupId
             outcomes.append(outcome)
     if owner is not Owner.MANUAL:
         # memory.high comes after the pods: meanwhile it keeps the resumed pods from filling the node at once.
-        outcomes += filter(None, (_outcome(top, high.release) for top in braked_roots(root) if top.id not in but))
+        outcomes += filter(None, (_outcome(top, high.release) for top in braked_roots(root)))
     deadline = time.monotonic() + _PATIENCE_S
     for path in hard:
         patiently = time.monotonic() < deadline
@@ -192,25 +189,6 @@ def log_outcomes(outcomes: list[Restored]) -> int:
         elif outcome.error is not None:
             log.error("could not resume %s", fields(cgroup=outcome.path, error=outcome.error))
     return sum(outcome.error is not None for outcome in outcomes)
-
-
-def resume_elsewhere(
-    root: str, names: Mapping[str, PodName], recorder: Recorder | None, followed: Container[CgroupId]
-) -> int:
-    """Undo the daemon's pauses in trees that it does not follow, at its end; return how many could not be undone.
-
-    `followed` are the cgroups that the daemon resumes itself.
-    """
-    try:
-        outcomes = resume_all(root, owner=Owner.DAEMON, but=followed)
-    except CgroupGoneError:
-        return Exit.DONE  # the cgroup root is gone, and every pause with it
-    except CgpauseError as e:
-        log.error("cannot look for pauses in other trees %s", fields(error=e))
-        return Exit.CHECK_FAILED
-    for event in events(outcomes, names, "cgpause stops", Result.STOPPED):
-        tell(event, recorder)
-    return log_outcomes(outcomes)
 
 
 @contextmanager

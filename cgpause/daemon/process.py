@@ -49,7 +49,6 @@ from cgpause.policy.decide import State
 from cgpause.policy.hold import must_end, paused_by_daemon
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.reserve import with_peaks
-from cgpause.restore import resume_elsewhere
 from cgpause.telemetry.recorder import HistoryThread
 
 log = logging.getLogger(__name__)
@@ -207,19 +206,10 @@ class Daemon:
         with self._actuator.spare.lent():
             return left + (not self._brake.release(reason, wait_s=wait_s))
 
-    def _resume_elsewhere(self) -> int:
-        if self._options.dry_run:
-            return 0
-        followed = set(self._tree.pods)
-        if self._tree.kubepods is not None:
-            followed.add(self._tree.kubepods.id)
-        with self._actuator.spare.lent():
-            return resume_elsewhere(self._tree.root, self._tree.names.pods, self._history, followed)
-
     def _shut_down(self, *, failed: bool) -> int:
         log.info("stopping")
         self._notifier.send("STOPPING=1")
-        left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S) + self._resume_elsewhere()
+        left = self._resume_all("cgpause stops", Result.STOPPED, wait_s=ledger.LOCK_WAIT_S)
         self._loop.intake.publisher.close()  # before the unlock: this removes the file, and the next daemon may publish
         # Unlock before anything waits for a disk: a disk that hangs keeps this process and would block the next daemon.
         self._root.unlock_for_daemon()

@@ -6,9 +6,7 @@ import shutil
 import time
 
 from helpers.daemons import GIB, HIGH, MIB, NO_SACRIFICE, PAUSED, S, Start, cpu_max
-from helpers.trees import FakeTree, other_tree, pause_pod, records_left, rewrite, wait_until
-
-from cgpause.core.model import Owner
+from helpers.trees import FakeTree, other_tree, records_left, rewrite, wait_until
 
 WALK_OFTEN = f"from cgpause.pods import refresh_times; refresh_times.REFRESH_NS = {S // 2}"
 
@@ -101,37 +99,6 @@ def test_pod_that_is_paused_when_kubelet_moves_to_another_tree_is_resumed(tree: 
     wait_until(lambda: not records_left(tree.root), "the record to go")
     daemon.wait_for_log('reason="now protected: kubelet uses another kubepods tree now"')
     assert daemon.stop() == 0
-
-
-def test_what_is_paused_in_another_tree_is_resumed_at_the_end(tree: FakeTree, start: Start) -> None:
-    """A predecessor paused the pod, or kubelet left its tree: at its end the daemon resumes the pods of every tree."""
-    other = other_tree(tree, populated=False)
-    tree.add_pod("web")
-    elsewhere = FakeTree(tree.folder / "elsewhere")
-    held, by_hand = (elsewhere.add_pod(name, cpu_max="50000 100000") for name in ("held", "by-hand"))
-    daemon = start()
-    paths = [other / "burstable" / f"pod{elsewhere.uids[name]}" for name in ("held", "by-hand")]
-    for pod, path, owner in zip((held, by_hand), paths, (Owner.DAEMON, Owner.MANUAL), strict=True):
-        pod.rename(path)
-        pause_pod(tree.root, path, owner)
-
-    assert daemon.stop() == 0
-
-    assert [cpu_max(path) for path in paths] == ["50000 100000\n", PAUSED]
-    assert 'reason="cgpause stops"' in daemon.log
-    assert records_left(tree.root) == [paths[1]]
-
-
-def test_dry_run_resumes_nobody_in_another_tree(tree: FakeTree, start: Start) -> None:
-    other = other_tree(tree, populated=False)
-    path = other / "burstable" / f"pod{'0' * 32}"
-    tree.add_pod("web").rename(path)
-    daemon = start(NO_SACRIFICE, "--dry-run")
-    pause_pod(tree.root, path, Owner.DAEMON)
-
-    assert daemon.stop() == 0
-
-    assert cpu_max(path) == PAUSED
 
 
 def test_empty_tree_beside_the_one_in_use_gets_no_memory_high(tree: FakeTree, start: Start) -> None:

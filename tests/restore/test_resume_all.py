@@ -16,12 +16,10 @@ from helpers.trees import CAPTURES, FakeTree, cpu_max, damage, lay_out_capture, 
 
 from cgpause import restore
 from cgpause.core.errors import CgroupGoneError, KernelReadError, RestoreError
-from cgpause.core.model import Mechanism, Owner, Result
+from cgpause.core.model import Mechanism, Owner
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.pods.discover import list_pods
-from cgpause.pods.names import read_names
 from cgpause.restore import resume_all
-from cgpause.telemetry.events import Event
 
 
 def test_every_pause_is_undone_to_its_own_original(tree: FakeTree) -> None:
@@ -170,19 +168,6 @@ def test_a_pod_that_vanishes_in_between_is_nobodys_failure(step: str, tree: Fake
     assert [(outcome.path, outcome.error) for outcome in outcomes] == [(str(good.relative_to(tree.root)), None)]
 
 
-def test_all_but_the_given_pods_are_resumed(tree: FakeTree) -> None:
-    pods = [tree.add_pod(f"pod-{n}") for n in range(3)]
-    for pod in pods:
-        pause_pod(tree.root, pod)
-    for kept in pods:
-        with Cgroup(str(tree.root), str(kept.relative_to(tree.root))) as cgroup:
-            resume_all(str(tree.root), but={cgroup.id})
-        assert records_left(tree.root) == [kept]
-        for pod in pods:
-            if pod is not kept:
-                pause_pod(tree.root, pod)
-
-
 def test_a_damaged_pod_that_vanishes_does_not_hide_the_next(
     tree: FakeTree, monkeypatch: Patch, no_systemd: None
 ) -> None:
@@ -237,23 +222,3 @@ def test_without_pods_nothing_is_paused(arrange: Callable[[Path], object], tmp_p
 
     assert resume_all(str(tmp_path)) == []
     assert restore.main(["--cgroup-root", str(tmp_path)]) == 0
-
-
-def test_what_is_resumed_at_the_daemons_end_in_other_trees_is_told_and_counted(
-    tree: FakeTree, no_systemd: None
-) -> None:
-    damaged, good = tree.add_pod("damaged"), tree.add_pod("good", cpu_max="50000 100000")
-    for pod in (damaged, good):
-        pause_pod(tree.root, pod)
-    damage(damaged)
-    told: list[tuple[str, str, str | None]] = []
-
-    class Notes:
-        def keep(self, event: Event, /) -> None:
-            told.append((event.what, event.pod, event.result))
-
-    left = restore.resume_elsewhere(str(tree.root), read_names(str(tree.log_dir)).pods, Notes(), ())
-
-    assert left == 1, "the damaged one"
-    assert told == [("resumed", "default/good", Result.STOPPED)]
-    assert cpu_max(good) == "50000 100000"
