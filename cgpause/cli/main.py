@@ -46,8 +46,6 @@ _ACT = "Act by hand"
 _NODE = "The node and the daemon"
 _OF_PODS = ("status", "explain", "history", "pause", "resume")
 """The commands that --namespace limits."""
-_WATCH_S = 2.0
-"""Seconds between two refreshes of `status --watch`, as with watch(1)."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes; write nothing.")]
 
 
@@ -129,25 +127,18 @@ def main_options(
     context.obj = Globals(cgroup_root, config, log_dir, state_dir, run_dir, namespace)
 
 
-@_command(_SEE, "cgpause status -n batch 'job-*' --watch")
-def status(
-    context: typer.Context,
-    refs: Pods = None,
-    output: Output = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help=f"Show it again every {_WATCH_S:g} s, until Ctrl-C.")
-    ] = False,
-) -> None:
+@_command(_SEE, "cgpause status -n batch 'job-*'")
+def status(context: typer.Context, refs: Pods = None, output: Output = None) -> None:
     """Show the node's memory, limits and pauses, pod by pod.
 
     Paused pods come first, then the largest. It also shows which pods are protected, and why.
     """
-    from cgpause.cli.statustext import print_each
+    from cgpause.cli.statustext import print_status
     from cgpause.cli.view import read_chosen
 
     given: Globals = context.obj
     with exits():
-        print_each(lambda: read_chosen(given, refs, may_be_none=watch), output, watch_s=_WATCH_S if watch else None)
+        print_status(read_chosen(given, refs), output)
 
 
 @_command(_SEE, "cgpause top")

@@ -53,9 +53,9 @@ def print_rows(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], right:
     console().print(Trimmed(table))
 
 
-def print_json(values: dict[str, Any], indent: int | None = 2) -> None:
-    """Print values as JSON; on one line if `indent` is None."""
-    sys.stdout.write(json.dumps(values, indent=indent) + "\n")
+def print_json(values: dict[str, Any]) -> None:
+    """Print values as JSON."""
+    sys.stdout.write(json.dumps(values, indent=2) + "\n")
 
 
 def console() -> Console:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import select
-import signal
-import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
 from cgpause.cli import output
@@ -29,60 +23,13 @@ _DAEMON = {
 }
 
 
-def print_each(read: Callable[[], dict[str, Any]], form: Format | None, *, watch_s: float | None) -> None:
-    """Print the status that `read` returns; with `watch_s` again and again after this time, until Ctrl-C.
-
-    On a terminal a later status replaces the one before; in a pipe it follows it, as JSON one on each line.
-    """
-    to = output.console()
-    wide = form is Format.WIDE
-    if watch_s is not None and form is not Format.JSON and to.is_terminal:
-        _watch(lambda: text(read(), to.width, wide=wide), to, watch_s)
-        return
-    with suppress(KeyboardInterrupt):
-        while True:
-            status = read()
-            if form is Format.JSON:
-                output.print_json(status, indent=None if watch_s else 2)
-            else:
-                to.print(text(status, to.width, wide=wide))
-            sys.stdout.flush()
-            if watch_s is None or _failed():
-                return
-            time.sleep(watch_s)
-
-
-def _failed() -> bool:
-    return getattr(sys.stdout, "failure", None) is not None
-
-
-def _watch(read: Callable[[], Group], to: Console, watch_s: float) -> None:
-    """Show a text in place until a signal comes; then restore the terminal, and end as that signal does."""
-    # A single status is shown sooner without these.
-    from rich.live import Live  # noqa: PLC0415
-
-    from cgpause.cli.top.terminal import Signals  # noqa: PLC0415
-
-    with Signals().caught() as signals, Live(console=to, screen=True, auto_refresh=False) as live:
-        poll = select.poll()
-        poll.register(signals.fd, select.POLLIN)
-        while True:
-            live.update(read(), refresh=True)
-            if _failed():
-                return
-            poll.poll(int(watch_s * 1000))
-            came = signals.take()
-            if ending := came & Signals.QUIT:
-                break
-            if came & {signal.SIGTSTP, signal.SIGCONT}:  # SIGCONT: also after SIGSTOP, which no process can catch
-                live.stop()
-                if signal.SIGTSTP in came:
-                    signals.suspend()
-                live.start()
-    if signal.SIGINT not in ending:
-        number = ending.pop()
-        signal.raise_signal(number)
-        sys.exit(128 + number)  # the signal is ignored outside of this function, as in a background job of a script
+def print_status(status: dict[str, Any], form: Format | None) -> None:
+    """Print a status as `read_status` returns it."""
+    if form is Format.JSON:
+        output.print_json(status)
+    else:
+        to = output.console()
+        to.print(text(status, to.width, wide=form is Format.WIDE))
 
 
 def text(status: dict[str, Any], width: int, *, wide: bool) -> Group:

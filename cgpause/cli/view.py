@@ -7,8 +7,8 @@ from typing import Any
 
 from cgpause.cli.context import Globals
 from cgpause.core.clock import now_ns
-from cgpause.core.errors import CgpauseError, CgroupGoneError, PodLookupError
-from cgpause.core.lookup import find_pods, is_glob
+from cgpause.core.errors import CgpauseError, CgroupGoneError
+from cgpause.core.lookup import find_pods
 from cgpause.core.model import CgroupId, Headroom, PauseRecord, Pressure
 from cgpause.core.parse import parse_cpu_max, parse_cpu_stat, parse_number
 from cgpause.kernel.cgroupfs import Cgroup
@@ -22,25 +22,18 @@ from cgpause.pods.tree import PodTree
 SCHEMA = 1
 
 
-def read_chosen(given: Globals, refs: Sequence[str] | None, *, may_be_none: bool = False) -> dict[str, Any]:
+def read_chosen(given: Globals, refs: Sequence[str] | None) -> dict[str, Any]:
     """Return the status as `read_status` does, with the pods that `refs` and --namespace choose.
-
-    With `may_be_none` a glob that matches no pod now is no error: its pods may come later, or have ended.
 
     Raises:
         CgpauseError: the configuration or the tree cannot be read, or no pod matches a reference.
     """
     with given.tree(given.config()) as tree, Sampler(tree) as sampler:
         pods = [tracked.pod for tracked in tree.pods.values()]
-        chosen = [pod for pod in pods if given.namespace in (None, pod.namespace)]
         if refs:
-            chosen = []
-            for ref in refs:
-                try:
-                    chosen += find_pods(ref, pods, tree.root, given.namespace)
-                except PodLookupError:
-                    if not (may_be_none and is_glob(ref)):
-                        raise
+            chosen = [pod for ref in refs for pod in find_pods(ref, pods, tree.root, given.namespace)]
+        else:
+            chosen = [pod for pod in pods if given.namespace in (None, pod.namespace)]
         return read_status(tree, sampler, {pod.cgroup for pod in chosen})
 
 
