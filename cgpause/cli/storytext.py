@@ -1,4 +1,4 @@
-"""The text of `cgpause explain REF`: one fact a line, in the terms of Kubernetes; --json has the exact values."""
+"""The text of `cgpause explain REF`: one fact a line, in the terms of Kubernetes; -o json has the exact values."""
 
 from __future__ import annotations
 

@@ -58,12 +58,6 @@ class Command(TyperCommand):
         own = super().get_params(ctx)
         return [*own, *ctx.find_root().command.params] if ctx.resilient_parsing else own
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Parse the arguments, with --json for -o json, as it was once called."""
-        if any("--output" in one.opts and (one.metavar or "").startswith("json") for one in self.params):
-            args = ["--output=json" if word == "--json" else word for word in args]
-        return super().parse_args(ctx, args)
-
 
 class Group(TyperGroup):
     """A group of commands whose help lists them under the titles of their panels, before the options."""
@@ -73,13 +67,6 @@ class Group(TyperGroup):
         if ctx.parent is None:
             args = _options_first(args, self.params, is_complete=not ctx.resilient_parsing)
         return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
-        """Return the command; exit with the right words if it is one of a group below this one."""
-        for name in self.list_commands(ctx):
-            if args[0] in getattr(self.get_command(ctx, name), "commands", ()) and not ctx.resilient_parsing:
-                fail(f"no command {args[0]!r}: use cgpause {name} {args[0]}", Exit.USAGE)
-        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
         """Write the commands, panel by panel, and then the options."""

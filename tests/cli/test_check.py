@@ -399,7 +399,7 @@ def test_every_line_has_a_level_and_json_says_the_same(
         arrange(healthy, monkeypatch)
 
     text = run(healthy, "check")
-    printed = run(healthy, "check", "--json")
+    printed = run(healthy, "check", "-ojson")
     machine = json.loads(printed.stdout)
 
     assert text.exit_code == printed.exit_code == (1 if arrange is old_kernel else 0)

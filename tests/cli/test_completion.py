@@ -250,7 +250,7 @@ def test_switches_before_a_file_are_those_of_commands_with_files_alone() -> None
     assert "bug-report" in found.file_commands
     assert not {"pause", "resume", "explain"} & set(found.file_commands)
     assert "--keep-names" in found.file_switches
-    assert not {"--json", "--dry-run"} & set(found.file_switches)
+    assert not {"--force", "--dry-run"} & set(found.file_switches)
 
 
 def test_no_pod_is_offered_twice(tree: FakeTree) -> None:

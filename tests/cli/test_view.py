@@ -1,4 +1,4 @@
-"""`cgpause status --json`: a public contract, so keys and values are written here by hand."""
+"""`cgpause status -o json`: a public contract, so keys and values are written here by hand."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_the_command_prints_the_same_json(tree: FakeTree, tmp_path: Path, monkey
     tree.add_pod("web", 5 * MIB)
 
     result = CliRunner().invoke(
-        app, ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "status", "--json"]
+        app, ["--cgroup-root", str(tree.root), "--log-dir", str(tree.log_dir), "status", "-ojson"]
     )
 
     assert result.exit_code == 0

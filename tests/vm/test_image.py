@@ -132,7 +132,7 @@ def test_it_needs_no_more_than_the_manifest_gives_and_knows_its_own_pod(containe
     assert int(status["VmLck"].split()[0]) > 0
     inside = run("podman", "exec", container.name, "cat", "/proc/self/cgroup")
     assert inside.strip() == "0::/", "this is the namespace in which a path says nothing"
-    assert "fail" not in run("podman", "exec", container.name, "cgpause", "check", "--json")
+    assert "fail" not in run("podman", "exec", container.name, "cgpause", "check", "-ojson")
     probe = ["podman", "exec", container.name, *container.manifest["readinessProbe"]["exec"]["command"]]
     wait_until(lambda: subprocess.run(probe, check=False).returncode == 0, "the readiness probe")
 
@@ -141,7 +141,7 @@ def test_pressure_pauses_all_but_its_own_pod_and_recovery_resumes(node: Node, co
     node.tighten()
     node.wait_paused()
     assert own() == UNTOUCHED
-    assert "cgpause itself runs in it" in run("podman", "exec", container.name, "cgpause", "status", "--json")
+    assert "cgpause itself runs in it" in run("podman", "exec", container.name, "cgpause", "status", "-ojson")
     node.relax()
     node.wait_as_before()
     assert own() == UNTOUCHED
@@ -192,7 +192,7 @@ def test_the_own_pod_is_known_in_other_namespaces_too(node: Node, image: str, ui
     container = Container("cgpause", image, uid=uid, without=without)
 
     container.wait_for_log("own_pod=default/cgpause")
-    said = run("podman", "exec", "cgpause", "cgpause", "check", "--json")
+    said = run("podman", "exec", "cgpause", "cgpause", "check", "-ojson")
     assert ("no ids in the PID namespace" in said) == (without == "--pid=host")
 
     run("podman", "rm", "--force", "cgpause")

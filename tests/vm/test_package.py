@@ -150,7 +150,7 @@ def test_it_uses_its_own_code_and_debians_libraries_and_no_others(installed: str
 
 def test_commands_work_and_pages_and_completions_are_where_they_are_looked_for(calm: Node) -> None:
     assert run("cgpause", "--version") == f"cgpause {__version__}\n"
-    checks = {check["name"]: check["level"] for check in json.loads(run("cgpause", "check", "--json"))["checks"]}
+    checks = {check["name"]: check["level"] for check in json.loads(run("cgpause", "check", "-ojson"))["checks"]}
     assert checks["unit"] == "ok"
     assert "fail" not in checks.values()
     assert "default/large" in run("cgpause", "status")

@@ -66,7 +66,7 @@ def install(*options: str, status: int = 0) -> str:
 
 def pauses(*options: str) -> list[dict[str, object]]:
     """Return the pauses that `cgpause history` prints."""
-    found: list[dict[str, object]] = json.loads(run(COMMAND, "history", "--json", *options))["pauses"]
+    found: list[dict[str, object]] = json.loads(run(COMMAND, "history", "-ojson", *options))["pauses"]
     return found
 
 

@@ -83,7 +83,7 @@ def test_kills_are_recorded_and_a_replay_holds_somebody_before(
     assert last.sample.headroom.kubepods_max_bytes == LIMIT_MIB * MIB
     assert {pod.name for _, pod in last.sample.pods} >= {"small", "one", "two"}
     done = subprocess.run(
-        cgpause(node, "lab", "replay", str(path), "--json"), capture_output=True, text=True, check=False
+        cgpause(node, "lab", "replay", str(path), "-ojson"), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -95,10 +95,10 @@ def after() -> list[str]:
     start_pod()
     if (cpu_max := (POD / "cpu.max").read_text().strip()) != ORIGINAL:
         wrong.append(f"cpu.max of the new pod is {cpu_max}")
-    (pod,) = json.loads(ask("status", "--json"))["pods"]
+    (pod,) = json.loads(ask("status", "-ojson"))["pods"]
     if pod["paused"] is not None:
         wrong.append(f"status says of the new pod: {pod['paused']}")
-    states = [pause["state"] for pause in json.loads(ask("history", "--json"))["pauses"]]
+    states = [pause["state"] for pause in json.loads(ask("history", "-ojson"))["pauses"]]
     if not states or "active" in states:
         wrong.append(f"the history has pauses that are {states}")
     hold()

@@ -121,7 +121,7 @@ def two_webs(bench: Bench) -> None:
         pytest.param(0, nothing, ["pause", "--help"], id="0-help-of-a-command"),
         pytest.param(0, nothing, ["check"], id="0-check"),
         pytest.param(0, nothing, ["status"], id="0-status"),
-        pytest.param(0, nothing, ["status", "--json"], id="0-status-json"),
+        pytest.param(0, nothing, ["status", "-ojson"], id="0-status-json"),
         pytest.param(0, nothing, ["explain"], id="0-explain"),
         pytest.param(0, nothing, ["lab", "simulate", "--list"], id="0-simulate-list"),
         pytest.param(0, nothing, ["config"], id="0-config"),
@@ -136,7 +136,7 @@ def two_webs(bench: Bench) -> None:
         pytest.param(0, nothing, ["resume", "--all", "--dry-run"], id="0-dry-run"),
         # 1: this host cannot run cgpause
         pytest.param(1, without_controllers, ["check"], id="1-check-fails"),
-        pytest.param(1, without_controllers, ["check", "--json"], id="1-check-fails-json"),
+        pytest.param(1, without_controllers, ["check", "-ojson"], id="1-check-fails-json"),
         # 2: usage or configuration
         pytest.param(2, nothing, ["nonsense"], id="2-unknown-command"),
         pytest.param(2, nothing, ["status", "--nonsense"], id="2-unknown-option"),

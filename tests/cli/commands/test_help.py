@@ -106,24 +106,6 @@ def test_a_namespace_is_refused_where_it_means_nothing(name: str) -> None:
     assert done.stderr.endswith(f"not for {name}\n")
 
 
-@pytest.mark.parametrize("name", ["simulate", "record", "replay"])
-def test_a_command_that_is_in_a_group_is_found(name: str) -> None:
-    done = CliRunner().invoke(app, [name, "x"])
-
-    assert (done.exit_code, done.stderr) == (2, f"cgpause: no command {name!r}: use cgpause lab {name}\n")
-
-
-def test_json_may_still_be_asked_for_by_its_old_name(tmp_path: Path) -> None:
-    given = place(FakeTree(tmp_path))
-
-    new, old = (
-        CliRunner().invoke(app, [*given, "explain", "--for", "1s", *words]) for words in (["-ojson"], ["--json"])
-    )
-
-    assert json.loads(new.stdout).keys() == json.loads(old.stdout).keys()
-    assert CliRunner().invoke(app, [*given, "config", "--json"]).exit_code == 2
-
-
 def ours(names: str) -> set[str]:
     return {f"cgpause.{name}" for name in names.split()}
 

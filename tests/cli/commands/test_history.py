@@ -72,7 +72,7 @@ def show(state: Path, *options: str, tree: FakeTree | None = None) -> list[str]:
 
 
 def document(state: Path, *options: str, tree: FakeTree | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads("\n".join(show(state, *options, "--json", tree=tree)))
+    found: dict[str, Any] = json.loads("\n".join(show(state, *options, "-ojson", tree=tree)))
     return found
 
 
@@ -198,7 +198,7 @@ def test_another_tree_has_no_history_but_the_one_that_is_named(tree: FakeTree, s
 
     result = run(tree, "history")
     assert (result.exit_code, result.stdout, result.stderr) == (0, said, "")
-    result = run(tree, "history", "--json")
+    result = run(tree, "history", "-ojson")
     assert (result.exit_code, result.stderr) == (0, said)
     assert (json.loads(result.stdout)["file"], json.loads(result.stdout)["pauses"]) == (None, [])
     assert invoke("history").stdout.startswith("START")
@@ -206,7 +206,7 @@ def test_another_tree_has_no_history_but_the_one_that_is_named(tree: FakeTree, s
 
 
 def test_for_machines_nothing_is_an_empty_document(state: Path) -> None:
-    result = invoke("--state-dir", str(state), "history", "--json")
+    result = invoke("--state-dir", str(state), "history", "-ojson")
 
     assert json.loads(result.stdout) | {"file": ""} == {
         "schema": 1,

@@ -34,7 +34,7 @@ def state(tree: FakeTree) -> Path:
 def explain(tree: FakeTree, state: Path | None, *args: str) -> tuple[str, str, dict[str, Any]]:
     """Return the basis of the pod's demand, stderr, and the pod's place in the decision."""
     options = [] if state is None else ["--state-dir", str(state)]
-    result = run(tree, *with_config(tree, RESERVE), *options, "explain", *args, "--json")
+    result = run(tree, *with_config(tree, RESERVE), *options, "explain", *args, "-ojson")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     place = (found.get("decision") or found["pods"][0])["reserve"]

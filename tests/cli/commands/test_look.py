@@ -60,7 +60,7 @@ def test_hostile_cgroup_names_are_escaped_wherever_they_are_shown(tree: FakeTree
         if args[0] in ("status", "check"):
             assert ESCAPED in result.stdout
     assert cpu_max(web) == "50000 100000"
-    assert json.loads(run(tree, "status", "--json").stdout)["kubepods"]["cgroup"] == f"{HOSTILE}/kubepods.slice"
+    assert json.loads(run(tree, "status", "-ojson").stdout)["kubepods"]["cgroup"] == f"{HOSTILE}/kubepods.slice"
 
 
 @pytest.mark.parametrize("command", [["resume", "web"], ["resume", "--all"], ["status"]], ids=" ".join)
@@ -132,7 +132,7 @@ def test_explain_agrees_with_the_policy(used_pct: int, tree: FakeTree) -> None:
     _, verdicts = explain_decision(State(), sample, Config(policy=Policy.WATERMARK))
     policy = with_config(tree, 'policy = "watermark"\n')
 
-    result = run(tree, *policy, "explain", "--json")
+    result = run(tree, *policy, "explain", "-ojson")
 
     shown = json.loads(result.stdout)
     assert shown == {
@@ -170,7 +170,7 @@ def test_explain_shows_the_numbers_of_the_reserve_policy(tree: FakeTree) -> None
     tree.add_pod("small", 100 * MIB)
     (big / "memory.max").write_text(f"{600 * MIB}\n")
 
-    shown = json.loads(run(tree, "explain", "--json").stdout)
+    shown = json.loads(run(tree, "explain", "-ojson").stdout)
 
     assert shown["policy"] == "reserve"
     numbers = {pod["name"]: pod["reserve"] for pod in shown["pods"]}
@@ -190,7 +190,7 @@ def test_explain_refuses_a_time_it_cannot_watch_for(value: str, tree: FakeTree) 
 def test_explain_shows_a_damaged_record(tree: FakeTree) -> None:
     damage(tree.add_pod("web"))
 
-    (pod,) = json.loads(run(tree, "explain", "--json").stdout)["pods"]
+    (pod,) = json.loads(run(tree, "explain", "-ojson").stdout)["pods"]
 
     assert pod["rank"] is None
     assert "its record cannot be read" in pod["verdict"]

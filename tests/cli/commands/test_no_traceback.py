@@ -16,7 +16,7 @@ from cgpause.core.model import Owner
 COMMANDS = [
     ["check"],
     ["status"],
-    ["status", "--json"],
+    ["status", "-ojson"],
     ["explain"],
     ["history"],
     ["top", "--once"],
@@ -29,8 +29,8 @@ COMMANDS = [
     ["resume", "--all"],
 ]
 OTHER_COMMANDS = [
-    ["check", "--json"],
-    ["explain", "--json"],
+    ["check", "-ojson"],
+    ["explain", "-ojson"],
     ["explain", "bad"],
     ["config"],
     ["config", "--check"],
@@ -301,7 +301,7 @@ def test_no_traceback_for_unreadable_directories(where: str, open_folder: Path) 
         ["--"],
         ["--config"],
         ["--config", "", "status"],
-        ["status", "--json=yes"],
+        ["status", "--output=yes"],
         ["pause", "--", "--all"],
         ["pause", *["x"] * 2000],
         ["resume", "--all", ""],

@@ -315,7 +315,7 @@ def test_odd_users_are_escaped(user: str, tree: FakeTree, monkeypatch: Patch) ->
     tree.add_pod("web")
 
     assert run(tree, "pause", "web").exit_code == 0
-    for args in (["pause", "web"], ["status"], ["explain"], ["status", "--json"], ["explain", "--json"]):
+    for args in (["pause", "web"], ["status"], ["explain"], ["status", "-ojson"], ["explain", "-ojson"]):
         result = run(tree, *args)
         assert result.exit_code == 0
         assert result.stdout.replace("\n", "").isprintable()

@@ -66,7 +66,7 @@ def broken_pipe() -> Iterator[int]:
     os.close(writer)
 
 
-LOOKING = [["status"], ["status", "--json"], ["config"]]
+LOOKING = [["status"], ["status", "-ojson"], ["config"]]
 
 
 @pytest.mark.parametrize("args", LOOKING, ids=" ".join)

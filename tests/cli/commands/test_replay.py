@@ -50,7 +50,7 @@ def trace(tmp_path: Path) -> str:
 
 
 def replayed(*args: str) -> dict[str, Any]:
-    result = invoke("lab", "replay", *args, "--json")
+    result = invoke("lab", "replay", *args, "-ojson")
     assert (result.exit_code, result.stderr) == (0, "")
     values: dict[str, Any] = json.loads(result.stdout)
     return values
@@ -89,7 +89,7 @@ def test_people_get_tables_and_a_word_on_what_is_not_known(trace: str) -> None:
 def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('mechanism = "freeze"\n[watermark]\nupper_pct = 99.5\nlower_pct = 99\n')
     config = ["--config", str(tmp_path / "config.toml")]
-    result = invoke(*config, "lab", "replay", trace, "--policy", "watermark", "--json")
+    result = invoke(*config, "lab", "replay", trace, "--policy", "watermark", "-ojson")
 
     (policy,) = json.loads(result.stdout)["policies"]
     assert (policy["policy"], policy["mechanism"], policy["kills_forewarned"]) == ("watermark", "freeze", 1)

@@ -58,7 +58,7 @@ def workload(tmp_path: Path) -> str:
 
 
 def compared(*args: str) -> dict[str, Any]:
-    result = invoke("lab", "simulate", *args, "--json", "--jobs", "1")
+    result = invoke("lab", "simulate", *args, "-ojson", "--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     values: dict[str, Any] = json.loads(result.stdout)
     return values
@@ -75,7 +75,7 @@ def simulated(*args: str) -> dict[str, Any]:
 
 def pictured(*args: str, to: Path) -> tuple[dict[str, Any], bytes]:
     """Return the values of a comparison, and its picture."""
-    result = invoke("lab", "simulate", *args, "--json", "--jobs", "1", "--picture", str(to))
+    result = invoke("lab", "simulate", *args, "-ojson", "--jobs", "1", "--picture", str(to))
     assert (result.exit_code, result.stderr) == (0, f"wrote {to}\n")
     return json.loads(result.stdout), to.read_bytes()
 
@@ -96,7 +96,7 @@ def test_all_policies_are_compared_on_the_same_jobs(workload: str) -> None:
 
 def test_the_same_seed_gives_the_same_bytes(workload: str) -> None:
     first, again, other = (
-        invoke("lab", "simulate", workload, "--seed", seed, "--jobs", jobs, "--json").stdout_bytes
+        invoke("lab", "simulate", workload, "--seed", seed, "--jobs", jobs, "-ojson").stdout_bytes
         for seed, jobs in (("7", "1"), ("7", "3"), ("8", "1"))
     )
     assert first == again != other
@@ -112,7 +112,7 @@ def test_only_the_policies_asked_for_are_run(workload: str) -> None:
 def test_the_configuration_is_what_the_policies_are_given(workload: str, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('policy = "watermark"\nmechanism = "freeze"\n')
-    result = invoke("--config", str(config), "lab", "simulate", workload, "--policy", "reserve", "--json")
+    result = invoke("--config", str(config), "lab", "simulate", workload, "--policy", "reserve", "-ojson")
     values = json.loads(result.stdout)
     assert values["mechanism"] == "freeze"
     (policy,) = values["workloads"][0]["policies"]
@@ -207,7 +207,7 @@ def test_workloads_and_presets_stand_in_the_order_given(workload: str) -> None:
 
 
 def test_the_picture_is_the_same_bytes_again_whatever_runs_at_a_time(workload: str, tmp_path: Path) -> None:
-    args = ("lab", "simulate", workload, "--seeds", "2", "--json", "--picture")
+    args = ("lab", "simulate", workload, "--seeds", "2", "-ojson", "--picture")
     one = invoke(*args, str(tmp_path / "one.png"), "--jobs", "1")
     two = invoke(*args, str(tmp_path / "two.png"), "--jobs", "2")
     assert (one.exit_code, one.stderr) == (0, f"wrote {tmp_path}/one.png\n")

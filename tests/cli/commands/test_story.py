@@ -22,7 +22,7 @@ WATERMARK = 'policy = "watermark"\n'
 
 
 def told(tree: FakeTree, *args: str, config: str = WATERMARK) -> dict[str, Any]:
-    result = run(tree, *with_config(tree, config), *args, "--json")
+    result = run(tree, *with_config(tree, config), *args, "-ojson")
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found

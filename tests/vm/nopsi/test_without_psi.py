@@ -28,8 +28,8 @@ def test_headroom_alone_pauses_and_resumes(node: Node, start: Start) -> None:
 def test_check_warns_and_status_has_no_pressure(node: Node) -> None:
     command = [sys.executable, "-m", "cgpause", "--cgroup-root", str(node.root), "--log-dir", str(node.folder)]
 
-    check = subprocess.run([*command, "check", "--json"], capture_output=True, text=True, check=False)
-    status = subprocess.run([*command, "status", "--json"], capture_output=True, text=True, check=True)
+    check = subprocess.run([*command, "check", "-ojson"], capture_output=True, text=True, check=False)
+    status = subprocess.run([*command, "status", "-ojson"], capture_output=True, text=True, check=True)
 
     psi = [finding for finding in json.loads(check.stdout)["checks"] if finding["name"] == "psi"]
     assert [(finding["level"], "psi=1" in finding["advice"]) for finding in psi] == [("warn", True)]
