@@ -23,9 +23,9 @@ from rich.console import Console
 from cgpause.cli import byhand
 from cgpause.cli.byhand import Note
 from cgpause.cli.top.head import done_text
-from cgpause.cli.top.keys import CLICK, LONE_ESC_S, REDRAW, KeyDecoder
+from cgpause.cli.top.keys import LONE_ESC_S, REDRAW, KeyDecoder
 from cgpause.cli.top.reader import Reader
-from cgpause.cli.top.screen import Frame, pod_at, render, settled, visible_rows
+from cgpause.cli.top.screen import Frame, render, settled, visible_rows
 from cgpause.cli.top.terminal import Painter, Signals, Terminal, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Intent, Mode, Quit, Target, Ui, protected_text, update
 from cgpause.cli.top.values import NodeView
@@ -217,9 +217,6 @@ class _Live:
         for key in keys:
             if key == REDRAW:
                 self._terminal.clear()
-            if key.startswith(CLICK):
-                self._click(int(key.removeprefix(CLICK)))
-                continue
             self._ui, intent = update(
                 self._ui, key, self._snapshot, visible_rows(self._snapshot, self._ui, *self._size)
             )
@@ -230,11 +227,6 @@ class _Live:
                 self._ask()
                 break
         return True
-
-    def _click(self, line: int) -> None:
-        pod = pod_at(line, self._snapshot, self._ui, *self._size)
-        if pod is not None and self._ui.mode is Mode.BROWSE:
-            self._ui = replace(self._ui, selected=pod, message="")
 
     def _ask(self) -> None:
         """Draw the question, and drop keys typed before it was visible: they are no answer to it."""

@@ -1,8 +1,7 @@
-"""Decoder of a terminal's bytes to keys; pure. A key is one character, or a name such as "page up" or "click 7".
+"""Decoder of a terminal's bytes to keys; pure. A key is one character, or a name such as "page up".
 
-Sequences: ECMA-48 (CSI), DEC's SS3 for arrows in application mode, as terminfo has them for xterm, screen and linux,
-and xterm's mouse reports (ctlseqs, SGR). An unknown sequence is skipped whole: Alt-p or the brackets of a paste never
-count as a letter.
+Sequences: ECMA-48 (CSI), and DEC's SS3 for arrows in application mode, as terminfo has them for xterm, screen and
+linux. An unknown sequence is skipped whole: Alt-p or the brackets of a paste never count as a letter.
 """
 
 from __future__ import annotations
@@ -14,18 +13,12 @@ ESC = "esc"
 UP, DOWN, LEFT, RIGHT = "up", "down", "left", "right"
 HOME, END, PAGE_UP, PAGE_DOWN = "home", "end", "page up", "page down"
 ENTER, BACKSPACE, REDRAW = "enter", "backspace", "redraw"
-WHEEL_UP, WHEEL_DOWN = "wheel up", "wheel down"
-CLICK = "click "
-"""Begin of the key of a click; the number of the screen's line follows, from 1."""
 
 LONE_ESC_S = 0.1
 """Time after which an ESC without further bytes is the key; over ssh, the bytes of a sequence can arrive apart."""
 
 _CSI = re.compile(r"\x1b\[[0-?]*[ -/]*([@-~])")
 _CSI_PREFIX = re.compile(r"\x1b(?:\[[0-?]*[ -/]*)?")
-_MOUSE = re.compile(r"<(\d{1,4});\d{1,4};(\d{1,4})M")
-_X10_MOUSE = "\x1b[M"
-"""Begin of the report of a terminal that does not know SGR reports; three characters follow."""
 _LONGEST = 64
 _FINAL = {"A": UP, "B": DOWN, "C": RIGHT, "D": LEFT, "H": HOME, "F": END}
 _TILDE = {"1": HOME, "7": HOME, "4": END, "8": END, "5": PAGE_UP, "6": PAGE_DOWN}
@@ -70,11 +63,10 @@ class KeyDecoder:
             elif char.isprintable():
                 keys.append(char)
             return 1
-        if text.startswith(_X10_MOUSE):
-            return len(_X10_MOUSE) + 3 if len(text) >= len(_X10_MOUSE) + 3 else 0
         match = _CSI.match(text)
         if match is not None:
-            key = _named(match[0][2:], match[1])
+            sequence, final = match[0][2:-1], match[1]
+            key = _TILDE.get(sequence.partition(";")[0]) if final == "~" else _FINAL.get(final)
             if key is not None:
                 keys.append(key)
             return match.end()
@@ -91,11 +83,3 @@ class KeyDecoder:
         if _CSI_PREFIX.fullmatch(text) and len(text) <= _LONGEST:
             return 0
         return 1 if text[1:2] == "[" else 2  # an invalid sequence, or Alt and a key
-
-
-def _named(sequence: str, final: str) -> str | None:
-    """Return the key of a control sequence without its introducer; None if it is unknown, or a button's release."""
-    mouse = _MOUSE.fullmatch(sequence)
-    if mouse is not None:
-        return {"0": f"{CLICK}{mouse[2]}", "64": WHEEL_UP, "65": WHEEL_DOWN}.get(mouse[1])
-    return _TILDE.get(sequence[:-1].partition(";")[0]) if final == "~" else _FINAL.get(final)

@@ -24,7 +24,7 @@ _Fact = tuple[str, str, str]
 """Topic, text and style."""
 
 HELP = (
-    ("↑ ↓ PgUp PgDn", "move (or j k g G, Home, End); click to select, wheel to scroll"),
+    ("↑ ↓ PgUp PgDn", "move, or scroll the description (or j k g G, Home, End)"),
     ("Space", "mark the pod; p, f and r then act on all marked pods"),
     ("Enter", "describe the pod: rule, numbers, limits, its history (or d, e)"),
     ("p", "pause until an operator resumes it, as cgpause pause does"),

@@ -21,7 +21,6 @@ from cgpause.cli.top.parts import ASCII
 from cgpause.cli.top.table import table
 from cgpause.cli.top.ui import Mode, Ui, cursor, settle, shown_rows
 from cgpause.cli.top.values import NodeView, SeenPod
-from cgpause.core.model import CgroupId
 
 _THEME = Theme(
     {
@@ -74,10 +73,6 @@ class _Plan:
     pane: int
     footer: int
 
-    @property
-    def head(self) -> int:
-        return self.title + self.bars + self.sparks + self.summary
-
 
 def visible_rows(snapshot: NodeView, ui: Ui, width: int, height: int) -> int:
     """Return the number of rows for pods, or of lines of a description, on a screen of this size."""
@@ -91,16 +86,6 @@ def settled(ui: Ui, snapshot: NodeView, width: int, height: int) -> Ui:
     if not ui.describing:
         return ui
     return replace(ui, scroll=min(ui.scroll, max(len(_described(snapshot, ui, width)) - rows, 0)))
-
-
-def pod_at(line: int, snapshot: NodeView, ui: Ui, width: int, height: int) -> CgroupId | None:
-    """Return the pod in a line of the screen, counted from 1; None if the line shows no pod."""
-    plan = _plan(snapshot, ui, width, height)
-    place, rows = line - plan.head - 2, shown_rows(snapshot, ui)
-    if ui.describing or ui.mode is Mode.HELP or not 0 <= place < min(plan.rows, len(rows) - ui.top):
-        return None
-    row = rows[ui.top + place]
-    return row.key if isinstance(row, SeenPod) else None
 
 
 def render(snapshot: NodeView, ui: Ui, width: int, height: int, *, ascii_only: bool = False) -> Frame:

@@ -23,9 +23,8 @@ from rich.segment import Segment
 from cgpause.cli.top.parts import UNICODE
 
 # Alternate screen, no cursor, no wrapping at the right edge: a wrong guess of a text's width spoils only its line.
-# Then reports of clicks and of the wheel.
-_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J\x1b[?1000h\x1b[?1006h"
-_LEAVE = b"\x1b[?1006l\x1b[?1000l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[0m\x1b[2J"
+_LEAVE = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _USUAL_SIZE = (80, 24)
 _COLORS = {
     "standard": ColorSystem.STANDARD,

@@ -193,8 +193,6 @@ def settle(ui: Ui, snapshot: NodeView, rows: int) -> Ui:
 def update(ui: Ui, key: str, snapshot: NodeView, rows: int = 10) -> tuple[Ui, Intent]:
     """Return the state after a key, and the action to take or None; `rows` is the number of visible rows."""
     if ui.mode is Mode.CONFIRM:
-        if key in (keys.WHEEL_UP, keys.WHEEL_DOWN):
-            return ui, None
         answered = replace(ui, mode=Mode.BROWSE, asked=None, message="", failed=False)
         if key in ("y", "Y"):
             return replace(answered, marked=frozenset()), ui.asked
@@ -225,11 +223,7 @@ def _update_filter(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
 
 _DEEDS = {"p": Deed.PAUSE, "r": Deed.RESUME, "f": Deed.FREEZE}
 _VI = {"k": keys.UP, "j": keys.DOWN, "g": keys.HOME, "G": keys.END, "e": keys.ENTER, "d": keys.ENTER, "h": "?"}
-_WHEEL_ROWS = 3
-_MOVES = (
-    *(keys.UP, keys.DOWN, keys.HOME, keys.END, keys.PAGE_UP, keys.PAGE_DOWN),
-    *(keys.WHEEL_UP, keys.WHEEL_DOWN),
-)
+_MOVES = (keys.UP, keys.DOWN, keys.HOME, keys.END, keys.PAGE_UP, keys.PAGE_DOWN)
 
 
 def _browse(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
@@ -272,8 +266,8 @@ def _step_back(ui: Ui) -> Ui:
 def _move(ui: Ui, key: str, snapshot: NodeView, rows: int) -> Ui:
     """Move the cursor, or scroll the description; `screen.settled` limits the latter to its lines."""
     page = max(rows, 1)
-    steps = {keys.UP: -1, keys.DOWN: 1, keys.PAGE_UP: -page, keys.PAGE_DOWN: page, keys.HOME: -(1 << 30)}
-    steps |= {keys.END: 1 << 30, keys.WHEEL_UP: -_WHEEL_ROWS, keys.WHEEL_DOWN: _WHEEL_ROWS}
+    steps = {keys.UP: -1, keys.DOWN: 1, keys.PAGE_UP: -page, keys.PAGE_DOWN: page}
+    steps |= {keys.HOME: -(1 << 30), keys.END: 1 << 30}
     if ui.describing:
         return replace(ui, scroll=max(ui.scroll + steps[key], 0))
     pods = shown_pods(snapshot, ui)

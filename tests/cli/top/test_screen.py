@@ -27,7 +27,7 @@ from rich.console import Console
 
 from cgpause.cli.top.head import fall_rate
 from cgpause.cli.top.parts import ASCII, UNICODE
-from cgpause.cli.top.screen import pod_at, render, settled, visible_rows
+from cgpause.cli.top.screen import render, settled, visible_rows
 from cgpause.cli.top.terminal import Painter, encoding_of, is_ascii
 from cgpause.cli.top.ui import Act, Deed, Mode, Sort, Target, Ui, settle
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodState, SeenEvent, SeenPod
@@ -94,21 +94,6 @@ def test_500_pods_are_scrolled_to_the_one_that_is_selected() -> None:
     assert lines[FIRST_ROW - 1].endswith(f"{321 - rows + 2}-322/500")
     assert lines[FIRST_ROW].startswith(f"  default/pod-{321 - rows + 1:03}")
     assert lines[FIRST_ROW + rows - 1].startswith("▶ default/pod-321")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_click_selects_the_pod_in_its_line(size: tuple[int, int], grouped: bool) -> None:  # noqa: FBT001 - a table
-    snapshot = many_pods(90)
-    ui = settled(Ui(grouped=grouped, selected=snapshot.pods[70].key), snapshot, *size)
-    lines = text_of(render(snapshot, ui, *size))
-    labels = {pod.key: pod.label for pod in snapshot.pods}
-
-    for number, line in enumerate(lines, 1):
-        pod = pod_at(number, snapshot, ui, *size)
-        assert (line[2:17] if "/pod-" in line else None) == (None if pod is None else labels[pod])
-    assert pod_at(10, snapshot, replace(ui, describing=True), *size) is None
-    assert pod_at(10, snapshot, replace(ui, mode=Mode.HELP), *size) is None
 
 
 def falling(bytes_per_s: float, seconds: int = 20) -> NodeView:

@@ -54,8 +54,6 @@ def selected_index(ui: Ui) -> int | None:
     [
         (None, ["down"], 1, 0),
         (None, ["up"], 0, 0),
-        (None, ["wheel down"], 3, 0),
-        (5, ["wheel up"], 2, 0),
         (None, ["end"], 29, 20),
         (0, ["down"], 1, 0),
         (0, ["up"], 0, 0),
@@ -128,8 +126,8 @@ def test_help_is_left_with_any_key_which_does_nothing_else(key: str) -> None:
 
 @pytest.mark.parametrize("leave", ["e", "d", "enter", "esc"])
 def test_the_description_is_scrolled_and_left(leave: str) -> None:
-    ui = press(at(3), "enter", "down", "page down", "up", "wheel down")
-    assert (ui.describing, selected_index(ui), ui.scroll) == (True, 3, 13)
+    ui = press(at(3), "enter", "down", "page down", "up", "down")
+    assert (ui.describing, selected_index(ui), ui.scroll) == (True, 3, 11)
     assert press(ui, "home").scroll == 0
 
     assert not press(ui, leave).describing
@@ -241,12 +239,6 @@ def test_of_marked_pods_those_that_cannot_be_paused_are_skipped_and_counted() ->
     assert refused.asked is None
     assert "protected: namespace kube-system" in refused.message
     assert refused.message.endswith("; and 1 more cannot be paused")
-
-
-def test_the_wheel_is_no_answer() -> None:
-    asking = press(at(3), "p")
-
-    assert press(asking, "wheel up", "wheel down") == asking
 
 
 def test_pods_are_grouped_by_namespace_each_with_its_totals() -> None:
