@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Owner, Pod, Sample
+from cgpause.core.model import Owner, Pod, Policy, Sample
 from cgpause.ledger.ledger import read_record
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod

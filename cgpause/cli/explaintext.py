@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from cgpause.cli import output
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core.errors import printable
-from cgpause.core.model import Sample
+from cgpause.core.model import Policy, Sample
 from cgpause.policy.decide import Verdict
 from cgpause.policy.reserve import room_bytes
 from cgpause.policy.serving import Place

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from cgpause.cli import output
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core import durations
 from cgpause.core.errors import printable
 from cgpause.core.memory_units import KIB, MIB, mib
+from cgpause.core.model import Policy
 from cgpause.offline import pictures
 from cgpause.offline.progress import Move, bars
 from cgpause.offline.trace import report

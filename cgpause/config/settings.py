@@ -27,7 +27,6 @@ __all__ = [
     "MetricsConfig",
     "PodClass",
     "PodRule",
-    "Policy",
     "ProtectConfig",
     "ReserveConfig",
     "ThrottleConfig",

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cgpause.config.settings import Policy
 from cgpause.core.clock import NS_PER_S, now_ns
 from cgpause.core.errors import CgpauseError
-from cgpause.core.model import Headroom, Sample
+from cgpause.core.model import Headroom, Policy, Sample
 from cgpause.daemon.intake import Intake
 from cgpause.daemon.saver import Saver
 from cgpause.daemon.status import Status

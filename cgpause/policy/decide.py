@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.model import (
     Action,
@@ -20,6 +20,7 @@ from cgpause.core.model import (
     Pause,
     Pod,
     PodUsage,
+    Policy,
     Result,
     Resume,
     Sacrifice,

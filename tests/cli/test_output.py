@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cgpause.cli import explaintext, output, statustext
 from cgpause.cli.check import Finding, Level
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core.errors import printable
 from cgpause.core.model import (
     CgroupId,
@@ -22,6 +22,7 @@ from cgpause.core.model import (
     PauseRecord,
     Pod,
     PodUsage,
+    Policy,
     QosClass,
     Sample,
 )

@@ -27,13 +27,12 @@ from cgpause.config.settings import (
     MetricsConfig,
     PodClass,
     PodRule,
-    Policy,
     ProtectConfig,
     ReserveConfig,
     ThrottleConfig,
     WatermarkConfig,
 )
-from cgpause.core.model import CpuMax, QosClass
+from cgpause.core.model import CpuMax, Policy, QosClass
 
 REPO = Path(__file__).parents[2]
 EXAMPLE = REPO / "systemd" / "config.toml"

@@ -6,7 +6,7 @@ from typing import Any
 
 from cgpause.cli.top.screen import Frame
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenEvent, SeenPod
-from cgpause.config.settings import HowPaused, Policy
+from cgpause.config.settings import HowPaused
 from cgpause.core.model import (
     CgroupId,
     CpuMax,
@@ -16,6 +16,7 @@ from cgpause.core.model import (
     PauseRecord,
     Pod,
     PodUsage,
+    Policy,
     Pressure,
     QosClass,
     Workload,

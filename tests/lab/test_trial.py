@@ -14,7 +14,8 @@ from lab.bed.trial import JOBS, Plan, capacity_bytes, load_of, main, of_jobs
 from lab.vm.host import LabError
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HowPaused, Policy
+from cgpause.config.settings import Config, HowPaused
+from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import oom_score_adj
 
 PLAN = Plan(

@@ -11,8 +11,8 @@ from helpers.simpods import service, worker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, HowPaused, Policy, WatermarkConfig
-from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.config.settings import Config, HowPaused, WatermarkConfig
+from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, Policy, QosClass, Sample
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.offline.trace.estimate import Track, estimate

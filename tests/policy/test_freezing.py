@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import MS, START_NS, Node, S, pod, record, sample
 
-from cgpause.config.settings import Config, HowPaused, Policy
-from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Resume, Workload
+from cgpause.config.settings import Config, HowPaused
+from cgpause.core.model import Freeze, Mechanism, Owner, PauseRecord, PodUsage, Policy, Resume, Workload
 from cgpause.policy.decide import Decision, State, decide
 
 MARKS = Config(policy=Policy.WATERMARK)

@@ -11,8 +11,8 @@ from helpers.nodes import MS, START_NS, Node, S, names, pod, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, HoldConfig, Policy, WatermarkConfig
-from cgpause.core.model import Owner, Pause, Pod, PodUsage, Result, Resume, Sacrifice, Workload
+from cgpause.config.settings import Config, HoldConfig, WatermarkConfig
+from cgpause.core.model import Owner, Pause, Pod, PodUsage, Policy, Result, Resume, Sacrifice, Workload
 from cgpause.policy.decide import Decision, State, decide, explain, rank
 from cgpause.policy.reserve import with_peaks
 from cgpause.policy.schedule import SLOW_NS

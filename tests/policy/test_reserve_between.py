@@ -8,10 +8,8 @@ import pytest
 from helpers.nodes import MIB, MS, S, pod
 from helpers.reserving import CONFIG, NOW, Node, waiting
 
-from cgpause.config.settings import (
-    Policy,
-)
 from cgpause.core.model import (
+    Policy,
     Workload,
 )
 from cgpause.policy.decide import State, decide

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import START_NS, TOTAL_BYTES, Node, S, names, pod, record, sample
 
-from cgpause.config.settings import Config, HoldConfig, HowPaused, Policy, WatermarkConfig
-from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Resume, Sacrifice
+from cgpause.config.settings import Config, HoldConfig, HowPaused, WatermarkConfig
+from cgpause.core.model import Mechanism, Owner, Pause, PodUsage, Policy, Resume, Sacrifice
 from cgpause.policy.watermark import WatermarkState, step
 
 RULES = WatermarkConfig(upper_pct=90, lower_pct=80, interval_s=1, patience=3, batch=2, sacrifice=True)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgpause.config.settings import Config, Policy
-from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, QosClass, Sample, Workload
+from cgpause.config.settings import Config
+from cgpause.core.model import CgroupId, Headroom, Mechanism, Owner, Pod, PodUsage, Policy, QosClass, Sample, Workload
 from cgpause.offline.trace.estimate import estimate
 from cgpause.offline.trace.replay import replay
 from cgpause.telemetry.trace.decode import Decoder

@@ -18,10 +18,10 @@ from cgpause.cli.top.line import levels, next_in_line
 from cgpause.cli.top.observe import Kept, Observer, choose
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.cli.view import read_weight
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
 from cgpause.core.errors import CgpauseError, printable
-from cgpause.core.model import CgroupId, Pause, Pressure, Sample
+from cgpause.core.model import CgroupId, Pause, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
 from cgpause.kernel.cgroupfs import Cgroup

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from cgpause.config.settings import HowPaused, Policy
-from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, Pressure, QosClass, Workload
+from cgpause.config.settings import HowPaused
+from cgpause.core.model import CgroupId, CpuMax, Headroom, PauseRecord, Policy, Pressure, QosClass, Workload
 from cgpause.core.parse import CpuStat
 from cgpause.kernel.find_daemon import RunningDaemon
 from cgpause.policy.serving import Place

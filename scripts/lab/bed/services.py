@@ -17,7 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
+from cgpause.core.model import Policy
 from cgpause.offline.simulate.kubelet import Backoff, oom_score_adj
 from lab.bed.kubelet import Event, EventKind, Job
 from lab.bed.kubepods import MIB, NEW_NETWORK, Container, Kubepods, PodSpec, make_uid, remove_tree, spawn_into

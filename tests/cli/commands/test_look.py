@@ -25,9 +25,9 @@ from helpers.commandline import (
 from helpers.trees import FakeTree, cpu_max, damage, pause_pod
 
 from cgpause.config.load import parse_config
-from cgpause.config.settings import Config, HowPaused, Policy
+from cgpause.config.settings import Config, HowPaused
 from cgpause.core.clock import now_ns
-from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, QosClass, Sample
+from cgpause.core.model import CgroupId, Headroom, Owner, Pod, PodUsage, Policy, QosClass, Sample
 from cgpause.policy.decide import State
 from cgpause.policy.decide import explain as explain_decision
 

@@ -16,9 +16,9 @@ from helpers.trees import FakeTree, damage, pause_pod
 from cgpause.cli.top.reader import Reader
 from cgpause.cli.top.ui import Ui, shown_pods
 from cgpause.cli.top.values import NodeView, PodState, SeenPod
-from cgpause.config.settings import Config, Policy
+from cgpause.config.settings import Config
 from cgpause.core.clock import now_ns
-from cgpause.core.model import Mechanism, Owner, Pressure
+from cgpause.core.model import Mechanism, Owner, Policy, Pressure
 from cgpause.core.parse import CpuStat, MemInfo
 from cgpause.kernel.cgroupfs import DAEMON_FILE, Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
