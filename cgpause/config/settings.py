@@ -1,37 +1,314 @@
 """The configuration's dataclasses: the only place that names, describes and limits an option and gives its default.
 
 `load` reads them from a file; `render` writes the commented example file and the table in docs/configuration.md. The
-sections are in modules of their own; other packages import all of them from here.
+names and defaults under [watermark] come from Kang & Yu 2024 (doi 10.3745/TKIPS.2024.13.3.91).
 
-These modules have no postponed annotations: `options` needs the types themselves.
+This module has no postponed annotations: `options` needs the types themselves.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar
 
-from cgpause.config.holding import HoldConfig, HowPaused, ThrottleConfig
-from cgpause.config.memory_high import MemoryHighConfig
-from cgpause.config.options import option
-from cgpause.config.pods import PodClass, PodRule, ProtectConfig
-from cgpause.config.policies import ReserveConfig, WatermarkConfig
-from cgpause.config.records import HistoryConfig, MetricsConfig
-from cgpause.core.model import Policy
+from cgpause.config.options import Conflict, option
+from cgpause.core.model import CpuMax, Mechanism, Policy, QosClass
 
-__all__ = [
-    "Config",
-    "HistoryConfig",
-    "HoldConfig",
-    "HowPaused",
-    "MemoryHighConfig",
-    "MetricsConfig",
-    "PodClass",
-    "PodRule",
-    "ProtectConfig",
-    "ReserveConfig",
-    "ThrottleConfig",
-    "WatermarkConfig",
-]
+_PERIOD_US = 100_000
+"""The period of a throttled pod's `cpu.max`: the kernel's default, which kubelet writes too."""
+
+# Names of namespaces and pods are RFC 1123 labels and subdomains. A glob with other characters matches none of them.
+_GLOB = re.compile(r"(?:[a-z0-9.*?-]|\[!?[a-z0-9.-]+\])+")
+_GLOB_CHARACTERS = "lower-case letters, digits, - and ., with the wildcards * ? [abc] [!abc]"
+
+
+def _is_name_glob(text: str) -> bool:
+    return _GLOB.fullmatch(text) is not None
+
+
+def _is_pod_glob(text: str) -> bool:
+    namespace, slash, name = text.partition("/")
+    return bool(slash) and _is_name_glob(namespace) and _is_name_glob(name)
+
+
+class HowPaused(StrEnum):
+    """The daemon's ways to pause a pod."""
+
+    AUTO = "auto"
+    """Throttle first, then freeze batch."""
+    THROTTLE = "throttle"
+    FREEZE = "freeze"
+
+    @property
+    def first(self) -> Mechanism:
+        """The first mechanism of a pause; also the one of an operator's pause that names none."""
+        return Mechanism.FREEZE if self is HowPaused.FREEZE else Mechanism.THROTTLE
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveConfig:
+    """Options of the reserve policy, which has nothing to tune."""
+
+    sacrifice: bool = field(
+        default=False,
+        metadata=option(
+            "If all pods that may be paused are paused, and even the first pod has no headroom left, kill the "
+            "containers of the pod that loses least: lowest priority first, then least CPU time used. kubelet "
+            "restarts them."
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkConfig:
+    """The paper's parameters."""
+
+    upper_pct: float = field(
+        default=90.0,
+        metadata=option(
+            "Memory use at which pausing starts, in percent of the tighter of node and kubepods.",
+            unit="%",
+            above=0,
+            high=100,
+            paper="Mupper",
+        ),
+    )
+    lower_pct: float = field(
+        default=80.0,
+        metadata=option(
+            "Memory use at or below which every pod is resumed.",
+            unit="%",
+            low=0,
+            high=100,
+            limit="below upper_pct",
+            paper="Mlower",
+        ),
+    )
+    interval_s: float = field(
+        default=1.0,
+        metadata=option(
+            "Time between two decisions while pods are paused.", unit="s", low=0.05, high=60, paper="interval"
+        ),
+    )
+    patience: int = field(
+        default=3,
+        metadata=option("Intervals without improvement before more pods are paused.", low=1, high=1000, paper="T"),
+    )
+    batch: int = field(
+        default=2, metadata=option("Pods paused, or sacrificed, at a time.", low=1, high=1000, paper="R")
+    )
+    sacrifice: bool = field(
+        default=True,
+        metadata=option(
+            "If all pods that may be paused are paused, and memory use stays at or above upper_pct, kill the "
+            "containers of the pods that were paused last, `batch` at a time; kubelet restarts them.",
+            paper="removeContainer",
+        ),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a conflict if lower_pct is not below upper_pct."""
+        if self.lower_pct >= self.upper_pct:
+            yield Conflict(
+                ("lower_pct", "upper_pct"),
+                f"found lower_pct = {self.lower_pct} and upper_pct = {self.upper_pct}; "
+                "allowed: lower_pct below upper_pct",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleConfig:
+    """The `cpu.max` of a paused pod."""
+
+    quota_us: int = field(
+        default=1001,
+        metadata=option(
+            "CPU time that a paused pod may use in each 100 ms. The kernel refuses less than 1000; below 1 % of the "
+            "period a throttled task can stop inside the kernel holding locks (before kernel 6.18). The odd "
+            "microsecond distinguishes this value from a CPU limit of 10m, which is 1000.",
+            unit="µs",
+            low=1000,
+            high=1_000_000,
+            paper="CPUr",
+        ),
+    )
+
+    @property
+    def cpu_max(self) -> CpuMax:
+        """The `cpu.max` that the daemon writes to a throttled pod."""
+        return CpuMax(quota_us=self.quota_us, period_us=_PERIOD_US)
+
+    @property
+    def cpus(self) -> float:
+        """The CPUs that a throttled pod may use."""
+        return self.quota_us / _PERIOD_US
+
+
+@dataclass(frozen=True, slots=True)
+class HoldConfig:
+    """Limits on the length of a pause."""
+
+    max_pause_s: float = field(
+        default=9.0,
+        metadata=option(
+            "Longest pause of a service. Less than the 10 s between two of Kubernetes' default liveness probes, so "
+            "that it misses at most one; after three in a row kubelet kills the container (after 24 s, measured).",
+            unit="s",
+            low=1,
+            high=86400,
+        ),
+    )
+    batch_max_pause_s: float = field(
+        default=600.0,
+        metadata=option(
+            "Longest pause of a batch pod: no process in it listens on a TCP port, so it has no HTTP, TCP or gRPC "
+            "probe to miss. If several pauses are due to end, the pods take turns.",
+            unit="s",
+            low=1,
+            high=86400,
+        ),
+    )
+    min_run_s: float = field(
+        default=12.0,
+        metadata=option(
+            "Shortest time from the end of such a pause to the next one, so that a probe can succeed.",
+            unit="s",
+            low=0,
+            high=86400,
+        ),
+    )
+    settle_s: float = field(
+        default=5.0,
+        metadata=option(
+            "For this time after a pod has appeared or its containers have changed, the watermark policy does not "
+            "pause it: kubelet and systemd write its cpu.max late. The reserve policy waits until the container runs.",
+            unit="s",
+            low=0,
+            high=3600,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryHighConfig:
+    """Options of memory.high on kubepods, which wakes the daemon and slows growth near the limit."""
+
+    enabled: bool = field(
+        default=True,
+        metadata=option("Whether the daemon sets memory.high of kubepods while it runs; it restores the original."),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryConfig:
+    """Options of the history."""
+
+    max_mib: int = field(
+        default=16,
+        metadata=option(
+            "Disk space for the history, in two files of half this size; 0: no history. A pause takes about 1 KiB.",
+            unit="MiB",
+            low=0,
+            high=1024,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """Options of the figures that the daemon publishes for Prometheus."""
+
+    publish: bool = field(
+        default=False,
+        metadata=option("Whether the daemon publishes metrics in /run/cgpause, where `cgpause metrics` reads them."),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectConfig:
+    """Pods that are never paused, unless a rule allows it."""
+
+    all: bool = field(
+        default=False,
+        metadata=option("Protect every pod. Only pods of a rule with protect = false are paused then (an allow-list)."),
+    )
+    namespaces: tuple[str, ...] = field(
+        default=("kube-system",),
+        metadata=option(
+            "Namespaces whose pods are protected.",
+            pattern=_is_name_glob,
+            allowed=f"globs on a namespace ({_GLOB_CHARACTERS})",
+            empty="An empty list protects none.",
+        ),
+    )
+    static_pods: bool = field(
+        default=True,
+        metadata=option("Protect static pods, which kubelet starts from files (the control plane)."),
+    )
+    guaranteed: bool = field(default=True, metadata=option("Protect pods of QoS class Guaranteed."))
+    own_word: bool = field(
+        default=True,
+        metadata=option(
+            "Heed a pod's own word: CGPAUSE=protect, service or batch in the environment of a container, from the "
+            "pod's manifest (docs/configuration.md)."
+        ),
+    )
+
+
+class PodClass(StrEnum):
+    """The class that a rule gives to pods; with AUTO the daemon infers it from the kernel's facts."""
+
+    AUTO = "auto"
+    BATCH = "batch"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRule:
+    """One [[pods]] rule; it decides only the options that it sets."""
+
+    match: str = field(
+        metadata=option(
+            "The pods to which the rule applies.",
+            pattern=_is_pod_glob,
+            allowed=f'a glob on "namespace/name", with exactly one / ({_GLOB_CHARACTERS})',
+        ),
+    )
+    protect: bool | None = field(
+        default=None, metadata=option("Whether these pods are protected (true) or may be paused (false).")
+    )
+    class_: PodClass | None = field(
+        default=None,
+        metadata=option(
+            "The class of these pods. Batch pods are paused before services, and for longer. auto, which is also the "
+            "default, takes a pod for batch if no process in it listens on TCP (docs/configuration.md)."
+        ),
+    )
+    priority: int | None = field(
+        default=None,
+        metadata=option(
+            "Of two pods, the one with the higher priority is paused later, regardless of class and size; 0 without a "
+            "rule.",
+            low=-1000,
+            high=1000,
+        ),
+    )
+    own_word: bool | None = field(
+        default=None, metadata=option("Whether the own word of these pods counts, in place of [protect] own_word.")
+    )
+    qos: tuple[QosClass, ...] = field(
+        default=(),
+        metadata=option("Only pods of these QoS classes.", empty="An empty list means all."),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a conflict if the rule decides nothing."""
+        if all(value is None for value in (self.protect, self.class_, self.priority, self.own_word)):
+            yield Conflict(
+                ("protect", "class", "priority", "own_word"),
+                "the rule decides nothing; allowed: at least one of protect, class, priority and own_word",
+            )
 
 
 @dataclass(frozen=True, slots=True)

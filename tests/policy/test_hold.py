@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from helpers.nodes import START_NS, S, pod, record
 
-from cgpause.config.holding import HowPaused
-from cgpause.config.settings import HoldConfig
+from cgpause.config.settings import HoldConfig, HowPaused
 from cgpause.core.model import Mechanism, Owner, Pod, PodUsage, Result, Workload
 from cgpause.policy.hold import (
     FREEZE_AFTER_S,
