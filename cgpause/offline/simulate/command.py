@@ -10,9 +10,10 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from cgpause.config.settings import Config, HowPaused, Policy
+from cgpause.config.settings import Config, HowPaused
 from cgpause.core.errors import UsageError
 from cgpause.core.memory_units import mib
+from cgpause.core.model import Policy
 from cgpause.offline import parallel
 from cgpause.offline.progress import bars, counted
 from cgpause.offline.simulate import Arm

@@ -100,7 +100,7 @@ def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_
 
 def test_the_same_trace_gives_the_same_bytes(trace: str, tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
-        result = invoke("lab", "replay", trace, "--picture", str(tmp_path / name), "--json")
+        result = invoke("lab", "replay", trace, "--picture", str(tmp_path / name), "-ojson")
         assert (result.exit_code, result.stderr) == (0, f"wrote {tmp_path}/{name}\n")
         assert json.loads(result.stdout) == replayed(trace)
 
