@@ -65,6 +65,16 @@ class Pods:
         wait_until(ready.exists, f"the sockets of {name}")
         return pod
 
+    def add_monitor(self, pod: Path) -> None:
+        """Add CRI-O's monitor of a container to a pod: a process in the host's network."""
+        program = self.node.folder / "conmon"
+        if not program.exists():
+            shutil.copy("/bin/sleep", program)
+        scope = pod / f"crio-conmon-{'a' * 64}.scope"
+        scope.mkdir()
+        pid = self._start(scope, [str(program), "infinity"])
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "conmon\n", "the monitor")
+
     def speak(self, name: str, word: str) -> Path:
         """Make a pod of another user than root, with a word in the environment of its container."""
         spec = PodSpec(name, make_uid(name), None)
@@ -144,6 +154,22 @@ def test_pods_in_which_something_listens_are_services_and_all_others_batch(pods:
         "udp": "batch",
         "connected": "batch",
     }
+
+
+def test_cri_o_s_monitor_in_a_pod_does_not_make_it_a_service(pods: Pods) -> None:
+    """In the monitor's network, which is the host's, something listens."""
+    pods.add("host", "ipv4", host_network=True)
+    names = [f"job-{number}" for number in range(6)]  # which cgroup of a pod the kernel lists first is chance
+    made = [pods.add(name, "none") for name in names]
+    for pod in made:
+        pods.add_monitor(pod)
+
+    workloads = {name: workload for name, (workload, *_) in pods.look().items()}
+
+    assert workloads == {"host": "service", **dict.fromkeys(names, "batch")}
+    for pod in made:
+        with Cgroup(str(pod.parent), pod.name) as cgroup:
+            assert not is_being_made(cgroup)
 
 
 def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
