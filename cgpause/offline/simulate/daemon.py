@@ -356,7 +356,10 @@ class SimDaemon:
         self._engine.at(now_s + _SCAN_S, notice)
 
     def finish(self, pod: SimPod) -> None:
-        """Take in the end of a pod."""
+        """Take in the end of a pod (`PodTree._learn_from_end`)."""
         self._quiet = None
-        if pod.workload is Workload.BATCH and pod.facts is not None and self._kinds.ended(pod.facts.controller):
+        if pod.workload is not Workload.BATCH or pod.facts is None:
+            return
+        name, was_asked = pod.facts.controller, self._ran_s(pod) >= STARTING_S
+        if self._kinds.ended(name) if was_asked else self._kinds.was_silent(name, 0.0):
             self._classify_silent(self._engine.pods)
