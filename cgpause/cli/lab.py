@@ -94,15 +94,14 @@ def simulate(
         if picture is not None:
             pictures.check(picture)
         values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
-        if picture is not None:
-            from cgpause.offline.simulate.plot import picture as draw
-
-            pictures.write(picture, draw(values))
-            typer.echo(f"wrote {printable(picture)}", err=True)
     if output is Format.JSON:
         print_json(values)
     else:
         table.print_simulation(values, wide=output is Format.WIDE)
+    if picture is not None:
+        from cgpause.offline.simulate.plot import picture as draw
+
+        _draw(picture, lambda: draw(values))
 
 
 @_command("cgpause lab record --for 1h node.jsonl.gz")
@@ -175,14 +174,26 @@ def replay(
     """
     from cgpause.cli import trace as command
     from cgpause.cli.output import print_json
+    from cgpause.offline import pictures
 
     given: Globals = context.obj
     with exits():
         policies = list(dict.fromkeys(policy or Policy))
-        found = command.replayed(trace, policies, given.config(), picture)
-    if picture is not None:
-        typer.echo(f"wrote {printable(picture)}", err=True)
+        if picture is not None:
+            pictures.check(picture)
+        replayed = command.Replayed(trace, policies, given.config())
     if output is not None:
-        print_json(found)
+        print_json(replayed.values)
     else:
-        command.show(found)
+        command.show(replayed.values)
+    if picture is not None:
+        _draw(picture, replayed.picture)
+
+
+def _draw(path: str, picture: Callable[[], bytes]) -> None:
+    """Write a picture after the result was printed: a disk that is full by now must not cost the result."""
+    from cgpause.offline import pictures
+
+    with exits():
+        pictures.write(path, picture())
+    typer.echo(f"wrote {printable(path)}", err=True)

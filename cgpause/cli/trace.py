@@ -14,7 +14,6 @@ from cgpause.core import durations
 from cgpause.core.errors import printable
 from cgpause.core.memory_units import KIB, MIB, mib
 from cgpause.core.model import Policy
-from cgpause.offline import pictures
 from cgpause.offline.progress import Move, bars
 from cgpause.offline.trace import report
 from cgpause.offline.trace.estimate import estimate
@@ -76,31 +75,34 @@ def _size(count: int) -> str:
 # --- replay ----------------------------------------------------------------------------------------------------------
 
 
-def replayed(path: str, policies: Sequence[Policy], config: Config, picture: str | None) -> dict[str, Any]:
-    """Replay a trace under each policy; return the results, ready for JSON, and draw them into a file `picture`.
+class Replayed:
+    """A trace under each policy."""
 
-    Raises:
-        TraceError: the trace cannot be read.
-        CgpauseError: as in `pictures.check` and `pictures.write`.
-    """
-    if picture is not None:
-        pictures.check(picture)
-    results = []
-    with bars() as begin:
-        trace = load_trace(path, _reading(begin("reading", 1.0)))
-        for policy in policies:
-            chosen = replace(config, policy=policy)
-            move = begin(policy, 2 * trace.samples)
-            move(0, f"{trace.samples} samples")
-            outcome = replay(trace, chosen, _every(move, 0))
-            results.append(report.PolicyReport(chosen, outcome, estimate(trace, chosen, _every(move, trace.samples))))
-            move(2 * trace.samples, f"{trace.samples} samples")
-    found = report.values(trace, results)
-    if picture is not None:
-        from cgpause.offline.trace.plot import picture as draw  # noqa: PLC0415 - matplotlib is an extra
+    def __init__(self, path: str, policies: Sequence[Policy], config: Config) -> None:
+        """Replay the trace, with progress bars.
 
-        pictures.write(picture, draw(found, trace, results))
-    return found
+        Raises:
+            TraceError: the trace cannot be read.
+        """
+        self._results: list[report.PolicyReport] = []
+        with bars() as begin:
+            self._trace = trace = load_trace(path, _reading(begin("reading", 1.0)))
+            for policy in policies:
+                chosen = replace(config, policy=policy)
+                move = begin(policy, 2 * trace.samples)
+                move(0, f"{trace.samples} samples")
+                outcome = replay(trace, chosen, _every(move, 0))
+                guess = estimate(trace, chosen, _every(move, trace.samples))
+                self._results.append(report.PolicyReport(chosen, outcome, guess))
+                move(2 * trace.samples, f"{trace.samples} samples")
+        self.values = report.values(trace, self._results)
+        """The results, ready for JSON."""
+
+    def picture(self) -> bytes:
+        """Return the results as a PNG."""
+        from cgpause.offline.trace.plot import picture  # noqa: PLC0415 - matplotlib is an extra
+
+        return picture(self.values, self._trace, self._results)
 
 
 def _reading(move: Move) -> Callable[[int, int], None]:

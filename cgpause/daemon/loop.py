@@ -95,7 +95,7 @@ class Loop:
                 self._decide(at_ns)
             self.intake.actuator.counts.ticks.observe((now_ns() - at_ns) / NS_PER_S)
         if self.sample is not None:
-            at_ns = max(at_ns, self.sample.at_ns)  # a pause of this turn began then
+            at_ns = max(at_ns, self.sample.at_ns)  # so that the figures reach up to this sample
         self.status.turn(at_ns, None if self._blind else self.headroom)
         self.intake.publisher.turn(at_ns)
         self.saver.turn(at_ns, self.state.reserve.growths.peaks, self.intake.tree.kinds)

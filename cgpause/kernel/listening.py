@@ -54,15 +54,16 @@ def listens(pod: Cgroup) -> bool | None:
     return None
 
 
-def is_being_made(pod: Cgroup) -> bool:
+def is_being_made(pod: Cgroup) -> bool | None:
     """Return True while a runtime still makes a container of a pod: the container's program has not started.
 
     Until then the container's processes are those of the runtime (runc: `runc:[2:INIT]`), or only the sandbox exists.
-    For a pod without visible processes it returns False.
+    None for a pod without visible processes.
     """
-    names = [_command(pid) for pid in islice(_pids(pod), _TRIES)]
-    names = [name for name in names if name]
-    return any(name.startswith(_RUNTIMES) for name in names) or (bool(names) and all(n == _SANDBOX for n in names))
+    names = [name for pid in islice(_pids(pod), _TRIES) if (name := _command(pid))]
+    if not names:
+        return None
+    return any(name.startswith(_RUNTIMES) for name in names) or all(name == _SANDBOX for name in names)
 
 
 def _command(pid: int) -> str:

@@ -14,7 +14,7 @@ def replace(path: str, data: bytes, mode: int = 0o644) -> None:
     Raises:
         OSError: the file could not be replaced; the old one stays.
     """
-    # Always the same name, so the next write replaces the leftover of a killed process; node_exporter does not read it.
+    # Always the same name, so the next write replaces the leftover of a killed process.
     aside = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(aside)

@@ -90,7 +90,7 @@ class KubeletThresholds:
             found = os.stat(self._path)
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return found.st_ctime_ns, found.st_ino, found.st_size  # ctime: also a change of rights
 
 
 def eviction_bytes(thresholds: tuple[Threshold, ...] | None, *, node_total_bytes: int, capacity_bytes: int) -> int:

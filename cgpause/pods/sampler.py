@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Self
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, HostError, KernelReadError
-from cgpause.core.model import CgroupId, Headroom, PodUsage, Sample
+from cgpause.core.model import CgroupId, Headroom, Owner, PodUsage, Sample
 from cgpause.core.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.cpu_time import CpuTime
@@ -95,9 +95,12 @@ class Sampler:
     def follow_kubelet(self, at_ns: int) -> bool:
         """Read kubelet's configuration again if a look is due and the file has changed; return whether it has.
 
-        Not while a pod is paused, because a disk can hang.
+        Not while a pod is paused whose pause is to end at some time, because a disk can hang.
         """
-        if at_ns < self._kubelet.due_ns or any(one.pod.paused is not None for one in self._tree.pods.values()):
+        if at_ns < self._kubelet.due_ns:
+            return False
+        paused = (one.pod.paused for one in self._tree.pods.values() if one.pod.paused is not None)
+        if any(record.owner is Owner.DAEMON or record.expires_ns is not None for record in paused):
             return False
         return self._kubelet.follow(at_ns)
 

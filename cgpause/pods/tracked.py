@@ -59,6 +59,8 @@ class KindSigns:
     listens: bool | None = None
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
+    has_program: bool = False
+    """Whether a program other than the sandbox was seen in the pod, while memory was tight."""
     was_silent: bool = False
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     visited: bool = False

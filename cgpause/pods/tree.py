@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
-_SHORT_S = 2 * STARTING_S
-"""Longest life of a pod that may have ended before it was asked whether it listens."""
 _MAKING_S = 10.0
 """Longest time for which `spare_unmade` spares a new pod: the runtime is recognized by its process name, and a pod
 could use the same name."""
@@ -46,8 +44,6 @@ _ENDING_S = 600.0
 something else."""
 _ASK_INTERVAL_S = 10
 """Interval of checks of a pod that does not listen: it may become a service later."""
-_ASK_AGAIN_S = 1
-"""Interval of checks for a listening process while there was no answer: a new pod may have no process yet."""
 _ASKED_AT_ONCE = 16
 """Most pods checked in a row: one check can take 5 ms (see `listening`), and the loop waits for it."""
 _LEFT_BEHIND = "kubelet uses another kubepods tree now"
@@ -251,15 +247,14 @@ class PodTree:
     def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
         """Learn the kind of the workload of a pod that is gone, from what was found out about the pod.
 
-        It is certainly batch if a program of the pod did not listen. A pod that was gone too soon to know is a short
-        job, or a service whose rollout was undone: its workload has been silent so far. Of any other pod nothing is
-        known: nobody asked, a rule names its class, or it ended while its image was pulled.
+        It is certainly batch if a program of the pod did not listen. If a program ran and nobody asked, the pod is a
+        short job, or a service whose rollout was undone: its workload has been silent so far. Of any other pod nothing
+        is known: memory was not tight, a rule names its class, or it ended while its image was pulled.
         """
         kind, name = left.kind, left.pod.controller
         if kind.listens or kind.visited or self._class(left) is not PodClass.AUTO:
             return
-        is_short = at_ns - kind.seen_ns < _SHORT_S * NS_PER_S
-        if self.kinds.ended(name) if kind.was_silent else is_short and self.kinds.was_silent(name, 0.0):
+        if self.kinds.ended(name) if kind.was_silent else kind.has_program and self.kinds.was_silent(name, 0.0):
             self._classify_silent(at_ns)
 
     def _classify_silent(self, at_ns: int) -> None:
@@ -281,8 +276,13 @@ class PodTree:
         """
         for tracked in self.pods.values():
             is_new = tracked.kind.started_ns and at_ns - tracked.kind.started_ns < _MAKING_S * NS_PER_S
-            if is_new and at_ns >= tracked.pod.spared_until_ns and is_being_made(tracked.cgroup):
+            if not is_new or at_ns < tracked.pod.spared_until_ns:
+                continue
+            is_unmade = is_being_made(tracked.cgroup)
+            if is_unmade:
                 tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
+            elif is_unmade is False:
+                tracked.kind.has_program = True
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
@@ -365,8 +365,7 @@ class PodTree:
         due.sort(key=lambda tracked: tracked.kind.ask_at_ns)
         for tracked in due[:at_once]:
             tracked.kind.listens, tracked.kind.starting = listens(tracked.cgroup), False
-            wait_s = _ASK_AGAIN_S if tracked.kind.listens is None else _ASK_INTERVAL_S
-            tracked.kind.ask_at_ns = at_ns + wait_s * NS_PER_S
+            tracked.kind.ask_at_ns = at_ns + _ASK_INTERVAL_S * NS_PER_S
             self._classify(tracked, at_ns)
             if tracked.kind.listens is not None:
                 self._learn_kind(tracked, at_ns)

@@ -82,7 +82,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
 
     assert taken == [1000 * S + 3 * S // 4]
     assert late == [3 * S // 4]
-    assert times == taken, "no later than a pause of this sample"
+    assert times == taken, "the figures reach up to this sample"
 
 
 def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -> None:

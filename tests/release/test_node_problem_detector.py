@@ -103,9 +103,21 @@ def test_without_the_file_the_plugin_knows_nothing_of_pods_and_calls_it_unsafe(t
     assert plugin(tmp_path, "paused", publish(tmp_path, figures(paused=1), age_s=60))[0] == UNKNOWN
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"at_ns":', "\0\xff", '{"at_ns":1,"values":{}}', '{"at_ns":$(id)}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\0\xff",
+        "# cgpause 1 at_ns=",
+        "# cgpause 1 at_ns=$(id) ",
+        "{head}",
+        "{head}cgpause_damaged_pods x\ncgpause_paused_pods x\n",
+        "{head}cgpause_damaged_pods\ncgpause_paused_pods{{\n",
+    ],
+)
 def test_the_plugin_never_calls_a_damaged_file_well(tmp_path: Path, text: str) -> None:
-    (path := tmp_path / METRICS_FILE).write_text(text)
+    head = f"# cgpause 1 at_ns={now_ns()} time=1.0 interval_s=5\n"
+    (path := tmp_path / METRICS_FILE).write_text(text.replace("{head}", head).replace("{{", "{"))
     for about in ABOUT:
         assert plugin(tmp_path, about, path)[0] in (PROBLEM, UNKNOWN)
     path.write_bytes(encode(Stamp(now_ns(), time.time(), 5.0), {}))

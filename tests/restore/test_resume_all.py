@@ -72,9 +72,9 @@ def test_every_tree_named_like_kubepods_is_looked_at(tree: FakeTree) -> None:
         shutil.copytree(first, tree.root / place / name)
         others.append(tree.root / place / name)
     for pod in (first, *others):
-        pause_pod(tree.root, pod)
+        pause_pod(tree.root, pod, owner=Owner.DAEMON)
 
-    outcomes = resume_all(str(tree.root))
+    outcomes = resume_all(str(tree.root), owner=Owner.DAEMON)
 
     assert len(outcomes) == 3
     assert [cpu_max(pod) for pod in (first, *others)] == ["50000 100000"] * 3

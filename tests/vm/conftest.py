@@ -59,16 +59,6 @@ def node(folder: Path) -> Iterator[Node]:
 
 
 @pytest.fixture
-def state() -> Iterator[Path]:
-    """Make the only folder on a disk that the shipped unit may write to."""
-    path = Path("/var/lib/cgpause")
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(mode=0o700)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
 def start(node: Node) -> Iterator[Start]:
     running: list[Daemon] = []
 

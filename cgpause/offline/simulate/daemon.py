@@ -91,6 +91,8 @@ class SimDaemon:
         self._kinds = Kinds()
         self._services: set[SimPod] = set()
         """Slow starters that are known as services: they listened, or refused a probe while paused."""
+        self._silent: set[SimPod] = set()
+        """Pods that were asked and did not listen."""
         self._sampled_at_s = engine.now_s
         self._state = State()
         self._late_s = 0.0
@@ -305,6 +307,7 @@ class SimDaemon:
         if silent_s < STARTING_S:
             self._ask_in(pod, max(STARTING_S - silent_s, 1.0))  # it was paused while it started
             return
+        self._silent.add(pod)
         is_new = self._kinds.was_silent(facts.controller, silent_s)
         self._classify_silent(self._engine.pods if is_new else [pod])
         if is_service or silent_s < FIRM_S:
@@ -360,6 +363,6 @@ class SimDaemon:
         self._quiet = None
         if pod.workload is not Workload.BATCH or pod.facts is None:
             return
-        name, was_asked = pod.facts.controller, self._ran_s(pod) >= STARTING_S
-        if self._kinds.ended(name) if was_asked else self._kinds.was_silent(name, 0.0):
+        name = pod.facts.controller
+        if self._kinds.ended(name) if pod in self._silent else self._kinds.was_silent(name, 0.0):
             self._classify_silent(self._engine.pods)

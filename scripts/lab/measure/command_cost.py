@@ -1,10 +1,9 @@
-"""Measures what `cgpause top` or `cgpause record` costs: `python -m lab.measure.command_cost top|record` prints JSON.
+"""Measures what `cgpause top` or `cgpause lab record` costs, and prints JSON: `lab.measure.command_cost top|record`.
 
 The command runs on a tree with kubelet's default maximum of pods. Its CPU time is counted from after its start. On the
 tree of ordinary files a quarter of the pods grow all the time; on real cgroups all pods are idle. For the dashboard,
-kubepods of the ordinary tree is nearly full, so that the policy weighs every pod each time. A recording has the format
-of a recording. The result includes the host's load before a recording: other programs take caches and, on a
-shared core, cycles.
+kubepods of the ordinary tree is nearly full, so that the policy weighs every pod each time. The result includes the
+host's load before a recording: other programs take caches and, on a shared core, cycles.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PARTS = {
     *("explain.json", "history.jsonl", "unit.txt", "journal.txt", "metrics-unit.txt", "metrics-journal.txt"),
     *("pressure.txt", "meminfo.txt"),
 }
-SECRETS = ("acme", "shop-7d4f", "gone-1", "payments", "alice", "teapot")
+SECRETS = ("pw-of-proxy", "acme", "shop-7d4f", "gone-1", "payments", "alice", "teapot")
 UID = f"{'0' * 8}-0000-4000-8000-{'0' * 12}"
 JOURNAL = f"""\
 2026-11-22T10:00:00.000000+00:00 cgpause[7]: paused pod=acme/shop-7d4f uid={UID} reason="cgpause pause by alice"
@@ -81,7 +81,8 @@ def a_node(tree: FakeTree, monkeypatch: Patch) -> list[str]:
     journal.write_text(JOURNAL)
     monkeypatch.setenv("SUDO_USER", "alice")
     monkeypatch.setattr(bugreport, "_host_names", lambda: {"teapot"})
-    programs(tree, monkeypatch, systemctl="echo LoadState=loaded", journalctl=f"cat {journal}")
+    systemctl = 'echo LoadState=loaded; if [ "$1" = cat ]; then echo Environment=TOKEN=pw-of-proxy; fi'
+    programs(tree, monkeypatch, systemctl=systemctl, journalctl=f"cat {journal}")
     return ["--state-dir", str(state), *with_config(tree, '[protect]\nnamespaces = ["acme-*", "batch"]\n')]
 
 

@@ -126,7 +126,7 @@ def test_a_workload_is_known_by_its_other_pods(fake: FakeTree, tree: PodTree, as
     assert workloads(tree)["job-1"] is Workload.BATCH
 
 
-def end(fake: FakeTree, tree: PodTree, path: str, at_ns: int) -> None:
+def end(tree: PodTree, path: str, at_ns: int) -> None:
     """Remove a pod: first its container, then its cgroup."""
     (tracked,) = tree.pods.values()
     tree.starts(tracked, at_ns)
@@ -135,31 +135,35 @@ def end(fake: FakeTree, tree: PodTree, path: str, at_ns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lived_s", "answer", "known"),
+    ("being_made", "answer", "known"),
     [
-        pytest.param(5, None, {"default/web": None}, id="too-soon-to-know"),
-        pytest.param(15, False, {"default/web": False}, id="did-not-listen"),
-        pytest.param(300, None, {}, id="nobody-asked"),
-        pytest.param(300, True, {"default/web": True}, id="listened"),
+        pytest.param(False, None, {"default/web": None}, id="short-job"),
+        pytest.param(True, None, {}, id="image-was-pulled"),
+        pytest.param(None, None, {}, id="no-process-seen"),
+        pytest.param(False, False, {"default/web": False}, id="did-not-listen"),
+        pytest.param(False, True, {"default/web": True}, id="listened"),
     ],
 )
 def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     fake: FakeTree,
     tree: PodTree,
     asked: Asked,
-    lived_s: int,
+    monkeypatch: pytest.MonkeyPatch,
+    being_made: bool | None,  # noqa: FBT001
     answer: bool | None,  # noqa: FBT001
     known: dict[str, bool | None],
 ) -> None:
+    monkeypatch.setattr(tree_module, "is_being_made", lambda _: being_made)
     tree.refresh(0)
     path = str(fake.add_pod("web-0"))
     tree.refresh(S)
     (tracked,) = tree.pods.values()
     tree.starts(tracked, S)
+    tree.spare_unmade(2 * S)
     if answer is not None:
         asked.answers[path] = answer
         tree.refresh(12 * S)
-    end(fake, tree, path, (1 + lived_s) * S)
+    end(tree, path, 15 * S)
 
     assert tree.kinds.known() == known
 
@@ -169,7 +173,7 @@ def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake
     tree.refresh(0)
     path = str(fake.add_pod("web-0"))
     tree.refresh(S)
-    end(fake, tree, path, 5 * S)
+    end(tree, path, 5 * S)
 
     assert tree.kinds.known() == {}
 
@@ -283,13 +287,13 @@ def test_a_pod_that_was_told_to_end_counts_as_a_service_for_ten_minutes(
     assert workloads(tree) == {"job-0": Workload.BATCH}
 
 
-def test_a_pod_that_had_no_process_yet_is_asked_again_after_1_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
+def test_a_pod_that_had_no_process_yet_is_asked_again_after_10_s(fake: FakeTree, tree: PodTree, asked: Asked) -> None:
     path = str(fake.add_pod("web"))
     tree.refresh(0)
     asked.answers[path] = False
-    tree.read_details(S - 1)
+    tree.read_details(10 * S - 1)
     assert workloads(tree) == {"web": Workload.SERVICE}
-    tree.read_details(S)
+    tree.read_details(10 * S)
     assert workloads(tree) == {"web": Workload.BATCH}
 
 
