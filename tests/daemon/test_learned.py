@@ -17,6 +17,8 @@ from cgpause.daemon.learned import Learned
 
 AT_ONCE = "process.saver._EVERY_NS = 0"
 NEVER_AGAIN = "process.saver._EVERY_NS = 10**18"
+SILENT = "import cgpause.pods.tree as t; t.listens, t.STARTING_S = lambda _: False, 0.0"
+"""Each pod is asked at once and does not listen: when it ends, its workload is certainly batch."""
 NAME = "job-x7k2p"
 TIGHT = 800 * MIB
 """Use in bytes, with a limit of 1 GiB on kubepods."""
@@ -63,34 +65,35 @@ def test_a_peak_is_saved_and_outlives_a_daemon_that_is_killed(tree: FakeTree, st
 
 def test_a_stop_saves_what_the_minute_had_not(tree: FakeTree, start: Start, state: Path) -> None:
     pod = tree.add_pod(NAME)
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=NEVER_AGAIN)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{NEVER_AGAIN}; {SILENT}")
+    wait_until(lambda: known(state).kinds == {"default/job": None}, "the first save")
     shutil.rmtree(pod)
     daemon.wait_for_log(f"pod gone pod=default/{NAME}")
-    assert not (state / LEARNED_FILE).exists()
+    assert known(state).kinds == {"default/job": None}
 
     assert daemon.stop() == 0
 
-    assert known(state).kinds == {"default/job": None}
+    assert known(state).kinds == {"default/job": False}
 
 
 def test_a_policy_that_learns_no_peaks_keeps_those_that_are_known(tree: FakeTree, start: Start, state: Path) -> None:
     save(state)
     web, job = tree.add_pod("web"), tree.add_pod("other-x7k2p")
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state))
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=SILENT)
     wait_until(lambda: cpu_max(web) == PAUSED, "the pause")
     shutil.rmtree(job)
     daemon.wait_for_log("pod gone pod=default/other-x7k2p")
 
     assert daemon.stop() == 0
 
-    assert known(state) == Learned(KNOWN.peaks, {**KNOWN.kinds, "default/other": None})
+    assert known(state) == Learned(KNOWN.peaks, {**KNOWN.kinds, "default/web": None, "default/other": False})
 
 
 def test_a_dry_run_knows_what_was_learned_and_saves_nothing(tree: FakeTree, start: Start, state: Path) -> None:
     save(state)
     pod = tree.add_pod("other-x7k2p")
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state), "--dry-run", before=AT_ONCE)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), "--dry-run", before=f"{AT_ONCE}; {SILENT}")
     shutil.rmtree(pod)
     daemon.wait_for_log("pod gone pod=default/other-x7k2p")
 
@@ -120,7 +123,7 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
             file.symlink_to("elsewhere")
     pod, job = tree.add_pod("web"), tree.add_pod(NAME)
     tree.set_used(HIGH)
-    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=AT_ONCE)
+    daemon = start(NO_SACRIFICE, "--state-dir", str(state), before=f"{AT_ONCE}; {SILENT}")
     wait_until(lambda: cpu_max(pod) == PAUSED, "the pause")
     tree.set_used(0)
     wait_until(lambda: not records_left(tree.root), "all pods to be resumed")
@@ -133,5 +136,5 @@ def test_a_file_that_cannot_be_used_costs_a_warning_and_nothing_else(
     assert daemon.log.count("what was learned is lost") == unusable
     assert daemon.log.count("what was learned is not saved") == unwritable
     if not unwritable:
-        assert known(state).kinds["default/job"] is None
+        assert known(state).kinds["default/job"] is False
     assert not (state / "elsewhere").exists()

@@ -106,6 +106,7 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     node.add_process(9, ipv4=LISTENING)
     node.add_process(10)
     node.add_command(9, "conmon")
+    node.add_command(10, "job")
     assert node.ask() is False
     assert node.is_being_made() is False
 
