@@ -46,7 +46,7 @@ class Node:
     def add_command(self, pid: int, name: str) -> None:
         (self.proc / str(pid) / "comm").write_text(f"{name}\n")
 
-    def is_being_made(self) -> bool:
+    def is_being_made(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
             return is_being_made(cgroup)
 
