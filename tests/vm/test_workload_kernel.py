@@ -69,7 +69,7 @@ class Pods:
         """Add CRI-O's monitor of a container to a pod: a process in the host's network."""
         scope = pod / f"crio-conmon-{'a' * 64}.scope"
         scope.mkdir()
-        pid = self._start(scope, ["sh", "-c", "echo conmon >/proc/$$/comm; kill -STOP $$"])
+        pid = self._start(scope, ["sh", "-c", "printf conmon >/proc/$$/comm; kill -STOP $$"])
         wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "conmon\n", "the monitor")
 
     def speak(self, name: str, word: str) -> Path:
