@@ -245,7 +245,7 @@ class PodTree:
             self._classify_silent(at_ns)
 
     def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
-        """Learn the kind of the workload of a pod that is gone, from what was found out about the pod.
+        """Learn the kind of a workload from a pod of it that is gone.
 
         It is certainly batch if a program of the pod did not listen. If a program ran and nobody asked, the pod is a
         short job, or a service whose rollout was undone: its workload has been silent so far. Of any other pod nothing
@@ -254,7 +254,8 @@ class PodTree:
         kind, name = left.kind, left.pod.controller
         if kind.listens or kind.visited or self._class(left) is not PodClass.AUTO:
             return
-        if self.kinds.ended(name) if kind.was_silent else kind.has_program and self.kinds.was_silent(name, 0.0):
+        is_new = self.kinds.ended(name) if kind.was_silent else kind.has_program and self.kinds.was_silent(name, 0.0)
+        if is_new:
             self._classify_silent(at_ns)
 
     def _classify_silent(self, at_ns: int) -> None:
