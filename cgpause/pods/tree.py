@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
-_MAKING_S = 10.0
+MAKING_S = 10.0
 """Longest time for which `spare_unmade` spares a new pod: the runtime is recognized by its process name, and a pod
 could use the same name."""
 _ENDING_S = 600.0
@@ -276,7 +276,7 @@ class PodTree:
         That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/measurements/runtimes.md).
         """
         for tracked in self.pods.values():
-            is_new = tracked.kind.started_ns and at_ns - tracked.kind.started_ns < _MAKING_S * NS_PER_S
+            is_new = tracked.kind.started_ns and at_ns - tracked.kind.started_ns < MAKING_S * NS_PER_S
             if not is_new or at_ns < tracked.pod.spared_until_ns:
                 continue
             is_unmade = is_being_made(tracked.cgroup)
