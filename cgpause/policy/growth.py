@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.model import CgroupId, Pod, PodUsage, Sample
+from cgpause.core.model import CgroupId, Pod, PodUsage, Sample, Workload
 
 HALF_LIFE_S = 10.0
 """Time in which a past growth rate is halved: it is expected again for a while."""
@@ -37,6 +37,8 @@ KEPT_PEAKS = 16
 """Number of peaks remembered per workload."""
 KEPT_WORKLOADS = 1000
 """Number of workloads with remembered peaks."""
+_SERVICE = Workload.SERVICE
+"""As a global: the lookup of an enum's member takes ten times as long."""
 _KILLED_FACTOR = 1.1
 """Factor on the last peak of a killed container, because it needed more than it had."""
 
@@ -116,6 +118,9 @@ class Growths:
     """The last peaks in bytes of each workload's pods, oldest first."""
     controllers: Mapping[CgroupId, str] = field(default_factory=dict)
     """The workload of each pod that has one."""
+    given_back: int = 0
+    """Bytes that batch pods gave back in the last sample, by a large drop or by their end. A service gives back again
+    and again, and does not end."""
 
     def peaks_of(self, pod: Pod) -> tuple[int, ...]:
         """Return the known peaks of a pod's workload."""
@@ -153,6 +158,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
     still: list[PodUsage | None] = []
     peaks: list[tuple[str, int]] = []
     named: list[tuple[CgroupId, str]] = []
+    given_back = 0
     for usage, before in zip_longest(pods, growths.still[: len(pods)]):
         still.append(usage)
         if usage == before:  # most pods of a node
@@ -257,6 +263,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
             else:
                 base = used
+            given_back += 0 if pod.workload is _SERVICE else top - used
             top = low = used
             low_ran_ns, excused, recorded = ran_ns, False, True
         else:
@@ -296,6 +303,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             large = large_bytes(one.top, capacity, noise)
             if key not in there and key in known and _is_peak(one.top, one.low, large, recorded=one.recorded):
                 peaks.append((known[key], one.top))
+            given_back += 0 if key in there else one.used
         learned = {key: one for key, one in learned.items() if key in there}
         known = {key: name for key, name in known.items() if key in there}
     return Growths(
@@ -306,6 +314,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
         tuple(still),
         _with_peaks(growths.peaks, peaks) if peaks else growths.peaks,
         known,
+        given_back,
     )
 
 

@@ -103,10 +103,17 @@ class Node:
         _, verdicts = explain(self.state(), self.sample(), self.config)
         return next(verdict.text for verdict in verdicts if verdict.usage.pod.uid == name)
 
-    def step(self, elapsed_s: float = 0.0, *, unstoppable: Sequence[tuple[PodUsage, float]] = ()) -> ReserveStep:
-        """Run the policy's own part of a decision, `elapsed_s` after the last one."""
+    def step(
+        self,
+        elapsed_s: float = 0.0,
+        *,
+        given_mib: float = 0.0,
+        unstoppable: Sequence[tuple[PodUsage, float]] = (),
+    ) -> ReserveStep:
+        """Run the policy's own part of a decision, `elapsed_s` after the last one; pods gave `given_mib` back."""
         sample = self.sample()
         looked = replace(observe(self.state().reserve, sample), elapsed_s=elapsed_s)
+        looked = replace(looked, growths=replace(looked.growths, given_back=int(given_mib * MIB)))
         return step(
             looked,
             sample,

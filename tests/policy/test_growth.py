@@ -10,7 +10,7 @@ from helpers.nodes import MIB, MS, START_NS, S, growth, pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpause.core.model import Pod, PodUsage
+from cgpause.core.model import Pod, PodUsage, Workload
 from cgpause.policy.growth import (
     CHARGE_BATCH_BYTES,
     FLOW_S,
@@ -22,6 +22,8 @@ from cgpause.policy.growth import (
     learn,
     noise_bytes,
 )
+
+BATCH = replace(POD, workload=Workload.BATCH)
 
 
 def after(known: Growth, ms: float, used_mib: float, seen: Pod = POD) -> Growth:
@@ -329,6 +331,31 @@ def test_a_large_drop_ends_a_surge(used: int, dropped: bool) -> None:  # noqa: F
     assert found.admitted
     assert not found.grew
     assert found.rate > 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "used_mib", "given_mib"),
+    [
+        pytest.param(BATCH, 40, 60, id="a large drop"),
+        pytest.param(BATCH, 99, 0, id="a small one"),
+        pytest.param(replace(BATCH, settled_at_ns=NEW_CONTAINER.settled_at_ns), 5, 95, id="a restart"),
+        pytest.param(replace(BATCH, workload=Workload.SERVICE), 40, 0, id="a service"),
+        pytest.param(None, 0, 90, id="it has ended"),
+    ],
+)
+def test_what_pods_give_back(seen: Pod | None, used_mib: float, given_mib: float) -> None:
+    other = PodUsage(10 * MIB, pod("other"))
+    before = Growths({POD.cgroup: growth(90, top=100 * MIB)}, START_NS)
+    found = learn(before, look(1000, other, *([] if seen is None else [PodUsage(int(used_mib * MIB), seen)])))
+    assert found.given_back == given_mib * MIB
+    assert learn(found, look(2000, other)).given_back == used_mib * MIB, "it has ended since"
+
+
+def test_a_sample_too_soon_tells_nothing_of_what_was_given_back() -> None:
+    before = Growths({POD.cgroup: growth(100)}, START_NS, given_back=MIB)
+    soon = learn(before, look(5, PodUsage(40 * MIB, BATCH)))
+    assert soon.given_back == 0
+    assert learn(soon, look(15, PodUsage(40 * MIB, BATCH))).given_back == 60 * MIB
 
 
 def test_the_base_follows_use_downwards() -> None:

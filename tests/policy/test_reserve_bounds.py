@@ -88,6 +88,29 @@ def test_what_pauses_cost_is_the_time_of_the_pods_that_idle_cpus_could_run() -> 
 
 
 @pytest.mark.parametrize(
+    ("given_mib", "cost_s"), [(0, 8), (15, 6), (60, 0), (1000, 0)], ids=["nothing", "a part", "all", "more"]
+)
+def test_what_other_pods_give_back_takes_its_share_from_the_cost(given_mib: float, cost_s: float) -> None:
+    """The waiting pod is expected to take 60 MiB."""
+    node = waiting(8)
+    assert node.step(given_mib=given_mib).state.cost_s == cost_s
+    assert node.step(0.5, given_mib=given_mib).state.cost_s == cost_s + 0.5
+
+
+def test_the_smallest_expected_demand_of_the_waiting_pods_counts() -> None:
+    assert waiting(8).add("c", 100, claim=50, paused_s=1).step(given_mib=15).state.cost_s == 4
+
+
+def test_a_pod_that_waits_for_one_step_may_expect_nothing() -> None:
+    """It has no limit, and grows seldom, but by 50 MiB."""
+    node = Node(free=60).add("a", 300, claim=40, rate=100)
+    node.add("b", 200, paused_s=1, known={"flow": 1000.0, "squares": 1000.0 * 50 * MIB})
+    node.memory = replace(node.memory, cost_s=8.0)
+    assert node.step().state.cost_s == 8
+    assert node.step(given_mib=1).state.cost_s == 0
+
+
+@pytest.mark.parametrize(
     ("idle_cpus", "running", "paused", "runnable"),
     [
         pytest.param(0, 4, 3, 0, id="no CPU is idle"),
