@@ -258,8 +258,11 @@ def _left_cost_s(state: ReserveState, waiting: Sequence[Demand]) -> float:
     """Return the cost so far, less the share that the `waiting` pods have got for it.
 
     While other pods give back, the waiting ones get on without an excuse. What was given back in the last sample counts
-    by its share of the smallest expected demand.
+    by its share of the smallest expected demand. It counts only while some worst demand fits: else no pod's turn is
+    certain to come.
     """
+    if state.unsafe_since_ns is not None:
+        return state.cost_s
     least = min(one.expected for one in waiting)
     return state.cost_s * max(1 - state.growths.given_back / max(least, 1.0), 0.0)
 

@@ -97,6 +97,12 @@ def test_what_other_pods_give_back_takes_its_share_from_the_cost(given_mib: floa
     assert node.step(0.5, given_mib=given_mib).state.cost_s == cost_s + 0.5
 
 
+def test_what_others_give_back_does_not_count_while_no_worst_demand_fits() -> None:
+    node = waiting(8)
+    node.memory = replace(node.memory, unsafe_since_ns=NOW)
+    assert node.step(given_mib=60).state.cost_s == 8
+
+
 def test_the_smallest_expected_demand_of_the_waiting_pods_counts() -> None:
     assert waiting(8).add("c", 100, claim=50, paused_s=1).step(given_mib=15).state.cost_s == 4
 
