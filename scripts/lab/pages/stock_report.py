@@ -67,9 +67,10 @@ _HOW = """\
 Each load runs without a daemon (`none`) and with the daemon under the shipped `systemd/config.toml` (`stock`): no rule,
 and no option that differs from its default. Both arms run in the same boot with the same seeds; a seed decides sizes,
 order and start times. Every pod has a name, log folders and a network namespace of its own, and is Burstable or
-BestEffort. A container starts again as by kubelet: 1 s after its first kill, then after a back-off of 10 s, 20 s and
-so on. All are scaled by {scale:g} because these jobs run for seconds; the daemon weighs a restart with 10 s. The
-services' probes have Kubernetes' default times. A run that takes more than {timeout:g} s is given up.
+BestEffort. A pod is made in kubelet's steps: first its cgroup, 0.3 s later its log folder and sandbox, and 0.5 s after
+that its container. A container starts again as by kubelet: 1 s after its first kill, then after a back-off of 10 s,
+20 s and so on. All these times are scaled by {scale:g} because the jobs run for seconds; the daemon weighs a restart
+with 10 s. The services' probes have Kubernetes' default times. A run that takes more than {timeout:g} s is given up.
 
 The limits of the jobs that run at once add up to 150 % of kubepods (`programs`: 200 %), except in `idle` and
 where a pod has no limit.
