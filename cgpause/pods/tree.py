@@ -247,7 +247,7 @@ class PodTree:
     def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a workload from a pod of it that is gone.
 
-        It is certainly batch if a program of the pod did not listen. If a program ran and nobody asked, the pod is a
+        It is certainly batch if a program of the pod did not listen. If a program ran and was not asked, the pod is a
         short job, or a service whose rollout was undone: its workload has been silent so far. Of any other pod nothing
         is known: memory was not tight, a rule names its class, or it ended while its image was pulled.
         """

@@ -37,8 +37,6 @@ KEPT_PEAKS = 16
 """Number of peaks remembered per workload."""
 KEPT_WORKLOADS = 1000
 """Number of workloads with remembered peaks."""
-_SERVICE = Workload.SERVICE
-"""As a global: the lookup of an enum's member takes ten times as long."""
 _KILLED_FACTOR = 1.1
 """Factor on the last peak of a killed container, because it needed more than it had."""
 
@@ -119,8 +117,8 @@ class Growths:
     controllers: Mapping[CgroupId, str] = field(default_factory=dict)
     """The workload of each pod that has one."""
     given_back: int = 0
-    """Bytes that batch pods gave back in the last sample, by a large drop or by their end. A service gives back again
-    and again, and does not end."""
+    """Bytes given back in the last sample, by large drops and by pods that are gone. Drops of services do not count:
+    they come again and again."""
 
     def peaks_of(self, pod: Pod) -> tuple[int, ...]:
         """Return the known peaks of a pod's workload."""
@@ -263,7 +261,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
             else:
                 base = used
-            given_back += 0 if pod.workload is _SERVICE else top - used
+            given_back += 0 if pod.workload is Workload.SERVICE else top - used
             top = low = used
             low_ran_ns, excused, recorded = ran_ns, False, True
         else:
