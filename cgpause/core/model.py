@@ -159,6 +159,9 @@ class Pod:
     """Until this time its cgroup or its containers are new: watermark does not pause it, reserve may."""
     spared_until_ns: int = 0
     """Before this time the pod is never paused."""
+    unmade: bool = False
+    """Whether no program of the pod runs yet: at most its sandbox, and a runtime that makes a container. It can take
+    little memory, and a container cannot be made in a paused pod."""
     paused: PauseRecord | None = None
     distress: str | None = None
     """The reason to end a pause at once (termination, OOM kill, changed containers, an exec probe), or None."""

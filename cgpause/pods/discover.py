@@ -147,9 +147,9 @@ def list_pods(kubepods: Cgroup, on_error: OnError | None = None) -> tuple[list[P
     return pods, tiers
 
 
-def is_populated(cgroup: Cgroup) -> bool:
-    """Return True if a process runs in or below the cgroup; False if that is unknown."""
+def is_populated(cgroup: Cgroup) -> bool | None:
+    """Return True if a process runs in or below the cgroup; None if that is unknown."""
     try:
         return parse_flat_keyed(cgroup.read("cgroup.events"), "cgroup.events").get("populated") == 1
     except CgpauseError:
-        return False
+        return None

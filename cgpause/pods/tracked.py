@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import HoldConfig
 from cgpause.core.clock import NS_PER_S
+from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Owner, OwnWord, Pod, PodUsage
-from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
+from cgpause.core.parse import parse_flat_keyed, parse_number, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
@@ -16,8 +17,8 @@ from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
 SPARED_S = 0.1
-"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
-them: a container cannot be made in a paused pod."""
+"""Time for which a pod is spared from pauses after its containers changed, and until the daemon has looked whether it
+is `Pod.unmade`."""
 _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _STAT_INTERVAL_S = 10
@@ -59,8 +60,10 @@ class KindSigns:
     listens: bool | None = None
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
+    unsure: bool = False
+    """Whether no program other than the sandbox was seen in the pod since the last change of containers."""
     has_program: bool = False
-    """Whether a program other than the sandbox was seen in the pod, while memory was tight."""
+    """Whether one was ever seen, while memory was tight."""
     was_silent: bool = False
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     visited: bool = False
@@ -189,6 +192,13 @@ class TrackedPod:
         wait_s = _LITTLE_STAT_INTERVAL_S if is_little else _STAT_INTERVAL_S
         self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
         return reclaimable_bytes, parse_shmem(stat)
+
+    def uses_at_most(self, most_bytes: int) -> bool:
+        """Return True if the pod's memory.current is known and at most so many bytes."""
+        try:
+            return parse_number(self.cgroup.read("memory.current"), "memory.current") <= most_bytes
+        except CgpauseError:
+            return False
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.

@@ -27,7 +27,7 @@ from cgpause.kernel.logfmt import fields
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.pods.own import holds_us, own_pod_uid
-from cgpause.pods.tracked import SPARED_S, TrackedPod
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.words import Words
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
-MAKING_S = 10.0
-"""Longest time for which `spare_unmade` spares a new pod: the runtime is recognized by its process name, and a pod
-could use the same name."""
+MAKING_BYTES = 32 << 20
+"""Most memory of a pod that counts as unmade: sandbox and runtime are recognized by their process names, and a program
+could use the same name. runc's copy of itself and its init take up to about 20 MiB."""
 _ENDING_S = 600.0
 """Time for which a pod that got a stop signal needs the CPU to end. Not for ever: SIGHUP and the like can also mean
 something else."""
@@ -214,6 +214,7 @@ class PodTree:
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.kind.started_ns, tracked.kind.paused_ns = at_ns, 0
+        tracked.kind.unsure = True
         tracked.kind.word_asked = False
         self._ask_word(tracked)
         if tracked.kind.listens:
@@ -270,20 +271,25 @@ class PodTree:
         if not tracked.kind.listens:
             self._classify(tracked, at_ns)
 
-    def spare_unmade(self, at_ns: int) -> None:
-        """Spare each pod for another SPARED_S while a runtime still makes one of its containers.
+    def look_for_programs(self) -> None:
+        """Find the pods in which no program runs yet (`Pod.unmade`), among those whose containers have changed.
 
-        That takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/measurements/runtimes.md).
+        To make a container takes 20 to 60 ms on an idle machine, and seconds on a busy one
+        (docs/measurements/runtimes.md). Before its sandbox is there, while its image is pulled and in its back-off, a
+        pod can wait for minutes.
         """
         for tracked in self.pods.values():
-            is_new = tracked.kind.started_ns and at_ns - tracked.kind.started_ns < MAKING_S * NS_PER_S
-            if not is_new or at_ns < tracked.pod.spared_until_ns:
+            if not tracked.kind.unsure:
                 continue
             is_unmade = is_being_made(tracked.cgroup)
-            if is_unmade:
-                tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
-            elif is_unmade is False:
+            if is_unmade is False:
                 tracked.kind.has_program = True
+            if is_unmade is None:  # no process of it is visible: it has none, or they are those of a hidden namespace
+                is_unmade = is_populated(tracked.cgroup) is False
+            unmade = is_unmade and tracked.uses_at_most(MAKING_BYTES)
+            tracked.kind.unsure = unmade
+            if unmade is not tracked.pod.unmade:
+                tracked.pod = replace(tracked.pod, unmade=unmade)
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""

@@ -253,7 +253,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             low = min(low, used)
             top = used
         elif used < top - large:
-            restarted = pod.settled_at_ns > at_ns and pod.settled_at_ns > then_ns
+            restarted = pod.unmade or (pod.settled_at_ns > at_ns and pod.settled_at_ns > then_ns)
             # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
             if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
@@ -284,6 +284,9 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 if rate < FORGOTTEN_RATE:
                     rate = 0.0
             top = used if used > top else top
+        if pod.unmade:  # its next container begins as a newcomer, also if an earlier sample saw the memory go
+            base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
+            rate = flow = squares = 0.0
         held = (used if held is None else held) if is_paused else None
         if is_read:
             read_used, read_rate, read_flow, read_squares = used, rate, flow, squares

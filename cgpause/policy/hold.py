@@ -55,7 +55,7 @@ def paused_by_daemon(pod: Pod) -> bool:
 
 
 def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: HoldConfig) -> dict[CgroupId, Stretch]:
-    """Return the stretches after a sample, without pods that vanished or have run for long enough."""
+    """Return the stretches after a sample, without pods that vanished, have run for long enough or are `unmade`."""
     followed = {}
     for _, pod in pods:
         old = stretches.get(pod.cgroup)
@@ -66,7 +66,7 @@ def follow(stretches: Stretches, pods: tuple[PodUsage, ...], at_ns: int, hold: H
             if pod.workload is Workload.STARTING and not old.starting:
                 old = replace(old, starting=True)
             followed[pod.cgroup] = old
-        elif old is not None:
+        elif old is not None and not pod.unmade:  # a new container has missed no probe yet
             if old.resumed_ns is None:
                 # After a resume by an operator or for distress the budget counts as spent: the pod runs for min_run_s.
                 start_ns = old.start_ns if old.released else min(old.start_ns, at_ns - _ns(max_pause_s(pod, hold)))
@@ -123,6 +123,8 @@ def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
     seconds = must_run_s(pod, stretch, at_ns, hold)
     if seconds is None:
         return None
+    if pod.unmade:
+        return "no program runs in it yet"
     if at_ns < pod.settled_at_ns:
         return f"too new: left alone for {seconds:.1f} s more"
     return f"was paused long enough: runs for {seconds:.1f} s more"
@@ -132,6 +134,8 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
     """Return the seconds until a running pod may be paused: infinite if never, None if now."""
     if pod.protected is not None or pod.distress is not None:
         return math.inf
+    if pod.unmade:
+        return 0.0  # it may be made at any moment, and takes no memory until then
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
     if stretch is not None and stretch.resumed_ns is not None and is_turn(pod, stretch, at_ns, hold):
@@ -141,7 +145,7 @@ def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) 
 
 def is_only_new(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> bool:
     """Whether a running pod is left alone only because it is new, and its `spared_until_ns` is already over."""
-    if pod.protected is not None or pod.distress is not None or at_ns < pod.spared_until_ns:
+    if pod.protected is not None or pod.distress is not None or pod.unmade or at_ns < pod.spared_until_ns:
         return False
     return at_ns < pod.settled_at_ns and not is_turn(pod, stretch, at_ns, hold)
 

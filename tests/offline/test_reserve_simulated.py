@@ -11,8 +11,6 @@ from helpers.simpods import cache_reader, idle, leaker, worker
 from cgpause.config.settings import Config, HowPaused
 from cgpause.offline.simulate.node import SimNode
 from cgpause.offline.simulate.pods import MIB, Behaviour, SimPod, Step, fill
-from cgpause.pods.tracked import SPARED_S
-from cgpause.pods.tree import MAKING_S
 
 FREEZE = Config(mechanism=HowPaused.FREEZE)
 CAPACITY = 1000 * MIB
@@ -49,16 +47,16 @@ def test_slow_growers_are_killed_less_often_than_without_control() -> None:
 
 
 def test_a_pod_is_spared_while_it_waits_for_its_next_container() -> None:
-    """The daemon sees that only the sandbox is there (`PodTree.spare_unmade`)."""
+    """The daemon sees that no program of it runs (`PodTree.look_for_programs`)."""
     pod = SimPod("pod", idle(100 * MIB), limit_bytes=200 * MIB)
     node = SimNode([pod], config=FREEZE, kubepods_max_bytes=CAPACITY)
     node.run(5)
     for count, backoff_s in enumerate((1, 10)):
         node.kill(pod, "a process in it was OOM-killed")
         assert pod.facts is not None
-        assert pod.facts.spared_until_ns == pytest.approx((node.now_s + MAKING_S) * 1e9), count
+        assert pod.facts.unmade, count
         node.run(backoff_s + 0.01)
-        assert pod.facts.spared_until_ns < (node.now_s + SPARED_S) * 1e9, count
+        assert not pod.facts.unmade, count
 
 
 def test_page_cache_that_grows_is_no_reason_to_hold_anybody() -> None:

@@ -18,6 +18,8 @@ from cgpause.offline.simulate.run import Outcome, simulate
 SEED = 41
 SEEDS = (41, 42, 43)
 """Single runs differ by chance: the pod that is killed first decides the duration of the last one."""
+MORE_SEEDS = range(41, 53)
+"""For `waiting`, where pauses prevent few kills: in a single run it may have up to six more than without control."""
 PATIENCE_S = 30.0
 """Most seconds that a pause may cost beyond the time without control: three times a restart's first back-off."""
 
@@ -62,8 +64,9 @@ def test_urgent_jobs_end_sooner(cpus: int) -> None:
 
 @pytest.mark.parametrize("name", ADVERSARIES)
 def test_loads_made_to_let_it_lose_end_no_worse_than_without_control(name: str) -> None:
-    none = [run(ADVERSARIES[name].node(seed), None, seed) for seed in SEEDS]
-    reserve = [run(ADVERSARIES[name].node(seed), Config(), seed) for seed in SEEDS]
+    seeds = MORE_SEEDS if name == "waiting" else SEEDS
+    none = [run(ADVERSARIES[name].node(seed), None, seed) for seed in seeds]
+    reserve = [run(ADVERSARIES[name].node(seed), Config(), seed) for seed in seeds]
     assert sum(one.kills for one in reserve) <= sum(one.kills for one in none)
     for without, with_it in zip(none, reserve, strict=True):
         assert set(without.finished_names) <= set(with_it.finished_names)

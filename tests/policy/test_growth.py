@@ -382,6 +382,17 @@ def test_a_restart_that_was_counted_before_is_a_drop() -> None:
     assert not below.admitted
 
 
+@pytest.mark.parametrize("used_mib", [5, 100], ids=["an earlier sample saw the memory go", "it has yet to go"])
+def test_a_pod_in_which_no_program_runs_is_a_newcomer(used_mib: int) -> None:
+    known = growth(used_mib, low=MIB, base=MIB, ran_ns=9 * S, rate=MIB, flow=1e6, squares=1e12, excused=True)
+    found = after(known, 1000, used_mib, replace(BATCH, unmade=True))
+    assert (found.base, found.admitted, found.excused) == (None, False, False)
+    assert (found.started_ns, found.ran_ns, found.low_ran_ns) == (START_NS + S, 0, 0)
+    assert (found.rate, found.flow, found.squares) == (0, 0, 0)
+    made = learn(Growths({BATCH.cgroup: found}, START_NS + S), look(1100, PodUsage(used_mib * MIB, BATCH)))
+    assert not made.pods[BATCH.cgroup].admitted
+
+
 def test_a_pod_that_stands_still_is_no_newcomer_when_another_container_of_it_starts() -> None:
     """It would have to be granted its memory anew, and would be paused while that does not fit."""
     for looks in ([(0, 200, JOB)], [(0, 300, JOB), (500, 200, JOB)]):

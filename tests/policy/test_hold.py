@@ -73,6 +73,19 @@ def test_an_operators_resume_spends_the_whole_budget() -> None:
     assert must_run(pod("a"), stretch, NOW, HOLD) == "was paused long enough: runs for 12.0 s more"
 
 
+def test_a_stretch_ends_with_the_container_that_was_paused() -> None:
+    """The next one has missed no probe, so it does not have to run."""
+    old = Stretch(NOW - 15 * S, NOW)
+    assert follow({CGROUP: old}, (PodUsage(1, pod("a")),), NOW, HOLD) == {CGROUP: old}
+    assert follow({CGROUP: old}, (PodUsage(1, replace(pod("a"), unmade=True)),), NOW, HOLD) == {}
+
+
+def test_a_pod_in_which_no_program_runs_is_not_paused() -> None:
+    unmade = replace(pod("a"), unmade=True)
+    assert must_run_s(unmade, None, NOW, HOLD) == 0
+    assert must_run(unmade, None, NOW, HOLD) == "no program runs in it yet"
+
+
 def test_an_operators_resume_does_not_shorten_a_longer_stretch() -> None:
     stretch = followed(Stretch(NOW - 20 * S), paused=False)
     assert stretch is not None
@@ -230,6 +243,7 @@ NEW = pod("a", settled_at_ns=NOW + 1)
         pytest.param(replace(NEW, spared_until_ns=NOW + 1), None, False, id="spared"),
         pytest.param(replace(NEW, protected="rule 1"), None, False, id="protected"),
         pytest.param(replace(NEW, distress="dying"), None, False, id="distress"),
+        pytest.param(replace(NEW, unmade=True), None, False, id="unmade"),
         pytest.param(NEW, Stretch(NOW - 15 * S, NOW, released=True), False, id="its-turn"),
         pytest.param(NEW, Stretch(NOW - 14 * S, NOW, released=True), True, id="budget-left"),
     ],

@@ -82,10 +82,12 @@ TICK_S = 1.1
 
 
 def stretches(node: SimNode, pod: SimPod) -> list[list[tuple[float, float]]]:
-    """Return a pod's pauses in groups; within a group the pod ran for less than `min_run_s` between pauses."""
+    """Return a pod's pauses in groups; within a group one container ran for less than `min_run_s` between pauses."""
     found: list[list[tuple[float, float]]] = []
+    ends = [end_s for _, end_s in pod.runs]
     for span in node.hold_spans(pod):
-        if found and span[0] - found[-1][-1][1] < MIN_RUN_S - 0.01:
+        is_same = found and not any(found[-1][-1][0] < end_s <= span[0] for end_s in ends)
+        if is_same and span[0] - found[-1][-1][1] < MIN_RUN_S - 0.01:
             found[-1].append(span)
         else:
             found.append([span])

@@ -91,6 +91,7 @@ def pods(draw: st.DrawFn, number: int) -> Pod:
         protected=draw(st.none() | texts),
         settled_at_ns=draw(times),
         spared_until_ns=draw(times),
+        unmade=draw(st.booleans()),
         paused=paused,
         workload=draw(st.sampled_from(Workload)),
         priority=draw(st.integers(-1000, 1000)),

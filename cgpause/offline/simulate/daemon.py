@@ -31,7 +31,7 @@ from cgpause.core.model import (
 from cgpause.kernel.processes import Call
 from cgpause.offline.simulate.pods import SimPod
 from cgpause.pods.tracked import SPARED_S
-from cgpause.pods.tree import MAKING_S, STARTING_S
+from cgpause.pods.tree import STARTING_S
 from cgpause.policy.decide import Decision, State, decide
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 from cgpause.policy.kinds import FIRM_S, Kinds
@@ -275,12 +275,11 @@ class SimDaemon:
             workload = self._kinds.of_silent(facts.controller, 0.0)
         else:
             workload = Workload.STARTING
-        # `PodTree.spare_unmade` spares a pod in its back-off: only its sandbox is there.
-        spared_s = min(hold.settle_s, SPARED_S) if pod.steps is not None else MAKING_S
         pod.facts = replace(
             facts,
             settled_at_ns=now_ns + int(hold.settle_s * _NS),
-            spared_until_ns=now_ns + int(spared_s * _NS),
+            spared_until_ns=now_ns + int(min(hold.settle_s, SPARED_S) * _NS),
+            unmade=pod.steps is None,
             workload=workload,
         )
         if not is_service:

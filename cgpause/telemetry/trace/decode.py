@@ -122,6 +122,7 @@ class Decoder:
             protected=_text(values, "protected") if values.get("protected") is not None else None,
             settled_at_ns=_whole(values, "settled", _MOST // 1000) * 1000 if "settled" in values else 0,
             spared_until_ns=_whole(values, "spared", _MOST // 1000) * 1000 if "spared" in values else 0,
+            unmade=bool(values.get("unmade", False)),
             paused=paused,
             workload=_one_of(Workload, values.get("class", Workload.BATCH), "class"),
             priority=_checked(values.get("priority", 0), "priority", 1000, least=-1000),

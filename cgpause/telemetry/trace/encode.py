@@ -189,6 +189,7 @@ class Encoder:
             "priority": shown.priority or None,
             "settled": shown.settled_at_ns // 1000 or None,
             "spared": shown.spared_until_ns // 1000 or None,
+            "unmade": shown.unmade or None,
         }
         values |= {key: value for key, value in optional.items() if value is not None}
         if shown.paused is not None:
@@ -209,6 +210,7 @@ def _facts(pod: Pod) -> tuple[object, ...]:
         pod.priority,
         pod.settled_at_ns,
         pod.spared_until_ns,
+        pod.unmade,
         None if paused is None else (paused.mechanism, paused.owner, paused.since_ns),
     )
 

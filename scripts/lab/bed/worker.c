@@ -34,6 +34,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -191,9 +192,11 @@ int main(int argc, char **argv)
 {
     struct sigaction action = {.sa_handler = on_term};
     sigaction(SIGTERM, &action, NULL);
-    if (argc == 2 && !strcmp(argv[1], "pause"))
+    if (argc == 2 && !strcmp(argv[1], "pause")) {
+        prctl(PR_SET_NAME, "pause"); /* the name of a real sandbox's only process */
         for (;;)
             pause();
+    }
     if (argc == 3 && !strcmp(argv[1], "measure"))
         return measure(parse(argv[2], "WORK"));
     if (argc == 4 && !strcmp(argv[1], "once"))

@@ -17,6 +17,7 @@ from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
+MIB = 1 << 20
 
 
 class Asked:
@@ -159,13 +160,65 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     tree.refresh(S)
     (tracked,) = tree.pods.values()
     tree.starts(tracked, S)
-    tree.spare_unmade(2 * S)
+    tree.look_for_programs()
     if answer is not None:
         asked.answers[path] = answer
         tree.refresh(12 * S)
     end(tree, path, 15 * S)
 
     assert tree.kinds.known() == known
+
+
+@pytest.mark.parametrize(
+    ("being_made", "populated", "used_mib", "unmade"),
+    [
+        pytest.param(True, 1, 32, True, id="sandbox-or-runtime"),
+        pytest.param(True, 1, 33, False, id="too-large-for-them"),
+        pytest.param(False, 1, 1, False, id="a-program"),
+        pytest.param(None, 0, 0, True, id="no-process"),
+        pytest.param(None, 1, 0, False, id="hidden-processes"),
+        pytest.param(None, None, 0, False, id="unknown"),
+    ],
+)
+def test_a_new_pod_is_unmade_until_a_program_runs_in_it(
+    fake: FakeTree,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+    being_made: bool | None,  # noqa: FBT001 - a table
+    populated: int | None,
+    used_mib: int,
+    unmade: bool,  # noqa: FBT001
+) -> None:
+    found = [being_made]
+    monkeypatch.setattr(tree_module, "is_being_made", lambda _: found[0])
+    tree.refresh(0)
+    path = fake.add_pod("web-0", current=used_mib * MIB)
+    if populated is not None:
+        (path / "cgroup.events").write_text(f"populated {populated}\n")
+    (tracked,) = tree.refresh(S)[0]
+    tree.look_for_programs()
+    assert tracked.pod.unmade is unmade
+
+    found[0] = False
+    tree.look_for_programs()
+    assert not tracked.pod.unmade
+    found[0] = True  # a program's name is of no interest any more
+    tree.look_for_programs()
+    assert not tracked.pod.unmade
+    tree.starts(tracked, 2 * S)
+    (path / "memory.current").write_text("0\n")
+    tree.look_for_programs()
+    assert tracked.pod.unmade
+
+
+def test_a_pod_that_ran_before_the_daemon_is_never_unmade(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_module, "is_being_made", lambda _: True)
+    fake.add_pod("web-0")
+    (tracked,) = tree.refresh(0)[0]
+    tree.look_for_programs()
+    assert not tracked.pod.unmade
 
 
 def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake: FakeTree, tree: PodTree) -> None:
