@@ -38,7 +38,7 @@ def render(results: dict[str, Any]) -> str:
         for tick in run["tick"]
     ]
     lines = [
-        "# What cgpause costs",
+        "# Cost of cgpause",
         "",
         "Written by `scripts/bench`, which measures all of this again; do not edit. An ordinary tree has the same",
         "layout in ordinary files: it shows cgpause natively where the host has no cgroup v2 controllers. The VM has a",
@@ -72,8 +72,8 @@ def render(results: dict[str, Any]) -> str:
         "## Near the limit",
         "",
         f"The same tick on a busy node: pods that fill {ticks[0][1].get('near_used_pct', 97):g} % of 64 GiB, a quarter",
-        "of them growing, each in proportion to its limit. The policy then weighs every pod. Details are what is read",
-        "besides once a second: reclaimable memory, CPU time, and who listens.",
+        "of them growing, each in proportion to its limit. The policy then weighs every pod. Details are read once",
+        "a second: reclaimable memory, CPU time, listening sockets.",
         "",
         *_table(
             {

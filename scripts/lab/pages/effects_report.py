@@ -11,11 +11,11 @@ def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of effects.json."""
     (run,) = results["runs"]
     lines = [
-        "# What a pause does to a lease, a database and connections",
+        "# Effects of a pause on a lease, a database and connections",
         "",
-        "Written by `scripts/bench effects`, which measures it again; do not edit. Observers outside one pod note what",
-        "they see while the pod is paused. No daemon runs: the pauses are those that the daemon makes of services and",
-        "of batch. A throttled pod (1 % of a CPU) has a second process that uses all the CPU time that the pod gets.",
+        "Written by `scripts/bench effects`, which measures it again; do not edit. Observers outside one pod test it",
+        "while it is paused. No daemon runs; the pauses are like the daemon's pauses of a service and of a batch pod.",
+        "A throttled pod (1 % of a CPU) has a second process that uses all the CPU time that the pod gets.",
         "Each pause begins while the pod has a transaction open.",
         "",
         f"- **Lease**: the pod renews it every {run['renew_s']:g} s, and it lasts {run['lease_s']:g} s.",
@@ -40,7 +40,7 @@ def render(results: dict[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "In brackets: the longest time of one attempt. What follows for a pod:",
+        "In brackets: the longest time of one attempt. The consequences for a pod:",
         "[what-a-pause-does.md](../what-a-pause-does.md).",
         "",
         f"Commit {results['commit']}, {results['date']}: Linux {run['kernel']}, {COUNTED_MACHINE}.",

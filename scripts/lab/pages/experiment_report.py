@@ -63,7 +63,7 @@ simulated: [policy-bed.md](policy-bed.md).
 
 _ARMS = {
     NONE: "no control: the kernel's OOM killer and kubelet's restarts",
-    UNLIMITED: "the same jobs, as many at a time, with memory for all: what control cannot beat",
+    UNLIMITED: "the same jobs, as many at a time, with memory for all: control cannot beat it",
     "watermark": "cgpause with the paper's Algorithms 1 and 2 and the paper's parameters",
     STOCK: "cgpause with the shipped configuration",
     "memory-high": "`memory.high` alone, no daemon",
@@ -76,9 +76,9 @@ _ARMS = {
 _WATCHING = """\
 CPU time of an arm's daemon while the jobs ran. The jobs keep the CPU busy, so this is time they do not get, and where
 memory is not short it is all that control changes. With the back-off the lives of pods are scaled too: they come and go
-as often in a second here as on a node in minutes ([performance.md](performance.md) has what watching a node costs). The
-last columns are medians over the trials without a restart, with or without control: where none was paused, watching is
-all there was.
+as often in a second here as on a node in minutes ([performance.md](performance.md) has the cost of watching a node).
+The last columns are medians over the trials without a restart, with or without control; without a pause, watching is
+all that was done.
 """
 
 
@@ -119,9 +119,9 @@ class Report:
                     counts = [self._count(Cell(setting, share, cell.oversubscription)) for share in SHARES]
                     rows.append([setting, percent(cell.oversubscription), *counts])
         return [
-            "## What was measured",
+            "## Trials",
             _table(["where", "machine, bed, date and commit"], enumerate(self._places, 1)),
-            "Trials measured, of those that make the whole experiment:",
+            "Measured trials, of all trials of the experiment:",
             _table(["setting", "oversubscription", *(f"limit 1/{share}" for share in SHARES)], rows),
             "Where nothing restarts without control, no other arm can prevent a restart: such arms can be missing.",
             _table(["arm", "what it is"], ([arm, "; ".join([_ARMS[arm], *self._notes(arm)])] for arm in arms)),
@@ -145,7 +145,7 @@ class Report:
             if claim.judgement.against
         ]
         return [
-            "## What it must show",
+            "## Conditions",
             "Verdicts are computed, and say on how many loads they stand. Restarts: a load's mean over seeds, summed.",
             _table(["claim", STOCK], rows),
             self._caption(self._measured),
@@ -155,7 +155,7 @@ class Report:
             "Saved against no control, over the loads that have restarts without it, on average and at best.",
             self._beside_the_paper(),
             self._caption(self._measured),
-            "### What watching costs",
+            "### Cost of watching",
             _WATCHING.strip(),
             self._watching(),
             self._caption(self._measured),

@@ -18,13 +18,13 @@ def render(results: dict[str, Any]) -> str:
     }
     kernels = [run["kernel"] for run in runs]
     lines = [
-        "# Locks that a held pod holds",
+        "# Locks of a paused pod",
         "",
-        "Written by `scripts/bench locks`, which measures it again; do not edit. Before Linux 6.18 a task whose quota",
-        "is used up stops where it is, inside a system call too, with every lock it holds there; from then on it",
-        "stops on its way back to user space, with none. A process in the pod writes a file on tmpfs, over and over,",
-        f"and each call needs some {runs[0]['call_ms']} ms of CPU time, in which the file's lock (its inode's) is",
-        "taken. A process outside writes one byte to the same file and waits for that lock. There is no daemon.",
+        "Written by `scripts/bench locks`, which measures it again; do not edit. Before Linux 6.18 a task that has",
+        "used up its quota stops at once, inside a system call too, with every lock that it holds there. Since 6.18 it",
+        "stops on its way back to user space, without locks. A process in the pod writes a file on tmpfs without end,",
+        f"and each call needs some {runs[0]['call_ms']} ms of CPU time, during which it holds the file's lock",
+        "(its inode's). A process outside writes one byte to the same file and waits for that lock. No daemon runs.",
         "",
         f"Median and longest of {runs[0]['waits'][0]['count']} waits:",
         "",

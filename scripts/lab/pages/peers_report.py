@@ -26,7 +26,7 @@ def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of peers.json."""
     runs = results["runs"]
     lines = [
-        "# What cgpause costs beside its peers",
+        "# Cost of cgpause beside its peers",
         "",
         "Written by `scripts/bench peers`, which measures it again; do not edit. Each daemon alone, as a service, on a",
         "real kernel with sleeping pods. Under pressure, kubepods goes up and down between about 84 and 93 % of its",
@@ -34,7 +34,7 @@ def render(results: dict[str, Any]) -> str:
         "ever do. CPU time is the cgroup's; wake-ups are the kernel's count; resident and proportional (PSS) memory",
         "are the processes', charged memory is the cgroup's `memory.current` (files count for their first reader).",
         "",
-        f"The machine is {COUNTED_MACHINE}: CPU time is what the instructions of a daemon, and of the kernel on its",
+        f"The machine is {COUNTED_MACHINE}: CPU time is that of a daemon's instructions, and of the kernel's on its",
         "behalf, come to, and any host gives the same. A real CPU executes several times as many a second.",
     ]
     for run in runs:

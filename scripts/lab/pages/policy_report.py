@@ -208,7 +208,7 @@ def _noise(runs: Runs) -> list[str]:
 
 def _hour(cost: dict[str, Any]) -> list[str]:
     goal = f"{'within' if cost['cpu_s'] <= GOAL_S else 'more than'} {GOAL_S:g} s"
-    moves = f"whose memory moves every two minutes and is {cost['used_pct']:g} % of the nodes'"
+    moves = f"with memory that moves every two minutes and is {cost['used_pct']:g} % of the nodes'"
     takes = f"takes {cost['cpu_s']:g} s of CPU time in one process ({goal}) and {cost['peak_mib']} MiB"
     decided = f"The daemon's own decision runs on every node ({cost['pauses']} pauses)."
     return [f"An hour of {cost['nodes']} nodes with {PODS} pods each, {moves}, {takes}. {decided}"]
@@ -254,7 +254,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "## Where it loses",
         "",
-        "Every cell in which a figure is worse than without control; times that differ by",
+        "Every cell with a figure worse than without control; times that differ by",
         f"{percent(SAME)} or less count as the same. Figures are sums over the seeds.",
         "",
         *([line for each in (*lost, lost_starting) for line in each] or ["Nowhere here."]),
@@ -282,7 +282,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "## Loads made to let it lose",
         "",
-        "Kills are those of the kernel for want of the node's memory. Times are those until the last job has finished.",
+        "Kills are OOM kills of the whole node. Times count until the last job has finished.",
         "",
         *_adversaries(adversaries),
         "",
@@ -296,13 +296,13 @@ def render(results: dict[str, Any]) -> str:
         "",
         "## Noise",
         "",
-        f"{run['noise'][0]['seconds'] / 3600:g} hours of {NOISE_PODS} idle pods whose `memory.current` moves by up to",
-        "64 pages per CPU (the kernel's charge batch). The limits add up to twice the node's memory. The first",
+        f"{run['noise'][0]['seconds'] / 3600:g} hours of {NOISE_PODS} idle pods with a `memory.current` that moves by",
+        "up to 64 pages per CPU (the kernel's charge batch). The limits add up to twice the node's memory. The first",
         f"{SETTLED_S:g} s do not count. While a decision holds for the headroom of the whole node, no pod is read.",
         "",
         *_noise(run["noise"]),
         "",
-        "## What a simulation costs",
+        "## Cost of a simulation",
         "",
         *_hour(run["hour"]),
         "",

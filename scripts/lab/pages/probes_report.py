@@ -31,8 +31,8 @@ def render(results: dict[str, Any]) -> str:
         "Written by `scripts/bench probes`, which measures it again; do not edit. Real services answer HTTP in network",
         "namespaces of their own beside batch jobs that never end and that together need more memory than there is,",
         "under the daemon with its default configuration. Each service is probed as kubelet does it, by Kubernetes'",
-        "default liveness probe. A control outside of kubepods is probed as well: what it misses, the machine missed.",
-        "In the second run batch is protected, so that services are what has to be held, by freezing.",
+        "default liveness probe. A control outside of kubepods is probed as well: if it misses a probe, the machine",
+        "was too slow. In the second run batch pods are protected, so the daemon pauses services; it freezes them.",
         "",
         "| | " + " | ".join(_title(run) for run in results["runs"]) + " |",
         "|---|" + "---|" * len(results["runs"]),
@@ -46,7 +46,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def _title(run: dict[str, Any]) -> str:
-    return "services have to be held" if run["hold_services"] else "default"
+    return "services have to be paused" if run["hold_services"] else "default"
 
 
 def _probe(run: dict[str, Any]) -> str:

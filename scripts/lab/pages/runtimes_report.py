@@ -29,8 +29,9 @@ def render(results: dict[str, Any]) -> str:
     ]
     lines += [
         "",
-        "The machine is slower than a node's. What a kubelet and containerd do between creating and starting is not in",
-        "these times, and on a busy node everything takes longer: cgpause then waits for the runtime, 10 s at most.",
+        "The machine is slower than a node's. The work of kubelet and containerd between creating and starting is not",
+        "in these times, and on a busy node everything takes longer. cgpause waits for the runtime while the pod uses",
+        "at most 32 MiB.",
         "",
         f"Commit {results['commit']}, {results['date']}; Linux {run['kernel']}, {COUNTED_MACHINE}.",
     ]

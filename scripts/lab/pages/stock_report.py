@@ -32,7 +32,7 @@ LOADS: Final = {
     "waiting-backoff": "`waiting-paced` with kubelet's own waits, unscaled",
     "paper2": "the paper's jobs: 36 with a limit of 32 MiB on 384 MiB, which compute after each step",
     "nolimit": (
-        "two workloads without a request or limit, whose pods follow one another; with an even seed each pod "
+        "two workloads without a request or limit, each a series of pods; with an even seed each pod "
         "needs about 56 % of kubepods once, with an odd seed 75 %"
     ),
     "nolimit-beside": (
@@ -51,7 +51,7 @@ Written by `scripts/bench stock`, which measures it again; do not edit.
 {worse}
 
 Each row adds up the runs of one load; the longest pause is the longest of all its runs. *Restarts* counts containers
-that were killed and started again, *by kernel* those that the OOM killer ended. Pauses are those of jobs.
+that were killed and started again, *by kernel* the OOM killer's part of them. Pauses are pauses of jobs.
 """
 
 _COUNTED = f"""\
@@ -82,7 +82,7 @@ where a pod has no limit.
 
 _MEASURED = """\
 Measured with commit {commit} on {date}: Linux {kernel}, {machine}, {cpus} CPUs, in a VM, seeds {seeds}. Times of an
-emulated VM depend on what else its host does, unless it counts instructions: compare the two arms, nothing else.
+emulated VM depend on the other work of its host, unless it counts instructions: compare the two arms, nothing else.
 """
 
 

@@ -11,7 +11,7 @@ def render(results: dict[str, Any]) -> str:
     """Return the report as Markdown; `results` is the content of tripwire.json."""
     (run,) = results["runs"]
     lines = [
-        "# What the tripwire costs a neighbour",
+        "# Cost of the tripwire for a neighbour",
         "",
         "Written by `scripts/bench tripwire`, which measures it again; do not edit. One pod fills kubepods beyond the",
         f"tripwire ([memory-high.md](../memory-high.md)) and gives all back, every {run['cycle_s']:g} s,",
