@@ -158,6 +158,38 @@ def test_without_inotify_everything_is_still_noticed_and_with_it_again(node: Nod
     assert cpu_max(pod) == "70000 100000"
 
 
+def test_a_pod_is_paused_only_while_a_program_runs_in_it(node: Node, start: Start) -> None:
+    """With nothing but its sandbox it takes no memory, and its next container could not be made: image, back-off."""
+    node.add("web", 10)
+    node.add("filler", 10, namespace="kube-system")
+    daemon = start(QUICK + NOT_HELD_LONG + "settle_s = 0.2\n")
+    node.resize("filler", FULL_MIB - 20)
+    daemon.wait_for_pause("web")
+
+    spec = PodSpec("job", make_uid("job"), None, Tier.BURSTABLE, "default")
+    node.specs["job"] = spec
+    os.kill(daemon.pid, signal.SIGSTOP)  # it must not see the shell that becomes the sandbox
+    path = node.kubepods.add_pod(spec, ("sh", "-c", "printf pause >/proc/$$/comm; kill -STOP $$"))
+    (scope,) = (child for child in path.iterdir() if child.is_dir())
+    procs = scope / "cgroup.procs"
+    wait_until(lambda: procs.read_text() != "", "the sandbox's process")
+    comm = Path(f"/proc/{procs.read_text().strip()}/comm")
+    wait_until(lambda: comm.read_text() == "pause\n", "the sandbox")
+    os.kill(daemon.pid, signal.SIGCONT)
+    time.sleep(3)
+    assert "default/job" not in daemon.paused()
+    node.start_container("job", 10)
+    daemon.wait_for_pause("job")
+
+    container = node.containers["job"]
+    (container.scope / "cgroup.kill").write_text("1")
+    node.kubepods.remove_container(spec, container)
+    node.wait_until_cpu_max(path, "max 100000")
+    time.sleep(3)
+    assert cpu_max(path) == "max 100000"
+    assert daemon.paused().count("default/job") == 1
+
+
 def test_sacrifice_kills_the_container_and_spares_the_sandbox(node: Node, start: Start) -> None:
     pod = node.add("web", 80)
     node.add("filler", 10, namespace="kube-system")
