@@ -35,6 +35,7 @@ def decide_now(
     for tracked in tree.pods.values():
         tracked.pod = _with_record(tracked)
     tree.read_details(now_ns())
+    tree.look_for_programs(now_ns())
     growths = Growths(peaks=peaks)
     deadline = time.monotonic() + (watch_s if config.policy is Policy.RESERVE else 0)
     while time.monotonic() < deadline:

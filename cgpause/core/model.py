@@ -160,7 +160,7 @@ class Pod:
     spared_until_ns: int = 0
     """Before this time the pod is never paused."""
     unmade: bool = False
-    """Whether no program of the pod runs yet: at most its sandbox, and a runtime that makes a container. It can take
+    """Whether no program runs in the pod: only its sandbox, a runtime that makes a container, or nothing. It takes
     little memory, and a container cannot be made in a paused pod."""
     paused: PauseRecord | None = None
     distress: str | None = None

@@ -152,7 +152,7 @@ class Loop:
         # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
         if self.schedule.tight or details:
-            self.intake.tree.look_for_programs()
+            self.intake.tree.look_for_programs(at_ns)
         # An event makes a sample due at once; the first sample is never late.
         late_ns = max(0, at_ns - min(due_ns, turn_ns)) if due_ns else 0
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving

@@ -5,7 +5,7 @@ such probe to miss, so a pause may be long. All processes of a pod share the net
 process is enough. On the host's network the result is that of the host: a service. This module does not see exec probes
 (slow under throttling, kubelet 1.32), a service that does not listen yet, UDP (kubelet has no UDP probes), or the
 sockets inside a sandboxed runtime (gVisor, Kata). A rule can name the class of such pods. Of a service that does not
-listen yet, `refused_connections` shows the probes, and `is_being_made` whether its container's program has started.
+listen yet, `refused_connections` shows the probes, and `look_inside` whether its program has started.
 
 `/proc/<pid>/net` needs no capability, unlike `ns/net` and `fd`.
 """
@@ -13,8 +13,10 @@ listen yet, `refused_connections` shows the probes, and `is_being_made` whether 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.kubepods import is_monitor
@@ -31,7 +33,9 @@ _FILES = (("sockstat6", "tcp6"), ("sockstat", "tcp"))
 _TABLE_START = 256
 _TRIES = 16
 """Most processes to try; more than one only if a process ends meanwhile."""
-_RUNTIMES = ("runc", "crun", "youki")
+_RUNTIME = re.compile(r"runc(:|$)|crun$|youki|exe$|\d+$")
+"""Names of a runtime that makes a container. runc runs a copy of itself as /proc/self/exe or /proc/self/fd/N, and
+names its steps a little later."""
 _SANDBOX = "pause"
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
@@ -54,16 +58,26 @@ def listens(pod: Cgroup) -> bool | None:
     return None
 
 
-def is_being_made(pod: Cgroup) -> bool | None:
-    """Return True while a runtime still makes a container of a pod: the container's program has not started.
+class Inside(NamedTuple):
+    """The kinds of processes in a pod."""
 
-    Until then the container's processes are those of the runtime (runc: `runc:[2:INIT]`), or only the sandbox exists.
-    None for a pod without visible processes.
+    runtime: bool
+    """Whether a runtime makes a container in it."""
+    program: bool
+    """Whether a program of its containers runs."""
+
+
+def look_inside(pod: Cgroup) -> Inside | None:
+    """Return the kinds of processes in a pod, by their names; None for a pod without visible processes.
+
+    Until a container's program starts, the container's processes are those of the runtime (runc: `runc:[2:INIT]`). The
+    sandbox is neither a runtime nor a program.
     """
     names = [name for pid in islice(_pids(pod), _TRIES) if (name := _command(pid))]
     if not names:
         return None
-    return any(name.startswith(_RUNTIMES) for name in names) or all(name == _SANDBOX for name in names)
+    runtimes = [name for name in names if _RUNTIME.match(name)]
+    return Inside(bool(runtimes), any(name != _SANDBOX for name in names if name not in runtimes))
 
 
 def _command(pid: int) -> str:

@@ -17,8 +17,8 @@ from cgpause.policy.drifts import Drifts
 from cgpause.policy.growth import CHARGE_BATCH_BYTES
 
 SPARED_S = 0.1
-"""Time for which a pod is spared from pauses after its containers changed, and until the daemon has looked whether it
-is `Pod.unmade`."""
+"""Time for which a pod is spared from pauses after its containers changed, extended while a runtime still makes one of
+them: a container cannot be made in a paused pod."""
 _LIST_INTERVAL_S = 10
 """Interval of listing a pod's child cgroups: that also reads the names of its 60 files, and is the slowest step."""
 _STAT_INTERVAL_S = 10
@@ -60,10 +60,10 @@ class KindSigns:
     listens: bool | None = None
     """Whether a process in the pod listens on TCP; None while unknown. Once True it stays True: a service that restarts
     will listen again."""
-    unsure: bool = False
-    """Whether no program other than the sandbox was seen in the pod since the last change of containers."""
+    look_at_ns: int = 0
+    """Earliest time of the next look for programs in the pod."""
     has_program: bool = False
-    """Whether one was ever seen, while memory was tight."""
+    """Whether a program was seen in the pod after a change of its containers, while memory was tight."""
     was_silent: bool = False
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
     visited: bool = False
@@ -193,12 +193,19 @@ class TrackedPod:
         self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
         return reclaimable_bytes, parse_shmem(stat)
 
-    def uses_at_most(self, most_bytes: int) -> bool:
-        """Return True if the pod's memory.current is known and at most so many bytes."""
+    def containers_use_at_most(self, most_bytes: int) -> bool:
+        """Return True if the pod's present containers are known to use at most so many bytes.
+
+        The pod's own memory.current also counts memory that ended containers left behind, such as page cache.
+        """
+        used = 0
         try:
-            return parse_number(self.cgroup.read("memory.current"), "memory.current") <= most_bytes
+            for name, _ in self.cgroup.children():
+                with self.cgroup.child(name) as child:
+                    used += parse_number(child.read("memory.current"), "memory.current")
         except CgpauseError:
             return False
+        return used <= most_bytes
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.

@@ -163,7 +163,9 @@ def _decide(state: State, sample: Sample, config: Config, *, everyone: bool = Fa
         watermark_state, learned = watermark.WatermarkState(), step.state
     else:
         parts.paused.sort(key=_paused_since)
-        all_paused = not parts.candidates and not any(usage.pod.protected is None for usage, _ in parts.unstoppable)
+        all_paused = not parts.candidates and not any(
+            usage.pod.protected is None and not usage.pod.unmade for usage, _ in parts.unstoppable
+        )
         watermark_state, chosen = watermark.step(
             state.watermark,
             sample,
@@ -398,6 +400,8 @@ def _words(
             return "would kill its containers", reason
     if pod.paused is not None:
         return f"stays paused {pod.paused.owner.by} ({pod.paused.reason})", numbers
+    if pod.unmade and blocked is not None:
+        return "waits", blocked
     if blocked is not None:
         return ("runs", blocked) if place is None else (f"runs, {blocked}", numbers)
     if place is not None:

@@ -2,10 +2,11 @@
 
 The longest time is `max_pause_s` for a service, which may be probed, and `batch_max_pause_s` for batch.
 
-A stretch begins with a pause and ends only when the pod has run for `min_run_s` without interruption. Short runs inside
-it do not renew the budget; otherwise a probe every 10 s could meet a pause each time. With 9 s and 12 s a service
-misses at most one of Kubernetes' default liveness probes in a row, and three in a row kill. (With 15 s it would miss
-two, and under pressure it misses one even without a pause: measured.)
+A stretch begins with a pause and ends only when the pod has run for `min_run_s` without interruption, or when no
+program runs in it any more: the next one has missed no probe. Short runs inside it do not renew the budget; otherwise a
+probe every 10 s could meet a pause each time. With 9 s and 12 s a service misses at most one of Kubernetes' default
+liveness probes in a row, and three in a row kill. (With 15 s it would miss two, and under pressure it misses one even
+without a pause: measured.)
 """
 
 from __future__ import annotations
@@ -124,18 +125,21 @@ def must_run(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) ->
     if seconds is None:
         return None
     if pod.unmade:
-        return "no program runs in it yet"
+        return "no program runs in it"
     if at_ns < pod.settled_at_ns:
         return f"too new: left alone for {seconds:.1f} s more"
     return f"was paused long enough: runs for {seconds:.1f} s more"
 
 
 def must_run_s(pod: Pod, stretch: Stretch | None, at_ns: int, hold: HoldConfig) -> float | None:
-    """Return the seconds until a running pod may be paused: infinite if never, None if now."""
+    """Return the seconds until a running pod may be paused: infinite if never, None if now.
+
+    It is 0 while no program runs in the pod: not now, but perhaps at the next sample.
+    """
     if pod.protected is not None or pod.distress is not None:
         return math.inf
     if pod.unmade:
-        return 0.0  # it may be made at any moment, and takes no memory until then
+        return 0.0
     if at_ns < pod.settled_at_ns:
         return (pod.settled_at_ns - at_ns) / NS_PER_S
     if stretch is not None and stretch.resumed_ns is not None and is_turn(pod, stretch, at_ns, hold):

@@ -128,13 +128,15 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
 def left_bytes(state: ReserveState, sample: Sample) -> float:
     """Return the headroom left if every moving pod takes its worst demand, in bytes; above 0 no pod has to be paused.
 
-    Pods that stand still count as taking nothing.
+    Pods that stand still and pods in which no program runs count as taking nothing.
     """
     reaction = reaction_s(state.late_s, sample)
     growths = state.growths
     left = room_bytes(sample)
     for usage in growths.moving:
         pod, growth = usage.pod, growths.pods[usage.pod.cgroup]
+        if pod.unmade:
+            continue
         limit = pod.memory_max_bytes
         if limit is None:
             left -= unbounded_bytes(growth, growths.peaks_of(pod), reaction)

@@ -61,7 +61,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     saver = SimpleNamespace(turn=lambda at_ns, *_: times.append(at_ns))
     part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
-        tree=SimpleNamespace(config=Config(), kinds=None, look_for_programs=quiet),
+        tree=SimpleNamespace(config=Config(), kinds=None, look_for_programs=lambda _: None),
         take_in=take_in,
         distress=SimpleNamespace(scan=scan),
         follower=SimpleNamespace(unwatched=False),

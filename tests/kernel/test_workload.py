@@ -11,7 +11,7 @@ import pytest
 
 from cgpause.kernel import listening as workload
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import is_being_made, listens
+from cgpause.kernel.listening import Inside, listens, look_inside
 
 HEADER = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode".ljust(149)
 LISTENING = b"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 15716 1"
@@ -46,9 +46,9 @@ class Node:
     def add_command(self, pid: int, name: str) -> None:
         (self.proc / str(pid) / "comm").write_text(f"{name}\n")
 
-    def is_being_made(self) -> bool | None:
+    def look_inside(self) -> Inside | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
-            return is_being_made(cgroup)
+            return look_inside(cgroup)
 
     def ask(self) -> bool | None:
         with Cgroup(str(self.pod.parent), "pod") as cgroup:
@@ -108,7 +108,36 @@ def test_cri_o_s_monitor_in_the_pod_is_not_asked(node: Node) -> None:
     node.add_command(9, "conmon")
     node.add_command(10, "job")
     assert node.ask() is False
-    assert node.is_being_made() is False
+    assert node.look_inside() == Inside(runtime=False, program=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "runtime", "program"),
+    [
+        pytest.param(["pause"], False, False, id="sandbox"),
+        pytest.param(["runc:[2:INIT]", "pause"], True, False, id="runc"),
+        pytest.param(["exe"], True, False, id="runc-before-it-has-its-name"),
+        pytest.param(["6"], True, False, id="newer-runc-before-it-has-its-name"),
+        pytest.param(["crun"], True, False, id="crun"),
+        pytest.param(["youki:[2:INIT]"], True, False, id="youki"),
+        pytest.param(["nginx", "pause", "runc"], True, True, id="a-second-container"),
+        pytest.param(["crunchy"], False, True, id="a-similar-name"),
+        pytest.param(["runcible", "executor"], False, True, id="more-similar-names"),
+        pytest.param(["7zip"], False, True, id="a-digit"),
+    ],
+)
+def test_processes_of_a_pod_are_told_apart_by_name(
+    node: Node,
+    names: list[str],
+    runtime: bool,  # noqa: FBT001 - a table
+    program: bool,  # noqa: FBT001
+) -> None:
+    assert node.look_inside() is None
+    node.add_cgroup(GOOD, *range(10, 10 + len(names)))
+    for pid, name in enumerate(names, 10):
+        node.add_process(pid)
+        node.add_command(pid, name)
+    assert node.look_inside() == Inside(runtime, program)
 
 
 def test_a_pod_with_nothing_but_its_sandbox_has_no_answer(node: Node) -> None:

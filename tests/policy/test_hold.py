@@ -83,7 +83,7 @@ def test_a_stretch_ends_with_the_container_that_was_paused() -> None:
 def test_a_pod_in_which_no_program_runs_is_not_paused() -> None:
     unmade = replace(pod("a"), unmade=True)
     assert must_run_s(unmade, None, NOW, HOLD) == 0
-    assert must_run(unmade, None, NOW, HOLD) == "no program runs in it yet"
+    assert must_run(unmade, None, NOW, HOLD) == "no program runs in it"
 
 
 def test_an_operators_resume_does_not_shorten_a_longer_stretch() -> None:

@@ -228,6 +228,19 @@ def test_under_pressure_that_never_ends_every_pod_still_gets_to_run(interval_s: 
         assert held_ns <= 300 * S * MAX_PAUSE_S / (MAX_PAUSE_S + MIN_RUN_S) + MAX_PAUSE_S * S
 
 
+@pytest.mark.parametrize("unmade", [False, True])
+def test_a_pod_in_which_no_program_runs_does_not_hinder_the_last_resort(unmade: bool) -> None:  # noqa: FBT001 - a table
+    node = Node(replace(WATERMARK, hold=HOLD, watermark=WatermarkConfig(patience=1, batch=1, sacrifice=True)))
+    node.add(pod("paused", paused=record(START_NS)))
+    node.add(replace(pod("new", settled_at_ns=START_NS + 3600 * S), unmade=unmade))
+    killed = []
+    while node.at_ns < START_NS + 12 * S:
+        decision = node.step(90)
+        killed += names(decision.actions, Sacrifice)
+        node.at_ns += decision.next_sample_ns
+    assert bool(killed) is unmade
+
+
 @EXAMPLES
 @given(nodes(), histories)
 def test_a_decision_depends_on_its_inputs_only_and_leaves_them_alone(node: Node, history: list[Turn]) -> None:

@@ -77,6 +77,16 @@ def test_all_pods_run_while_all_worst_demands_fit() -> None:
     assert left_bytes(observe(node.state().reserve, node.sample()), node.sample()) == MIB
 
 
+def test_a_pod_in_which_no_program_runs_waits_and_takes_nothing() -> None:
+    node = Node(free=31).add("a", 300, claim=20, rate=100)
+    node.add("new", 1, claim=500, unmade=True, known={"admitted": False, "base": None})
+    assert node.does() == {}
+    assert node.says("new") == "waits: no program runs in it"
+    assert left_bytes(observe(node.state().reserve, node.sample()), node.sample()) == MIB
+    node.pods[1] = PodUsage(MIB, replace(node.pods[1].pod, unmade=False))
+    assert node.does() == {"new": "pause"}
+
+
 def test_the_worst_demand_of_the_first_is_reserved_and_pods_whose_need_does_not_fit_are_paused() -> None:
     # 90 - 10 margin - 65 for a = 15: b's 10 fit, c's 10 do not fit into the remaining 5
     node = Node(free=90).add("a", 300, claim=65, rate=100).add("b", 200, claim=100, rate=100)

@@ -371,6 +371,7 @@ def changed(line: str, **changes: object) -> str:
         pytest.param([HEAD, changed(POD, qos=["Best"])], r"qos: found \['Best'\]", id="qos-list"),
         pytest.param([HEAD, changed(POD, paused=[1])], "paused: found", id="paused"),
         pytest.param([HEAD, changed(POD, max="max")], 'max: found "max"; allowed: a whole', id="limit"),
+        pytest.param([HEAD, changed(POD, unmade="x")], 'unmade: found "x"; allowed: a boolean', id="unmade"),
         pytest.param([HEAD, changed(POD, priority=1001)], "priority: found 1001", id="priority"),
         pytest.param([HEAD, POD, changed(POD, inode=9)], "another one before it is gone", id="pod-twice"),
         pytest.param([HEAD, POD, changed(POD, pod=1)], "pod 1 is also pod 0", id="pod-also"),

@@ -19,7 +19,7 @@ from lab.bed.kubepods import PodSpec, make_cgroup, make_uid, read_keyed, scope_n
 from vm.realnode import Node
 
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.listening import is_being_made, refused_connections
+from cgpause.kernel.listening import Inside, look_inside, refused_connections
 
 REPO = Path(__file__).parents[2]
 SOCKETS = Path(__file__).with_name("sockets.py")
@@ -166,7 +166,7 @@ def test_cri_o_s_monitor_in_a_pod_does_not_make_it_a_service(pods: Pods) -> None
     assert workloads == {"host": "service", **dict.fromkeys(names, "batch")}
     for pod in made:
         with Cgroup(str(pod.parent), pod.name) as cgroup:
-            assert not is_being_made(cgroup)
+            assert look_inside(cgroup) == Inside(runtime=False, program=True)
 
 
 def test_details_are_the_kernels_own_numbers(pods: Pods) -> None:
@@ -234,10 +234,10 @@ def test_a_connection_that_is_refused_is_counted_also_while_the_pod_is_frozen(po
 def test_a_pod_whose_program_runs_is_not_being_made(pods: Pods, tmp_path: Path) -> None:
     pod = pods.add("made", "none")
     cgroup = Cgroup(str(pods.node.root), str(pod.relative_to(pods.node.root)))
-    assert not is_being_made(cgroup)
+    assert look_inside(cgroup) == Inside(runtime=False, program=True)
     runtime = tmp_path / "runc:[2:INIT]"  # runc has this name until it starts the container's program
     shutil.copy("/bin/sleep", runtime)
     pid = pods.start_in(pod, [str(runtime), "infinity"])
     wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == runtime.name, "the runtime")
-    assert is_being_made(cgroup)
+    assert look_inside(cgroup) == Inside(runtime=True, program=True)
     cgroup.close()

@@ -115,6 +115,7 @@ class Reader:
         self._kept.look()
         sample: Sample | None
         try:
+            self.tree.look_for_programs(at_ns)
             sample = self._sampler.sample(at_ns)
             if self._tight or at_ns >= self._details_at_ns:
                 self._details_at_ns = at_ns + _DETAILS_NS

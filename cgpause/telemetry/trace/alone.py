@@ -168,6 +168,7 @@ def _loop(
         node.take_in(at_ns, tight=tight)
         if at_ns >= due_ns:
             try:
+                node.tree.look_for_programs(at_ns)
                 sample = sampler.sample(at_ns, late_ns=at_ns - due_ns)
                 if tight:
                     sample = node.add_details(sampler, sample, tight=True)

@@ -122,7 +122,7 @@ class Decoder:
             protected=_text(values, "protected") if values.get("protected") is not None else None,
             settled_at_ns=_whole(values, "settled", _MOST // 1000) * 1000 if "settled" in values else 0,
             spared_until_ns=_whole(values, "spared", _MOST // 1000) * 1000 if "spared" in values else 0,
-            unmade=bool(values.get("unmade", False)),
+            unmade=_flag(values, "unmade"),
             paused=paused,
             workload=_one_of(Workload, values.get("class", Workload.BATCH), "class"),
             priority=_checked(values.get("priority", 0), "priority", 1000, least=-1000),
@@ -260,6 +260,13 @@ def _number(values: dict[str, Any], key: str, most: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
         raise BadLineError(f"{key}: found {_shown(value)}; allowed: a number from 0 to {most:g}")
     return float(value)
+
+
+def _flag(values: dict[str, Any], key: str) -> bool:
+    value = values.get(key, False)
+    if not isinstance(value, bool):
+        raise BadLineError(f"{key}: found {_shown(value)}; allowed: a boolean")
+    return value
 
 
 def _text(values: dict[str, Any], key: str) -> str:

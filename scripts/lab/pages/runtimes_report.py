@@ -30,8 +30,8 @@ def render(results: dict[str, Any]) -> str:
     lines += [
         "",
         "The machine is slower than a node's. The work of kubelet and containerd between creating and starting is not",
-        "in these times, and on a busy node everything takes longer. cgpause waits for the runtime while the pod uses",
-        "at most 32 MiB.",
+        "in these times, and on a busy node everything takes longer. cgpause waits for the runtime: beside a running",
+        "program for 10 s, in a pod without one for as long as it takes.",
         "",
         f"Commit {results['commit']}, {results['date']}; Linux {run['kernel']}, {COUNTED_MACHINE}.",
     ]

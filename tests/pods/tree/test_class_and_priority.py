@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from helpers.nodes import record
@@ -12,12 +13,15 @@ from helpers.trees import FakeTree
 from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.listening import Inside
 from cgpause.pods import tree as tree_module
-from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.tree import PodTree
 
 S = 1_000_000_000
 MIB = 1 << 20
+PROGRAM, RUNTIME, SANDBOX = Inside(False, True), Inside(True, False), Inside(False, False)  # noqa: FBT003
+BOTH = Inside(True, True)  # noqa: FBT003
 
 
 class Asked:
@@ -136,13 +140,13 @@ def end(tree: PodTree, path: str, at_ns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("being_made", "answer", "known"),
+    ("inside", "answer", "known"),
     [
-        pytest.param(False, None, {"default/web": None}, id="short-job"),
-        pytest.param(True, None, {}, id="image-was-pulled"),
+        pytest.param(PROGRAM, None, {"default/web": None}, id="short-job"),
+        pytest.param(RUNTIME, None, {}, id="image-was-pulled"),
         pytest.param(None, None, {}, id="no-process-seen"),
-        pytest.param(False, False, {"default/web": False}, id="did-not-listen"),
-        pytest.param(False, True, {"default/web": True}, id="listened"),
+        pytest.param(PROGRAM, False, {"default/web": False}, id="did-not-listen"),
+        pytest.param(PROGRAM, True, {"default/web": True}, id="listened"),
     ],
 )
 def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
@@ -150,17 +154,17 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     tree: PodTree,
     asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
-    being_made: bool | None,  # noqa: FBT001
+    inside: Inside | None,
     answer: bool | None,  # noqa: FBT001
     known: dict[str, bool | None],
 ) -> None:
-    monkeypatch.setattr(tree_module, "is_being_made", lambda _: being_made)
+    monkeypatch.setattr(tree_module, "look_inside", lambda _: inside)
     tree.refresh(0)
     path = str(fake.add_pod("web-0"))
     tree.refresh(S)
     (tracked,) = tree.pods.values()
     tree.starts(tracked, S)
-    tree.look_for_programs()
+    tree.look_for_programs(2 * S)
     if answer is not None:
         asked.answers[path] = answer
         tree.refresh(12 * S)
@@ -170,55 +174,97 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
 
 
 @pytest.mark.parametrize(
-    ("being_made", "populated", "used_mib", "unmade"),
+    ("inside", "populated", "used_mib", "unmade"),
     [
-        pytest.param(True, 1, 32, True, id="sandbox-or-runtime"),
-        pytest.param(True, 1, 33, False, id="too-large-for-them"),
-        pytest.param(False, 1, 1, False, id="a-program"),
+        pytest.param(SANDBOX, 1, 32, True, id="sandbox"),
+        pytest.param(RUNTIME, 1, 32, True, id="runtime"),
+        pytest.param(SANDBOX, 1, 33, False, id="too-large-for-them"),
+        pytest.param(PROGRAM, 1, 1, False, id="a-program"),
+        pytest.param(BOTH, 1, 1, False, id="a-runtime-beside-a-program"),
         pytest.param(None, 0, 0, True, id="no-process"),
         pytest.param(None, 1, 0, False, id="hidden-processes"),
         pytest.param(None, None, 0, False, id="unknown"),
     ],
 )
-def test_a_new_pod_is_unmade_until_a_program_runs_in_it(
+def test_a_pod_is_unmade_until_a_program_runs_in_it(
     fake: FakeTree,
     tree: PodTree,
     monkeypatch: pytest.MonkeyPatch,
-    being_made: bool | None,  # noqa: FBT001 - a table
+    inside: Inside | None,
     populated: int | None,
     used_mib: int,
-    unmade: bool,  # noqa: FBT001
+    unmade: bool,  # noqa: FBT001 - a table
 ) -> None:
-    found = [being_made]
-    monkeypatch.setattr(tree_module, "is_being_made", lambda _: found[0])
+    found = [inside]
+    monkeypatch.setattr(tree_module, "look_inside", lambda _: found[0])
     tree.refresh(0)
-    path = fake.add_pod("web-0", current=used_mib * MIB)
+    path = fake.add_pod("web-0", current=100 * MIB)  # ended containers left some
+    for child in filter(Path.is_dir, path.iterdir()):
+        (child / "memory.current").write_text("0\n")
+    (next(filter(Path.is_dir, path.iterdir())) / "memory.current").write_text(f"{used_mib * MIB}\n")
     if populated is not None:
         (path / "cgroup.events").write_text(f"populated {populated}\n")
     (tracked,) = tree.refresh(S)[0]
-    tree.look_for_programs()
+    tree.look_for_programs(S)
+    assert not tracked.pod.unmade, "it is spared anyway"
+    tree.look_for_programs(2 * S)
     assert tracked.pod.unmade is unmade
 
-    found[0] = False
-    tree.look_for_programs()
+    found[0] = PROGRAM
+    tree.look_for_programs(3 * S)
     assert not tracked.pod.unmade
-    found[0] = True  # a program's name is of no interest any more
-    tree.look_for_programs()
-    assert not tracked.pod.unmade
-    tree.starts(tracked, 2 * S)
-    (path / "memory.current").write_text("0\n")
-    tree.look_for_programs()
-    assert tracked.pod.unmade
+    tree.starts(replace_unmade(tracked), 4 * S)
+    assert not tracked.pod.unmade, "no look may follow for hours"
 
 
-def test_a_pod_that_ran_before_the_daemon_is_never_unmade(
+def replace_unmade(tracked: TrackedPod) -> TrackedPod:
+    tracked.pod = replace(tracked.pod, unmade=True)
+    return tracked
+
+
+def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
     fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_module, "is_being_made", lambda _: True)
+    monkeypatch.setattr(tree_module, "look_inside", lambda _: BOTH)
+    tree.refresh(0)
     fake.add_pod("web-0")
+    (tracked,) = tree.refresh(S)[0]
+    tree.look_for_programs(2 * S)
+    assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S)
+    tree.look_for_programs(20 * S)
+    assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S), "a program may have the name of a runtime"
+
+
+def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Inside] = []
+    found = [SANDBOX]
+
+    def look(_: Cgroup) -> Inside:
+        looks.append(found[0])
+        return found[0]
+
+    monkeypatch.setattr(tree_module, "look_inside", look)
+    path = fake.add_pod("web-0")
+    for child in filter(Path.is_dir, path.iterdir()):
+        (child / "memory.current").write_text("0\n")
     (tracked,) = tree.refresh(0)[0]
-    tree.look_for_programs()
-    assert not tracked.pod.unmade
+    for at_ns in (S, 2 * S - 1, 2 * S):
+        tree.look_for_programs(at_ns)
+        assert tracked.pod.unmade, "also where it waited before the daemon started"
+    assert len(looks) == 2
+    found[0] = PROGRAM
+    for at_ns in (3 * S, 4 * S, 5 * S):
+        tree.look_for_programs(at_ns)
+        assert not tracked.pod.unmade
+    assert len(looks) == 3
+    assert not tracked.kind.has_program, "whether it listens was asked when the daemon started"
+    tree.starts(tracked, 6 * S)
+    tree.look_for_programs(6 * S)
+    tree.look_for_programs(6 * S + 1)
+    assert len(looks) == 5
+    assert tracked.kind.has_program
 
 
 def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake: FakeTree, tree: PodTree) -> None:
