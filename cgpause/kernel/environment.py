@@ -19,7 +19,7 @@ from cgpause.core.kubepods import is_monitor
 from cgpause.core.model import OwnWord
 from cgpause.core.parse import parse_variable
 from cgpause.kernel.cgroupfs import Cgroup
-from cgpause.kernel.processes import read_started_ns
+from cgpause.kernel.processes import RUNTIME, read_started_ns
 
 VARIABLE = b"CGPAUSE"
 _MOST_BYTES = 256 << 10
@@ -27,8 +27,6 @@ _MOST_BYTES = 256 << 10
 _MOST_CONTAINERS = 64
 _MOST_PROCESSES = 64
 """Most processes of a container among which the first one is searched: those with the lowest ids."""
-_RUNTIMES = (b"runc\n", b"runc:[", b"crun\n", b"youki")
-"""The beginning of `comm` of a runtime that still makes the container: runc names its steps `runc:[2:INIT]`."""
 
 
 class Containers:
@@ -93,7 +91,7 @@ def _first_environ(pod: Cgroup, name: str) -> bytes:
     started = [(read_started_ns(pid), pid) for pid in pids]
     pid = min([one for one in started if one[0]], default=(0, pids[0]))[1]  # 0: it has ended
     try:
-        if _read(pid, "comm", 64).startswith(_RUNTIMES):
+        if RUNTIME.match(_read(pid, "comm", 64).decode(errors="replace").strip()):
             return b""
         return _read(pid, "environ", _MOST_BYTES)
     except PermissionError:

@@ -22,6 +22,7 @@ from cgpause.core.errors import CgpauseError, MalformedError
 from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import parse_first_listens, parse_tcp_in_use
 from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.processes import RUNTIME
 
 PROC = "/proc"
 # To read net/tcp to its end, the kernel goes through the connections of the whole node: 1.4 ms for each file on a node
@@ -33,9 +34,8 @@ _FILES = (("sockstat6", "tcp6"), ("sockstat", "tcp"))
 _TABLE_START = 256
 _TRIES = 16
 """Most processes to try; more than one only if a process ends meanwhile."""
-_RUNTIME = re.compile(r"runc(:|$)|crun$|youki|exe$|\d+$")
-"""Names of a runtime that makes a container. runc runs a copy of itself as /proc/self/exe or /proc/self/fd/N, and
-names its steps a little later."""
+_UNNAMED = re.compile(r"exe$|\d+$")
+"""First names of runc's copy of itself, which it runs as /proc/self/exe or /proc/self/fd/N."""
 _SANDBOX = "pause"
 _DEPTH = 2
 """Containers are children of the pod's cgroup; crun puts their processes one level further down."""
@@ -76,7 +76,7 @@ def look_inside(pod: Cgroup) -> Inside | None:
     names = [name for pid in islice(_pids(pod), _TRIES) if (name := _command(pid))]
     if not names:
         return None
-    runtimes = [name for name in names if _RUNTIME.match(name)]
+    runtimes = [name for name in names if RUNTIME.match(name) or _UNNAMED.match(name)]
     return Inside(bool(runtimes), any(name != _SANDBOX for name in names if name not in runtimes))
 
 

@@ -12,6 +12,7 @@ And it can make a child that the kernel OOM-kills at the pod's own limit. So the
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -20,6 +21,8 @@ from cgpause.core.kubepods import is_monitor
 from cgpause.core.parse import ProcessStatus, parse_process_status, parse_start_ticks
 from cgpause.kernel.cgroupfs import Cgroup
 
+RUNTIME = re.compile(r"runc(:|$)|crun$|youki")
+"""Names of a process of a runtime that makes a container: runc names its steps `runc:[2:INIT]`."""
 _AT_ONCE = 128
 """Processes read at a time, 20 µs each; in a larger pod the next reading goes on from there."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

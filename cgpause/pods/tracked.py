@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from cgpause.config.settings import HoldConfig
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError
 from cgpause.core.model import Owner, OwnWord, Pod, PodUsage
-from cgpause.core.parse import parse_flat_keyed, parse_number, parse_reclaimable, parse_shmem
+from cgpause.core.parse import parse_flat_keyed, parse_reclaimable, parse_shmem
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.processes import Processes
 from cgpause.pods.containers import descendants
@@ -192,20 +191,6 @@ class TrackedPod:
         wait_s = _LITTLE_STAT_INTERVAL_S if is_little else _STAT_INTERVAL_S
         self.stat_bytes, self.stat_at_ns = current, at_ns + wait_s * NS_PER_S
         return reclaimable_bytes, parse_shmem(stat)
-
-    def containers_use_at_most(self, most_bytes: int) -> bool:
-        """Return True if the pod's present containers are known to use at most so many bytes.
-
-        The pod's own memory.current also counts memory that ended containers left behind, such as page cache.
-        """
-        used = 0
-        try:
-            for name, _ in self.cgroup.children():
-                with self.cgroup.child(name) as child:
-                    used += parse_number(child.read("memory.current"), "memory.current")
-        except CgpauseError:
-            return False
-        return used <= most_bytes
 
     def settle(self, at_ns: int, hold: HoldConfig) -> None:
         """Spare a pod with new containers from pauses for SPARED_S, or for `settle_s` if that is shorter.

@@ -22,12 +22,13 @@ from cgpause.core.names import Names, controller
 from cgpause.core.parse import parse_cpu_usage, parse_limit
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.environment import strongest
-from cgpause.kernel.listening import listens, look_inside
+from cgpause.kernel.listening import listens
 from cgpause.kernel.logfmt import fields
 from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_pods, paused_cgroups
 from cgpause.pods.names import read_names
 from cgpause.pods.own import holds_us, own_pod_uid
-from cgpause.pods.tracked import SPARED_S, TrackedPod
+from cgpause.pods.programs import look_for_program
+from cgpause.pods.tracked import TrackedPod
 from cgpause.pods.words import Words
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
@@ -36,14 +37,6 @@ log = logging.getLogger(__name__)
 
 STARTING_S = 10.0
 """Time from the start of a container in which the pod may yet begin to listen: most servers do within seconds."""
-MAKING_S = 10.0
-"""Time from a change of containers in which every sample looks for programs, and a runtime at work beside a program
-spares the pod. Both are recognized by their process names, and a program could use a runtime's name."""
-MAKING_BYTES = 32 << 20
-"""Most memory of a pod without a program, for the same reason. runc's copy of itself takes some 15 MiB."""
-_LOOK_INTERVAL_S = 1
-"""Interval of later looks at a pod without a program."""
-_NEVER_NS = 1 << 62
 _ENDING_S = 600.0
 """Time for which a pod that got a stop signal needs the CPU to end. Not for ever: SIGHUP and the like can also mean
 something else."""
@@ -279,28 +272,9 @@ class PodTree:
             self._classify(tracked, at_ns)
 
     def look_for_programs(self, at_ns: int) -> None:
-        """Find the pods in which no program runs (`Pod.unmade`), and spare those in which a runtime makes a container.
-
-        To make a container takes 20 to 60 ms on an idle machine, and seconds on a busy one
-        (docs/measurements/runtimes.md). While its image is pulled and in its back-off, a pod waits for minutes.
-        """
+        """Look whether programs run in the pods; call it before a sample (`look_for_program`)."""
         for tracked in self.pods.values():
-            kind = tracked.kind
-            if at_ns < kind.look_at_ns or at_ns < tracked.pod.spared_until_ns:
-                continue
-            is_new = kind.started_ns != 0 and at_ns - kind.started_ns < MAKING_S * NS_PER_S
-            inside = look_inside(tracked.cgroup)
-            if inside is None:  # it has no process, or they are those of a hidden namespace
-                unmade = is_populated(tracked.cgroup) is False
-            else:
-                unmade = not inside.program and tracked.containers_use_at_most(MAKING_BYTES)
-                kind.has_program = kind.has_program or (inside.program and kind.started_ns != 0)
-                if inside.runtime and not unmade and is_new:
-                    tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
-            if unmade is not tracked.pod.unmade:
-                tracked.pod = replace(tracked.pod, unmade=unmade)
-            if not is_new:  # the start of a container is an event
-                kind.look_at_ns = at_ns + _LOOK_INTERVAL_S * NS_PER_S if unmade else _NEVER_NS
+            look_for_program(tracked, at_ns)
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""

@@ -226,6 +226,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             ran_ns += at_ns - then_ns
         large = large_bytes(top, capacity, noise) if is_read or used < top else 0
         grew = False
+        begins = pod.unmade  # its next container is a newcomer, also if an earlier sample saw the memory go
         # Between two readings a pod with much page cache may have given back or taken cache: its use is unknown.
         is_cached = reclaimable > current >> 3
         if is_cached and not is_read:
@@ -257,10 +258,8 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
             # A process that ends gives its memory back over several samples: only the first of these drops is a peak.
             if pod.controller is not None and _is_peak(top, low, large, recorded=recorded):
                 peaks.append((pod.controller, int(top * _KILLED_FACTOR) if restarted else top))
-            if restarted and used < was - large:
-                base, admitted, ran_ns, started_ns, rate, flow, squares = None, False, 0, at_ns, 0.0, 0.0, 0.0
-            else:
-                base = used
+            begins = begins or (restarted and used < was - large)
+            base = used
             given_back += 0 if pod.workload is Workload.SERVICE else top - used
             top = low = used
             low_ran_ns, excused, recorded = ran_ns, False, True
@@ -284,7 +283,7 @@ def learn(growths: Growths, sample: Sample) -> Growths:  # noqa: PLR0912, PLR091
                 if rate < FORGOTTEN_RATE:
                     rate = 0.0
             top = used if used > top else top
-        if pod.unmade:  # its next container begins as a newcomer, also if an earlier sample saw the memory go
+        if begins:
             base, admitted, excused, started_ns, ran_ns, low_ran_ns = None, False, False, at_ns, 0, 0
             rate = flow = squares = 0.0
         held = (used if held is None else held) if is_paused else None

@@ -1,6 +1,6 @@
 """The reserve policy: pods run while their demands fit into the headroom; pure.
 
-It keeps four rules (docs/policies.md has the argument and the measurements):
+It keeps four rules, which docs/policies.md explains:
 
 safe      The pods can reach their peaks one after another, nearest first, with the headroom and what the pods before
           them give back (the banker's algorithm, Dijkstra 1965). The first has its whole worst demand reserved.

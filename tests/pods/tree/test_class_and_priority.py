@@ -14,6 +14,7 @@ from cgpause.config.settings import Config, PodClass, PodRule
 from cgpause.core.model import CpuMax, Mechanism, Owner, PauseRecord, Workload
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.listening import Inside
+from cgpause.pods import programs
 from cgpause.pods import tree as tree_module
 from cgpause.pods.tracked import SPARED_S, TrackedPod
 from cgpause.pods.tree import PodTree
@@ -158,7 +159,7 @@ def test_a_workload_is_certainly_batch_only_if_a_pod_of_it_did_not_listen(
     answer: bool | None,  # noqa: FBT001
     known: dict[str, bool | None],
 ) -> None:
-    monkeypatch.setattr(tree_module, "look_inside", lambda _: inside)
+    monkeypatch.setattr(programs, "look_inside", lambda _: inside)
     tree.refresh(0)
     path = str(fake.add_pod("web-0"))
     tree.refresh(S)
@@ -196,7 +197,7 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     unmade: bool,  # noqa: FBT001 - a table
 ) -> None:
     found = [inside]
-    monkeypatch.setattr(tree_module, "look_inside", lambda _: found[0])
+    monkeypatch.setattr(programs, "look_inside", lambda _: found[0])
     tree.refresh(0)
     path = fake.add_pod("web-0", current=100 * MIB)  # ended containers left some
     for child in filter(Path.is_dir, path.iterdir()):
@@ -213,19 +214,15 @@ def test_a_pod_is_unmade_until_a_program_runs_in_it(
     found[0] = PROGRAM
     tree.look_for_programs(3 * S)
     assert not tracked.pod.unmade
-    tree.starts(replace_unmade(tracked), 4 * S)
-    assert not tracked.pod.unmade, "no look may follow for hours"
-
-
-def replace_unmade(tracked: TrackedPod) -> TrackedPod:
     tracked.pod = replace(tracked.pod, unmade=True)
-    return tracked
+    tree.starts(tracked, 4 * S)
+    assert not tracked.pod.unmade, "no look may follow for hours"
 
 
 def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
     fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree_module, "look_inside", lambda _: BOTH)
+    monkeypatch.setattr(programs, "look_inside", lambda _: BOTH)
     tree.refresh(0)
     fake.add_pod("web-0")
     (tracked,) = tree.refresh(S)[0]
@@ -245,7 +242,7 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
         looks.append(found[0])
         return found[0]
 
-    monkeypatch.setattr(tree_module, "look_inside", look)
+    monkeypatch.setattr(programs, "look_inside", look)
     path = fake.add_pod("web-0")
     for child in filter(Path.is_dir, path.iterdir()):
         (child / "memory.current").write_text("0\n")

@@ -1,0 +1,61 @@
+"""Looks whether a program runs in a pod since its containers changed (`Pod.unmade`).
+
+To make a container takes 20 to 60 ms on an idle machine, and seconds on a busy one (docs/measurements/runtimes.md).
+While its image is pulled and in its back-off, a pod waits for minutes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cgpause.core.clock import NS_PER_S
+from cgpause.core.errors import CgpauseError
+from cgpause.core.parse import parse_number
+from cgpause.kernel.cgroupfs import Cgroup
+from cgpause.kernel.listening import look_inside
+from cgpause.pods.discover import is_populated
+from cgpause.pods.tracked import SPARED_S, TrackedPod
+
+_MAKING_NS = 10 * NS_PER_S
+"""Time from a change of containers in which every sample looks, and a runtime at work beside a program spares the pod.
+Runtimes are recognized by their process names, and a program could use the same name."""
+_MOST_BYTES = 32 << 20
+"""Most memory of a pod without a program, for the same reason. runc's copy of itself takes some 15 MiB."""
+_INTERVAL_NS = NS_PER_S
+"""Interval of later looks at a pod without a program."""
+_NEVER_NS = 1 << 62
+
+
+def look_for_program(tracked: TrackedPod, at_ns: int) -> None:
+    """Mark the pod as unmade while no program runs in it, and spare it while a runtime works beside a program."""
+    kind = tracked.kind
+    if at_ns < kind.look_at_ns or at_ns < tracked.pod.spared_until_ns:
+        return
+    is_new = kind.started_ns != 0 and at_ns - kind.started_ns < _MAKING_NS
+    inside = look_inside(tracked.cgroup)
+    if inside is None:  # it has no process, or they belong to a hidden namespace
+        unmade = is_populated(tracked.cgroup) is False
+    else:
+        unmade = not inside.program and _containers_use_little(tracked.cgroup)
+        kind.has_program = kind.has_program or (inside.program and kind.started_ns != 0)
+        if inside.runtime and not unmade and is_new:
+            tracked.spare(at_ns + int(SPARED_S * NS_PER_S))
+    if unmade is not tracked.pod.unmade:
+        tracked.pod = replace(tracked.pod, unmade=unmade)
+    if not is_new:  # the start of a container is an event
+        kind.look_at_ns = at_ns + _INTERVAL_NS if unmade else _NEVER_NS
+
+
+def _containers_use_little(pod: Cgroup) -> bool:
+    """Return True if the present containers are known to use at most _MOST_BYTES.
+
+    The pod's own memory.current also counts memory that ended containers left behind, such as page cache.
+    """
+    used = 0
+    try:
+        for name, _ in pod.children():
+            with pod.child(name) as child:
+                used += parse_number(child.read("memory.current"), "memory.current")
+    except CgpauseError:
+        return False
+    return used <= _MOST_BYTES
