@@ -148,7 +148,7 @@ setup_venv() {
         "$REPO/.venv/bin/python" -c '' 2>/dev/null || quietly "python -m venv" "$python" -m venv --clear "$REPO/.venv" || exit 1
         run_pip "the development tools come from pip's index" \
             "$REPO/.venv/bin/python" -m pip install --disable-pip-version-check \
-            -e "${REPO}[dev,plots]" || exit 1
+            -e "${REPO}[dev]" || exit 1
         sha256sum <"$REPO/pyproject.toml" >"$REPO/.venv/cgpause-stamp"
     fi
     exec {venv_lock}<&-

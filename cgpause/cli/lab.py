@@ -10,7 +10,6 @@ import typer
 from cgpause.cli.context import Globals
 from cgpause.cli.exits import exits, seconds
 from cgpause.cli.usage import Command, Format, Group, JsonOutput, Output
-from cgpause.core.errors import printable
 from cgpause.core.model import Policy
 from cgpause.offline.simulate import Arm
 
@@ -21,10 +20,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _MOST_SEEDS = 10_000
-
-Picture = Annotated[
-    str | None, typer.Option("--picture", metavar="FILE.png", help="Draw the result into this new file, too.")
-]
 
 
 def _command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -64,7 +59,6 @@ def simulate(
             show_default=False,
         ),
     ] = 1,
-    picture: Picture = None,
     processes: Annotated[
         int | None,
         typer.Option("--jobs", metavar="N", min=1, help="Simulations at a time (default: one for each CPU)."),
@@ -79,7 +73,7 @@ def simulate(
     """
     from cgpause.cli import simulated as table
     from cgpause.cli.output import print_json
-    from cgpause.offline import parallel, pictures
+    from cgpause.offline import parallel
     from cgpause.offline.simulate import command
     from cgpause.offline.simulate.presets import PRESETS
 
@@ -91,17 +85,11 @@ def simulate(
         loads = command.choose(workload or [], preset or [])
         arms = list(dict.fromkeys(policy or Arm))
         some = range(seed, seed + seeds)
-        if picture is not None:
-            pictures.check(picture)
         values = command.compare(loads, arms, given.config(), some, processes or parallel.cpus())
     if output is Format.JSON:
         print_json(values)
     else:
         table.print_simulation(values, wide=output is Format.WIDE)
-    if picture is not None:
-        from cgpause.offline.simulate.plot import picture as draw
-
-        _draw(picture, lambda: draw(values))
 
 
 @_command("cgpause lab record --for 1h node.jsonl.gz")
@@ -153,7 +141,7 @@ def record(
             typer.echo(line)
 
 
-@_command("cgpause lab replay node.jsonl.gz --picture replay.png")
+@_command("cgpause lab replay node.jsonl.gz")
 def replay(
     context: typer.Context,
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file of cgpause lab record.")],
@@ -163,7 +151,6 @@ def replay(
             metavar="|".join(Policy), help="Only this one, again for more (default: all).", show_default=False
         ),
     ] = None,
-    picture: Picture = None,
     output: JsonOutput = None,
 ) -> None:
     """Show what each policy would have decided on a recorded node.
@@ -174,26 +161,12 @@ def replay(
     """
     from cgpause.cli import trace as command
     from cgpause.cli.output import print_json
-    from cgpause.offline import pictures
 
     given: Globals = context.obj
     with exits():
         policies = list(dict.fromkeys(policy or Policy))
-        if picture is not None:
-            pictures.check(picture)
-        replayed = command.Replayed(trace, policies, given.config())
+        values = command.replayed(trace, policies, given.config())
     if output is not None:
-        print_json(replayed.values)
+        print_json(values)
     else:
-        command.show(replayed.values)
-    if picture is not None:
-        _draw(picture, replayed.picture)
-
-
-def _draw(path: str, picture: Callable[[], bytes]) -> None:
-    """Write a picture after the result was printed: a disk that is full by now must not cost the result."""
-    from cgpause.offline import pictures
-
-    with exits():
-        pictures.write(path, picture())
-    typer.echo(f"wrote {printable(path)}", err=True)
+        command.show(values)

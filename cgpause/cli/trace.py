@@ -75,34 +75,24 @@ def _size(count: int) -> str:
 # --- replay ----------------------------------------------------------------------------------------------------------
 
 
-class Replayed:
-    """A trace under each policy."""
+def replayed(path: str, policies: Sequence[Policy], config: Config) -> dict[str, Any]:
+    """Replay a trace under each policy, with progress bars; return the results for JSON.
 
-    def __init__(self, path: str, policies: Sequence[Policy], config: Config) -> None:
-        """Replay the trace, with progress bars.
-
-        Raises:
-            TraceError: the trace cannot be read.
-        """
-        self._results: list[report.PolicyReport] = []
-        with bars() as begin:
-            self._trace = trace = load_trace(path, _reading(begin("reading", 1.0)))
-            for policy in policies:
-                chosen = replace(config, policy=policy)
-                move = begin(policy, 2 * trace.samples)
-                move(0, f"{trace.samples} samples")
-                outcome = replay(trace, chosen, _every(move, 0))
-                guess = estimate(trace, chosen, _every(move, trace.samples))
-                self._results.append(report.PolicyReport(chosen, outcome, guess))
-                move(2 * trace.samples, f"{trace.samples} samples")
-        self.values = report.values(trace, self._results)
-        """The results, ready for JSON."""
-
-    def picture(self) -> bytes:
-        """Return the results as a PNG."""
-        from cgpause.offline.trace.plot import picture  # noqa: PLC0415 - matplotlib is an extra
-
-        return picture(self.values, self._trace, self._results)
+    Raises:
+        TraceError: the trace cannot be read.
+    """
+    results: list[report.PolicyReport] = []
+    with bars() as begin:
+        trace = load_trace(path, _reading(begin("reading", 1.0)))
+        for policy in policies:
+            chosen = replace(config, policy=policy)
+            move = begin(policy, 2 * trace.samples)
+            move(0, f"{trace.samples} samples")
+            outcome = replay(trace, chosen, _every(move, 0))
+            guess = estimate(trace, chosen, _every(move, trace.samples))
+            results.append(report.PolicyReport(chosen, outcome, guess))
+            move(2 * trace.samples, f"{trace.samples} samples")
+    return report.values(trace, results)
 
 
 def _reading(move: Move) -> Callable[[int, int], None]:

@@ -6,7 +6,7 @@
 _cgpause() {
     COMPREPLY=()
     case $3 in
-        --config | --export | --picture) compopt -o default ;;
+        --config | --export) compopt -o default ;;
         bug-report | record | replay | simulate | --hash-names | --keep-names | --list)
             if [[ $2 == -* ]]; then _cgpause "$1" "$2" ''; else compopt -o default; fi
             ;;

@@ -166,8 +166,8 @@ def test_tab_completes_the_files_of_commands_and_their_options(shell: Shell) -> 
 
     assert shell.called(f"cgpause bug-report {shell.tree.folder}/rep\tmine") == ["bug-report", f"{folder}/mine"]
     assert shell.called(f"cgpause lab simulate {shell.tree.folder}/rep\tmine") == ["lab", "simulate", f"{folder}/mine"]
-    words = shell.called(f"cgpause lab simulate --picture {shell.tree.folder}/rep\ta.png --seed 1")
-    assert words == ["lab", "simulate", "--picture", f"{folder}/a.png", "--seed", "1"]
+    words = shell.called(f"cgpause top --export {shell.tree.folder}/rep\ta.svg --once")
+    assert words == ["top", "--export", f"{folder}/a.svg", "--once"]
     assert shell.called(f"cgpause bug-report --k\t{folder}/m") == ["bug-report", "--keep-names", f"{folder}/m"]
 
 
@@ -215,7 +215,7 @@ def test_fish_offers_the_same(tree: FakeTree, tmp_path: Path) -> None:
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause --config {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause bug-report {tmp_path}/h", env)
     assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate {tmp_path}/h", env)
-    assert f"{tmp_path}/home/" in fish_offers(f"cgpause lab simulate --picture {tmp_path}/h", env)
+    assert f"{tmp_path}/home/" in fish_offers(f"cgpause top --export {tmp_path}/h", env)
     assert fish_offers("cgpause bug-report --k", env) == ["--keep-names"]
 
 

@@ -27,7 +27,6 @@ dependencies = ["psutil>=5.9", "typer"]
 [project.optional-dependencies]
 dev = ["mypy>=1", "pytest>=8", "pytest-cov", "hypothesis[cli]>=6"]
 other = ["colour>=1"]
-plots = ["matplotlib"]
 """
 
 

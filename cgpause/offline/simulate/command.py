@@ -125,7 +125,7 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-# --- words for table and picture -------------------------------------------------------------------------------------
+# --- words for the table -------------------------------------------------------------------------------------
 
 
 def size(load: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cgpause.config.settings import Config
 from cgpause.core.model import CgroupId, Headroom, Mechanism, PodUsage, Sacrifice, Sample
@@ -34,8 +34,6 @@ class Estimate:
     recorded_last_bytes: int
     """Recorded headroom at the end."""
     holds: tuple[Hold, ...]
-    headroom: tuple[tuple[float, int], ...] = field(repr=False)
-    """Points of the estimate: Unix seconds, bytes."""
 
 
 class Track:
@@ -126,7 +124,7 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
     It ends with the first recorded OOM kill that was not at a pod's own limit, or with the first gap.
     """
     state, keeper, incidents, tracks = State(), Keeper(), Incidents(), _Tracks(config)
-    headrooms: list[tuple[float, int]] = []
+    headrooms: list[int] = []
     recorded_lowest = recorded_last = 0
     ends_with_kill, at_s = False, trace.from_s
     for number, moment in enumerate(trace.moments(), start=1):
@@ -144,7 +142,7 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
         headroom = _with_saved(sample.headroom, saved)
         recorded_last = sample.headroom.available_bytes
         recorded_lowest = min(recorded_lowest, recorded_last) if headrooms else recorded_last
-        headrooms.append((at_s, headroom.available_bytes))
+        headrooms.append(headroom.available_bytes)
         current = {pod.cgroup: amount for amount, pod in usages}
         keeper.drop_gone(current, at_s)
         keeper.mark({key: why for key, why in distress.items() if not tracks.lags(key)})
@@ -159,12 +157,11 @@ def estimate(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Estim
     return Estimate(
         until_s=at_s,
         ends_with_kill=ends_with_kill,
-        lowest_bytes=min(amount for _, amount in headrooms),
+        lowest_bytes=min(headrooms),
         recorded_lowest_bytes=recorded_lowest,
-        last_bytes=headrooms[-1][1],
+        last_bytes=headrooms[-1],
         recorded_last_bytes=recorded_last,
         holds=keeper.finish(),
-        headroom=tuple(headrooms),
     )
 
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/measurements/evaluation.md, drawn by matplotlib (the extra `plots`) from the results file."""
+"""The pictures of docs/measurements/evaluation.md, drawn by matplotlib from the results file."""
 
 from __future__ import annotations
 

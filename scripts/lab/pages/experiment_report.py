@@ -284,7 +284,7 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
     except ModuleNotFoundError as e:
         if e.name != "matplotlib":
             raise
-        return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[plots]')"
+        return f"wrote {REPORT}, and no plots: matplotlib is not installed (pip install 'cgpause[dev]')"
     for file in PLOTS:
         draw_plot(file, results, folder / file)
     return f"wrote {REPORT} and {len(PLOTS)} plots"

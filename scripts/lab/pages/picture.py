@@ -1,4 +1,4 @@
-"""Saving of docs/ pictures that matplotlib draws (the extra `plots`)."""
+"""Saving of docs/ pictures that matplotlib draws."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-from cgpause.offline.pictures import png
-
 _COLOURS = 96
 """Number of colours in a saved picture: it shrinks the file to a third without a visible difference."""
+_DPI = 110
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -20,6 +19,8 @@ def save(figure: Figure, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with Image.open(io.BytesIO(png(figure))) as drawn:
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=_DPI)
+    with Image.open(image) as drawn:
         few = drawn.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
         few.save(path, format="png", optimize=True)

@@ -38,7 +38,6 @@ def guest_requirements(pyproject: str) -> Requirements:
     project = tomllib.loads(pyproject)["project"]
     optional = dict(project.get("optional-dependencies", {}))
     dev = [line for line in optional.pop("dev", []) if _name(line) in TEST_REQUIREMENTS]
-    optional.pop("plots", None)  # only the host draws pictures
     extras = [line for lines in optional.values() for line in lines]
     return Requirements(runtime=tuple(project.get("dependencies", [])), tests=tuple(dev + extras))
 

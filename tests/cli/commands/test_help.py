@@ -115,7 +115,7 @@ HEAVY = {"rich", "pydantic", "psutil", "logging", "tomllib", "json", "socket"} |
     "cli.acting cli.check cli.output cli.top"
 )
 SMALLER = {"rich", "pydantic", "psutil", "tomllib"} | ours("config daemon policy restore")
-OF_STATUS = {"pydantic", "psutil", "prometheus_client", "matplotlib"} | ours(
+OF_STATUS = {"pydantic", "psutil", "prometheus_client"} | ours(
     "daemon restore telemetry cli.check cli.top cli.acting policy.decide policy.reserve offline.parallel"
 )
 

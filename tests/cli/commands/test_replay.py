@@ -1,4 +1,4 @@
-"""`cgpause lab replay`: its output and picture, its reproducibility, and its errors for a file that is no trace."""
+"""`cgpause lab replay`: its output, its reproducibility, and its errors for a file that is no trace."""
 
 from __future__ import annotations
 
@@ -98,15 +98,10 @@ def test_only_the_policies_asked_for_are_replayed_as_configured(trace: str, tmp_
     )
 
 
-def test_the_same_trace_gives_the_same_bytes(trace: str, tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        result = invoke("lab", "replay", trace, "--picture", str(tmp_path / name), "-ojson")
-        assert (result.exit_code, result.stderr) == (0, f"wrote {tmp_path}/{name}\n")
-        assert json.loads(result.stdout) == replayed(trace)
-
-    drawn = (tmp_path / "a.png").read_bytes()
-    assert drawn.startswith(b"\x89PNG")
-    assert drawn == (tmp_path / "b.png").read_bytes()
+def test_the_same_trace_gives_the_same_bytes(trace: str) -> None:
+    one, two = (invoke("lab", "replay", trace, "-ojson") for _ in range(2))
+    assert (one.exit_code, one.stderr) == (0, "")
+    assert one.stdout_bytes == two.stdout_bytes
 
 
 @pytest.mark.parametrize(
