@@ -15,12 +15,12 @@ from typing import NamedTuple, Self
 
 from cgpause.cli.explain import rule
 from cgpause.cli.top.line import levels, next_in_line
-from cgpause.cli.top.observe import Kept, Observer, choose
+from cgpause.cli.top.past import Kept
 from cgpause.cli.top.values import GraphPoint, Kubepods, Levels, NodeView, PodDetail, PodState, SeenPod
 from cgpause.cli.view import read_weight
 from cgpause.config.settings import Config
 from cgpause.core.clock import NS_PER_S
-from cgpause.core.errors import CgpauseError, printable
+from cgpause.core.errors import CgpauseError, CgroupGoneError, printable
 from cgpause.core.model import CgroupId, Pause, Policy, Pressure, Sample
 from cgpause.core.parse import CpuStat, parse_cpu_max, parse_cpu_stat, parse_limit
 from cgpause.daemon.learned import Learned
@@ -28,6 +28,7 @@ from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 from cgpause.kernel.psi import read_node_pressure, read_pressure
 from cgpause.ledger import high
+from cgpause.ledger.ledger import read_record
 from cgpause.pods.sampler import Sampler
 from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.tree import PodTree
@@ -78,7 +79,6 @@ class Reader:
         self._config = config
         self._sampler = Sampler(self.tree)
         self._cpus: dict[CgroupId, _CpuUse] = {}
-        self._observer = Observer()
         self._kept = Kept(history)
         self._state = State(reserve=reserve.with_peaks(known.peaks))
         self._growths = self._state.reserve.growths
@@ -111,7 +111,7 @@ class Reader:
         """Return a snapshot at `at_ns` (CLOCK_BOOTTIME); it has the details of the pod `detail_of`."""
         at = time.time()
         trouble = self._refresh(at_ns)
-        self._observer.look(self.tree, at, at_ns)
+        self._read_records()
         self._kept.look()
         sample: Sample | None
         try:
@@ -140,7 +140,7 @@ class Reader:
             pressure=pressure,
             moments=tuple(self._moments),
             pods=pods,
-            events=choose(self._kept.events, self._observer.events),
+            events=self._kept.events,
             trouble=None if trouble is None else printable(trouble),
             detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )
@@ -167,7 +167,7 @@ class Reader:
             pressure=read_pressure(cgroup),
             processes=processes,
             rule=self._rule(key),
-            events=choose(self._kept.of(tracked.pod.uid), self._observer.of(tracked.pod.uid)),
+            events=self._kept.of(tracked.pod.uid),
         )
 
     def _rule(self, key: CgroupId) -> str | None:
@@ -195,6 +195,18 @@ class Reader:
                 stat, known = parse_cpu_stat(tracked.cgroup.read("cpu.stat")), before.get(key)
                 self._cpus[key] = _CpuUse(at_ns, stat) if known is None else known.next(at_ns, stat)
         return trouble
+
+    def _read_records(self) -> None:
+        for tracked in self.tree.pods.values():
+            try:
+                record = read_record(tracked.cgroup)
+            except CgroupGoneError:
+                continue
+            except CgpauseError as e:
+                tracked.pod = replace(tracked.pod, protected=f"its record cannot be read: {e}")
+                continue
+            if record != tracked.pod.paused:
+                tracked.pod = replace(tracked.pod, paused=record)
 
     def _add_moment(self, at_ns: int, sample: Sample | None, pressure: Pressure | None) -> None:
         at_s = at_ns / NS_PER_S

@@ -1,4 +1,4 @@
-"""The source of the dashboard's last decisions: the history, or the observed events."""
+"""The dashboard's last decisions, as the history has them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cgpause.cli.top.observe import Kept, choose
-from cgpause.cli.top.values import SeenEvent
+from cgpause.cli.top.past import Kept
 from cgpause.telemetry import history
 from cgpause.telemetry.events import Event
 
 
-def seen(at: float, what: str = "paused") -> SeenEvent:
-    return SeenEvent(at, what, "default/web", "seen")
-
-
 def note(path: Path, at: float, reason: str = "no room") -> None:
     history.append(str(path), Event(at, "paused", "default/web", "uid", reason), 1 << 20)
-
-
-@pytest.mark.parametrize(
-    ("kept", "observed", "expected"),
-    [
-        pytest.param([], [seen(1)], "observed", id="no-history"),
-        pytest.param([seen(1)], [], "kept", id="nothing-seen"),
-        pytest.param([seen(10)], [seen(12)], "kept", id="it-may-be-a-little-late"),
-        pytest.param([seen(10)], [seen(20)], "observed", id="not-written-any-more"),
-    ],
-)
-def test_the_history_is_shown_unless_more_was_seen(
-    kept: list[SeenEvent], observed: list[SeenEvent], expected: str
-) -> None:
-    assert choose(kept, observed) == tuple({"kept": kept, "observed": observed}[expected])
 
 
 def test_the_history_is_read_again_when_there_is_more(tmp_path: Path) -> None:
