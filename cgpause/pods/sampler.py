@@ -9,12 +9,13 @@ import errno
 import logging
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, HostError, KernelReadError
 from cgpause.core.model import CgroupId, Headroom, Owner, PodUsage, Sample
-from cgpause.core.parse import parse_limit, parse_meminfo, parse_number, parse_reclaimable
+from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_meminfo, parse_number, parse_reclaimable
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
@@ -90,6 +91,7 @@ class Sampler:
         """Time of the last reading of all pods."""
         self._beside_bytes = 0
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
+        self._limit_ooms = 0
         self._kubelet = KubeletThresholds(kubelet_config)
 
     def follow_kubelet(self, at_ns: int) -> bool:
@@ -151,13 +153,25 @@ class Sampler:
             pods = self._read_all(at_ns)
         cpus = os.cpu_count() or 1
         return Sample(
-            at_ns, headroom, tuple(pods), self._tree.read_at_ns, late_ns, cpus, self._idle_cpus(at_ns, cpus), cost_ns
+            at_ns=at_ns,
+            headroom=headroom,
+            pods=tuple(pods),
+            read_at_ns=self._tree.read_at_ns,
+            late_ns=late_ns,
+            cpus=cpus,
+            idle_cpus=self._idle_cpus(at_ns, cpus),
+            cost_ns=cost_ns,
+            limit_ooms=self._limit_ooms,
         )
 
     def add_details(self, sample: Sample) -> Sample:
-        """Read the pods' details (`PodTree.read_details`) and return `sample`, the last one taken, with them."""
+        """Read the details of pods (`PodTree.read_details`) and kubepods; return `sample`, the last one, with them."""
         tree = self._tree
         tree.read_details(sample.at_ns)
+        if tree.kubepods is not None:
+            with suppress(CgpauseError):  # kubepods is gone
+                events = parse_flat_keyed(tree.kubepods.read("memory.events.local"), "memory.events.local")
+                self._limit_ooms = events.get("oom", 0)
         pods = []
         for usage in sample.pods:
             tracked = tree.pods[usage.pod.cgroup]
@@ -165,7 +179,7 @@ class Sampler:
             if tracked.usage is usage and usage.pod is not tracked.pod:
                 tracked.usage = PodUsage(usage.memory_current_bytes, tracked.pod)
             pods.append(tracked.usage or usage)
-        return replace(sample, pods=tuple(pods), read_at_ns=tree.read_at_ns)
+        return replace(sample, pods=tuple(pods), read_at_ns=tree.read_at_ns, limit_ooms=self._limit_ooms)
 
     def _read_all(self, at_ns: int) -> list[PodUsage]:
         """Read memory.current of every pod."""

@@ -49,6 +49,7 @@ class Node:
         self.pods: list[PodUsage] = []
         self.growths: dict[CgroupId, Growth] = {}
         self.memory = ReserveState(sampled_at_ns=NOW - 5 * MS, idle_cpus=idle_cpus)
+        self.limit_ooms = 0
 
     def add(
         self,
@@ -85,7 +86,9 @@ class Node:
 
     def sample(self) -> Sample:
         headroom = Headroom(TOTAL, int(self.free * MIB), None, 0)
-        return Sample(NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus)
+        return Sample(
+            NOW, headroom, tuple(self.pods), NOW - S, idle_cpus=self.memory.idle_cpus, limit_ooms=self.limit_ooms
+        )
 
     def state(self) -> State:
         """Return the state 5 ms before the sample: too short a time to change any rate."""

@@ -111,6 +111,18 @@ def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: 
     assert (sample.headroom.kubepods_used_bytes, sample.headroom.kubepods_max_bytes) == (700000, None)
 
 
+def test_kills_at_the_limit_of_kubepods_are_read_with_the_details(
+    fake: FakeTree, tree: PodTree, sampler: Sampler
+) -> None:
+    tree.refresh(0)
+    assert sampler.add_details(sampler.sample(S)).limit_ooms == 0, "a kernel before 5.2 has no such file"
+    events = fake.kubepods / "memory.events.local"
+    events.write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 0\noom_group_kill 0\n")
+    assert sampler.sample(2 * S).limit_ooms == 0
+    assert sampler.add_details(sampler.sample(2 * S)).limit_ooms == 3
+    assert sampler.sample(3 * S).limit_ooms == 3
+
+
 @pytest.mark.parametrize(
     ("grown", "still", "after_ns", "expected"),
     [

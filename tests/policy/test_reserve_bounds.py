@@ -19,7 +19,7 @@ from cgpause.core.model import (
     PodUsage,
     Resume,
 )
-from cgpause.policy.reserve import BACKOFF_S, PATIENCE, runnable_pods
+from cgpause.policy.reserve import BACKOFF_S, PATIENCE, observe, runnable_pods
 
 # Rule 3, bounded: the pod that is excused
 
@@ -53,6 +53,43 @@ def test_a_pod_is_excused_when_pauses_have_cost_more_than_a_restart(
     if excused:
         assert done.actions[0].reason == EXCUSED
         assert [place.excused for place in done.grants.places if place.usage.pod.uid == "b"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("free", "ooms", "cost_s", "resumed"),
+    [
+        pytest.param(30, 6, PATIENCE * BACKOFF_S, {"b", "c"}, id="futile"),
+        pytest.param(30, 5, PATIENCE * BACKOFF_S, {"b"}, id="one-kill-is-too-few"),
+        pytest.param(30, 6, PATIENCE * BACKOFF_S - 0.001, set(), id="too-early"),
+        pytest.param(60, 6, PATIENCE * BACKOFF_S, {"b"}, id="the-first-can-end"),
+    ],
+)
+def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
+    free: float, ooms: int, cost_s: float, resumed: set[str]
+) -> None:
+    node = waiting(cost_s, claim=170, free=free).add("c", 100, claim=200, paused_s=1, known={"ran_ns": 0})
+    node.add("d", 100, claim=200, paused_s=1, known={"ran_ns": 0}, priority=-1)
+    node.memory = replace(node.memory, ooms_before=4)
+    node.limit_ooms = ooms
+    done = node.step()
+    assert {action.pod.uid for action in done.actions if isinstance(action, Resume)} == resumed
+    growths = done.state.growths.pods
+    assert {usage.pod.uid for usage in node.pods if growths[usage.pod.cgroup].excused} == resumed
+    assert done.grants.unsafe is (free == 30)
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "before", "expected"),
+    [
+        pytest.param(0.0, 4, 7, id="nothing-waits"),
+        pytest.param(1.0, 4, 4, id="pauses-cost-time"),
+        pytest.param(1.0, None, 7, id="the-first-sample"),
+    ],
+)
+def test_kills_count_from_the_time_from_which_pauses_cost(cost_s: float, before: int | None, expected: int) -> None:
+    node = waiting(cost_s)
+    node.limit_ooms = 7
+    assert observe(replace(node.memory, ooms_before=before), node.sample()).ooms_before == expected
 
 
 def test_a_pod_fits_if_the_first_and_the_excused_pods_leave_its_expected_demand() -> None:

@@ -121,6 +121,7 @@ def histories(draw: st.DrawFn) -> list[TracedSample]:
                     late_ns=draw(st.integers(0, 10**6)) * 1000,
                     cpus=draw(st.sampled_from([64, 65])),
                     idle_cpus=draw(st.integers(0, 640)) / 10,
+                    limit_ooms=draw(st.integers(0, 9)),
                 ),
                 oom_kills=counted,
                 own_ooms=counted,

@@ -99,6 +99,7 @@ class SimDaemon:
         self._tight = False
         self._details_at_s = 0.0
         self._read_at_ns = 0
+        self._limit_ooms = 0
         self._tick = 0
         self._acting_until_s = 0.0
         self._tick_at(engine.now_s)
@@ -122,6 +123,7 @@ class SimDaemon:
             late_ns=int(self._late_s * _NS),
             cpus=math.ceil(engine.cpus),
             idle_cpus=self._idle_cpus(),
+            limit_ooms=self._limit_ooms,
         )
 
     def _charge(self) -> None:
@@ -163,6 +165,7 @@ class SimDaemon:
         if is_due:
             self._details_at_s = self._engine.now_s + _DETAILS_S
             self._read_at_ns = self._now_ns()
+            self._limit_ooms = self._node.oom_kills
             for pod in self._engine.pods:
                 self._engine.settle(pod)
                 facts = pod.facts

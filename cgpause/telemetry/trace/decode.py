@@ -50,6 +50,7 @@ class Decoder:
         self._headroom: Headroom | None = None
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
+        self._limit_ooms = 0
         self._at_ns: int | None = None
 
     def feed(self, line: bytes) -> TracedSample | None:
@@ -99,6 +100,7 @@ class Decoder:
         self._headroom = None
         self._cpus = (1, 0.0)
         self._read_at_ns = 0
+        self._limit_ooms = 0
 
     def _pod(self, values: dict[str, Any]) -> None:
         number = _whole(values, "pod")
@@ -167,6 +169,8 @@ class Decoder:
             self._cpus = _cpus(values["i"])
         if "d" in values:
             self._read_at_ns = _whole(values, "d", at_ns // 1000) * 1000
+        if "k" in values:
+            self._limit_ooms = _whole(values, "k")
         for number, amount in _pairs(values, "m"):
             pod = self._known(number)
             self._current[number] = _checked(amount * quantum, "m")
@@ -184,7 +188,15 @@ class Decoder:
         self._at_ns = at_ns
         late_ns = _whole(values, "l", _MOST // 1000) * 1000 if "l" in values else 0
         return TracedSample(
-            Sample(at_ns, headroom, tuple(self._usages.values()), self._read_at_ns, late_ns, *self._cpus),
+            Sample(
+                at_ns,
+                headroom,
+                tuple(self._usages.values()),
+                self._read_at_ns,
+                late_ns,
+                *self._cpus,
+                limit_ooms=self._limit_ooms,
+            ),
             oom_kills={self._pods[number].cgroup: count for number, count in self._kills.items()},
             own_ooms={self._pods[number].cgroup: count for number, count in self._own.items()},
             time_s=round(header.time_s + since_ns / 1e9, 6),

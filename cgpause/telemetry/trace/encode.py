@@ -78,6 +78,7 @@ class Encoder:
         self._host: tuple[object, ...] | None = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
+        self._limit_ooms = 0
 
     def begin(self, at_ns: int, time_s: float) -> str:
         """Return a header: the lines after it need none of the lines before it."""
@@ -87,6 +88,7 @@ class Encoder:
         self._host = None
         self._available = self._used = self._read_ns = -1
         self._cpus = self._idle = -1
+        self._limit_ooms = 0
         return _line(
             {
                 "cgpause_trace": SCHEMA,
@@ -114,6 +116,8 @@ class Encoder:
         if sample.read_at_ns != self._read_ns:
             self._read_ns = sample.read_at_ns
             values["d"] = sample.read_at_ns // 1000
+        if sample.limit_ooms != self._limit_ooms:
+            self._limit_ooms = values["k"] = sample.limit_ooms
         self._add_pods(moment, values, lines)
         lines.append(_line(values))
         return lines
