@@ -253,7 +253,7 @@ class Node:
     def __init__(self, tree: Kubepods, pods: int) -> None:
         self.tree = tree
         self._loads = 0
-        sleeper = [str(ensure_program("worker")), "pause"]
+        sleeper = ["sleep", "infinity"]  # not the sandbox's program: a pod with nothing else has no program
         for number in range(pods):
             spec = _spec(f"sleeper-{number}")
             tree.add_pod(spec)

@@ -232,11 +232,14 @@ def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
     assert tracked.pod.spared_until_ns == 2 * S + int(SPARED_S * S), "a program may have the name of a runtime"
 
 
+@pytest.mark.parametrize(
+    ("waits", "seconds"), [pytest.param(RUNTIME, 1, id="a-runtime-works"), pytest.param(SANDBOX, 10, id="nothing-does")]
+)
 def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch
+    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch, waits: Inside, seconds: int
 ) -> None:
     looks: list[Inside] = []
-    found = [SANDBOX]
+    found = [waits]
 
     def look(_: Cgroup) -> Inside:
         looks.append(found[0])
@@ -247,19 +250,19 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
     for child in filter(Path.is_dir, path.iterdir()):
         (child / "memory.current").write_text("0\n")
     (tracked,) = tree.refresh(0)[0]
-    for at_ns in (S, 2 * S - 1, 2 * S):
+    for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
         tree.look_for_programs(at_ns)
         assert tracked.pod.unmade, "also where it waited before the daemon started"
     assert len(looks) == 2
     found[0] = PROGRAM
-    for at_ns in (3 * S, 4 * S, 5 * S):
+    for at_ns in (21 * S, 40 * S, 60 * S):
         tree.look_for_programs(at_ns)
         assert not tracked.pod.unmade
     assert len(looks) == 3
     assert not tracked.kind.has_program, "whether it listens was asked when the daemon started"
-    tree.starts(tracked, 6 * S)
-    tree.look_for_programs(6 * S)
-    tree.look_for_programs(6 * S + 1)
+    tree.starts(tracked, 61 * S)
+    tree.look_for_programs(61 * S)
+    tree.look_for_programs(61 * S + 1)
     assert len(looks) == 5
     assert tracked.kind.has_program
 
