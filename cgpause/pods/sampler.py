@@ -15,7 +15,7 @@ from typing import Self
 
 from cgpause.core.errors import CgpauseError, CgroupGoneError, HostError, KernelReadError
 from cgpause.core.model import CgroupId, Headroom, Owner, PodUsage, Sample
-from cgpause.core.parse import parse_flat_keyed, parse_limit, parse_meminfo, parse_number, parse_reclaimable
+from cgpause.core.parse import MemInfo, parse_flat_keyed, parse_limit, parse_meminfo, parse_number, parse_reclaimable
 from cgpause.kernel.cgroupfs import Cgroup
 from cgpause.kernel.cpu_time import CpuTime
 from cgpause.kernel.logfmt import fields
@@ -52,23 +52,27 @@ class _KubepodsFiles:
         for fd in self._fds:
             os.close(fd)
 
-    def read(self) -> tuple[int | None, int, int]:
-        """Return memory.max (None without a limit), memory.current and its reclaimable part, all in bytes.
+    def read(self) -> tuple[int | None, int]:
+        """Return memory.max (None without a limit) and memory.current, in bytes.
 
         Raises:
             CgroupGoneError: kubepods was removed.
             KernelReadError, MalformedError: a file cannot be read or understood.
         """
-        limit_fd, current_fd, stat_fd = self._fds
+        limit = parse_limit(self._pread(0, 32), f"{self.path}/memory.max")
+        return limit, parse_number(self._pread(1, 32), f"{self.path}/memory.current")
+
+    def read_reclaimable(self) -> int:
+        """Return the reclaimable part of memory.current, in bytes; errors as in `read`."""
+        return parse_reclaimable(self._pread(2, 8192))
+
+    def _pread(self, number: int, size: int) -> bytes:
         try:
-            limit = parse_limit(os.pread(limit_fd, 32, 0), f"{self.path}/memory.max")
-            current = parse_number(os.pread(current_fd, 32, 0), f"{self.path}/memory.current")
-            reclaimable = parse_reclaimable(os.pread(stat_fd, 8192, 0))
+            return os.pread(self._fds[number], size, 0)
         except OSError as e:
             if e.errno in (errno.ENODEV, errno.ENOENT):
                 raise CgroupGoneError(self.path) from e
             raise KernelReadError(self.path, e) from e
-        return limit, current, reclaimable
 
 
 class Sampler:
@@ -125,16 +129,35 @@ class Sampler:
         Raises:
             MalformedError, KernelReadError: a file cannot be understood or read.
         """
-        try:
-            node = parse_meminfo(os.pread(self._meminfo_fd, 4096, 0))
-        except OSError as e:
-            raise KernelReadError("/proc/meminfo", e) from e
+        node = self._read_node()
         limit, used = self._read_kubepods()
         capacity = Headroom(node.total_bytes, node.available_bytes, limit, used).capacity_bytes
         threshold = eviction_bytes(
             self._kubelet.thresholds, node_total_bytes=node.with_hugetlb_bytes, capacity_bytes=capacity
         )
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
+
+    def least_available_bytes(self) -> int:
+        """Return a lower bound of the headroom's `available_bytes`: memory.stat, the slowest file, is not read.
+
+        Page cache counts as used. It is 0 if kubepods is another one than at the last `headroom`.
+
+        Raises:
+            CgroupGoneError: kubepods was removed.
+            MalformedError, KernelReadError: a file cannot be understood or read.
+        """
+        kubepods, found = self._kubepods, self._tree.kubepods
+        if kubepods is None or found is None or kubepods.id != found.id:
+            return 0
+        limit, current = kubepods.read()
+        available = self._read_node().available_bytes
+        return available if limit is None else min(available, limit - current)
+
+    def _read_node(self) -> MemInfo:
+        try:
+            return parse_meminfo(os.pread(self._meminfo_fd, 4096, 0))
+        except OSError as e:
+            raise KernelReadError("/proc/meminfo", e) from e
 
     def sample(
         self, at_ns: int, *, late_ns: int = 0, cost_ns: int = 0, moving: Iterable[PodUsage] | None = None
@@ -249,9 +272,10 @@ class Sampler:
             if self._kubepods is None or held != cgroup.id:
                 self._drop_kubepods()
                 self._kubepods = _KubepodsFiles(cgroup)
-            limit, current, reclaimable = self._kubepods.read()
+            limit, current = self._kubepods.read()
+            used = max(current - self._kubepods.read_reclaimable(), 0)
             self.kubepods_current_bytes = current
-            return limit, max(current - reclaimable, 0)
+            return limit, used
         except CgroupGoneError:
             # An ordinary event: without kubepods there is no pod to pause, and the sampler reads the node alone.
             self._drop_kubepods()

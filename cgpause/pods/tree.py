@@ -77,6 +77,8 @@ class PodTree:
         """Time of the last `read_details`; 0: never."""
         self.kinds = kinds or Kinds()
         self._words = words or Words(root)
+        self._look_at_ns = 0
+        """Earliest time of the next look for programs in any pod."""
         self._refreshed = False
         self._complained: set[CgroupId] = set()
         self._own_uid = own_pod_uid()
@@ -212,7 +214,7 @@ class PodTree:
         A pod that listens stays a service. A pod of a workload that is known not to listen is not treated as starting.
         """
         tracked.kind.started_ns, tracked.kind.paused_ns = at_ns, 0
-        tracked.kind.look_at_ns = 0
+        tracked.kind.look_at_ns = self._look_at_ns = 0
         if tracked.pod.unmade:  # until the next look: there may be none while memory is not tight
             tracked.pod = replace(tracked.pod, unmade=False)
         tracked.kind.word_asked = False
@@ -273,8 +275,10 @@ class PodTree:
 
     def look_for_programs(self, at_ns: int) -> None:
         """Look whether programs run in the pods; call it before a sample (`look_for_program`)."""
-        for tracked in self.pods.values():
-            look_for_program(tracked, at_ns)
+        if at_ns >= self._look_at_ns:
+            for tracked in self.pods.values():
+                look_for_program(tracked, at_ns)
+            self._look_at_ns = min((tracked.kind.look_at_ns for tracked in self.pods.values()), default=0)
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:
         """Treat a pod as a service from now on: a process was started in it from outside, perhaps by an exec probe."""
@@ -415,6 +419,7 @@ class PodTree:
         pod = Pod(cgroup.id, found.uid, found.qos, None, None, None, None)
         tracked = TrackedPod(cgroup, pod)
         self.pods[pod.cgroup] = tracked
+        self._look_at_ns = 0
         return tracked
 
 

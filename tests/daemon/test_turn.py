@@ -12,7 +12,7 @@ from helpers.actuating import Bench
 from helpers.nodes import pod, sample
 
 from cgpause.config.settings import Config
-from cgpause.core.model import PodUsage, Sample
+from cgpause.core.model import Headroom, PodUsage, Sample
 from cgpause.daemon import loop as loop_module
 from cgpause.daemon.distress import Distress
 from cgpause.daemon.intake import Intake
@@ -21,7 +21,7 @@ from cgpause.kernel.inotify import Changes, PodChange, Watch
 from cgpause.pods.refresh_times import RefreshTimes
 from cgpause.pods.tracked import TrackedPod
 from cgpause.policy.decide import State
-from cgpause.policy.schedule import Schedule
+from cgpause.policy.schedule import Quiet, Schedule
 
 S = 1_000_000_000
 
@@ -83,6 +83,38 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     assert taken == [1000 * S + 3 * S // 4]
     assert late == [3 * S // 4]
     assert times == taken, "the figures reach up to this sample"
+
+
+@pytest.mark.parametrize(
+    ("least", "exact", "rests", "reads"),
+    [
+        pytest.param(60, 60, True, 0, id="the-lower-bound-is-enough"),
+        pytest.param(40, 60, True, 1, id="page-cache-is-headroom-too"),
+        pytest.param(40, 40, False, 1, id="much-of-the-headroom-is-taken"),
+    ],
+)
+def test_the_headroom_is_read_in_full_only_if_its_lower_bound_does_not_suffice(
+    least: int,
+    exact: int,
+    rests: bool,  # noqa: FBT001 - a table
+    reads: int,
+) -> None:
+    read: list[int] = []
+
+    def headroom() -> Headroom:
+        read.append(exact)
+        return Headroom(1000, exact, None, 0)
+
+    part: Any = SimpleNamespace(apply=quiet)
+    sampler: Any = SimpleNamespace(least_available_bytes=lambda: least, headroom=headroom, kubepods_current_bytes=0)
+    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=quiet)
+    loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
+    loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
+    loop.schedule = Schedule(quiet=Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4))
+
+    assert loop._rests(1001 * S) is rests
+    assert len(read) == reads
+    assert loop.schedule.sample_at_ns == (1001 * S + S // 4 if rests else 0)
 
 
 def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -> None:

@@ -111,6 +111,26 @@ def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: 
     assert (sample.headroom.kubepods_used_bytes, sample.headroom.kubepods_max_bytes) == (700000, None)
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        pytest.param("1000000", 300_000, id="page-cache-counts-as-used"),
+        pytest.param("max", NODE.available_bytes, id="no-limit"),
+        pytest.param(str(1 << 40), NODE.available_bytes, id="the-node-is-tighter"),
+    ],
+)
+def test_a_lower_bound_of_the_headroom_needs_no_memory_stat(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, limit: str, expected: int
+) -> None:
+    tree.refresh(0)
+    assert sampler.least_available_bytes() == 0, "no headroom was read yet"
+    fake.set_used(600_000, reclaimable_bytes=100_000)
+    sampler.headroom()
+    (fake.kubepods / "memory.max").write_text(f"{limit}\n")
+    (fake.kubepods / "memory.stat").write_text("")
+    assert sampler.least_available_bytes() == expected
+
+
 def test_kills_at_the_limit_of_kubepods_are_read_with_the_details(
     fake: FakeTree, tree: PodTree, sampler: Sampler
 ) -> None:
@@ -231,6 +251,7 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: P
     fake.kubepods.rename(fake.folder / "away")
     tree.refresh(1)
     assert sampler.headroom().kubepods_max_bytes is None
+    assert sampler.least_available_bytes() == 0
     shutil.copytree(fake.folder / "away", fake.kubepods)
     (fake.kubepods / "memory.max").write_text("77\n")
     tree.refresh(2)
