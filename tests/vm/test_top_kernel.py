@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from helpers.terminals import TerminalProgram
@@ -15,6 +17,8 @@ from vm.realnode import FULL_MIB, NOT_HELD_LONG, PAUSED, QUICK, Node, Start, cpu
 
 from cgpause.kernel.find_daemon import DaemonState, RunningDaemon, find_daemon
 
+STATE = "/var/lib/cgpause"
+"""The only folder in which the daemon, in the sandbox of the shipped unit, can keep a history."""
 DOWN = "\x1b[B"
 PATIENCE_S = 900  # for an emulated CPU under pressure
 
@@ -23,9 +27,14 @@ PATIENCE_S = 900  # for an emulated CPU under pressure
 def top(node: Node) -> Iterator[TerminalProgram]:
     (node.folder / "config.toml").write_text(QUICK + NOT_HELD_LONG)
     argv = [sys.executable, "-m", "cgpause", "--cgroup-root", str(node.root), "--log-dir", str(node.kubepods.log_dir)]
-    argv += ["--config", str(node.folder / "config.toml"), "top"]
-    with TerminalProgram(argv, columns=120, lines=40) as program:
-        yield program
+    argv += ["--config", str(node.folder / "config.toml"), "--state-dir", STATE, "top"]
+    shutil.rmtree(STATE, ignore_errors=True)  # tests of the packages leave it
+    Path(STATE).mkdir()
+    try:
+        with TerminalProgram(argv, columns=120, lines=40) as program:
+            yield program
+    finally:
+        shutil.rmtree(STATE)
 
 
 def select(top: TerminalProgram, label: str) -> None:
@@ -72,7 +81,7 @@ def test_real_pods_are_paused_frozen_and_resumed_by_its_keys(node: Node, top: Te
 def test_under_pressure_it_shows_what_the_daemon_does(node: Node, start: Start, top: TerminalProgram) -> None:
     web = node.add("web", 10, cpu_max="50000 100000")
     node.add("filler", 10, namespace="kube-system")
-    daemon = start()
+    daemon = start(options=["--state-dir", STATE])
     top.wait_for(f"daemon runs (pid {daemon.pid})", PATIENCE_S)
 
     node.resize("filler", FULL_MIB - 20)

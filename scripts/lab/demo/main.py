@@ -83,8 +83,10 @@ class Demo:
         """Run endless jobs and the daemon for a dashboard."""
         work = self._prepare()
         self._reporter.say("running jobs that have no end, with cgpause")
-        with self._tree("with") as tree, self._daemon(tree) as daemon:
-            with look(self._parent, tree.log_dir, self._config_file) as goes_on:
+        state = self._folder / "state"
+        state.mkdir()
+        with self._tree("with") as tree, self._daemon(tree, "--state-dir", str(state)) as daemon:
+            with look(self._parent, tree.log_dir, self._config_file, state) as goes_on:
 
                 def on_tick(_progress: Progress) -> None:
                     if not goes_on(daemon.read_log()):
@@ -135,9 +137,9 @@ class Demo:
         )
 
     @contextlib.contextmanager
-    def _daemon(self, tree: Kubepods) -> Iterator[DaemonProcess]:
+    def _daemon(self, tree: Kubepods, *options: str) -> Iterator[DaemonProcess]:
         self._config_file.write_text(CONFIG)
-        daemon = DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log")
+        daemon = DaemonProcess(self._parent, tree.log_dir, self._config_file, self._folder / "cgpause.log", options)
         try:
             daemon.await_start()
             yield daemon

@@ -80,7 +80,9 @@ def test_the_screen_is_drawn_and_left_as_it_was(tree: FakeTree) -> None:
 
 
 def test_a_pod_is_paused_after_a_yes_and_resumed(tree: FakeTree) -> None:
-    with shown(tree) as program:
+    state = tree.folder / "state"
+    state.mkdir()
+    with shown(tree, options=["--state-dir", str(state)]) as program:
         select(program, "default/db")
         program.type("p")
         program.wait_for("Pause default/db? It stays paused until you resume it.")
@@ -221,7 +223,7 @@ def test_it_sees_what_others_do(tree: FakeTree) -> None:
     with shown(tree) as program:
         pause_pod(tree.root, pod(tree, "web"), Owner.DAEMON, reason="needs 9.0Mi of 1.0Mi left")
         program.wait_for("1 paused")
-        program.wait_for(lambda _: "needs 9.0Mi" in program.line_with("  paused "))
+        program.wait_for(lambda _: "needs 9.0Mi" in program.line_with("default/web"))
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(200, 60), (40, 12), (20, 5), (80, 24)])
