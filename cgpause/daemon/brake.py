@@ -74,6 +74,11 @@ class Brake:
         self.surrenders = 0
         """Times the daemon gave memory.high up because another writer kept changing it."""
 
+    @property
+    def stalls(self) -> bool:
+        """Whether the use stands at the airbag: then each sample asks whether to lift it."""
+        return self._root is not None and self._root.stall.reached_ns is not None
+
     def follow(self) -> None:
         """Follow the tree and the configuration: restore an old kubepods root, open a new one, stop if disabled.
 

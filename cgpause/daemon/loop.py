@@ -105,7 +105,7 @@ class Loop:
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
         try:
-            if not self.schedule.asleep:
+            if not self.schedule.asleep and not self.intake.brake.stalls:
                 schedule = self.schedule.after_rest(self.sampler.least_available_bytes(), at_ns)
                 if schedule is not None:  # for a second at most, so that memory.high may stay as it is
                     self.schedule = schedule

@@ -86,17 +86,19 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("least", "exact", "rests", "reads"),
+    ("least", "exact", "stalls", "rests", "reads"),
     [
-        pytest.param(60, 60, True, 0, id="the-lower-bound-is-enough"),
-        pytest.param(40, 60, True, 1, id="page-cache-is-headroom-too"),
-        pytest.param(40, 40, False, 1, id="much-of-the-headroom-is-taken"),
+        pytest.param(60, 60, False, True, 0, id="the-lower-bound-is-enough"),
+        pytest.param(60, 60, True, True, 1, id="the-airbag-may-have-to-be-lifted"),
+        pytest.param(40, 60, False, True, 1, id="page-cache-is-headroom-too"),
+        pytest.param(40, 40, False, False, 1, id="much-of-the-headroom-is-taken"),
     ],
 )
 def test_the_headroom_is_read_in_full_only_if_its_lower_bound_does_not_suffice(
     least: int,
     exact: int,
-    rests: bool,  # noqa: FBT001 - a table
+    stalls: bool,  # noqa: FBT001 - a table
+    rests: bool,  # noqa: FBT001
     reads: int,
 ) -> None:
     read: list[int] = []
@@ -105,7 +107,7 @@ def test_the_headroom_is_read_in_full_only_if_its_lower_bound_does_not_suffice(
         read.append(exact)
         return Headroom(1000, exact, None, 0)
 
-    part: Any = SimpleNamespace(apply=quiet)
+    part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
     sampler: Any = SimpleNamespace(least_available_bytes=lambda: least, headroom=headroom, kubepods_current_bytes=0)
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=quiet)
     loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)

@@ -128,8 +128,10 @@ def test_it_is_written_only_when_it_moves_by_more_than_a_little(
 
 def test_nobody_is_stalled_for_long(brake: Brake, fake: FakeTree) -> None:
     apply(brake, 90, tight=True)
+    assert not brake.stalls
     apply(brake, 99, tight=True, at_s=10)
     assert in_force(fake) == AIRBAG
+    assert brake.stalls, "each sample has to ask"
     apply(brake, 98.4, tight=True, at_s=11)  # use fell by itself: the time counts anew
     apply(brake, 98.6, tight=True, at_s=12)
     assert in_force(fake) == AIRBAG
