@@ -259,8 +259,7 @@ class Sample:
     cost_ns: int = 0
     """Recent CPU time of a sample and its decision: the more it costs, the fewer samples are taken."""
     limit_ooms: int = 0
-    """Number of times that the kernel killed at the limit of kubepods (`oom` of its `memory.events.local`), as last
-    read: once a second while memory is tight."""
+    """Number of kills at the limit of kubepods that were seen so far; read once a second while memory is tight."""
 
 
 @dataclass(frozen=True, slots=True)

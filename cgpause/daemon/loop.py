@@ -105,10 +105,12 @@ class Loop:
         if self.sample is None or not (self.schedule.asleep or self.schedule.quiet):
             return False
         try:
-            if not self.schedule.asleep and not self.intake.brake.stalls:
-                schedule = self.schedule.after_rest(self.sampler.least_available_bytes(), at_ns)
-                if schedule is not None:  # for a second at most, so that memory.high may stay as it is
-                    self.schedule = schedule
+            quiet = self.schedule.quiet
+            if quiet is not None and self.schedule.tight and not self.intake.brake.stalls:
+                least, most = self.sampler.glance()
+                if quiet.holds(least, at_ns) and quiet.holds(most, at_ns):
+                    # While memory is tight, `quiet` lasts for a second: so long memory.high may stay as it is.
+                    self.schedule = self.schedule.after_rest(least, at_ns) or self.schedule
                     return True
             headroom = self.sampler.headroom()
         except CgpauseError:
@@ -157,7 +159,7 @@ class Loop:
         # Not the time at which the turn began: after half a second of other work, growth would look ten times as fast.
         at_ns = now_ns()
         if self.schedule.tight or details:
-            self.intake.tree.look_for_programs(at_ns)
+            self.intake.tree.look_for_programs(at_ns, watched=not self.intake.follower.unwatched)
         # An event makes a sample due at once; the first sample is never late.
         late_ns = max(0, at_ns - min(due_ns, turn_ns)) if due_ns else 0
         moving = None if details or config.policy is not Policy.RESERVE else self.state.reserve.growths.moving

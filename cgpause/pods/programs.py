@@ -22,15 +22,19 @@ Runtimes are recognized by their process names, and a program could use the same
 _MOST_BYTES = 32 << 20
 """Most memory of a pod without a program, for the same reason. runc's copy of itself takes some 15 MiB."""
 _INTERVAL_NS = NS_PER_S
-"""Interval of later looks at a pod without a program while a runtime works in it: the program's start is no event."""
+"""Interval of later looks at a pod without a program."""
 _REST_NS = 10 * NS_PER_S
-"""The same without a runtime: a new container is an event, but inotify may not work. A look takes half a million
-instructions (measured with 110 such pods)."""
+"""The same where only a new container can bring a program, and is an event (inotify). While a runtime works there is no
+further event: runc starts the program in a cgroup that it has made before. A look at one pod takes half a million
+instructions."""
 _NEVER_NS = 1 << 62
 
 
-def look_for_program(tracked: TrackedPod, at_ns: int) -> None:
-    """Mark the pod as unmade while no program runs in it, and spare it while a runtime works beside a program."""
+def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> None:
+    """Mark the pod as unmade while no program runs in it, and spare it while a runtime works beside a program.
+
+    `watched` is whether a new container in it is an event.
+    """
     kind = tracked.kind
     if at_ns < kind.look_at_ns or at_ns < tracked.pod.spared_until_ns:
         return
@@ -46,7 +50,8 @@ def look_for_program(tracked: TrackedPod, at_ns: int) -> None:
     if unmade is not tracked.pod.unmade:
         tracked.pod = replace(tracked.pod, unmade=unmade)
     if not is_new:  # the start of a container is an event
-        interval_ns = _INTERVAL_NS if inside is not None and inside.runtime else _REST_NS
+        rests = watched and (inside is None or not inside.runtime)
+        interval_ns = _REST_NS if rests else _INTERVAL_NS
         kind.look_at_ns = at_ns + interval_ns if unmade else _NEVER_NS
 
 

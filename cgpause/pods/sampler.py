@@ -91,11 +91,14 @@ class Sampler:
         self._kubepods: _KubepodsFiles | None = None
         self.kubepods_current_bytes: int | None = None
         """`memory.current` of kubepods when last read, with page cache; None while there is no kubepods."""
+        self._reclaimable_bytes = 0
+        """The reclaimable part of it."""
         self._all_at_ns = -_ALL_NS
         """Time of the last reading of all pods."""
         self._beside_bytes = 0
         """`memory.current` of kubepods at that time, less the sum of its pods'."""
         self._limit_ooms = 0
+        self._ooms: tuple[int, int] | None = None
         self._kubelet = KubeletThresholds(kubelet_config)
 
     def follow_kubelet(self, at_ns: int) -> bool:
@@ -137,10 +140,11 @@ class Sampler:
         )
         return Headroom(node.total_bytes, node.available_bytes, limit, used, threshold)
 
-    def least_available_bytes(self) -> int:
-        """Return a lower bound of the headroom's `available_bytes`: memory.stat, the slowest file, is not read.
+    def glance(self) -> tuple[int, int]:
+        """Return bounds of the headroom's `available_bytes` without reading memory.stat, the slowest file.
 
-        Page cache counts as used. It is 0 if kubepods is another one than at the last `headroom`.
+        For the lower bound all page cache counts as used; for the upper one, only what kubepods has more than when
+        last read. Both are 0 without a kubepods, and if it is another one than at the last `headroom`.
 
         Raises:
             CgroupGoneError: kubepods was removed.
@@ -148,10 +152,12 @@ class Sampler:
         """
         kubepods, found = self._kubepods, self._tree.kubepods
         if kubepods is None or found is None or kubepods.id != found.id:
-            return 0
+            return 0, 0
         limit, current = kubepods.read()
         available = self._read_node().available_bytes
-        return available if limit is None else min(available, limit - current)
+        if limit is None:
+            return available, available
+        return min(available, limit - current), min(available, limit - max(current - self._reclaimable_bytes, 0))
 
     def _read_node(self) -> MemInfo:
         try:
@@ -191,10 +197,7 @@ class Sampler:
         """Read the details of pods (`PodTree.read_details`) and kubepods; return `sample`, the last one, with them."""
         tree = self._tree
         tree.read_details(sample.at_ns)
-        if tree.kubepods is not None:
-            with suppress(CgpauseError):  # kubepods is gone
-                events = parse_flat_keyed(tree.kubepods.read("memory.events.local"), "memory.events.local")
-                self._limit_ooms = events.get("oom", 0)
+        self._count_ooms()
         pods = []
         for usage in sample.pods:
             tracked = tree.pods[usage.pod.cgroup]
@@ -203,6 +206,23 @@ class Sampler:
                 tracked.usage = PodUsage(usage.memory_current_bytes, tracked.pod)
             pods.append(tracked.usage or usage)
         return replace(sample, pods=tuple(pods), read_at_ns=tree.read_at_ns, limit_ooms=self._limit_ooms)
+
+    def _count_ooms(self) -> None:
+        """Count the kills at the limit of kubepods since the last call.
+
+        Several tasks can meet the limit for one kill (`oom` of memory.events.local), and one kill can end several
+        processes (`oom_kill` of memory.events, which also counts kills at limits of pods): the smaller number counts.
+        """
+        if self._tree.kubepods is None:
+            return
+        with suppress(CgpauseError):  # kubepods is gone
+            found = tuple(
+                parse_flat_keyed(self._tree.kubepods.read(file), file).get(key, 0)
+                for file, key in (("memory.events.local", "oom"), ("memory.events", "oom_kill"))
+            )
+            if self._ooms is not None:
+                self._limit_ooms += max(min(now - then for now, then in zip(found, self._ooms, strict=True)), 0)
+            self._ooms = found[0], found[1]
 
     def _read_all(self, at_ns: int) -> list[PodUsage]:
         """Read memory.current of every pod."""
@@ -273,7 +293,8 @@ class Sampler:
                 self._drop_kubepods()
                 self._kubepods = _KubepodsFiles(cgroup)
             limit, current = self._kubepods.read()
-            used = max(current - self._kubepods.read_reclaimable(), 0)
+            self._reclaimable_bytes = self._kubepods.read_reclaimable()
+            used = max(current - self._reclaimable_bytes, 0)
             self.kubepods_current_bytes = current
             return limit, used
         except CgroupGoneError:

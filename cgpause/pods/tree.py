@@ -273,11 +273,14 @@ class PodTree:
         if not tracked.kind.listens:
             self._classify(tracked, at_ns)
 
-    def look_for_programs(self, at_ns: int) -> None:
-        """Look whether programs run in the pods; call it before a sample (`look_for_program`)."""
+    def look_for_programs(self, at_ns: int, *, watched: bool = False) -> None:
+        """Look whether programs run in the pods; call it before a sample (`look_for_program`).
+
+        `watched` is whether a new container is an event, so that `starts` is called for it.
+        """
         if at_ns >= self._look_at_ns:
             for tracked in self.pods.values():
-                look_for_program(tracked, at_ns)
+                look_for_program(tracked, at_ns, watched=watched)
             self._look_at_ns = min((tracked.kind.look_at_ns for tracked in self.pods.values()), default=0)
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:

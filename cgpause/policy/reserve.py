@@ -12,8 +12,8 @@ bounded   A pause costs time only if idle CPUs could run the pod. Once pauses ha
           gave memory back meanwhile, one paused pod runs until it gives back. Its expected demand must fit beside those
           of the first pod and of the pods that this rule let run before. At twice the cost it need not fit (the
           ski-rental rule, Karlin et al. 1988). Only its growth within one reaction is reserved. If the kernel has
-          killed twice all the same and no worst demand fits, pauses prevent little: then all paused pods of its
-          priority run.
+          killed twice at the limit of kubepods since pauses began to cost, and no worst demand fits, pauses prevent
+          little: then all paused pods of its priority run.
 
 If no worst demand fits, the pod with the smallest expected demand goes on alone: few pods take all that they may.
 """
@@ -61,6 +61,8 @@ as it is; 15,682 without control."""
 _IDLE_HALF_LIFE_S = 1.0
 _LATE_HALF_LIFE_S = 10.0
 _LONGEST_LATE_S = 1.0
+_EXCUSED = "pauses have cost more time than a restart would"
+_FUTILE = ", and the kernel killed all the same"
 _ORDER = attrgetter("order")
 
 
@@ -79,7 +81,7 @@ class ReserveState:
     cost_s: float = 0.0
     """Time that pauses have cost since a pod was excused or gave back, in seconds of pods that idle CPUs could run."""
     ooms_before: int | None = None
-    """`limit_ooms` of the last sample with no such cost; None before the first sample."""
+    """`limit_ooms` of the last sample with a `cost_s` of 0; None if `cost_s` is 0."""
     unsafe_since_ns: int | None = None
     killed: Mapping[CgroupId, int] = field(default_factory=dict)
     """Bytes that each sacrificed pod could have freed, without the pods that use less since then."""
@@ -126,7 +128,7 @@ def observe(state: ReserveState, sample: Sample) -> ReserveState:
         sampled_at_ns=sample.at_ns,
         elapsed_s=elapsed_s,
         idle_cpus=kept * state.idle_cpus + (1 - kept) * sample.idle_cpus,
-        ooms_before=state.ooms_before if state.ooms_before is not None and state.cost_s else sample.limit_ooms,
+        ooms_before=state.ooms_before if state.cost_s else None,
         killed=without_effect(state.killed, sample),
     )
 
@@ -197,20 +199,20 @@ def step(
     waiting = [one for one in demands if one.is_paused and one.active and one.usage.pod.cgroup not in resumed]
     running = sum(one.active for one in demands) - len(waiting)
     runnable = runnable_pods(state.idle_cpus, sample.cpus, running, len(waiting))
-    cost_s = _left_cost_s(state, waiting) + runnable * state.elapsed_s if waiting else 0.0
-    kills = 0 if state.ooms_before is None else sample.limit_ooms - state.ooms_before
+    left_cost_s = _left_cost_s(state, waiting) if waiting else 0.0
+    cost_s = left_cost_s + runnable * state.elapsed_s if waiting else 0.0
+    ooms_before = state.ooms_before if left_cost_s and state.ooms_before is not None else sample.limit_ooms
+    is_futile = served.unsafe and sample.limit_ooms - ooms_before >= PATIENCE
     excused = {
         one.usage.pod.cgroup: place_of(one, one.expected, room, runs=True)._replace(excused=True)
-        for one in _excuse(
-            demands, waiting, growths, cost_s, left, served.nearest, is_futile=served.unsafe and kills >= PATIENCE
-        )
+        for one in _excuse(demands, waiting, growths, cost_s, left, served.nearest, is_futile=is_futile)
     }
     if excused:
         cost_s = 0.0
         places = [*(place for place in places if place.usage.pod.cgroup not in excused), *excused.values()]
     grants = Grants(room, tuple(places), served.left_bytes, served.unsafe)
     marked = _marked(growths, served.admitted, excused)
-    actions = _actions(grants, growths, capacity, config)
+    actions = _actions(grants, growths, capacity, config, is_futile=is_futile)
     unsafe_since_ns, killed = None, state.killed
     if grants.unsafe:
         unsafe_since_ns = sample.at_ns if state.unsafe_since_ns is None else state.unsafe_since_ns
@@ -225,6 +227,7 @@ def step(
         state,
         growths=marked,
         cost_s=cost_s,
+        ooms_before=ooms_before,
         unsafe_since_ns=unsafe_since_ns,
         killed=killed,
         nearest=served.nearest,
@@ -248,7 +251,7 @@ def _may_grow(grants: Grants) -> bool:
     return grants.room_bytes > 0 or any(place.runs and place.need >= 4096 for place in others)
 
 
-def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Config) -> list[Action]:
+def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Config, *, is_futile: bool) -> list[Action]:
     actions: list[Action] = []
     for place in grants.places:
         (current, pod), runs = place.usage, place.runs
@@ -257,7 +260,7 @@ def _actions(grants: Grants, growths: Growths, capacity_bytes: int, config: Conf
             if not runs:
                 actions.append(Pause(pod, current, config.mechanism.first, why))
         elif runs and place.stoppable:
-            why = "pauses have cost more time than a restart would" if place.excused else why
+            why = _EXCUSED + _FUTILE * is_futile if place.excused else why
             actions.append(Resume(pod, why))
         elif not runs and outgrows(pod, growths.pods[pod.cgroup], capacity_bytes):
             grown = grown_bytes(growths.pods[pod.cgroup])

@@ -61,7 +61,7 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
     saver = SimpleNamespace(turn=lambda at_ns, *_: times.append(at_ns))
     part = SimpleNamespace(turn=quiet, apply=quiet, due_ns=0)
     intake = SimpleNamespace(
-        tree=SimpleNamespace(config=Config(), kinds=None, look_for_programs=lambda _: None),
+        tree=SimpleNamespace(config=Config(), kinds=None, look_for_programs=quiet),
         take_in=take_in,
         distress=SimpleNamespace(scan=scan),
         follower=SimpleNamespace(unwatched=False),
@@ -86,18 +86,21 @@ def test_a_sample_has_the_time_at_which_memory_is_read(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("least", "exact", "stalls", "rests", "reads"),
+    ("bounds", "exact", "stalls", "tight", "rests", "reads"),
     [
-        pytest.param(60, 60, False, True, 0, id="the-lower-bound-is-enough"),
-        pytest.param(60, 60, True, True, 1, id="the-airbag-may-have-to-be-lifted"),
-        pytest.param(40, 60, False, True, 1, id="page-cache-is-headroom-too"),
-        pytest.param(40, 40, False, False, 1, id="much-of-the-headroom-is-taken"),
+        pytest.param((60, 65), 62, False, True, True, 0, id="the-bounds-are-enough"),
+        pytest.param((60, 65), 62, True, True, True, 1, id="the-airbag-may-have-to-be-lifted"),
+        pytest.param((60, 65), 62, False, False, True, 1, id="memory-high-has-to-follow-for-a-minute"),
+        pytest.param((40, 65), 62, False, True, True, 1, id="page-cache-is-headroom-too"),
+        pytest.param((40, 45), 40, False, True, False, 1, id="much-of-the-headroom-is-taken"),
+        pytest.param((60, 80), 80, False, True, False, 1, id="a-paused-pod-might-be-resumed"),
     ],
 )
-def test_the_headroom_is_read_in_full_only_if_its_lower_bound_does_not_suffice(
-    least: int,
+def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
+    bounds: tuple[int, int],
     exact: int,
     stalls: bool,  # noqa: FBT001 - a table
+    tight: bool,  # noqa: FBT001
     rests: bool,  # noqa: FBT001
     reads: int,
 ) -> None:
@@ -108,11 +111,11 @@ def test_the_headroom_is_read_in_full_only_if_its_lower_bound_does_not_suffice(
         return Headroom(1000, exact, None, 0)
 
     part: Any = SimpleNamespace(apply=quiet, stalls=stalls)
-    sampler: Any = SimpleNamespace(least_available_bytes=lambda: least, headroom=headroom, kubepods_current_bytes=0)
+    sampler: Any = SimpleNamespace(glance=lambda: bounds, headroom=headroom, kubepods_current_bytes=0)
     intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=quiet)
     loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
     loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
-    loop.schedule = Schedule(quiet=Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4))
+    loop.schedule = Schedule(quiet=Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4), tight=tight)
 
     assert loop._rests(1001 * S) is rests
     assert len(read) == reads

@@ -114,33 +114,47 @@ def test_values_are_read_anew_each_time(fake: FakeTree, tree: PodTree, sampler: 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [
-        pytest.param("1000000", 300_000, id="page-cache-counts-as-used"),
-        pytest.param("max", NODE.available_bytes, id="no-limit"),
-        pytest.param(str(1 << 40), NODE.available_bytes, id="the-node-is-tighter"),
+        pytest.param("1000000", (300_000, 400_000), id="page-cache-is-used-or-not"),
+        pytest.param("max", (NODE.available_bytes, NODE.available_bytes), id="no-limit"),
+        pytest.param(str(1 << 40), (NODE.available_bytes, NODE.available_bytes), id="the-node-is-tighter"),
     ],
 )
-def test_a_lower_bound_of_the_headroom_needs_no_memory_stat(
-    fake: FakeTree, tree: PodTree, sampler: Sampler, limit: str, expected: int
+def test_bounds_of_the_headroom_need_no_memory_stat(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, limit: str, expected: tuple[int, int]
 ) -> None:
     tree.refresh(0)
-    assert sampler.least_available_bytes() == 0, "no headroom was read yet"
+    assert sampler.glance() == (0, 0), "no headroom was read yet"
     fake.set_used(600_000, reclaimable_bytes=100_000)
     sampler.headroom()
     (fake.kubepods / "memory.max").write_text(f"{limit}\n")
     (fake.kubepods / "memory.stat").write_text("")
-    assert sampler.least_available_bytes() == expected
+    assert sampler.glance() == expected
 
 
-def test_kills_at_the_limit_of_kubepods_are_read_with_the_details(
-    fake: FakeTree, tree: PodTree, sampler: Sampler
+@pytest.mark.parametrize(
+    ("ooms", "killed", "counted"),
+    [
+        pytest.param(3, 1, 1, id="several-tasks-meet-the-limit-for-one-kill"),
+        pytest.param(1, 9, 1, id="one-kill-ends-several-processes"),
+        pytest.param(0, 2, 0, id="kills-at-limits-of-pods"),
+        pytest.param(-5, -5, 0, id="another-kubepods"),
+    ],
+)
+def test_kills_at_the_limit_of_kubepods_are_counted_with_the_details(
+    fake: FakeTree, tree: PodTree, sampler: Sampler, ooms: int, killed: int, counted: int
 ) -> None:
+    def write(ooms: int, killed: int) -> None:
+        (fake.kubepods / "memory.events.local").write_text(f"max 9\noom {ooms}\noom_kill 0\n")
+        (fake.kubepods / "memory.events").write_text(f"max 9\noom {ooms + 7}\noom_kill {killed}\n")
+
     tree.refresh(0)
-    assert sampler.add_details(sampler.sample(S)).limit_ooms == 0, "a kernel before 5.2 has no such file"
-    events = fake.kubepods / "memory.events.local"
-    events.write_text("low 0\nhigh 0\nmax 9\noom 3\noom_kill 0\noom_group_kill 0\n")
-    assert sampler.sample(2 * S).limit_ooms == 0
-    assert sampler.add_details(sampler.sample(2 * S)).limit_ooms == 3
-    assert sampler.sample(3 * S).limit_ooms == 3
+    assert sampler.add_details(sampler.sample(S)).limit_ooms == 0, "a tree without these files"
+    write(5, 6)
+    assert sampler.add_details(sampler.sample(2 * S)).limit_ooms == 0, "from before the daemon"
+    write(5 + ooms, 6 + killed)
+    assert sampler.sample(3 * S).limit_ooms == 0
+    assert sampler.add_details(sampler.sample(3 * S)).limit_ooms == counted
+    assert sampler.sample(4 * S).limit_ooms == counted
 
 
 @pytest.mark.parametrize(
@@ -251,7 +265,7 @@ def test_a_tree_that_vanishes_and_comes_back_is_followed(fake: FakeTree, tree: P
     fake.kubepods.rename(fake.folder / "away")
     tree.refresh(1)
     assert sampler.headroom().kubepods_max_bytes is None
-    assert sampler.least_available_bytes() == 0
+    assert sampler.glance() == (0, 0)
     shutil.copytree(fake.folder / "away", fake.kubepods)
     (fake.kubepods / "memory.max").write_text("77\n")
     tree.refresh(2)

@@ -19,7 +19,7 @@ from cgpause.core.model import (
     PodUsage,
     Resume,
 )
-from cgpause.policy.reserve import BACKOFF_S, PATIENCE, observe, runnable_pods
+from cgpause.policy.reserve import BACKOFF_S, PATIENCE, runnable_pods
 
 # Rule 3, bounded: the pod that is excused
 
@@ -73,23 +73,31 @@ def test_all_pods_of_the_priority_are_excused_if_the_kernel_kills_all_the_same(
     node.limit_ooms = ooms
     done = node.step()
     assert {action.pod.uid for action in done.actions if isinstance(action, Resume)} == resumed
+    assert [action.reason.endswith("killed all the same") for action in done.actions] == [len(resumed) > 1] * len(
+        resumed
+    )
     growths = done.state.growths.pods
     assert {usage.pod.uid for usage in node.pods if growths[usage.pod.cgroup].excused} == resumed
     assert done.grants.unsafe is (free == 30)
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "before", "expected"),
+    ("cost_s", "before", "given_mib", "expected"),
     [
-        pytest.param(0.0, 4, 7, id="nothing-waits"),
-        pytest.param(1.0, 4, 4, id="pauses-cost-time"),
-        pytest.param(1.0, None, 7, id="the-first-sample"),
+        pytest.param(0.0, 4, 0, 7, id="no-cost-so-far"),
+        pytest.param(1.0, 4, 0, 4, id="pauses-cost-time"),
+        pytest.param(1.0, None, 0, 7, id="the-first-sample"),
+        pytest.param(1.0, 4, 30, 4, id="a-pod-gave-half-of-the-demand-back"),
+        pytest.param(1.0, 4, 60, 7, id="a-pod-gave-all-of-it-back"),
     ],
 )
-def test_kills_count_from_the_time_from_which_pauses_cost(cost_s: float, before: int | None, expected: int) -> None:
+def test_kills_count_from_the_time_from_which_pauses_cost(
+    cost_s: float, before: int | None, given_mib: float, expected: int
+) -> None:
     node = waiting(cost_s)
+    node.memory = replace(node.memory, ooms_before=before)
     node.limit_ooms = 7
-    assert observe(replace(node.memory, ooms_before=before), node.sample()).ooms_before == expected
+    assert node.step(given_mib=given_mib).state.ooms_before == expected
 
 
 def test_a_pod_fits_if_the_first_and_the_excused_pods_leave_its_expected_demand() -> None:

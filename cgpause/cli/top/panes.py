@@ -56,7 +56,7 @@ def rule(title: str, width: int) -> Text:
 def events(shown: Sequence[SeenEvent], snapshot: NodeView, width: int, *, of_one: bool = False) -> RenderableType:
     """Return a table of events, the newest first; `of_one` leaves the pod's name out."""
     if not shown:
-        return Text("  none in the history", "dim")
+        return Text(f"  {'none yet' if snapshot.events else snapshot.no_events}", "dim")
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(width=10, no_wrap=True, style="dim", justify="right")
     table.add_column(width=max(len(event.what) for event in shown), no_wrap=True)

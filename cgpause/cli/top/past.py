@@ -24,6 +24,8 @@ class Kept:
         """The events of one pod, after the state of the file and the UID."""
         self.events: tuple[SeenEvent, ...] = ()
         """Newest last."""
+        self.none = "none yet" if path is not None else "no history is kept for another tree without --state-dir"
+        """The reason why there are no events, if there are none."""
 
     def look(self) -> None:
         """Read the events again if the file has changed."""
@@ -34,9 +36,12 @@ class Kept:
             known = (found.st_ino, found.st_size)
             if known != self._known:
                 self._known = known
-                self.events = _read(self._path, _EVENTS)
-        except (OSError, history.HistoryError):
+                self.events, self.none = _read(self._path, _EVENTS), "none yet"
+        except FileNotFoundError:
+            self._known, self.events, self.none = None, (), "no history so far"
+        except (OSError, history.HistoryError) as e:
             self._known, self.events = None, ()
+            self.none = f"the history cannot be read: {printable((isinstance(e, OSError) and e.strerror) or str(e))}"
 
     def of(self, uid: str) -> tuple[SeenEvent, ...]:
         """Return the last events of one pod, newest last."""

@@ -142,6 +142,7 @@ class Reader:
             pods=pods,
             events=self._kept.events,
             trouble=None if trouble is None else printable(trouble),
+            no_events=self._kept.none,
             detail=None if detail_of is None else self.detail(detail_of, at_ns),
         )
 

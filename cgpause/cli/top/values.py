@@ -160,4 +160,6 @@ class NodeView:
     """Newest last."""
     trouble: str | None = None
     """Error of this read; None if there was none."""
+    no_events: str = "none yet"
+    """The reason why there are no events, if there are none."""
     detail: PodDetail | None = None

@@ -84,7 +84,8 @@ def replay(trace: Trace, config: Config, on_sample: OnSample = quiet) -> Replaye
                 keeper.begin_spell(at_s)
         keeper.mark(distress)
         pods = tuple([PodUsage(amount, keeper.overlay(pod)) for amount, pod in sample.pods])
-        decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns), config)
+        # The record's kills came without these pauses: they are no proof that pauses are futile.
+        decision = decide(state, replace(sample, pods=pods, read_at_ns=read_at_ns, limit_ooms=0), config)
         state = decision.state
         # The record has growth of a paused pod only because nothing paused it, so that is no reason for a freeze.
         actions = [action for action in decision.actions if not (isinstance(action, Freeze) and action.grew)]

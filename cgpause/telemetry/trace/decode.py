@@ -285,7 +285,7 @@ def _text(values: dict[str, Any], key: str) -> str:
     value = _get(values, key)
     if not isinstance(value, str) or len(value) > _MAX_TEXT:
         raise BadLineError(f"{key}: found {_shown(value)}; allowed: up to {_MAX_TEXT} characters")
-    # Made printable once, because it goes to terminals, logs and pictures.
+    # Made printable once, because it goes to terminals and logs.
     return printable(value)
 
 

@@ -280,7 +280,7 @@ def publish(results: Results, folder: Path, *, label: str = "", draw: bool = Tru
     if not (draw and results.measured()):
         return f"wrote {REPORT}"
     try:
-        from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is an extra
+        from lab.pages.experiment_plots import draw_plot  # noqa: PLC0415 - matplotlib is a development tool
     except ModuleNotFoundError as e:
         if e.name != "matplotlib":
             raise

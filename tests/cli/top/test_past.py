@@ -31,8 +31,17 @@ def test_the_history_is_read_again_when_there_is_more(tmp_path: Path) -> None:
     assert [(event.at, event.reason) for event in kept.events] == [(1.0, "no room"), (2.0, "\\x1b[31m")]
 
 
-@pytest.mark.parametrize("there", ["folder", "link", "nothing"])
-def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ("folder", "the history cannot be read: "),
+        ("link", "the history cannot be read: "),
+        ("nothing", "no history so far"),
+    ],
+)
+def test_a_history_that_cannot_be_read_is_none_and_the_dashboard_can_say_why(
+    tmp_path: Path, there: str, said: str
+) -> None:
     path = tmp_path / "history.jsonl"
     if there == "folder":
         path.mkdir()
@@ -42,12 +51,14 @@ def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, there: str) -> No
     kept = Kept(str(path))
     kept.look()
     assert kept.events == ()
+    assert kept.none.startswith(said)
 
 
 def test_without_a_path_there_is_none() -> None:
     kept = Kept(None)
     kept.look()
     assert kept.events == ()
+    assert "--state-dir" in kept.none
 
 
 def test_of_one_pod_its_own_events_are_found_among_the_others(tmp_path: Path) -> None:

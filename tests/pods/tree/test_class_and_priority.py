@@ -233,10 +233,20 @@ def test_a_pod_in_which_a_runtime_works_beside_a_program_is_spared_for_a_while(
 
 
 @pytest.mark.parametrize(
-    ("waits", "seconds"), [pytest.param(RUNTIME, 1, id="a-runtime-works"), pytest.param(SANDBOX, 10, id="nothing-does")]
+    ("waits", "watched", "seconds"),
+    [
+        pytest.param(RUNTIME, True, 1, id="a-runtime-works"),
+        pytest.param(SANDBOX, True, 10, id="a-new-container-is-an-event"),
+        pytest.param(SANDBOX, False, 1, id="without-inotify"),
+    ],
 )
 def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_sample(
-    fake: FakeTree, tree: PodTree, monkeypatch: pytest.MonkeyPatch, waits: Inside, seconds: int
+    fake: FakeTree,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: Inside,
+    watched: bool,  # noqa: FBT001 - a table
+    seconds: int,
 ) -> None:
     looks: list[Inside] = []
     found = [waits]
@@ -251,12 +261,12 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
         (child / "memory.current").write_text("0\n")
     (tracked,) = tree.refresh(0)[0]
     for at_ns in (S, (1 + seconds) * S - 1, (1 + seconds) * S):
-        tree.look_for_programs(at_ns)
+        tree.look_for_programs(at_ns, watched=watched)
         assert tracked.pod.unmade, "also where it waited before the daemon started"
     assert len(looks) == 2
     found[0] = PROGRAM
     for at_ns in (21 * S, 40 * S, 60 * S):
-        tree.look_for_programs(at_ns)
+        tree.look_for_programs(at_ns, watched=watched)
         assert not tracked.pod.unmade
     assert len(looks) == 3
     assert not tracked.kind.has_program, "whether it listens was asked when the daemon started"
