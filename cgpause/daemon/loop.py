@@ -106,11 +106,12 @@ class Loop:
             return False
         try:
             quiet = self.schedule.quiet
-            if quiet is not None and self.schedule.tight and not self.intake.brake.stalls:
+            if quiet is not None and self.schedule.tight and not (self.schedule.asleep or self.intake.brake.stalls):
                 least, most = self.sampler.glance()
-                if quiet.holds(least, at_ns) and quiet.holds(most, at_ns):
+                schedule = self.schedule.after_rest(least, at_ns)
+                if schedule is not None and quiet.holds(most, at_ns):
                     # While memory is tight, `quiet` lasts for a second: so long memory.high may stay as it is.
-                    self.schedule = self.schedule.after_rest(least, at_ns) or self.schedule
+                    self.schedule = schedule
                     return True
             headroom = self.sampler.headroom()
         except CgpauseError:

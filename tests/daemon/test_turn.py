@@ -122,6 +122,22 @@ def test_the_headroom_is_read_in_full_only_if_its_bounds_do_not_suffice(
     assert loop.schedule.sample_at_ns == (1001 * S + S // 4 if rests else 0)
 
 
+def test_a_daemon_that_sleeps_while_memory_is_tight_plans_its_next_sample() -> None:
+    """It sleeps although memory is tight if every pod is protected; without a new time the loop would spin."""
+    part: Any = SimpleNamespace(apply=quiet, stalls=False)
+    sampler: Any = SimpleNamespace(
+        glance=lambda: (60, 60), headroom=lambda: Headroom(1000, 60, None, 0), kubepods_current_bytes=0
+    )
+    intake: Any = SimpleNamespace(brake=part, psi=SimpleNamespace(on_kubepods=True), sleep_ns=lambda _: 30 * S)
+    loop = Loop(part, 0, intake, sampler, part, part, State(), release=quiet)
+    loop.sample = sample(1000 * S, 60, [PodUsage(1, pod("a"))])
+    at_rest = Quiet(50, 70, until_ns=1002 * S, next_sample_ns=S // 4)
+    loop.schedule = Schedule(quiet=at_rest, tight=True, asleep=True, care_bytes=55)
+
+    assert loop._rests(1001 * S)
+    assert loop.schedule.sample_at_ns == 1031 * S
+
+
 def take_in_containers(bench: Bench, tracked: TrackedPod, times: RefreshTimes) -> None:
     """Take in that the containers of a pod have changed; the next refresh was due in a quarter of an hour."""
     part: Any = SimpleNamespace(answer_drift=quiet)
