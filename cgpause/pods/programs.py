@@ -30,14 +30,14 @@ instructions."""
 _NEVER_NS = 1 << 62
 
 
-def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> None:
+def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> bool:
     """Mark the pod as unmade while no program runs in it, and spare it while a runtime works beside a program.
 
-    `watched` is whether a new container in it is an event.
+    `watched` is whether a new container in it is an event. Return True if a program was seen.
     """
     kind = tracked.kind
     if at_ns < kind.look_at_ns or at_ns < tracked.pod.spared_until_ns:
-        return
+        return False
     is_new = kind.started_ns != 0 and at_ns - kind.started_ns < _MAKING_NS
     inside = look_inside(tracked.cgroup)
     if inside is None:  # it has no process, or they belong to a hidden namespace
@@ -53,6 +53,7 @@ def look_for_program(tracked: TrackedPod, at_ns: int, *, watched: bool) -> None:
         rests = watched and (inside is None or not inside.runtime)
         interval_ns = _REST_NS if rests else _INTERVAL_NS
         kind.look_at_ns = at_ns + interval_ns if unmade else _NEVER_NS
+    return inside is not None and inside.program
 
 
 def _containers_use_little(pod: Cgroup) -> bool:

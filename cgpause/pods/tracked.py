@@ -65,6 +65,8 @@ class KindSigns:
     """Whether a program was seen in the pod after a change of its containers, while memory was tight."""
     was_silent: bool = False
     """Whether a program in the pod was found not to listen, after it had had the time to begin."""
+    made_batch_ns: int = 0
+    """Time at which the pod's silence made its workload certainly batch; 0 if it did not."""
     visited: bool = False
     """Whether a process was started in the pod from outside during a pause: it may have exec probes."""
     ending_until_ns: int = 0

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -28,7 +29,7 @@ from cgpause.pods.discover import PodCgroup, find_kubepods, is_populated, list_p
 from cgpause.pods.names import read_names
 from cgpause.pods.own import holds_us, own_pod_uid
 from cgpause.pods.programs import look_for_program
-from cgpause.pods.tracked import TrackedPod
+from cgpause.pods.tracked import TrackedPod, count_oom_kills
 from cgpause.pods.words import Words
 from cgpause.policy.kinds import Kinds
 from cgpause.policy.protect import OPT_OUT_XATTRS, heeds_word, pod_class, priority, protection
@@ -245,7 +246,22 @@ class PodTree:
             return
         tracked.kind.was_silent = True
         if self.kinds.was_silent(controller, silent_s):
+            if self.kinds.is_batch(controller):
+                tracked.kind.made_batch_ns = at_ns
             self._classify_silent(at_ns)
+
+    def _doubt_silence(self, tracked: TrackedPod) -> None:
+        """Forget that a pod's workload is batch, because a further container has started in it.
+
+        The container that did not listen may have been an init container of a service. Not after an OOM kill: then the
+        same container has started again.
+        """
+        tracked.kind.made_batch_ns = 0
+        with suppress(CgpauseError):
+            if count_oom_kills(tracked.cgroup) == 0:
+                tracked.kind.was_silent = False
+                self.kinds.forget(tracked.pod.controller)
+                self.starts(tracked, tracked.kind.started_ns)
 
     def _learn_from_end(self, left: TrackedPod, at_ns: int) -> None:
         """Learn the kind of a workload from a pod of it that is gone.
@@ -280,7 +296,9 @@ class PodTree:
         """
         if at_ns >= self._look_at_ns:
             for tracked in self.pods.values():
-                look_for_program(tracked, at_ns, watched=watched)
+                runs = look_for_program(tracked, at_ns, watched=watched)
+                if runs and 0 < tracked.kind.made_batch_ns < tracked.kind.started_ns:
+                    self._doubt_silence(tracked)
             self._look_at_ns = min((tracked.kind.look_at_ns for tracked in self.pods.values()), default=0)
 
     def was_visited(self, tracked: TrackedPod, at_ns: int) -> None:

@@ -59,6 +59,16 @@ class Kinds:
         """Return True if the workload is known and has not listened: the daemon need not wait for a new pod of it."""
         return controller is not None and controller in self._known and not self._known[controller]
 
+    def is_batch(self, controller: str | None) -> bool:
+        """Return True if the workload is certainly batch."""
+        return controller is not None and self._known.get(controller) is False
+
+    def forget(self, controller: str | None) -> None:
+        """Forget a workload, as if no pod of it had ever run."""
+        if controller is not None and controller in self._known:
+            self._batch -= self._known.pop(controller) is False
+            self._heard.discard(controller)
+
     def of_silent(self, controller: str | None, age_s: float) -> Workload:
         """Return STARTING or BATCH for a pod that has run for `age_s` since its containers changed and does not listen.
 
@@ -67,8 +77,7 @@ class Kinds:
         """
         if controller in self._heard:
             return Workload.STARTING
-        is_certain = controller is not None and self._known.get(controller) is False
-        if is_certain or age_s >= FIRM_S or not self._batch:
+        if self.is_batch(controller) or age_s >= FIRM_S or not self._batch:
             return Workload.BATCH
         return Workload.STARTING
 
@@ -79,7 +88,5 @@ class Kinds:
         self._batch += (known is False) - (self._known.get(controller) is False)
         self._known[controller] = known
         if len(self._known) > KEPT:
-            oldest = next(iter(self._known))
-            self._batch -= self._known.pop(oldest) is False
-            self._heard.discard(oldest)
+            self.forget(next(iter(self._known)))
         return True

@@ -277,6 +277,46 @@ def test_after_a_while_only_pods_that_still_wait_are_looked_at_and_not_in_each_s
     assert tracked.kind.has_program
 
 
+@pytest.mark.parametrize(
+    ("inside", "kills", "doubted"),
+    [
+        pytest.param(PROGRAM, 0, True, id="the-next-container-runs"),
+        pytest.param(SANDBOX, 0, False, id="its-only-container-ended"),
+        pytest.param(PROGRAM, 1, False, id="the-same-container-after-a-kill"),
+    ],
+)
+def test_the_silence_of_an_init_container_says_nothing_of_the_container_after_it(
+    fake: FakeTree,
+    tree: PodTree,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: Inside,
+    kills: int,
+    doubted: bool,  # noqa: FBT001 - a table
+) -> None:
+    """Otherwise a service whose init container ran for a minute would be frozen as batch before it can listen."""
+    monkeypatch.setattr(programs, "look_inside", lambda _: inside)
+    tree.refresh(0)
+    path = fake.add_pod("web-0")
+    asked.answers = {str(path): False}
+    tree.refresh(S)
+    for at_s in (20, 70, 80):
+        tree.refresh(at_s * S)
+    (tracked,) = tree.pods.values()
+    assert tree.kinds.known() == {"default/web": False}
+    assert tracked.pod.workload is Workload.BATCH
+
+    (path / "memory.events").write_text(f"oom_kill {kills}\n")
+    tree.starts(tracked, 100 * S)
+    tree.look_for_programs(101 * S)
+    assert tree.kinds.known() == ({} if doubted else {"default/web": False})
+    assert tracked.pod.workload is (Workload.STARTING if doubted else Workload.BATCH)
+
+    shutil.rmtree(path)
+    tree.refresh(102 * S)
+    assert tree.kinds.known() == ({"default/web": None} if doubted else {"default/web": False})
+
+
 def test_the_end_of_a_pod_with_a_class_by_rule_says_nothing_of_its_workload(fake: FakeTree, tree: PodTree) -> None:
     tree.config = Config(pods=(PodRule(match="*", class_=PodClass.SERVICE),))
     tree.refresh(0)
